@@ -315,7 +315,8 @@ def head(text: str) -> dict[str, Any]:
 def papers(text: str) -> list[str]:
     """Return the papers that a suite names, of those of the package."""
     named = head(text).get("papers", [])
-    return [name for name in named if (PAPERS / f"{name}.toml").is_file()] if isinstance(named, list) else []
+    every = named if isinstance(named, list) else [named]
+    return [name for name in every if (PAPERS / f"{name}.toml").is_file()]
 
 
 def _draft(suite: str, values: dict[str, Any], where: str) -> _Draft:

@@ -12,8 +12,8 @@ from hpcdl.training.parts.traits import Strategy
 def pytest_collection_modifyitems(items):
     """Mark tests with ``sampled``, except those of the sample, with ``grid``.
 
-    The sample has each value of each parameter, beside values of the others drawn at random: twice as many tests as
-    the longest parameter has values.
+    The sample has each value of each parameter, beside values of the others drawn at random: as many tests as the
+    longest parameter has values.
     """
     grids = {}
     for item in items:
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items):
     for grid in grids.values():
         ids = [item.callspec._idlist for item in grid]  # one per list of parameters
         axes = [list(dict.fromkeys(axis)) for axis in zip(*ids, strict=True)]
-        tests = 2 * max(map(len, axes))
+        tests = max(map(len, axes))
         columns = [random.Random(j).sample((tests * axis)[:tests], tests) for j, axis in enumerate(axes)]
         sample = {*zip(*columns, strict=True)}
         for item, place in zip(grid, ids, strict=True):

@@ -74,7 +74,7 @@ DEFECTS = [
     Defect("prediction/predict.py", "ranks / most if most else None", "None", "prediction commands"),
     Defect("report/formats/records.py", 'return f"\'{text}" if text.startswith(FORMULA) else text', "return text", "report"),
     Defect("report/formats/cells.py", 'text.replace("<", "&lt;")', "text", "report"),
-    Defect("launch/machine.py", "taken = hosts[: case.processes]", "taken = hosts", "run suite"),
+    Defect("suite.py", "taken = hosts[: case.processes]", "taken = hosts", "run suite"),
     Defect("suite.py", "hexdigest()[:12]", "hexdigest()[:4]", "suite cases"),
     Defect("trace/recorder.py", 'loss: float = float("nan")', "loss: float = 0.0", "trace training"),
     Defect("trace/schema.py", 'complete = complete and bool(source.attrs["complete"])', "complete = True", "trace"),

@@ -152,6 +152,7 @@ def test_the_examples_run(package):
     assert barrier["time_p50_seconds"] > 0
 
 
+@pytest.mark.slow
 def test_the_examples_pass_the_gate_of_the_project(package):
     for command in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
         files = [f"hpcdl/{name}" for name in EXAMPLES]

@@ -10,7 +10,7 @@ from contract.operands import as_wanted, awkward_lengths, operands
 from hypothesis import strategies as st
 
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, schemes
+from hpcdl.aggregation.parts.collectives import offered, operand
 from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -42,7 +42,7 @@ def volumes(collective, name):
 
 
 @pytest.mark.parametrize(("collective", "name"), OTHERS)
-@generated(8, *({"ranks": ranks, "seed": 1} for ranks in (1, 2, 3, 8)), ranks=RANKS, seed=st.integers(0, 1000))
+@generated(3, *({"ranks": ranks, "seed": 1} for ranks in (1, 2, 3, 8)), ranks=RANKS, seed=st.integers(0, 1000))
 def test_result_is_that_of_mpi(collective, name, ranks, seed):
     for length in lengths(collective, ranks):
         rows, _ = operands(ranks, length)
@@ -69,7 +69,7 @@ def test_an_out_of_place_operand_does_not_change(collective, name, ranks):
 
 
 @pytest.mark.parametrize(("collective", "name"), OTHERS)
-@generated(8, {"ranks": 3, "seed": 0}, {"ranks": 8, "seed": 1}, ranks=st.integers(2, 9), seed=st.integers(0, 1000))
+@generated(3, {"ranks": 3, "seed": 0}, {"ranks": 8, "seed": 1}, ranks=st.integers(2, 9), seed=st.integers(0, 1000))
 def test_several_at_once(collective, name, ranks, seed):
     rows, _ = operands(ranks, 40 * ranks)
     vectors = [rows[:, : 8 * ranks], rows[:, 8 * ranks : 24 * ranks], rows[:, 24 * ranks :]]
@@ -155,19 +155,7 @@ def test_the_error_for_a_missing_collective_names_the_schemes_that_have_it():
         offered("allgather", "rign")
 
 
-def test_every_collective_has_a_native_and_two_schemes():
-    for collective in COLLECTIVES:
-        assert "native" in schemes(collective)
-        assert len(schemes(collective)) >= 3
-
-
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_an_all_to_all_exchanges_equal_parts(ranks):
     with pytest.raises(ValueError, match=f"^all_to_all: 7 elements cannot be cut into {ranks} equal parts"):
         operand("all_to_all", np.zeros(7), ranks)
-
-
-def test_native_collectives_state_no_cost():
-    for collective, name in OTHERS:
-        if name in NATIVE:
-            assert cost.costs(offered(collective, name)) == {}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hpcdl import registry
 from hpcdl.aggregation.direct import direct, reduce_scatter
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.ring import ring
 from hpcdl.aggregation.tree import tree
 from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.fabric.vectors import phantom
@@ -28,7 +27,7 @@ TIMED += NODES + [(name, {}) for name in COSTED if name not in SEGMENTED]
 OF = {"busiest rank": max, "all ranks": sum}
 SLOW_ADDER = Network("slow adder", Link(alpha=0.0, beta=1e-9), source="none", gamma=1e-7)
 LONG_WAY = Network("long way", Link(alpha=0.3, beta=1e-9), source="none")
-MODELS = [NETWORKS[n] for n in ("ethernet-1g", "ethernet-100g", "gemini", "nvlink-4")] + [SLOW_ADDER, LONG_WAY]
+MODELS = [NETWORKS[n] for n in ("ethernet-1g", "gemini")] + [SLOW_ADDER, LONG_WAY]
 
 
 def counted(name, ranks, length, **settings):
@@ -114,16 +113,6 @@ def test_time_is_stated_for_some_number_of_ranks(name):
     assert any(cost.time(scheme(name), p, 1e6, 1e-6, 1e-9, 1e-10) is not None for p in range(2, 10))
 
 
-@pytest.mark.parametrize("network", ["ethernet-1g", "infiniband-edr"])
-@pytest.mark.parametrize("length", [100_003, 25_600_001])
-def test_a_ring_of_64_ranks_is_within_1_percent_of_the_closed_form(length, network):
-    p, n, model = 64, 4 * length, NETWORKS[network]
-    world = simulated(p, model)
-    world.run(lambda comm: ring(comm, phantom(length)))
-    closed = 2 * (p - 1) * model.link.alpha + 2 * n * (p - 1) / p * model.link.beta + n * (p - 1) / p * model.gamma
-    assert world.now == pytest.approx(closed, rel=0.01)
-
-
 @pytest.mark.parametrize("network", MODELS)
 def test_an_unbalanced_tree_receives_from_its_deepest_branch_last(network):
     """0 is below 2; 1 and 2 are below 3. The messages of 0 and 2 overlap with those of 1 and 3."""
@@ -134,39 +123,13 @@ def test_an_unbalanced_tree_receives_from_its_deepest_branch_last(network):
     assert world.now == pytest.approx(4 * message + 2 * n * network.gamma, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", UNCOSTED)
-def test_native_schemes_state_no_cost(name):
-    assert cost.costs(scheme(name)) == {}
-
-
 def test_every_scheme_that_sums_sends_bytes():
     """Otherwise the counts above would pass for an empty scheme; shared memory needs no messages."""
     for name in SENDING:
         assert sum(counted(name, 4, 64)["Bytes"]) >= 2 * 3 * 64 * 4
 
 
-@pytest.mark.parametrize("ranks", [4, 5, 8, 16, 31, 64])
-def test_a_double_tree_has_nearly_the_bandwidth_of_a_ring(ranks):
-    """Without latency and with short segments; a single tree sends 4*n*beta through its inner ports."""
-    network, payload = Network("wide", Link(0.0, 1e-9), source="none", gamma=0.0), phantom(1000 * ranks)
-    world = simulated(ranks, network)
-    world.run(lambda comm: scheme("double_tree")(comm, payload, segment_bytes=payload.nbytes // 1000))
-    turns = world.now / (payload.nbytes * 1e-9)
-    assert 2 * (1 - 1 / ranks) <= turns < (3 if ranks % 2 else 2.5)
-
-
-@pytest.mark.parametrize("ranks", [3, 8, 16, 33])
-def test_direct_takes_little_longer_than_in_rounds(ranks):
-    network, payload = NETWORKS["ethernet-10g"], phantom(1000 * ranks)
-    seconds = []
-    for name in ("ring", "direct"):
-        world = simulated(ranks, network)
-        world.run(lambda comm, name=name: scheme(name)(comm, payload))
-        seconds.append(world.now)
-    assert seconds[1] < 1.6 * seconds[0]
-
-
-@generated(30, {"ranks": 2, "network": LONG_WAY}, ranks=SEVERAL_RANKS, network=st.sampled_from(MODELS))
+@generated(12, {"ranks": 2, "network": LONG_WAY}, ranks=SEVERAL_RANKS, network=st.sampled_from(MODELS))
 def test_direct_s_second_phase_has_bounds(ranks, network):
     payload, link = phantom(6400 * ranks), network.link
     world = simulated(ranks, network)
@@ -178,7 +141,7 @@ def test_direct_s_second_phase_has_bounds(ranks, network):
 
 
 @generated(
-    60,
+    20,
     *({"ranks": ranks, "segments": segments, "network": SLOW_ADDER} for ranks in (2, 9) for segments in (1, 32)),
     ranks=SEVERAL_RANKS,
     segments=st.integers(1, 32),

@@ -1,7 +1,6 @@
 """Sparse sums: the entries are those of dense arithmetic, no part is lost, and volumes are as stated."""
 
 from functools import partial
-from math import ceil, log2
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from contract.aggregations import SPARSE, scheme
 from contract.sparse import check_sparse, check_sparse_parts, drawn, fault
 
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.parts.collectives import component
 from hpcdl.aggregation.parts.entries import Series, dense
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.network import NETWORKS
@@ -18,6 +16,7 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 
 RANKS = [1, 2, 3, 5, 8, 13]
+
 ENTRY = 8
 
 
@@ -191,7 +190,7 @@ def gradients(ranks, size, k, step):
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 7, 8, 16, 33, 64])
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 64])
 def test_ok_topk_sends_less_than_its_bound(ranks):
     """Words sent by a rank, 2 for an entry; in the first sum, too, which computes regions and threshold."""
     size, k = 100_000, 10_000
@@ -287,20 +286,3 @@ def test_a_simulation_of_sizes_sums_disjoint_entries(ranks):
             lambda comm, series=series: scheme("sparcml")(comm, one, series[comm.rank])
         )
         assert {len(each.total.values) for each in found} == {wanted}
-
-
-@pytest.mark.parametrize("name", SPARSE)
-def test_a_sparse_scheme_is_no_component(name):
-    with pytest.raises(
-        ValueError, match=f"^outer = '{name}': this scheme sums entries that a compressor selects$"
-    ):
-        component("outer", name)
-
-
-def test_ok_topk_takes_fewer_bytes_than_gtopk_and_gtopk_fewer_than_an_allgather():
-    """At 32 ranks, as the papers' tables order them."""
-    given = gradients(32, 20_000, 2000, 0)
-    series = [Series(20_000, 2000) for _ in given]
-    summed("ok_topk", given, 20_000, 0, series)
-    ok, tree = (max(summed(name, given, 20_000, 0, series)[1].bytes) for name in ("ok_topk", "gtopk"))
-    assert ok < tree == ENTRY * 2000 * ceil(log2(32)) < ENTRY * 2000 * 31

@@ -8,7 +8,7 @@ from contract.records import with_settings
 import hpcdl.aggregation
 from hpcdl import registry, suite
 from hpcdl.aggregation.parts.collectives import component, halves
-from hpcdl.aggregation.parts.traits import Aggregation, traits_of
+from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.measuring.autotune import candidates, choose_by_simulation
 from hpcdl.commands.list import catalogue
 from hpcdl.commands.parts.scheme_contract import check_scheme
@@ -131,11 +131,6 @@ def test_a_declaration_of_another_type_is_refused_in_one_line(module, tmp_path):
     assert str(refused.value) == f"{tmp_path / 'own.toml'}: [[case]] 1: {reason}"
 
 
-def test_a_module_without_declaration_has_the_defaults():
-    assert registry.traits("aggregation", "binomial", Aggregation) == Aggregation()
-    assert traits_of("binomial", {}) == Aggregation()
-
-
 def test_a_composite_scheme_is_no_component_of_another():
     for name in registry.names("aggregation"):
         traits = registry.traits("aggregation", name, Aggregation)
@@ -163,17 +158,3 @@ def test_a_file_in_the_folder_is_enough(tmp_path, dropped):
     assert row["predicted_seconds"] == pytest.approx(stated)
     assert measured_program(record(dropped)) is not None
     assert all(check.holds for check in check_scheme(registry.find("aggregation", dropped), Aggregation()))
-
-
-def test_a_native_scheme_needs_no_stated_cost():
-    checks = list(check_scheme(registry.find("aggregation", "native"), Aggregation(native=True)))
-    assert all(check.holds for check in checks)
-    assert not [check for check in checks if "stated" in check.what]
-
-
-def test_an_exchange_of_a_pair_is_predicted(tmp_path):
-    """A pairwise case has no scheme with traits."""
-    file = tmp_path / "pair.toml"
-    file.write_text('[suite]\nname = "pair"\n[[case]]\nkind = "pairwise"\nmessage_bytes = 64\n')
-    (row,) = predict(file, "ethernet-10g").rows
-    assert row["predicted_seconds"] > 0

@@ -5,7 +5,7 @@ import pytest
 from contract.nights import nights
 
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, calibrate, change_points
-from hpcdl.analysis.statistics.differences import beyond, usual_variance
+from hpcdl.analysis.statistics.differences import FREEDOM, usual_variance
 
 
 @pytest.fixture
@@ -65,19 +65,13 @@ def test_missing_values_and_constant_series_raise_nothing():
     assert [(one.series, one.first) for one in change_points(logs)] == [(1, 30)]
 
 
-def test_a_change_of_all_series_is_no_job_effect(rng):
-    logs = nights(rng, series=50, runs=60)
-    logs[:, 40:] += np.log(1.08)
-    found = change_points(logs)
-    assert len({one.series for one in found if abs(one.first - 40) <= 2}) >= 45
-
-
 def test_the_usual_variance_is_that_of_alike_series(rng):
     variance, freedom = usual_variance(rng.normal(0, 0.03, (200, 40)))
     assert variance == pytest.approx(0.03**2, rel=0.1)
     unlike = rng.normal(0, 1, (200, 40)) * np.exp(rng.normal(0, 1, (200, 1)))
     assert usual_variance(unlike).freedom < 5 < freedom
     assert usual_variance(rng.normal(0, 1, (5, 40))).freedom == 0
+    assert usual_variance(rng.normal(0, 1, (3000, 6))).freedom == FREEDOM
 
 
 def test_a_slow_drift_is_a_series_of_steps(rng):
@@ -88,7 +82,8 @@ def test_a_slow_drift_is_a_series_of_steps(rng):
     assert all(one.ratio.value > 1 for one in found)
 
 
-@pytest.mark.parametrize("kind", ["AR .3", "AR .6", "t3", "two states"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["AR .6", "t3", "two states"])
 def test_noise_of_other_kinds_is_no_change(rng, kind):
     """Independent runs, a normal distribution and one level taken for granted give 15 to 100 of them."""
     assert len({one.found for one in change_points(nights(rng, kind=kind))}) <= 2
@@ -99,16 +94,6 @@ def test_two_states_are_reported_once():
     logs = noise[None, :] + np.repeat([0.0, 0.1, 0.0, 0.1, 0.0, 0.1], 20)
     found = [(one.first, one.returned) for one in change_points(logs)]
     assert found == [(20, False), (40, True), (60, True)]
-
-
-def test_a_regression_is_open_in_every_call_until_its_repair(rng):
-    logs = nights(rng, series=30, runs=120)
-    logs[0, 30:80] += np.log(1.25)
-    logs[1, 30:] += np.log(1.08)
-    for end in range(45, 121, 5):
-        still = {one.series for one in change_points(logs[:, :end]) if one.open}
-        assert still >= ({0, 1} if end <= 80 else {1})
-        assert 0 not in still or end < 95
 
 
 def test_a_regression_of_a_series_that_ended_is_open_no_more():
@@ -133,9 +118,3 @@ def test_calibration_counts_false_alarms(rng):
     logs = nights(rng, series=30, runs=60)
     logs[0, 30:] += 0.2
     assert calibrate(logs, change_points(logs), rounds=4).regressed <= 1
-
-
-def test_small_tails_of_student_are_exact():
-    """Scipy: 2 * stats.t.sf(8, 30) = 6.2e-9."""
-    stats = pytest.importorskip("scipy.stats")
-    assert 2 * beyond(np.array(8.0), np.array(30.0)) == pytest.approx(2 * stats.t.sf(8, 30), rel=1e-6)

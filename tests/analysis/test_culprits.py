@@ -16,7 +16,7 @@ def by_times(departures, times):
     return suspects.by_times(suspects.shared_departures(times), np.isfinite(departures), names)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_slow_host_is_named_by_link_measurements(seed):
     (slow,), departures, _ = slow_hosts(np.random.default_rng(seed), runs=60, onset=10)
     (found,) = by_links(departures)
@@ -26,13 +26,13 @@ def test_a_slow_host_is_named_by_link_measurements(seed):
     assert found.ratio == pytest.approx(1 / 0.85, rel=0.05)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_slow_host_is_named_by_the_times_of_cases(seed):
     slow, departures, times = slow_hosts(np.random.default_rng(seed), runs=60, onset=10)
     assert {int(one.name) for one in by_times(departures, times)} == slow
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("slow", [2, range(8)])
 def test_several_slow_hosts_are_named_by_link_measurements(seed, slow):
     slow, departures, _ = slow_hosts(np.random.default_rng(seed), slow, runs=70, onset=10)
@@ -41,7 +41,7 @@ def test_several_slow_hosts_are_named_by_link_measurements(seed, slow):
 
 @pytest.mark.parametrize("spread", [0.0, 0.03])
 def test_none_is_named_where_none_is_slow(spread):
-    for seed in range(5):
+    for seed in range(2):
         _, departures, times = slow_hosts(np.random.default_rng(seed), 0, runs=60, onset=60, spread=spread)
         assert not by_links(departures)
         assert not by_times(departures, times) or spread

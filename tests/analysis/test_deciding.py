@@ -63,13 +63,6 @@ def test_one_seed_that_misses_the_target_is_no_time():
     assert one.ratios == [1, np.inf, np.inf]
 
 
-def test_nobody_and_one_seed():
-    (one,) = decisions([cell({"a": [np.inf, np.inf], "b": [np.inf, np.inf]})])
-    assert one.verdict == "not reached"
-    (one,) = decisions([cell({"a": [5.0], "b": [50.0]})])
-    assert one.verdict == "one seed"
-
-
 def test_cells_are_adjusted_together():
     """A difference that is significant alone is none among many cells of twins."""
     draw = np.random.default_rng(3)

@@ -1,14 +1,11 @@
 """Launches of one suite are pooled: medians of launches' medians, and intervals that speak of launches."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.points import pool
 from hpcdl.analysis.run.scaling import records
-from hpcdl.report.run.render import render
 
 CASE = {
     "kind": "collective",
@@ -69,11 +66,3 @@ def test_what_is_no_repetition_is_refused(launched, other, said):
     runs = [launched(0, [1.0] * 6), launched(1, [1.0] * 6, **other)]
     with pytest.raises(ValueError, match=f"/1 is no launch of what .*/0 is: {said}"):
         pool(runs)
-
-
-def test_the_title_says_how_many_launches_there_are(launched):
-    runs = [launched(number, [1.0] * 6) for number in range(3)]
-    titles = [render([pool(runs[:count])], "md").splitlines()[0] for count in (1, 2, 3)]
-    assert titles == ["# hpcdl: 0", "# hpcdl: 0, 2 launches", "# hpcdl: 0, 3 launches"]
-    one_folder = [replace(run, path=run.path.parent / "nightly" / f"launch-{run.path.name}") for run in runs]
-    assert render([pool(one_folder)], "md").startswith("# hpcdl: nightly, 3 launches\n")

@@ -62,12 +62,6 @@ def test_verdicts(factor, verdict):
     assert only(found).launches == (5, 5)
 
 
-def test_a_larger_min_effect_makes_it_unchanged():
-    candidate = runs(*(1.06 * one for one in STEADY))
-    assert compared(runs(*STEADY), candidate).verdict == "regressed"
-    assert compared(runs(*STEADY), candidate, min_effect=0.1).verdict == "unchanged"
-
-
 @pytest.mark.parametrize("sides", [(1, 5), (5, 1)])
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "unchanged"), (1.1, "regressed")])
 def test_one_launch_is_judged_by_the_spread_of_the_other_side(sides, factor, verdict):
@@ -109,10 +103,6 @@ def test_one_launch_on_each_side_is_inconclusive():
     assert only(found).reason == "one launch on each side"
     assert np.isnan(only(found).p)
     assert np.isfinite(only(found).ratio)
-
-
-def test_noisy_launches_are_inconclusive():
-    assert compared(runs(1.0, 1.2, 0.9), runs(1.1, 0.9, 1.3)).verdict == "inconclusive"
 
 
 def with_cases(cases, **options):
@@ -188,12 +178,6 @@ def test_new_cases_are_named_and_harmless_unless_they_fail():
     assert compared(before, with_cases([case("a", 1.0), case("b", None, failure="x")])).verdict == "regressed"
 
 
-def test_a_case_that_only_the_baseline_failed_is_new():
-    before = with_cases([case("a", 1.0), case("b", None, failure="x")], without_result={"c": "y"})
-    found = compared(before, with_cases([case("a", 1.0), case("b", 1.0)]))
-    assert {one.case: one.verdict for one in found.changes} == {"a": "unchanged", "b": "new"}
-
-
 def test_runs_of_several_suites_are_compared_suite_by_suite():
     one, other = [case("a", 1.0)], [case("a", 5.0, suite="t")]
     side = [*with_cases(one), *with_cases(other, suite="t")]
@@ -232,6 +216,7 @@ def of_jobs(generator, jobs, launches, effect=0.02, noise=0.01, cases=1):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [((5, 4), (5, 4)), ((6, 3), (1, 6)), ((2, 5), (3, 5)), ((8, 1), (4, 1))])
 def test_without_a_change_jobs_that_differ_are_no_regression(shape):
     """Of launches as units 30 to 60 % would differ significantly."""
@@ -273,23 +258,5 @@ def test_an_expired_one_counts_again_and_is_named():
     assert compared(runs(*STEADY), slow, [expired, ACCEPT]).verdict == "unchanged"
 
 
-def test_an_accepted_regression_that_matches_nothing_is_named():
-    stranger = Accepted("x", "y", ACCEPT.expires)
-    assert compared(runs(*STEADY), runs(*STEADY), [ACCEPT, stranger]).unused == [stranger]
-
-
 def test_an_accepted_case_that_is_missing_fails():
     assert compared(with_cases([case("c", 1.0)]), with_cases([]), [ACCEPT]).verdict == "regressed"
-
-
-def test_adjusting_spares_a_suite_of_two_hundred_cases():
-    """Unadjusted, about four of 200 unchanged cases would regress at 2 % noise and 5 launches with a limit of 1 %."""
-    generator = np.random.default_rng(1)
-
-    def side():
-        noise = generator.normal(0, 0.02, (5, 200))
-        return [run([case(f"c{n}", np.exp(x)) for n, x in enumerate(row)], k) for k, row in enumerate(noise)]
-
-    found = compared(side(), side(), min_effect=0.01)
-    assert found.count("regressed", "improved") == 0
-    assert found.count("inconclusive", "unchanged") == 200

@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 import scipy.stats
@@ -7,7 +5,7 @@ import scipy.stats
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.points import AmbiguousCaseError
 from hpcdl.analysis.run.record_fields import CONTRACT, problem
-from hpcdl.analysis.run.scaling import judge, records
+from hpcdl.analysis.run.scaling import records
 
 
 def steps(ms, count=10, warmup=2):
@@ -107,12 +105,6 @@ def test_near_linear_is_welchs_test_over_launches_adjusted_over_cases(hand):
         assert one["efficiency_low"] < one["efficiency"] < one["efficiency_high"]
 
 
-def test_one_launch_decides_nothing(hand):
-    _, one = launched(hand, 80, 0.5, count=1)
-    assert (one["near_linear"], one["near_linear_p"], one["efficiency_low"]) == (None, None, None)
-    assert one["efficiency"] == pytest.approx(0.5, rel=0.1)
-
-
 def test_schemes_on_one_rank_are_no_launches(hand):
     """Nine one-rank cases of one launch do not show how launches vary."""
     for scheme in range(9):
@@ -120,21 +112,6 @@ def test_schemes_on_one_rank_are_no_launches(hand):
     hand.train([steps(20)] * 2, aggregation="scheme1")
     two = records(launches(hand.read()))[-1]
     assert (two["base_launches"], two["efficiency_low"], two["near_linear"]) == (1, None, None)
-
-
-def test_verdicts_without_a_difference_are_rarely_wrong(tmp_path):
-    """30 cases with a true efficiency of exactly 0.90: any verdict is false, and few of 20 runs have one."""
-    wrong = 0
-    rng = np.random.default_rng(7)
-    for _ in range(20):
-        found = [
-            {"efficiency": 1.0, "ranks": 2, "base_ranks": 1, "disturbed": None, "base_disturbed": False}
-            | {"near_linear": None, "near_linear_p": float(p)}
-            for p in rng.uniform(size=30)
-        ]
-        judge(found)
-        wrong += any(one["near_linear"] is not None for one in found)
-    assert wrong <= 4
 
 
 def test_a_compressor_may_cost_something_on_one_rank(hand):
@@ -145,12 +122,6 @@ def test_a_compressor_may_cost_something_on_one_rank(hand):
     hand.train([steps(50)] * 2, compression="onebit")
     found = records(launches(hand.read()))
     assert [one["base_step_seconds"] for one in found[2:]] == pytest.approx([0.080, 0.100, 0.080])
-
-
-def test_any_one_rank_case_is_better_than_none(hand):
-    hand.train([steps(80)], aggregation="tree", compression="topk")
-    hand.train([steps(50)] * 2)
-    assert records(launches(hand.read()))[1]["base_aggregation"] == "tree"
 
 
 def test_without_one_rank_the_smallest_scale_is_the_base(hand):
@@ -215,12 +186,6 @@ def test_input_is_that_of_the_rank_that_waits_longest(hand):
     assert one["compute_seconds"] == pytest.approx(0.040)
 
 
-def test_compute_that_was_not_measured_is_unknown(hand):
-    hand.train([steps(50)])
-    (one,) = records(launches(hand.read()))
-    assert (one["compute_seconds"], one["input_seconds"], one["load_balance"]) == (None, None, None)
-
-
 def test_targets(hand):
     seen = [(4, 1.0, 0.4, 0.9, 0.5, 256), (8, 2.0, 0.9, 0.5, 0.91, 512), (12, 3.0, 1.3, 0.4, 0.89, 768)]
     hand.train([steps(50)], evaluations=seen, target_accuracy=0.9)
@@ -234,12 +199,6 @@ def test_targets(hand):
     for one in (never, unset):
         assert one["seconds_to_target"] is one["samples_to_target"] is one["epochs_to_target"] is None
         assert one["final_accuracy"] == 0.89
-
-
-def test_without_evaluations_the_last_step_tells_the_loss(hand):
-    hand.train([steps(50), steps(50)])
-    (one,) = records(launches(hand.read()))
-    assert (one["final_loss"], one["final_accuracy"]) == (1.5, None)
 
 
 def test_one_record_per_seed_and_its_own_base(hand):
@@ -320,18 +279,3 @@ def test_collective_by_hand(hand):
     assert gather["busbw_bytes_per_second"] == pytest.approx(2e9)
     assert barrier["busbw_bytes_per_second"] is None
     assert (reduce["correct"], reduce["efficiency"], reduce["step_seconds"]) == (True, None, None)
-
-
-def test_what_the_case_says_is_handed_on_and_nan_is_not(hand):
-    hand.train([steps(50)], predicted_seconds=0.04, staleness_max=3, colour="red", odd=math.nan)
-    (one,) = records(launches(hand.read()))
-    assert (one["predicted_seconds"], one["staleness_max"], one["colour"], one["odd"]) == (
-        0.04,
-        3,
-        "red",
-        None,
-    )
-
-
-def test_a_run_without_cases(hand):
-    assert records(launches(hand.read())) == []

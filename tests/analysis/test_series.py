@@ -1,7 +1,6 @@
 """Series: one number per case, measure and launch, and the small file that keeps them beside a run."""
 
 import json
-import os
 
 import pytest
 
@@ -87,28 +86,12 @@ def test_kept_series_with_other_contents_and_a_right_checksum_are_computed_anew(
     assert read_series(run) == first
 
 
-def test_kept_series_of_another_version_are_computed_anew(run, monkeypatch):
-    read_series(run)
-    monkeypatch.setattr(series_file, "VERSION", 99)
-    monkeypatch.setattr(series_file, "series_of", lambda run: "computed")
-    monkeypatch.setattr(series_file, "_keep", lambda *given: None)
-    assert read_series(run) == "computed"
-
-
 def test_a_damaged_run_is_refused_although_its_series_are_kept(run):
     read_series(run)
     file = run / "run.h5"
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(TraceError, match=r"run\.h5: damaged or truncated"):
         read_series(run)
-
-
-def test_what_is_no_run_is_refused(tmp_path):
-    (tmp_path / "run.h5").write_text("no")
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "run.h5", tmp_path / "nothing", tmp_path / "pipe"):
-        with pytest.raises(TraceError, match=str(path)):
-            read_series(path)
 
 
 def test_settings_of_sampling_make_no_other_case(hand, tmp_path):

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from hpcdl.analysis.run.launches import WINDOWS, launches
@@ -51,7 +50,7 @@ def test_what_comes_every_few_steps_is_paid_for(hand):
     hand.train(times, **FREE | method | {"global_batch": 32, "warmup_steps": 0})
     (one,) = records(launches(hand.read()))
     assert one["step_seconds"] == pytest.approx(0.020)
-    assert one["step_seconds_low"] <= 0.020 <= one["step_seconds_high"]
+    assert [one["step_seconds_low"], one["step_seconds_high"]] == pytest.approx([0.020, 0.020])
 
 
 def test_there_are_as_many_windows_as_global_batches_up_to_a_limit(hand):
@@ -59,22 +58,6 @@ def test_there_are_as_many_windows_as_global_batches_up_to_a_limit(hand):
         hand.train([[10.0] * (steps + 2)] * 4, steps=steps, **FREE)
     assert [len(one.seconds) for one in launches(hand.read())] == [5, 12, WINDOWS]
     assert [one["measured_steps"] for one in records(launches(hand.read()))] == [5, 12, 400]
-
-
-def test_the_mean_over_windows_is_exact_whatever_the_times(hand):
-    random = np.random.default_rng(3)
-    times = [random.exponential(10, 300).round(3).tolist() for _ in range(3)]
-    hand.train(times, **FREE | {"global_batch": 48, "warmup_steps": 0})
-    (launch,) = launches(hand.read())
-    ends = [np.cumsum(one) for one in times]
-    last = min(one[-1] for one in ends)
-    shares = sum((one <= last).sum() for one in ends)
-    partly = sum(
-        (last - one[(one <= last).sum() - 1]) / times[rank][(one <= last).sum()]
-        for rank, one in enumerate(ends)
-        if one[-1] > last
-    )
-    assert launch.images_per_second == pytest.approx((shares + partly) * 16 / last * 1000, rel=1e-5)
 
 
 def test_work_is_that_of_a_global_batch(hand):
@@ -96,13 +79,6 @@ def test_the_base_is_synchronous_training_on_one_rank(hand):
     assert (found["base_ranks"], found["base_step_seconds"]) == (1, pytest.approx(0.080))
     assert found["speedup"] == pytest.approx(80 / 50)
     assert found["exposed_communication_seconds"] is None  # a slowest rank of a step has no counterpart here
-
-
-def test_exposed_communication_of_who_averages_is_what_never_averaging_has_not(hand):
-    method = FREE | {"training": "parameter_averaging(period=4)"}
-    hand.train([[10.0, 10.0, 10.0, 10.0] * 60] * 4, **method | {"aggregation": "none"})
-    hand.train([[10.0, 10.0, 10.0, 50.0] * 60] * 4, **method | {"aggregation": "ring"})
-    assert records(launches(hand.read()))[1]["exposed_communication_seconds"] == pytest.approx(0.010, rel=0.02)
 
 
 def test_one_that_ends_before_another_is_warm_has_no_pace(hand):

@@ -80,12 +80,6 @@ def test_a_slow_link_is_transfer_and_makes_no_rank_late(name):
     assert slow.transfer.max() > 10 * usual.transfer.max()
 
 
-def test_one_stall_makes_no_late_rank():
-    late = simulate("ring", 4, late_rank=2)
-    assert late.leads == 1
-    assert replace(late, leads=0.3).late is None
-
-
 def test_lateness_within_the_clock_error_names_no_rank():
     late = simulate("ring", 4, late_rank=2)
     assert replace(late, clock_error=0.4 * LATE).late.rank == 2

@@ -4,7 +4,7 @@ from threadpoolctl import threadpool_limits
 pytest.register_assert_rewrite("contract")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """Limit matrix products to one thread: small ones are not worth a second."""
     with threadpool_limits(1):

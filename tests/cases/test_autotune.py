@@ -49,12 +49,6 @@ def test_beyond_the_sizes_the_nearest_line_goes_on():
     assert Choices({"ring": {8: 2.0}, "direct": {8: 1.0}}).name(1 << 20) == "direct"
 
 
-def test_a_size_is_looked_up_once():
-    choices = Choices(TIMES)
-    assert choices[4] is registry.find("aggregation", "butterfly")
-    assert list(choices) == [4]
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_all_ranks_choose_alike_whatever_their_clocks_say(ranks):
     async def program(comm):
@@ -84,10 +78,6 @@ def test_foretold_choices_are_the_simulation_s_fastest(ranks, network):
             world.run(lambda comm, name=name, n=size: registry.find("aggregation", name)(comm, phantom(n // 4)))
             fastest[name] = world.now
         assert fastest[choices.name(size)] == min(fastest.values())
-
-
-def test_memory_is_not_shared_across_hosts():
-    assert "two_shot" in choose_by_simulation(2, NETWORKS["ethernet-1g"].on(2), [64], "float32").times
 
 
 @pytest.mark.parametrize("size", [4, 2048, 2052, 40_000])

@@ -143,11 +143,6 @@ def test_a_row_refuses_its_example(row, example):
     assert message.count("; ") == 1
 
 
-@pytest.mark.parametrize("kind", CASES)
-def test_a_plain_case_is_not_refused(kind):
-    assert [*refusals(kind, spec_of(kind))] == []
-
-
 def test_a_refusal_shows_values_and_names_the_remedy():
     case = spec_of("train", mesh={"model": 2}, aggregation="none")
     with pytest.raises(

@@ -83,11 +83,6 @@ def test_medians_of_a_run(tmp_path):
         times.seconds("add", 4)
 
 
-def test_an_unknown_label_is_refused_with_the_nearest_known_one():
-    with pytest.raises(ValueError, match=r"labelled 'forward conv3'; did you mean 'forward conv[12]'"):
-        at_rate(lenet(), SHAPE, 1e9).seconds("forward conv3", 4)
-
-
 def test_updates_of_layers_follow_from_those_of_the_network_and_the_other_way_round():
     whole = ComputeTimes({}, {"update": 2e-3}).of_network(lenet(), SHAPE)
     layers = {f"update {layer.name}": whole.seconds(f"update {layer.name}", 1) for layer in lenet()}

@@ -67,6 +67,7 @@ def measured(monkeypatch, **keys):
     return told
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("placement", ["in_place", "out_of_place"])
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_vectors_on_a_device_are_summed_and_checked_there(monkeypatch, name, placement):
@@ -108,10 +109,3 @@ def test_nobody_looks_what_came_out_before_all_are_done(monkeypatch):
     assert len(looks) == 15
     for already, number in enumerate(looks):
         assert log[:number].count("done") >= 3 * (already // 3 + 1)
-
-
-def test_host_and_device_do_not_mix():
-    with pytest.raises(TypeError):
-        DEVICE.zeros(3, "float32")[:] = np.ones(3)
-    with pytest.raises(TypeError):
-        DEVICE.asarray(np.ones(3)) + np.ones(3)

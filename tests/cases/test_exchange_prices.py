@@ -34,6 +34,7 @@ EXCHANGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("compression, aggregation", EXCHANGES, ids=str)

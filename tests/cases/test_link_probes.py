@@ -4,7 +4,7 @@ from time import sleep
 
 import pytest
 
-from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, measure_beside_work, measure_link, one_host
+from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, measure_beside_work, measure_link
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.training.parts.bucketing import bucket_bytes
@@ -61,11 +61,3 @@ def test_alpha_beside_work_has_what_messages_take_longer_there():
         assert beta == pytest.approx(link.beta, rel=1e-3)
     assert worked == pytest.approx([2 * (link.alpha + (1 << 18) * link.beta)] * len(worked), rel=1e-3)
     assert len(worked) == 2 * 8
-
-
-def test_ranks_of_one_process_share_a_host():
-    assert simulated(3, NETWORKS["gemini"]).run(one_host) == [True] * 3
-
-
-def test_one_rank_has_no_link():
-    assert simulated(1, NETWORKS["gemini"]).run(lambda comm: fitted_bucket_bytes(comm, sleep)) == [None]

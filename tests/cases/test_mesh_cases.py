@@ -68,10 +68,11 @@ def test_a_replay_sends_the_bytes_of_the_training(ranks, mesh, model):
         assert kind != "replay" or all(rank["correct"] for rank in found)
         return sum(world.bytes)
 
-    replayed, trained = (sent(kind, 4) - sent(kind, 3) for kind in ("replay", "train"))
+    replayed, trained = (sent(kind, 2) - sent(kind, 1) for kind in ("replay", "train"))
     assert replayed == trained > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["replay", "train"])
 @pytest.mark.parametrize("mesh", ["{data = 1}", '{data = 1, linear = "inputs"}', '{data = 1, split = "hybrid"}'])
 def test_unequal_parts_have_the_same_buckets_of_whole_layers(kind, mesh):

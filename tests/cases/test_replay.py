@@ -17,7 +17,6 @@ from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.modelled_compute import ModelledCompute
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.models.googlenet import googlenet
 from hpcdl.models.lenet5 import lenet5
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import volumes
@@ -88,15 +87,6 @@ def test_wrong_sums_are_noticed(strategy):
     for aggregate in (forgetful, lazy):
         played, _ = play(3, strategy, aggregate)
         assert sum(sums.wrong for sums, _ in played) >= 3
-
-
-def test_a_replica_of_sizes_has_the_networks_gradients():
-    for layers, shape, size in ((googlenet(), (224, 224, 3), 13_378_280), (LAYERS, SHAPE, 431_080)):
-        replica = Replica(layers, shape, backend=sizes())
-        assert replica.gradients.size == size
-        assert [stage.name for stage in replica.stages] == [layer.name for layer in layers]
-        assert replica.stages[-1].span.stop == size
-        assert replica.gradients.strides == replica.parameters.strides == (0,)
 
 
 CASE = """
@@ -194,8 +184,3 @@ def test_compressed_sums_that_differ_between_ranks_are_noticed(tmp_path, monkeyp
     monkeypatch.syspath_prepend(tmp_path)
     found, _ = replayed(CASE + "aggregation = 'forgetful:forgetful'\ncompression = 'fp16'\n", 3)
     assert not found["correct"]
-
-
-def test_a_compressed_replay_that_cannot_run_is_refused():
-    with pytest.raises(suite.UsageError, match="compression: density"):
-        suite.parse(f"{CASE}compression = {{name = 'top_k', density = 2}}\naggregation = 'allgather'\n", "s.toml")

@@ -4,7 +4,6 @@ import json
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import hpcdl
@@ -12,8 +11,6 @@ from hpcdl import suite
 from hpcdl.cases.spec.keys import Choice, given, keys, restored
 from hpcdl.cases.spec.suite_tables import kinds, module_of
 from hpcdl.cases.spec.train_spec import TrainSpec
-from hpcdl.data.parts.sharding import Shares
-from hpcdl.fabric.faults import Failure, Straggler
 
 SUITES = sorted((Path(hpcdl.__file__).parent.parent / "suites").glob("*.toml"))
 LEAST = {
@@ -68,53 +65,12 @@ def test_the_record_has_what_differs_from_the_defaults_as_the_suite_writes_it():
     assert restored(TrainSpec, {**LEAST, "seed": 1, "aggregation": {"name": "ring"}}) == restored(TrainSpec, LEAST)
 
 
-def test_tables_are_objects():
-    spec = restored(TrainSpec, WHOLE)
-    assert spec.straggler == Straggler(rank=1, factor=3)
-    assert spec.failure == Failure(rank=1, step=2)
-    assert spec.shares == Shares(weights=(3, 1))
-    assert spec.training == Choice("training", "asynchronous", {"servers": 1})
-    assert str(spec.training) == "asynchronous(servers=1)"
-
-
 def test_what_a_case_names_is_made_once():
     spec = restored(TrainSpec, LEAST)
     assert spec.data is spec.data
     assert spec.layers is spec.layers
     assert spec.data is restored(TrainSpec, {**LEAST, "ranks": 4}).data
     assert (spec.images_per_step, spec.planned_steps, spec.workers) == (64, 3, range(2))
-
-
-def test_quantization_rounds_the_network():
-    """The initial parameters are those without it."""
-    plain, rounded = (
-        restored(TrainSpec, {**LEAST, **more}).session(journal=None).replica
-        for more in ({}, {"quantization": {"activations": 2}})
-    )
-    images = np.random.default_rng(1).standard_normal((3, 8, 8, 1)).astype("float32")
-    np.testing.assert_array_equal(plain.parameters, rounded.parameters)
-    assert not np.allclose(plain.predict(images), rounded.predict(images))
-
-
-def test_pruning_removes_weights():
-    replica = restored(TrainSpec, {**LEAST, "pruning": {"sparsity": 0.9}}).session(journal=None).replica
-    assert np.count_nonzero(replica.parameters) < 0.11 * replica.parameters.size
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"ranks": 0}, "ranks: must be at least 1, not 0"),
-        ({"ranks": "two"}, "ranks: must be int, not 'two'"),
-        ({"training": 3}, "training: must be a name or a table"),
-        ({"straggler": {"rank": 1, "fctor": 2}}, "straggler: unknown setting 'fctor'; did you mean 'factor'?"),
-    ],
-)
-def test_settings_of_a_foreign_record_are_refused_by_key(changed, said):
-    with pytest.raises(ValueError, match=f"^{said.replace('?', '[?]')}"):
-        restored(TrainSpec, {**LEAST, **changed})
-    with pytest.raises(ValueError, match=r"^learning_rate: is missing"):
-        restored(TrainSpec, {name: value for name, value in LEAST.items() if name != "learning_rate"})
 
 
 def test_reading_a_record_imports_nothing_that_it_names():

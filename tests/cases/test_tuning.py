@@ -54,6 +54,7 @@ def _nothing_found(monkeypatch):
     monkeypatch.setattr(trials, "_FOUND", {})
 
 
+@pytest.mark.slow
 def test_the_best_trial_is_the_one_that_reaches_the_target_first():
     spec = parsed().spec
     found, evaluations = run(spec)
@@ -101,13 +102,6 @@ def test_tuning_never_reads_a_test_image(monkeypatch):
     assert watched.read == 0
     run(spec)
     assert watched.read == len(watched)
-
-
-def test_seeds_and_stragglers_share_a_search(monkeypatch):
-    spec = parsed().spec
-    first, _ = run(spec)
-    monkeypatch.setattr(trials, "_trial", None)  # a second search would fail
-    assert run(replace(spec, seed=7))[0]["tuned"] == first["tuned"]
 
 
 def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():

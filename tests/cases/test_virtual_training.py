@@ -3,23 +3,21 @@
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from hpcdl import registry, suite
-from hpcdl.analysis.network.waiting import of_events
 from hpcdl.analysis.run.record_fields import words
 from hpcdl.cases import train
 from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
 from hpcdl.cases.spec.compute_times import ComputeTimes, at_rate
 from hpcdl.fabric.comm import INPUT, Counters
-from hpcdl.fabric.faults import Straggler
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.training.parts.journal import Journal
 
 NETWORK, FLOPS, SHAPE = "ethernet-10g", 1e9, (8, 8, 1)
+
 SUITE = f"""
 [suite]
 name = "s"
@@ -192,22 +190,6 @@ def test_jitter_has_mean_one_and_the_deviation_asked_for():
     assert np.std(drawn) == pytest.approx(0.2, rel=0.05)
 
 
-def test_no_interleaving_changes_what_a_rank_draws():
-    def one_after_another(order):
-        work = ComputeTimeModel([ComputeTimes({INPUT: 1.0})], lambda _rank: 1, 2, jitter=0.2)
-        drawn = [(rank, work.seconds(rank, INPUT)) for rank in order]
-        return sorted(drawn), work.compute_seconds, work.input_seconds
-
-    assert one_after_another([0, 1, 0, 1, 1]) == one_after_another([1, 1, 1, 0, 0])
-
-
-def test_a_straggler_is_slowed_and_nobody_else():
-    straggler = Straggler(rank=1, factor=4)
-    work = ComputeTimeModel([ComputeTimes({"forward": 0.5})], lambda _rank: 3, 3, straggler=straggler)
-    assert [work.seconds(rank, "forward") for rank in range(3)] == [1.5, 6.0, 1.5]
-    assert work.compute_seconds == [1.5, 6.0, 1.5]
-
-
 def test_the_record_says_that_nothing_was_measured():
     fields = case(ranks_per_host=2, jitter=0.1, straggler="{rank = 1, factor = 3}").fields()
     assert fields["network"] == NETWORK
@@ -220,29 +202,6 @@ def test_the_record_says_that_nothing_was_measured():
     assert case().processes == 1
     assert case().module.memory_bytes(case().spec) == 4 * case().module.memory_bytes(
         replace(case().spec, network=None)
-    )
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-@pytest.mark.parametrize("aggregation", ["ring", "tree"])
-def test_a_pause_of_a_straggler_is_the_others_waiting(ranks, aggregation):
-    """20 ms in each step, less the waits for messages that they hide."""
-    keys = {"ranks": ranks, "batch_per_rank": 16, "aggregation": f'"{aggregation}"', "trace": '"events"'}
-    pause = {"straggler": "{rank = 1, probability = 1, seconds = 0.02}"}
-    even, late = (waiting_of(run(case(**keys, **more, global_batch=None))[0], ranks) for more in ({}, pause))
-    others = [rank for rank in range(ranks) if rank != 1]
-    assert late.waiting[others] - even.waiting[others] == pytest.approx(0.02, rel=0.05)
-    assert (late.late.rank, late.late.seconds) == (1, pytest.approx(0.02, rel=0.05))
-    assert even.late is None
-
-
-def waiting_of(recorders, ranks):
-    events = [(rank, *event) for rank, one in enumerate(recorders) for event in one.events]
-    spans = [(rank, row.step, row.begin, row.end) for rank, one in enumerate(recorders) for row in steps(one)]
-    return of_events(
-        pd.DataFrame(events, columns=["rank", "task", "label", "begin", "end", "peer", "bytes"]),
-        pd.DataFrame(spans, columns=["rank", "step", "begin", "end"]),
-        {"kind": "train", "warmup_steps": 0, "ranks": ranks},
     )
 
 

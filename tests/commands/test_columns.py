@@ -50,7 +50,7 @@ def test_exactly_the_columns_are_described(hpcdl):
     documented = described()
     assert len(set(documented)) == len(documented)
     assert sorted(rows[0]) == sorted(documented)
-    for row, case in zip(rows, json.loads(hpcdl("report", "runs/o", "--json").stdout)["cases"], strict=True):
+    for row, case in zip(rows, hpcdl.report("runs/o")["cases"], strict=True):
         assert {name: shown(value) for name, value in case.items()} == {name: row[name] for name in case}
         assert case["run"] == "o"
         assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", case["date"])

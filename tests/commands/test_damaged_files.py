@@ -124,7 +124,7 @@ def commands(kind, folder):
 
 
 @pytest.mark.parametrize(
-    "number", [*range(4), *(pytest.param(one, marks=pytest.mark.grid) for one in range(4, 250))]
+    "number", [*range(2), *(pytest.param(one, marks=pytest.mark.grid) for one in range(2, 250))]
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_damaged_file_ends_in_a_result_or_one_line(kind, number, whole, capfd, monkeypatch):

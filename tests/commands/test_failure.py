@@ -1,7 +1,6 @@
 """Process failures: with Open MPI the other ranks finish the case; otherwise the case cannot run."""
 
 import fcntl
-import subprocess
 
 import pytest
 
@@ -20,6 +19,7 @@ training = {name = "asynchronous", collect = 1, servers = 1}
 failure = {rank = 3, step = 5}
 compression = ["none", {name = "top_k", density = 0.1}]
 """
+
 SANDBLASTER = """
 [[case]]
 kind = "train"
@@ -32,6 +32,7 @@ ranks = 4
 training = {name = "sandblaster", servers = 1}
 failure = {rank = 3, step = 5}
 """
+
 USUAL = """
 [[case]]
 kind = "collective"
@@ -40,7 +41,6 @@ ranks = 4
 message_bytes = 4
 repetitions = 3
 """
-
 
 MODEL_GROUPS = """
 [[case]]
@@ -54,6 +54,7 @@ ranks = 4
 mesh = {model = 2}
 training = "mine:dies"
 """
+
 DIES = """
 import os
 from hpcdl.training.parts.traits import Strategy
@@ -131,14 +132,6 @@ def test_a_failed_rank_of_a_model_group_is_named_and_ends_the_case(each):
     assert line.removeprefix("hpcdl: FAILED ") in log(each)
 
 
-def test_without_fault_tolerance_the_case_does_not_run(each):
-    """mpirun without ``--with-ft ulfm`` started the job."""
-    done = each("run", each.suite(DOWNPOUR, USUAL), "-o", "o", under=each.mpirun(4))
-    assert done.returncode != 0
-    assert log(each).count(": not run: ") == 1
-    assert "--with-ft ulfm" in log(each)
-
-
 def test_a_second_run_into_one_folder_is_refused(hpcdl):
     folder = hpcdl.folder / "o"
     folder.mkdir()
@@ -148,21 +141,3 @@ def test_a_second_run_into_one_folder_is_refused(hpcdl):
     assert second.returncode == 2
     assert second.stderr == "hpcdl: -o o: another hpcdl process is writing to it\n"
     assert hpcdl("run", hpcdl.suite(USUAL), "-o", "o", "--set", "case.ranks=1").returncode == 0
-
-
-def test_a_straggler_computes_the_same_values(hpcdl):
-    """Slow ranks change times, but no losses and no messages."""
-    stragglers = ["{rank = 1, factor = 3}", "{rank = 0, probability = 1, seconds = 0.001}"]
-    case = '[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.05\n'
-    case += "global_batch = 48\nsteps = 5\nranks = 2\n"
-    file = hpcdl.suite(case, *(f"{case}straggler = {straggler}\n" for straggler in stragglers))
-    subprocess.run(hpcdl.hpcdl("run", file, "-o", "o"), cwd=hpcdl.folder, check=True, capture_output=True)
-    run = read(hpcdl.folder / "o")
-    usual, *slow = (
-        run.steps[run.steps["case_index"] == index][["rank", "step", "loss", "correct", "messages"]]
-        for index in range(3)
-    )
-    for one in slow:
-        assert one.to_numpy().tolist() == usual.to_numpy().tolist()
-    assert len(usual) == 10
-    assert [case["straggler"] is None for case in run.described] == [True, False, False]

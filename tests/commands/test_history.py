@@ -137,18 +137,6 @@ def test_a_regression_is_reported_until_it_is_repaired_however_the_calls_are_spa
     assert "RESTORED" in capsys.readouterr().out
 
 
-def test_an_accepted_regression_is_no_failure_until_it_expires(archive, capsys, tmp_path):
-    for number in range(14):
-        archive.run(1.0 if number < 10 else 1.25)
-    file = tmp_path / "accept.toml"
-    for expires, code in (("9999-01-01", 0), ("2026-01-01", 1)):
-        file.write_text(f'[[accept]]\ncase = "*"\nreason = "new switch"\nexpires = {expires}\n')
-        assert archive.history("--accept", file) == code
-        assert ("ACCEPTED, until 9999-01-01: new switch" in " ".join(capsys.readouterr().out.split())) == (
-            not code
-        )
-
-
 def test_an_old_newest_run_is_exit_code_3(archive, capsys):
     for _ in range(11):
         archive.run()
@@ -180,16 +168,6 @@ def test_slow_hosts_of_one_switch_are_one_finding(archive, capsys, tmp_path):
     assert "4 of 5 of left (r1n5, r2n0, r2n3, r2n4)" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_slow_host_is_named_by_times_when_every_night_has_other_hosts(archive, capsys):
-    for number in range(30):
-        hosts = archive.rng.permutation(list("abcdefg"))[:2]
-        archive.run(hosts=[str(host) for host in hosts], slow="e" if number >= 12 else "")
-    assert archive.history("--json") == 1
-    (suite,) = json.loads(capsys.readouterr().out)["suites"]
-    named = [*suite["slow"], *(one for event in suite["events"] for one in event["likely"])]
-    assert {one["name"] for one in named} == {"e"}
-
-
 def test_a_disturbed_night_is_not_fine(archive, capsys):
     """Nothing of it counts, so that it says nothing; a case that does count is judged."""
     for _ in range(11):
@@ -207,42 +185,6 @@ def test_a_disturbed_night_is_not_fine(archive, capsys):
     assert "FINE" not in out
     assert "13 runs" in out
     assert "DISTURBED in the newest run: 2 cases" in out
-
-
-@pytest.mark.parametrize("option", [[], ["--json"], ["--calibrate"]])
-def test_an_archive_of_disturbed_nights_only_is_exit_code_3(archive, capsys, option):
-    for _ in range(2):
-        archive.run(disturbed=CASES)
-    assert archive.history(*option) == 3
-    assert capsys.readouterr().out
-
-
-def test_too_few_runs_are_exit_code_3(archive, capsys):
-    archive.folder.mkdir()
-    assert archive.history() == 3
-    for _ in range(3):
-        archive.run()
-    assert archive.history() == 3
-    assert "TOO FEW RUNS" in capsys.readouterr().out
-
-
-def test_a_case_that_the_newest_run_lacks_is_missing(archive, capsys):
-    for _ in range(10):
-        archive.run()
-    archive.run(cases=("ring",))
-    assert archive.history() == 1
-    assert "MISSING in the newest run: tree: not in the run" in capsys.readouterr().out
-
-
-def test_a_new_environment_hides_no_step(archive, capsys):
-    for number in range(14):
-        new = number >= 11
-        archive.run(1.3 if new else 1.0, key="other" if new else "k", kernel="6.8" if new else "6.1")
-        if number >= 12:
-            assert archive.history() == (0 if number < 13 else 1)
-    out = " ".join(capsys.readouterr().out.split())
-    assert "Slower since the new environment: kernel was 6.1 and is 6.8." in out
-    assert "CHANGES OF THE ENVIRONMENT" in out
 
 
 def test_files_that_are_no_runs_are_named_and_skipped(archive, capsys):
@@ -333,8 +275,3 @@ def test_wrong_usage_is_one_line(archive, capsys, options):
         code = error.code
     assert code == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_a_missing_folder_is_one_line(tmp_path, capsys):
-    assert main(["history", str(tmp_path / "none")]) == 2
-    assert "No such file" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from .conftest import LIMIT, TRAIN
 SMALL = f"{TRAIN}steps = 2\nranks = 1\n"
 
 
-@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PALS_NRANKS"])
+@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "PMI_SIZE"])
 def test_one_rank_in_a_job_of_four_is_a_mismatch(hpcdl, name):
     # what the library reads, it would act on: it is told nothing
     ended = hpcdl("run", hpcdl.suite(SMALL), "-o", "o", **{name: "4"})
@@ -30,14 +30,6 @@ def test_the_launcher_of_another_library_is_refused(hpcdl, other):
         assert not (hpcdl.folder / "o").exists()
         assert ended.stderr.count("hpcdl: ") == 1
         assert "launcher and MPI library do not fit" in ended.stderr
-
-
-def test_a_batch_script_without_srun_starts_its_own_ranks(either):
-    """sbatch sets these variables where the script runs; this machine has no Slurm."""
-    job = {"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
-    ended = either("run", either.suite(f"{TRAIN}steps = 2\nranks = 2"), "-o", "o", **job)
-    assert ended.returncode == 0, ended.stderr
-    assert "[1/1] " in ended.stdout
 
 
 ONE_IS_MISSING = """

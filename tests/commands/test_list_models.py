@@ -41,17 +41,6 @@ def test_each_model_has_one_record_for_its_natural_image_size(models):
     assert {entry["batch"] for entry in found.values()} == {256}
 
 
-def test_each_batch_size_is_a_record_with_volumes_in_proportion(models):
-    found = [entry for entry in models("--batch", "1,1024") if entry["name"] == "googlenet"]
-    one, many = found
-    assert (one["batch"], many["batch"]) == (1, 1024)
-    for key in ("data_bytes", "forward_backward_flop", "activation_bytes"):
-        assert many[key] == 1024 * one[key]
-    for key in ("parameters", "weight_bytes", "multiply_adds_per_image"):
-        assert many[key] == one[key]
-    assert round(many["data_bytes"] / 1e6) == 19_102
-
-
 def test_the_table_on_a_terminal(capsys):
     main(["list", "models"])
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
@@ -72,24 +61,12 @@ def test_the_layers_of_a_model_add_up_to_it(models):
     assert (first["weight_bytes"], first["data_bytes"]) == (4 * 2560 * 440, 4 * 256 * 440)
 
 
-def test_the_table_of_layers_on_a_terminal(capsys):
-    assert main(["list", "models", "--layers", "--batch", "1024"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert next(line.split() for line in lines if "fc8" in line)[:5] == ["fc8", "1000", "|W|", "16.384", "MB"]
-
-
 @pytest.mark.parametrize("batch", ["0", "64,-1", "many", "64,", ""])
 def test_invalid_batch_sizes_are_refused(batch, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["list", "models", f"--batch={batch}"])
     assert stopped.value.code == 2
     assert capsys.readouterr().err.startswith("hpcdl list: --batch: ")
-
-
-@pytest.mark.parametrize("subject", [[], ["optim"]])
-def test_layers_are_for_models_only(subject, capsys):
-    assert main(["list", *subject, "--layers"]) == 2
-    assert capsys.readouterr().err == "hpcdl: --layers: only for `hpcdl list models`\n"
 
 
 @pytest.mark.parametrize("subject", [[], ["optim"]])

@@ -1,9 +1,5 @@
 """Files that options name: whole or unchanged, and special files stay what they are."""
 
-import os
-import stat
-from threading import Thread
-
 import pytest
 
 from hpcdl.commands.parts.output import write_output
@@ -34,17 +30,6 @@ def test_a_link_stays_a_link(tmp_path):
     write_output("-o", link, "text")
     assert link.is_symlink()
     assert target.read_text() == "text"
-
-
-def test_a_pipe_is_written_to(tmp_path):
-    pipe, got = tmp_path / "pipe", []
-    os.mkfifo(pipe)
-    reader = Thread(target=lambda: got.append(pipe.read_text()), daemon=True)
-    reader.start()
-    write_output("-o", pipe, "text")
-    reader.join(30)
-    assert got == ["text"]
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 @pytest.mark.parametrize("name", ["missing/page.md", ".", "file/page.md"])

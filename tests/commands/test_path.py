@@ -26,10 +26,10 @@ warmup = 0
 """
 
 
-@pytest.fixture(params=["script", "module"])
+@pytest.fixture
 def run(request, hpcdl):
     """Return run(suite, ...): hpcdl run in another folder, as a script or by ``python -m``."""
-    program = [hpcdl.bin / "hpcdl"] if request.param == "script" else hpcdl.hpcdl()
+    program = [hpcdl.bin / "hpcdl"] if getattr(request, "param", None) == "script" else hpcdl.hpcdl()
     here = hpcdl.folder / "current"
     here.mkdir()
     environment = hpcdl.environment()
@@ -44,6 +44,7 @@ def run(request, hpcdl):
     return execute
 
 
+@pytest.mark.parametrize("run", ["script", "module"], indirect=True)
 def test_modules_in_the_current_folder_are_not_imported(run, hpcdl):
     for name in ("json", "numpy", "mpi4py", "argparse", "pandas"):
         (hpcdl.folder / "current" / f"{name}.py").write_text("open('imported', 'w')\nraise SystemExit(9)\n")

@@ -98,17 +98,6 @@ def test_a_saved_network_gives_the_same_predictions(capsys, run, suite, tmp_path
     assert 'library = "MPICH 5"' in file.read_text()
 
 
-def test_a_saved_network_keeps_the_errors_of_its_fit(capsys, run, suite, tmp_path):
-    file = tmp_path / "ours.toml"
-    first = message(capsys, suite, "--network", run, "--ranks", "64", "--save", file)
-    again = message(capsys, suite, "--network", file, "--ranks", "64")
-    begin, end = "Relative error", "PREDICTED TIMES"
-    assert begin in first
-    assert [text[text.index(begin) : text.index(end)] for text in (first, again)] == [
-        first[first.index(begin) : first.index(end)]
-    ] * 2
-
-
 def test_a_saved_network_keeps_its_warnings(capsys, hand, suite, tmp_path):
     """A ring alone leaves beta and gamma undetermined: a tree has the same ratio of bytes sent and reduced, a butterfly not."""
     common = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0}
@@ -133,17 +122,6 @@ def test_a_saved_network_keeps_its_warnings(capsys, hand, suite, tmp_path):
         )
 
 
-def test_a_scheme_of_one_host_is_not_predicted_on_several(capsys, tmp_path):
-    file = tmp_path / "s.toml"
-    case = '[[case]]\nkind = "collective"\nranks = 4\nmessage_bytes = 4\naggregation = ["two_shot", "ring"]'
-    file.write_text(f'[suite]\nname = "s"\n{case}')
-    whole = json.loads(message(capsys, file, "--network", "gemini", "--ranks", "2,64", "--json"))
-    assert {one["aggregation"] for one in whole["cases"]} == {"ring"}
-    assert whole["left_out"] == [f"two_shot on {p} ranks: 'two_shot' is for ranks of one host" for p in (2, 64)]
-    on_one = message(capsys, file, "--network", "gemini", "--ranks", "4", "--ranks-per-host", "4", "--json")
-    assert {one["aggregation"] for one in json.loads(on_one)["cases"]} == {"ring", "two_shot"}
-
-
 def test_oversubscribed_ranks_are_left_out_of_the_fit(capsys, suite, hand):
     """Four ranks on two cores take ten times as long as the network predicts."""
     common = {
@@ -165,30 +143,6 @@ def test_oversubscribed_ranks_are_left_out_of_the_fit(capsys, suite, hand):
     whole = json.loads(message(capsys, suite, "--network", hand.folder, "--ranks", "2", "--json"))
     assert whole["network"]["fit"]["fitted"]["of"] == 6
     assert whole["network"]["fit"]["fitted"]["worst"] < 0.01
-
-
-def test_ranks_per_host_change_the_predictions(capsys, suite):
-    one, four = (
-        json.loads(
-            message(capsys, suite, "--network", "ethernet-1g", "--ranks", "4", "--ranks-per-host", n, "--json")
-        )
-        for n in (1, 4)
-    )
-    assert (
-        sum(c["predicted_seconds"] for c in four["cases"]) < sum(c["predicted_seconds"] for c in one["cases"]) / 10
-    )
-
-
-def test_cases_that_do_not_allow_a_number_of_ranks_are_named(capsys, tmp_path):
-    file = tmp_path / "s.toml"
-    choice = '[{name = "sharded_parameter_server", servers = 4}, "ring"]'
-    case = f'[[case]]\nkind = "collective"\nranks = 4\nmessage_bytes = 4\naggregation = {choice}'
-    file.write_text(f'[suite]\nname = "s"\n{case}')
-    whole = json.loads(message(capsys, file, "--network", "gemini", "--ranks", "2,4", "--json"))
-    assert len(whole["cases"]) == 3
-    assert whole["left_out"] == [
-        "sharded_parameter_server(servers=4) on 2 ranks: servers = 4 with 2 ranks: must be in 1..2"
-    ]
 
 
 def test_bad_input_is_one_line(capsys, suite, run, tmp_path, hand):
@@ -218,40 +172,3 @@ def test_bad_input_is_one_line(capsys, suite, run, tmp_path, hand):
         line = refused(capsys, suite, "--network", broken)
         assert what in line
         assert "broken.toml" in line
-
-
-def test_a_run_without_measurements_fits_nothing(capsys, hand, suite):
-    hand.train([[1.0] * 5] * 2)
-    hand.read()
-    line = refused(capsys, suite, "--network", hand.folder)
-    assert "0 measured collectives and exchanges" in line
-
-
-def test_published_figures_are_next_to_predictions(capsys):
-    page = message(capsys, "suites/firecaffe-cluster.toml", "--network", "gemini")
-    part = page[page.index("PUBLISHED AND HERE") :]
-    assert "parameter server" in part
-    assert "39.0" not in part  # not the speed-ups of whole trainings
-
-
-def test_a_training_that_ran_is_predicted_on_other_networks_and_more_ranks(hpcdl):
-    train = (
-        '[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.05\nglobal_batch = 48'
-    )
-    file = hpcdl.suite(f'{train}\nranks = [1, 2]\nsteps = 6\naggregation = "ring"')
-    ran = hpcdl("run", file, "-o", "run")
-    assert ran.returncode == 0, ran.stderr
-    found = {}
-    for network in ("ethernet-1g", "ethernet-100g"):
-        message = hpcdl("predict", "run", "--network", network, "--ranks", "2,4", "--json")
-        assert message.returncode == 0, message.stderr
-        found[network] = json.loads(message.stdout)["cases"]
-    for slow, fast in zip(*found.values(), strict=True):
-        assert slow["predicted_seconds"] > fast["predicted_seconds"] > fast["compute_seconds"] > 0
-    two, four = found["ethernet-1g"]
-    assert (two["ranks"], four["ranks"]) == (2, 4)
-    assert two["step_seconds"] > 0
-    assert four["step_seconds"] is None
-    # a ring over more ranks sends more, and there is less to hide it behind
-    exposed = [one["predicted_seconds"] - one["compute_seconds"] for one in (two, four)]
-    assert exposed[1] > exposed[0] > 0

@@ -22,6 +22,7 @@ message_bytes = 64
 repetitions = 3
 warmup = 0
 """
+
 EMULATED = json.dumps({"hosts": 2, "rate": "200mbit", "slow": {}, "bytes_per_second": {"host1": 1, "host2": 1}})
 
 
@@ -83,18 +84,6 @@ def test_the_case_of_a_damaged_part_runs_again_and_one_line_reports_it(hpcdl, be
         assert file.attrs["complete"]
 
 
-def test_a_part_of_another_case_does_not_finish_a_case(hpcdl, begin):
-    """The content of a part counts, not its name."""
-    folder = begin(hpcdl)
-    first, second = parts(folder)
-    first.write_bytes(second.read_bytes())
-    done = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume")
-    assert done.returncode == 0, done.stderr
-    with h5py.File(folder / "run.h5") as file:
-        schemes = [case.attrs["aggregation"] for case in file["cases"].values()]
-    assert schemes == ["ring", "tree", "native"]
-
-
 def test_another_mpi_library_continues_only_with_mix_environments(hpcdl, other, begin):
     folder = begin(hpcdl)
     report = (folder / "report.md").read_bytes()
@@ -128,14 +117,6 @@ def test_cases_of_emulated_hosts_stay_marked_after_resuming_without_them(hpcdl):
     assert "EMULATED: the nodes of 2 cases are 2 hosts of hpcdl testbed" in (folder / "report.md").read_text()
 
 
-def test_the_same_machine_continues(other, begin):
-    """With this process's library it does in the tests above."""
-    folder = begin(other)
-    done = other("run", other.suite(CASES), "-o", "out", "--resume")
-    assert done.returncode == 0, done.stderr
-    assert "MIXED" not in (folder / "report.md").read_text()
-
-
 def test_resuming_without_a_folder_takes_the_newest_unfinished_run(hpcdl, whole):
     for name in ("older", "newer", "whole"):
         folder = hpcdl.folder / "runs" / name
@@ -152,11 +133,3 @@ def test_resuming_without_a_folder_takes_the_newest_unfinished_run(hpcdl, whole)
     assert refused.returncode == 2
     assert "--resume: runs/ holds no unfinished run of the suite 'tiny'; name its folder with -o" in refused.stderr
     assert sorted(path.name for path in (hpcdl.folder / "runs").iterdir()) == ["newer", "older", "whole"]
-
-
-def test_a_run_of_another_suite_is_not_resumed(hpcdl, begin):
-    folder = begin(hpcdl)
-    ended = hpcdl("run", hpcdl.suite(CASES, name="other"), "-o", "out", "--resume")
-    assert ended.returncode == 2
-    assert "-o out: holds a run of the suite 'tiny', and this is 'other'" in ended.stderr
-    assert len(parts(folder)) == 2

@@ -50,19 +50,9 @@ def test_a_site_profile_is_in_the_script(script, tmp_path):
     assert any(line.startswith('srun --mpi=pmi2 -n "$SLURM_NTASKS" hpcdl run quickstart') for line in lines)
 
 
-def test_options_for_the_run_are_quoted(script):
-    shown = script("--nodes", "8", "--case", "*ring*", "--case", "*tree*", "--set", "case.steps=[1, 2]")
-    assert "hpcdl run quickstart --case '*ring*' --case '*tree*' --set 'case.steps=[1, 2]' --resume" in shown
-
-
 def test_the_folder_whose_cases_are_counted_is_the_runs_own(script):
     """Also with a -o among the options after the script's name: the last one counts."""
     assert ' --resume "$@" -o "$folder" &' in script("--nodes", "8")
-
-
-def test_a_script_for_gpu_nodes_is_written_where_there_is_none(script):
-    shown = script("--nodes", "8", "--gpus-per-node", "1", "--set", 'case.backend="cupy"')
-    assert "#SBATCH --gpus-per-node=1" in shown
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,3 @@ def test_wrong_usage_is_refused_in_one_line(run, tmp_path, capsys, options, mess
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert message in err
-
-
-def test_an_absent_run_and_an_absent_folder_are_refused(run, tmp_path, capsys):
-    assert main(["trace", str(tmp_path / "absent"), "-o", "x"]) == 2
-    assert "no such file" in capsys.readouterr().err
-    assert main(["trace", str(run), "--case", "*ring*", "-o", str(tmp_path / "absent/x")]) == 2
-    assert "cannot be written" in capsys.readouterr().err

@@ -129,12 +129,6 @@ def test_a_launcher_that_does_not_end_in_time_is_terminated():
         assert run.returncode == -15
 
 
-def test_a_launcher_with_heartbeat_is_waited_for():
-    with launcher("import time; time.sleep(1)") as run:
-        supervise(run, itertools.count().__next__, lambda: False, heartbeat_timeout=0.1)
-        assert run.returncode == 0
-
-
 def test_a_wait_in_the_library_itself_names_its_peer():
     program = pairwise.program(pairwise.SPEC(message_bytes=0, exchange="raw"), journal=None)
     described = LIBRARY_CALLS[program.__code__]

@@ -1,7 +1,5 @@
 """Codes beside independent coders in plain Python and constriction; bounds; corrupt messages."""
 
-from math import log2
-
 import constriction
 import numpy as np
 import pytest
@@ -9,11 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdl import registry
-from hpcdl.compression.parts.code import LARGEST, entropy
+from hpcdl.compression.parts.code import LARGEST
 
 CODES = {name: registry.find("codes", name)() for name in registry.names("codes")}
 
 integer = st.one_of(st.integers(0, 3), st.integers(0, 300), st.integers(0, LARGEST))
+
 sequences = st.lists(integer, max_size=60)
 
 
@@ -63,7 +62,7 @@ def delta(x):
 
 @pytest.mark.parametrize("name", CODES)
 @given(sequences)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_messages_give_the_integers_back(name, integers):
     assert decoded(CODES[name], encoded(CODES[name], integers), len(integers)) == integers
 
@@ -81,12 +80,6 @@ def test_rice_writes_the_bits_of_a_plain_coder(integers):
     message = encoded(CODES["rice"], integers).tolist()
     expected = in_bytes("".join(rice(one, message[0]) for one in integers))
     assert message[1:] == expected
-
-
-def test_published_codewords():
-    """Elias 1975, table II: gamma and delta of 17 with our order of bits within a number."""
-    assert [len(word(17)) for word in (gamma, delta)] == [9, 9]
-    assert [len(word(1 << 16)) for word in (gamma, delta)] == [33, 25]
 
 
 @pytest.mark.parametrize("largest", [2, 40, 255, 5000])
@@ -136,13 +129,6 @@ def test_rice_is_within_a_hundredth_of_its_ideal(density):
         assert ideal + 1 == pytest.approx(10.66, abs=0.005)
 
 
-def test_bounds_are_reached():
-    """By a sequence whose gaps are all in one, or all at the end of a step of the code."""
-    assert len(encoded(CODES["rice"], [0] * 99 + [30_000])) == CODES["rice"].bound(100, 30_000)
-    assert 0.9 * CODES["elias"].bound(96, 15 * 96) < len(encoded(CODES["elias"], [15] * 96))
-    assert len(encoded(CODES["words"], [5] * 96)) == CODES["words"].bound(96, 15 * 96)
-
-
 @pytest.mark.parametrize("name", CODES)
 def test_bounds_hold_for_less(name):
     """So that the bound of the most entries in a vector holds for fewer."""
@@ -175,39 +161,3 @@ def test_messages_cut_off_or_lengthened_are_refused(name, integers, data):
     if len(message):
         with pytest.raises(ValueError):
             decoded(code, message[: data.draw(st.integers(0, len(message) - 1))], len(integers))
-
-
-@pytest.mark.parametrize("name", CODES)
-@given(sequences.filter(len), st.data())
-@settings(deadline=None, max_examples=60)
-def test_flipped_bits_never_reach_beyond_the_integers(name, integers, data):
-    message = encoded(CODES[name], integers)
-    if not len(message):
-        return
-    message[data.draw(st.integers(0, len(message) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    try:
-        decoded(CODES[name], message, len(integers))
-    except ValueError:
-        return
-
-
-@pytest.mark.parametrize("name", CODES)
-def test_a_short_buffer_is_refused(name):
-    integers = np.array([1, 700, 3], np.uint32)
-    short = np.empty(len(encoded(CODES[name], integers)) - 1, np.uint8)
-    with pytest.raises(ValueError, match="too short"):
-        CODES[name].encode(integers, short)
-
-
-def test_the_nearest_code_is_named():
-    with pytest.raises(ValueError, match="did you mean 'rice'"):
-        registry.find("codes", "ricee")
-
-
-def test_entropy_of_known_distributions():
-    assert entropy(np.array([7, 7, 7])) == 0
-    assert entropy(np.arange(8)) == 3
-    share = 1 / 4
-    expected = -(share * log2(share) + (1 - share) * log2(1 - share))
-    assert entropy(np.array([1, 0, 0, 0])) == pytest.approx(expected)
-    assert entropy(np.array([], np.uint32)) == 0

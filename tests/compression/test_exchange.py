@@ -1,7 +1,6 @@
 """Exchanges: equal bits on all ranks, nothing lost, and corrupt messages refused; for every compressor and scheme."""
 
 from itertools import pairwise
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,8 +10,6 @@ from contract.largest import Largest
 from hypothesis import strategies as st
 
 from hpcdl import registry
-from hpcdl.aggregation.parts import messages
-from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parts.compressed.exchanges import shards
@@ -20,13 +17,12 @@ from hpcdl.training.parts.compressed.exchanges import shards
 RANKS = [*range(1, 10), 16]
 PAIRS = [(compressor, scheme) for compressor in COMPRESSORS for scheme in SCHEMES if fits(compressor, scheme)]
 GRID = [(ranks, size) for ranks in RANKS for size in sorted({0, 1, ranks - 1, 103})]
-TRIED = 3
+TRIED = 2
 """Places of the grid that a pair is tried at; all pairs of a compressor together are tried at all of it, nearly."""
 CARRIERS = [scheme for scheme in SCHEMES if fits(Largest, scheme)]
 """Schemes that exchange messages."""
 SCHEDULES = 20
 """Schedules of each place of the whole grid."""
-TWO_WAYS = Compression(both_ways=True)
 
 
 def gradients(steps, ranks, size, seed=0):
@@ -47,12 +43,6 @@ def unsent(sides, size):
                 begin = int(name.split()[-1])
                 left[begin : begin + len(vector)] += vector
     return left
-
-
-def test_messages_are_exchanged_in_rings_in_rounds_on_hosts_and_by_servers():
-    assert {"allgather", "circulant", "bruck", "hierarchical"} <= set(CARRIERS)
-    assert {"parameter_server", "sharded_parameter_server"} <= set(CARRIERS)
-    assert "ring" not in CARRIERS
 
 
 def sampled():
@@ -87,13 +77,6 @@ def test_all_ranks_get_the_same_bits_in_the_whole_grid(compressor, scheme):
         for seed in range(1, 2 if size == 100_003 else SCHEDULES):
             sums, _ = exchanged(planned(compressor, scheme), rows, seed)
             assert (sums.view(np.uint32) == first.view(np.uint32)).all(), f"{where}, schedule {seed}"
-
-
-@pytest.mark.parametrize("compressor", COMPRESSORS)
-def test_long_vectors(compressor):
-    able = [scheme for one, scheme in PAIRS if one == compressor]
-    sums, _ = exchanged(planned(compressor, able[len(compressor) % len(able)]), gradients(1, 3, 100_003))
-    assert same_bits(sums)
 
 
 @pytest.mark.parametrize("scheme", CARRIERS)
@@ -266,27 +249,6 @@ def test_entries_that_are_not_finite_are_refused_and_name_their_sender(scheme, d
         in_process(3).run(program)
 
 
-class Seeded:
-    """A compressor that remembers the seeds it is made with."""
-
-    seeds: ClassVar[list[int]] = []
-
-    def __init__(self, layout):
-        self._largest = Largest(layout)
-        self.seeds.append(layout.seed)
-
-    def __getattr__(self, name):
-        return getattr(self._largest, name)
-
-    def encode(self, *operands):
-        return self._largest.encode(*operands)
-
-
-@pytest.mark.parametrize("compressor", ["threshold", "dgc", "qsgd"])
-def test_servers_are_refused_where_the_paper_encodes_no_sums(compressor):
-    assert not fits(compressor, "sharded_parameter_server")
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 8, 16])
 def test_servers_send_the_exact_sums_of_terngrad_back(ranks):
     """With the largest scaler of all ranks; a message has 2 bits per entry, a sum those of 2 p + 1 levels."""
@@ -315,13 +277,6 @@ def test_servers_send_the_exact_sums_of_terngrad_back(ranks):
     assert world.bytes[0] == pytest.approx(content, abs=2 * (ranks - 1) * 80)
 
 
-def test_answers_of_servers_draw_other_numbers_than_gradients():
-    Seeded.seeds.clear()
-    exchanged(planned(Seeded, "sharded_parameter_server", traits=TWO_WAYS), gradients(1, 2, 40))
-    assert len(Seeded.seeds) == 4
-    assert len(set(Seeded.seeds)) == 2
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("compressor", [*COMPRESSORS, Largest])
 def test_values_that_are_not_finite_are_refused_by_step_and_tensor(compressor, value):
@@ -342,15 +297,6 @@ def test_sizes_without_values_send_the_same_bytes(scheme):
     sizes.run(lambda comm: Side(planned(compressor, scheme), 96).reduce(comm, phantom(96)))
     assert real.bytes == sizes.bytes
     assert real.messages == sizes.messages
-
-
-def test_messages_are_padded_to_whole_words():
-    """An aligned view of the content needs no copy."""
-    for content in range(20):
-        message = np.full(64, 255, np.uint8)
-        length = messages.seal(message, content, 3)
-        assert length % messages.ALIGNMENT == 0
-        assert len(messages.opened(message[:length], 3)) == content
 
 
 @generated(

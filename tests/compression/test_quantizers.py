@@ -33,7 +33,7 @@ def random():
 @pytest.mark.parametrize("make", ENCODERS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shapes", [SHAPES, []])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(vector=VECTORS)
 @example(vector=np.empty(0, "float32"))
 @example(vector=np.full(1, 1e-45, "float32"))
@@ -72,15 +72,6 @@ def test_values_that_are_not_finite_are_refused(make, wrong, place, random):
     vector[place] = wrong
     with pytest.raises(FloatingPointError, match="infinite"):
         encoded(make(layout(SHAPES)), vector)
-
-
-@pytest.mark.parametrize("make", ENCODERS)
-def test_messages_of_another_length_are_refused(make, random):
-    encoder = make(layout(SHAPES))
-    message, _ = encoded(encoder, random.standard_normal(LENGTH).astype("float32"))
-    for wrong in (message[:-1], message[:5], message[:0], np.append(message, np.uint8(0))):
-        with pytest.raises(ValueError, match=r"corrupt|Huffman"):
-            decoded(encoder, wrong, slice(0, LENGTH))
 
 
 @pytest.mark.parametrize("make", ENCODERS)

@@ -85,11 +85,6 @@ def test_norms_of_residuals_are_those_of_the_vectors(strategy):
         assert all(row.gradient_norm > 0 for row in rows)
 
 
-def test_what_keeps_nothing_has_no_norms():
-    sessions, _ = trained(planned("top_k", "allgather", density=0.2, error_feedback=False))
-    assert not any(one.compressed.norms.rows() for one in sessions)
-
-
 def test_gradients_and_residuals_of_several_parts_are_one_vector():
     norms = ResidualNorms(9)
     assert [step for step in range(12) if norms.due(step)] == [0, 4, 8]

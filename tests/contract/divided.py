@@ -27,7 +27,7 @@ from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.synchronous import synchronous
 
-STEPS = 20
+STEPS = 5
 CLASSES = 7
 TOLERANCE = 1e-10
 

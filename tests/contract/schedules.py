@@ -1,6 +1,6 @@
 """Schedules of virtual ranks for the tests of strategies, and the number of ranks in each."""
 
-SCHEDULES = range(250)
+SCHEDULES = range(125)
 
 
 def ranks_in(schedule):

@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-from collections import namedtuple
 
 import h5py
 import numpy as np
 import pytest
 
-from hpcdl.data import convert
 from hpcdl.data.convert import main, write_image_file
 from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.parts.dataset import DataError
@@ -17,6 +15,7 @@ from hpcdl.data.parts.splits import in_memory_dataset
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'hpcdl[images]'")
 
 CLASSES = ["ant", "bee", "cat"]
+
 SIZE = 8
 
 
@@ -100,14 +99,6 @@ def test_the_shorter_side_is_resized_and_the_middle_kept(tmp_path):
     np.testing.assert_allclose(np.diff(row), 2 * 250 / 59, atol=2)
 
 
-def test_an_image_of_the_right_size_is_unchanged(tmp_path):
-    image = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
-    for split in ("train", "val"):
-        write_image(tmp_path / split / "a" / "x.PNG", image)
-    write_image_file(tmp_path, tmp_path / "images.h5", size=16)
-    np.testing.assert_array_equal(arrays(tmp_path / "images.h5")[0][0], image)
-
-
 def test_jpeg_grey_and_transparent_become_colour(tmp_path):
     grey = np.full((9, 9), 77, np.uint8)
     for split in ("train", "test"):
@@ -154,14 +145,6 @@ def test_damaged_images_are_named(source, refused):
         assert refused().startswith(f"{path}: {said}")
 
 
-@pytest.mark.parametrize("cut", [0.3, 0.9])
-def test_a_truncated_jpeg_is_named(source, refused, cut):
-    path = source / "val" / "cat" / "extra.jpg"
-    write_image(path, np.random.default_rng(0).integers(0, 256, (60, 60, 3)))
-    path.write_bytes(path.read_bytes()[: int(cut * path.stat().st_size)])
-    assert refused().startswith(f"{path}: damaged image: ")
-
-
 def test_messages_name_wrong_folders(source, refused):
     (source / "train" / "dog").mkdir()
     assert refused() == f"{source / 'train' / 'dog'}: has no .jpg, .jpeg or .png"
@@ -179,16 +162,6 @@ def test_messages_name_wrong_folders(source, refused):
 
 def test_a_size_out_of_range(refused):
     assert refused("--size", "0") == "size must be at least 1, not 0"
-
-
-def test_a_full_disk_is_detected_before_the_conversion(refused, monkeypatch):
-    monkeypatch.setattr(convert, "disk_usage", lambda _path: namedtuple("Usage", "free")(1000))  # noqa: PYI024
-    assert refused().endswith("images.h5: needs 0.0 GB, but only 0.0 GB are free")
-
-
-def test_a_folder_that_is_not_writable(source, tmp_path, capsys):
-    assert main([str(source), "-o", str(tmp_path / "no" / "where.h5")]) == 2
-    assert str(tmp_path / "no") in capsys.readouterr().err
 
 
 def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
@@ -211,11 +184,3 @@ def test_without_pillow_the_extra_is_named(source, tmp_path):
     )
     assert done.returncode == 2
     assert done.stderr == "hpcdl.data.convert: Pillow is needed to read images: pip install 'hpcdl[images]'\n"
-
-
-def test_it_is_a_command(source, tmp_path):
-    command = [sys.executable, "-m", "hpcdl.data.convert", source, "-o", "images.h5", "--size", "6"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout == ""
-    assert done.stderr.splitlines()[-1] == "test: 15 of 15 images"
-    assert hdf5(path=str(tmp_path / "images.h5"), crop=4, flip=True).shape == (4, 4, 3)

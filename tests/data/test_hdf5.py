@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 
 from hpcdl.data.hdf5 import SAMPLED, hdf5
-from hpcdl.data.parts.dataset import DataError, content_digest
+from hpcdl.data.parts.dataset import DataError
 from hpcdl.data.parts.splits import in_memory_dataset
 
 RANDOM = np.random.default_rng(0)
+
 TRAIN = RANDOM.integers(0, 256, (50, 12, 10, 3)).astype(np.uint8), RANDOM.integers(0, 7, 50).astype(np.int64)
+
 TEST = RANDOM.integers(0, 256, (20, 12, 10, 3)).astype(np.uint8), RANDOM.integers(0, 7, 20).astype(np.int64)
+
 DATASETS = ("train/images", "train/labels", "test/images", "test/labels")
+
 CONTENT = dict(zip(DATASETS, (*TRAIN, *TEST), strict=True))
 
 
@@ -126,16 +130,6 @@ def test_threads_may_read_at_once(tmp_path):
         np.testing.assert_array_equal(images, expected.train.batch(order, "float32")[0])
 
 
-def test_a_relative_path_may_be_in_the_data_folder(tmp_path, monkeypatch):
-    (tmp_path / "data").mkdir()
-    write(tmp_path / "data" / "a.h5")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HPCDL_DATA", str(tmp_path / "data"))
-    assert hdf5(path="a.h5").source == str(tmp_path / "data" / "a.h5")
-    write(tmp_path / "a.h5")
-    assert hdf5(path="a.h5").source == "a.h5"
-
-
 def message_of(**settings):
     with pytest.raises(DataError) as caught:
         hdf5(**settings)
@@ -144,6 +138,7 @@ def message_of(**settings):
 
 
 IMAGES, LABELS = TRAIN
+
 WRONG = [
     ({"train_labels": None}, "lacks train/images or train/labels"),
     ({"train_images": None, "train_images_here": IMAGES}, "lacks train/images or train/labels"),
@@ -194,19 +189,6 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
         assert message_of(path=path) == f"hdf5: path must be the name of an HDF5 file, not {path!r}"
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"crop": 11}, "crop = 11 is larger than the images, 12 x 10"),
-        ({"crop": -1}, "crop must be a whole number of at least 1, not -1"),
-        ({"crop_padding": 10}, "crop_padding must be a whole number from 0 to 9, for images of 12 x 10, not 10"),
-    ],
-)
-def test_settings_that_do_not_fit_the_images(tmp_path, settings, said):
-    path = write(tmp_path / "a.h5")
-    assert message_of(path=path, **settings) == f"{path}: {said}"
-
-
 def test_message_for_a_damaged_image_names_it(tmp_path):
     """Damaged pixels are never returned."""
     known = {"mean": [0.5] * 3, "std": [0.5] * 3}  # so that no sample of 256 images is read before
@@ -231,19 +213,3 @@ def test_hdf5_is_imported_when_such_a_dataset_is_opened_and_not_before(tmp_path)
     )
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False", "True"]
-
-
-def test_the_digest_of_a_sample_is_what_it_says(tmp_path):
-    found = hdf5(path=write(tmp_path / "a.h5"))
-    chosen = {
-        split: np.arange(16) * len(images) // 16 for split, images in (("train", TRAIN[0]), ("test", TEST[0]))
-    }
-    expected = content_digest(
-        TRAIN[1],
-        TEST[1],
-        np.array([50, 12, 10, 3]),
-        TRAIN[0][chosen["train"]],
-        np.array([20, 12, 10, 3]),
-        TEST[0][chosen["test"]],
-    )
-    assert found.digest == expected

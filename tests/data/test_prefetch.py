@@ -3,7 +3,6 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from hpcdl.data.parts.prefetch import Prefetch
@@ -25,14 +24,6 @@ def _no_thread_is_left():
 def test_items_in_any_order(depth, order):
     with Prefetch(lambda number: number * number, 20, depth) as ahead:
         assert [ahead.take(number) for number in order] == [number * number for number in order]
-
-
-def test_without_depth_there_is_no_thread():
-    makers = []
-    with Prefetch(lambda _number: makers.append(threading.current_thread()), 5, 0) as ahead:
-        ahead.take(0)
-        ahead.take(1)
-    assert makers == [threading.main_thread()] * 2
 
 
 def test_one_thread_makes_each_item_once_and_in_order():
@@ -103,10 +94,3 @@ def test_an_interrupted_caller_leaves_no_thread():
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-
-
-def test_an_array_is_the_callers_own():
-    with Prefetch(lambda number: np.full(4, number), 10, 2) as ahead:
-        arrays = [ahead.take(number) for number in range(4)]
-        arrays[0][:] = -1
-    assert [array.tolist() for array in arrays[1:]] == [[1] * 4, [2] * 4, [3] * 4]

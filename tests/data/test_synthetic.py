@@ -24,41 +24,11 @@ def test_shape_count_and_classes(shape):
     assert len(made.test) == 20
 
 
-def test_an_image_depends_on_its_index_only():
-    one, two = synthetic(images=100), synthetic(images=100)
-    images, labels = everything(one.train)
-    some, some_labels = two.train.batch(np.array([99, 0, 31, 31]), "float64")
-    np.testing.assert_array_equal(some, images[[99, 0, 31, 31]])
-    np.testing.assert_array_equal(some_labels, labels[[99, 0, 31, 31]])
-    assert one.digest == two.digest
-
-
-def test_float32_and_float64_are_the_same_images():
-    made = synthetic(images=30)
-    np.testing.assert_array_equal(everything(made.train, "float32")[0], everything(made.train, "float64")[0])
-
-
-def test_images_are_distinct_and_splits_disjoint():
-    made = synthetic(shape=[6, 6, 1], images=70000, test_images=500)
-    images = everything(made.train, "float32")[0][:65536]
-    assert len({image.tobytes() for image in images}) == 65536
-    assert {image.tobytes() for image in images}.isdisjoint(
-        image.tobytes() for image in everything(made.test, "float32")[0]
-    )
-
-
 @pytest.mark.parametrize("noise", [0.0, 1.0, 5.0])
 def test_values_are_centred_with_deviation_one(noise):
     images = everything(synthetic(shape=[32, 32, 3], classes=50, images=500, noise=noise).train)[0]
     assert abs(images.mean()) < 0.05
     assert abs(images.std() - 1) < 0.05
-
-
-def test_without_noise_images_of_a_class_are_equal_in_both_splits():
-    made = synthetic(classes=4, images=12, test_images=8, noise=0)
-    train, test = everything(made.train)[0], everything(made.test)[0]
-    np.testing.assert_array_equal(train[:4], train[4:8])
-    np.testing.assert_array_equal(train[:8], test)
 
 
 def test_class_means_of_the_training_split_classify_the_test_split():
@@ -68,24 +38,6 @@ def test_class_means_of_the_training_split_classify_the_test_split():
     held, wanted = everything(made.test)
     nearest = ((held.reshape(200, 1, -1) - means) ** 2).sum(axis=2).argmin(axis=1)
     assert (nearest == wanted).mean() > 0.95
-
-
-def test_the_digest_depends_on_every_setting():
-    digests = {
-        synthetic(**settings).digest
-        for settings in (
-            {}, {"shape": [28, 28, 2]}, {"classes": 9}, {"images": 1025}, {"test_images": 257}, {"noise": 2.0}, {"seed": 1},
-        )
-    }  # fmt: skip
-    assert len(digests) == 7
-
-
-def test_empty_batch_and_index_too_high():
-    made = synthetic(images=10, test_images=0)
-    assert made.train.batch(np.arange(0), "float32")[0].shape == (0, 28, 28, 1)
-    assert everything(made.test)[0].shape == (0, 28, 28, 1)
-    with pytest.raises(IndexError):
-        made.train.batch(np.array([10]), "float32")
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def test_training_and_validation_images_are_disjoint_and_complete(share):
     assert data.test is whole.test
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("training", "ranks", "more"), STRATEGIES, ids=[f"{s[0]}-{s[1]}" for s in STRATEGIES])
 def test_the_test_set_is_read_once_at_the_end_and_by_the_rules_of_the_last_evaluation(
     training, ranks, more, monkeypatch

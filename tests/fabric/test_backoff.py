@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdl.fabric.mpi import backoff
-from hpcdl.fabric.mpi.backoff import MAX_AT_WORK, MAX_PAUSE_IDLE, MIN_PAUSE, POLLS, Backoff, Place, here
+from hpcdl.fabric.mpi.backoff import MAX_AT_WORK, MAX_PAUSE_IDLE, MIN_PAUSE, POLLS, Backoff, Place
 
 
 def test_ranks_share_a_core_only_on_one_machine_and_if_both_may_use_it():
@@ -14,11 +14,6 @@ def test_ranks_share_a_core_only_on_one_machine_and_if_both_may_use_it():
     assert free[0].ranks_per_core([*free[:2], *[Place("n", frozenset({0, 1}))] * 4]) == 1
     # one core for all, as when every emulated host binds its first rank to the first core
     assert bound[0].ranks_per_core([bound[0]] * 5) == 5
-
-
-def test_this_process_is_alone_with_itself():
-    assert 0 < here().ranks_per_core([here()]) <= 1
-    assert not Backoff(here().ranks_per_core([here()])).oversubscribed
 
 
 @pytest.mark.parametrize("at_work", [False, True])

@@ -94,10 +94,3 @@ def test_survivors_work_together(world_of):
 
     # a death may come after all others have called: then they wait for the one that is about to die
     assert world_of(5).run(program) == [(0, 4, 8.0), (1, 4, 8.0), None, (2, 4, 8.0), (3, 4, 8.0)]
-
-
-def test_without_a_death_all_survive(world_of):
-    async def program(comm):
-        return await comm.survivors() is comm
-
-    assert world_of(3).run(program) == [True] * 3

@@ -33,15 +33,6 @@ def test_oversleeping_is_measured():
         assert set(kernel.asked) == {TRIAL}
 
 
-def test_load_is_not_taken_for_oversleeping():
-    kernel = Kernel(60e-6)
-
-    def sleep(seconds):
-        kernel.sleep(seconds + (0.01 if len(kernel.asked) % 5 else 0.0))
-
-    assert oversleep(kernel.clock, sleep) == pytest.approx(60e-6, abs=1e-9)
-
-
 def test_a_sleep_ends_at_its_deadline():
     kernel = Kernel(60e-6)
     sleep_until(100.5, 60e-6, clock=kernel.clock, pause=kernel.sleep)

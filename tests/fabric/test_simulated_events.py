@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from contract.virtual_time import NETWORK, SIZE, buffer, close, seconds
 
-from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.simulated import simulated
 
 
@@ -132,10 +131,3 @@ def test_the_halves_of_an_exchange_have_their_own_ends():
     ends = [{label: end for _, label, _, end, *_ in mine if label != "forward"} for mine in events]
     early, late = 255_000_000, 1_005_000_000
     assert ends == [{"recv": late, "send": early}, {"recv": early, "send": late}, {"recv": late, "send": late}]
-
-
-def test_messages_have_a_link_in_common_where_each_rank_has_a_host_or_all_share_one():
-    network = NETWORKS["ethernet-10g"]
-    assert network.common_link(7) == network.link
-    assert network.on(4).common_link(4) == network.inside
-    assert network.on(4).common_link(5) is None

@@ -84,26 +84,3 @@ def test_pauses_come_before_batches_with_their_probability():
     deviation = math.sqrt(0.05 * 0.95 / len(lost))
     assert lost.count(0.2) / len(lost) == pytest.approx(0.05, abs=4 * deviation)
     assert not any(delays.before("forward conv1") for _ in range(1000))
-
-
-def test_pauses_hang_on_the_seed():
-    def pauses(seed):
-        delays = Delays(Straggler(rank=0, probability=0.5, seconds=1.0), 0, seed)
-        return [delays.before(INPUT) for _ in range(64)]
-
-    assert pauses(1) == pauses(1) != pauses(2)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "key"),
-    [
-        ({"factor": 0.5}, "factor"),
-        ({"probability": 1.5, "seconds": 1.0}, "probability"),
-        ({"probability": 0.5, "seconds": -1.0}, "seconds"),
-        ({}, "give a factor"),
-        ({"probability": 0.5}, "give a factor"),
-    ],
-)
-def test_numbers_that_make_no_straggler_are_refused(wrong, key):
-    with pytest.raises(ValueError, match=key):
-        Straggler(rank=0, **wrong)

@@ -1,6 +1,5 @@
 """Messages in pieces, between two ranks that are flows of one process; and how a transport is chosen."""
 
-import importlib.util
 import itertools
 import random
 
@@ -10,7 +9,7 @@ from fabric.staging import Faraway, SlowCopies
 
 from hpcdl.fabric.comm import Status
 from hpcdl.fabric.device import transport
-from hpcdl.fabric.device.staged_copy import HEADER, NUMBERS, both, receive, send
+from hpcdl.fabric.device.staged_copy import NUMBERS, both, receive, send
 
 
 class Line:
@@ -186,10 +185,6 @@ def test_too_long_a_message():
         drive(*flows)
 
 
-def test_slots_hold_a_header():
-    assert len(SlowCopies(CHUNK).borrow()[0]) == HEADER + CHUNK
-
-
 def test_a_setting_wins():
     with pytest.raises(ValueError, match=r"^HPCDL_TRANSPORT='fast' is neither device nor staged nor ipc$"):
         transport.choose({"HPCDL_TRANSPORT": "fast"})
@@ -204,19 +199,3 @@ def test_what_a_library_says_is_tried(says, arrives, kind, monkeypatch):
     monkeypatch.setattr(transport, "arrives_at_oneself", lambda _environment: arrives)
     monkeypatch.setattr(transport, "PinnedCopies", lambda: SlowCopies(CHUNK))
     assert transport.choose({}).kind == kind
-
-
-def test_the_probe_is_a_process_of_its_own_and_may_fail():
-    """Here it does: there is no GPU, or it would have to arrive."""
-    pytest.importorskip("mpi4py")
-    if importlib.util.find_spec("cupy") is None:
-        assert transport.arrives_at_oneself() is False
-    else:
-        assert transport.arrives_at_oneself() in {True, False}
-
-
-def test_a_process_without_mpi_is_not_cuda_aware(tmp_path):
-    maps = tmp_path / "maps"
-    maps.write_text("7f00-7f01 r-xp 00000000 08:01 12 /usr/lib/libc.so.6\n")
-    assert transport.cuda_aware(maps) is False
-    assert transport.cuda_aware(tmp_path / "none") is False

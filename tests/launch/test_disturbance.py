@@ -1,7 +1,5 @@
 """Counters of a rank and its cores, from synthetic /proc and /sys."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -98,31 +96,10 @@ def test_ranks_that_sleep_through_the_case_are_not_foreign_and_want_no_core():
     assert (found[0]["foreign_ns"], found[0]["idle_cores"]) == (0, 1)
 
 
-def test_cores_of_other_machines_have_other_ranks():
-    found = columns([usage([0], cpu=2, busy=4), usage([0], cpu=2, busy=4, machine="n")])
-    assert [one["foreign_ns"] for one in found] == [2 * SECOND] * 2
-
-
 @pytest.mark.parametrize(("threads", "idle"), [(1, 3), (4, 0), (9, 0)])
 def test_cores_that_the_threads_of_ranks_leave_are_idle(threads, idle):
     (found,) = columns([usage(range(8), cpu=1, busy=2, threads=threads, physical=4)])
     assert found["idle_cores"] == idle
-
-
-def test_time_in_interrupts_makes_no_negative_foreign_time():
-    (found,) = columns([usage([0], cpu=9.5, busy=9)])
-    assert found["foreign_ns"] == 0
-
-
-def test_a_file_that_does_not_count_is_unknown():
-    (found,) = columns([usage([0], cpu=9, busy=0)])
-    assert (found["foreign_ns"], found["foreign_error_ns"]) == (UNKNOWN, UNKNOWN)
-
-
-def test_the_error_is_that_of_one_sample_per_tick():
-    half, whole = columns([usage([0], busy=5), usage([1], busy=10)])
-    assert half["foreign_error_ns"] == pytest.approx(3 * TICK_NS * (math.sqrt(10 * TICKS / 4) + 1))
-    assert whole["foreign_error_ns"] == 3 * TICK_NS
 
 
 def marked(rng, cases, foreign, seconds):
@@ -149,13 +126,3 @@ def test_cases_of_a_quiet_machine_are_hardly_ever_marked(daemons):
 
 def test_a_process_that_takes_a_third_of_a_core_is_noticed():
     assert marked(np.random.default_rng(1), 1000, 1 / 3, (10, 30)) == 1
-
-
-def test_a_hypervisor_that_takes_little_marks_no_case():
-    """Steal is counted in ticks: one of them in a short case is no sign of load."""
-    rng = np.random.default_rng(2)
-    for wall in rng.uniform(0.2, 30, 1000):
-        counted = {"rank": 0, "wall_ns": int(wall * SECOND), "busy_ns": int(wall * SECOND), "idle_cores": 0}
-        counted |= {"foreign_ns": 0, "foreign_error_ns": 0, "involuntary_switches": 0, "load": 1.0}
-        counted |= {"steal_ns": int(rng.poisson(0.002 * wall * TICKS)) * TICK_NS}
-        assert disturbance({name: np.array([value]) for name, value in counted.items()}).cause is None

@@ -3,8 +3,7 @@ import json
 
 import pytest
 
-from hpcdl.launch.environment import counters, describe_job, describe_rank, environment_key
-from hpcdl.launch.machine import loaded_libraries
+from hpcdl.launch.environment import describe_job, describe_rank, environment_key
 
 
 def put(root, path, text):
@@ -83,14 +82,6 @@ def test_reads_the_machine(machine):
     json.dumps(found)
 
 
-def test_counters(machine):
-    found = counters(machine)
-    assert found["network"]["eth7"]["rx_bytes"] == 12345
-    assert found["network"]["eth7"]["rx_errors"] == "unknown"
-    assert found["infiniband"] == {"mlx5_0/1": {"symbol_error": 5}}
-    assert found["tcp"] == {"ActiveOpens": 7, "RetransSegs": 3}
-
-
 def test_unknown_values_are_not_omitted(tmp_path, machine):
     bare = describe_job({}, tmp_path / "bare")
     assert bare.keys() == describe_job(MPI, machine).keys()
@@ -157,10 +148,3 @@ def test_local(monkeypatch):
     assert (found["threads"], found["slurm_node"]) == (3, "n7")
     monkeypatch.delenv("SLURMD_NODENAME")
     assert describe_rank()["slurm_node"] == "unknown"
-
-
-def test_description_names_numpys_blas():
-    import numpy as np
-
-    np.ones((8, 8)) @ np.ones((8, 8))
-    assert loaded_libraries()["blas"]

@@ -66,12 +66,6 @@ def test_one_rank_of_many_processes_is_a_mismatch(environment, said):
     assert "\n" not in complaint
 
 
-@pytest.mark.parametrize("environment", [environment for environment, _ in MANY.values()], ids=MANY)
-def test_ranks_that_found_each_other_are_accepted(environment):
-    assert mismatch(4, environment, "MPICH") is None
-    assert mismatch(2, environment, "MPICH") is None
-
-
 @pytest.mark.parametrize("environment", ALONE.values(), ids=ALONE)
 def test_a_single_rank_is_accepted(environment):
     assert launched(environment)
@@ -122,10 +116,6 @@ def test_incompatible_launchers_are_reported_before_start(library, environment, 
 )
 def test_compatible_launchers_are_accepted(library, environment):
     assert incompatibility(environment, library) is None
-
-
-def test_first_process_under_pmix():
-    assert [is_first({"PMIX_RANK": str(number)}) for number in range(3)] == [True, False, False]
 
 
 @pytest.mark.parametrize(

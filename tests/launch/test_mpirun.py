@@ -88,14 +88,3 @@ def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_pat
     assert mpirun.self_launch(2, [], status) == 1
     status.unlink()
     assert mpirun.self_launch(2, [], status) is None
-
-
-def test_only_rank_0_leaves_its_code_and_only_to_hpcdl(tmp_path, monkeypatch):
-    monkeypatch.delenv(process.STATUS, raising=False)
-    assert process.write_status(75, 0) == 75
-    status = tmp_path / "status"
-    monkeypatch.setenv(process.STATUS, str(status))
-    assert process.write_status(75, 1) == 0
-    assert not status.exists()
-    assert process.write_status(75, 0) == 0
-    assert status.read_text() == "75"

@@ -5,10 +5,6 @@ import pytest
 from hpcdl.launch.batch_script import SiteProfile, places, site_profile
 
 
-def test_without_a_profile_everything_is_the_clusters_default(tmp_path):
-    assert site_profile(environment={"HOME": str(tmp_path), "XDG_CONFIG_DIRS": str(tmp_path)}) == SiteProfile()
-
-
 def test_a_users_profile_comes_before_the_systems(tmp_path):
     environment = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_DIRS": str(tmp_path / "etc")}
     user, system = places(environment)
@@ -46,8 +42,3 @@ def test_a_wrong_profile_is_refused_in_one_line(tmp_path, text, message):
         site_profile(path)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_an_absent_profile_that_is_named_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="cannot be read: No such file"):
-        site_profile(tmp_path / "absent.toml")

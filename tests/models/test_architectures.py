@@ -20,72 +20,6 @@ def outputs(name, shape, **settings):
     return sizes
 
 
-def heights(name, shape, **settings):
-    return [size[0] for size in outputs(name, shape, **settings).values() if len(size) == 3]
-
-
-def test_sizes_in_caffes_networks():
-    sizes = outputs("lenet5", (28, 28, 1))
-    assert [sizes[name][:2] for name in ("conv1", "pool1", "conv2", "pool2")] == [
-        (24, 24),
-        (12, 12),
-        (8, 8),
-        (4, 4),
-    ]
-    sizes = outputs("cifar_quick", (32, 32, 3))
-    assert [sizes[f"pool{i}"] for i in (1, 2, 3)] == [(16, 16, 32), (8, 8, 32), (4, 4, 64)]
-    for side, first in ((227, 55), (224, 54)):
-        sizes = outputs("alexnet", (side, side, 3))
-        assert [sizes[name][0] for name in ("conv1", "pool1", "pool2", "pool5")] == [first, 27, 13, 6]
-        assert sizes["flatten"] == (9216,)
-    sizes = outputs("nin", (224, 224, 3))
-    assert [sizes[f"pool{i}"] for i in (1, 2, 3)] == [(27, 27, 96), (13, 13, 256), (6, 6, 384)]
-    sizes = outputs("nin_cifar", (32, 32, 3))
-    assert [sizes[f"pool{i}"] for i in (1, 2)] == [(16, 16, 96), (8, 8, 192)]
-
-
-def test_sizes_in_googlenet():
-    """Table 1 of the paper."""
-    sizes = outputs("googlenet", (224, 224, 3))
-    table = {
-        "conv1": (112, 112, 64),
-        "pool1": (56, 56, 64),
-        "conv2": (56, 56, 192),
-        "pool2": (28, 28, 192),
-        "inception_3a": (28, 28, 256),
-        "inception_3b": (28, 28, 480),
-        "pool3": (14, 14, 480),
-        "inception_4a": (14, 14, 512),
-        "inception_4b": (14, 14, 512),
-        "inception_4c": (14, 14, 512),
-        "inception_4d": (14, 14, 528),
-        "inception_4e": (14, 14, 832),
-        "pool4": (7, 7, 832),
-        "inception_5a": (7, 7, 832),
-        "inception_5b": (7, 7, 1024),
-        "pool5": (1024,),
-    }
-    assert {name: sizes[name] for name in table} == table
-    order = list(sizes)
-    assert order.index("loss1") == order.index("inception_4a") + 1
-    assert order.index("loss2") == order.index("inception_4d") + 1
-    assert {"loss1", "loss2"}.isdisjoint(outputs("googlenet", (224, 224, 3), auxiliary=False))
-
-
-def test_sizes_in_residual_networks():
-    sizes = outputs("resnet50", (224, 224, 3))
-    table = {"conv1": 112, "pool1": 56, "res2c": 56, "res3d": 28, "res4f": 14, "res5c": 7}
-    assert {name: sizes[name][0] for name in table} == table
-    assert [sizes[f"res{i}a"][2] for i in (2, 3, 4, 5)] == [256, 512, 1024, 2048]
-    for name, blocks in (("resnet20", 3), ("resnet56", 9)):
-        sizes = outputs(name, (32, 32, 3))
-        assert [sizes[f"block{stage}_{blocks}"] for stage in (1, 2, 3)] == [(32, 32, 16), (16, 16, 32), (8, 8, 64)]
-
-
-def test_vgg_halves_five_times():
-    assert sorted(set(heights("vgg16", (224, 224, 3))), reverse=True) == [224, 112, 56, 28, 14, 7]
-
-
 @pytest.mark.parametrize("name", registry.names("models"))
 def test_any_number_of_classes_and_the_smallest_images(name):
     """One pixel more than the size that is refused below, and three more in width."""
@@ -108,45 +42,6 @@ def test_any_number_of_classes_and_the_smallest_images(name):
         shape = layer.output(shape)
     assert shape == (3,)
     assert len({layer.name for layer in layers}) == len(layers)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "message"),
-    [
-        ("lenet5", (2, 2, 1), r"^pool2: kernel 2x2 is larger than the padded image 1x1$"),
-        ("cifar_quick", (11, 11, 3), r"^pool3: kernel 3x3 is larger than the padded image 2x2$"),
-        ("nin_cifar", (5, 5, 3), r"^pool2: kernel 3x3 is larger than the padded image 2x2$"),
-        ("nin", (54, 54, 3), r"^pool3: kernel 3x3 is larger than the padded image 2x2$"),
-        ("alexnet", (54, 54, 3), r"^pool5: kernel 3x3 is larger than the padded image 2x2$"),
-        ("googlenet", (78, 78, 3), r"^loss1\.ave_pool: kernel 5x5 is larger than the padded image 4x4$"),
-        ("vgg19", (16, 16, 3), r"^pool5: kernel 2x2 is larger than the padded image 1x1$"),
-        ("locally_connected_vision", (11, 11, 3), r"^pool3: kernel 2x2 is larger than the padded image 1x1$"),
-        ("resnet20", (440,), r"^conv1: needs an image \(height, width, channels\), got shape \(440,\)$"),
-        ("alexnet", (227, 227), r"^conv1: needs an image"),
-    ],
-)
-def test_too_small_images_are_refused_by_the_layer_without_output(name, shape, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        outputs(name, shape)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("alexnet", {"groups": 3}, r"^conv2: 3 groups do not divide 96 channels, 256 filters$"),
-        ("alexnet", {"dropout": 1.0}, r"^drop6: ratio must be"),
-        ("resnet20", {"option": "C"}, r"^option 'C' is neither 'A' nor 'B'$"),
-        ("locally_connected_vision", {"maps": 0}, r"^local1: needs at least 1 filter, got 0$"),
-    ],
-)
-def test_impossible_settings(name, settings, message):
-    with pytest.raises(ValueError, match=message):
-        outputs(name, (227, 227, 3), **settings)
-
-
-def test_speech_network_accepts_vectors():
-    assert outputs("distbelief_speech", (440,))["fc1"] == (2560,)
 
 
 def started(name, shape, **settings):

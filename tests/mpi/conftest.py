@@ -57,7 +57,8 @@ def pytest_collection_modifyitems(items):
 
 def ranks_of(item):
     """Return the number of ranks that run a test."""
-    return item.callspec.params.get("communicator", WORLD.size) if hasattr(item, "callspec") else WORLD.size
+    ranks = item.callspec.params.get("communicator") if hasattr(item, "callspec") else None
+    return ranks if isinstance(ranks, int) else WORLD.size  # without a parameter if the job has too few ranks
 
 
 @pytest.hookimpl(wrapper=True)

@@ -15,7 +15,7 @@ from hpcdl.fabric.vectors import BufferPool, OutOfPlace
 from hpcdl.fabric.virtual.collectives import SUMS
 from hpcdl.fabric.virtual.inprocess import in_process
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -91,36 +91,6 @@ def test_other_collectives_give_the_results_of_mpi(collective, name, mpi):
         mine = rows[comm.rank].copy()
         mpi.run(called(collective, name, comm, mine))
         assert as_wanted(collective, mine, rows, comm.rank), f"{length} elements"
-
-
-@pytest.mark.parametrize(("collective", "name"), OTHERS)
-def test_five_other_collectives_at_once(collective, name, mpi):
-    comm = mpi.comm
-    given = [operands(comm.size, length * comm.size)[0] for length in (20_001, 0, 1, 500, 17)]
-    mine = [rows[comm.rank].copy() for rows in given]
-
-    async def program():
-        *tasks, last = [comm.start(called(collective, name, comm, vector)) for vector in mine]
-        await last
-        for task in reversed(tasks):
-            await task
-
-    mpi.run(program())
-    for rows, vector in zip(given, mine, strict=True):
-        assert as_wanted(collective, vector, rows, comm.rank)
-
-
-@pytest.mark.parametrize(("collective", "name"), OTHERS)
-def test_other_collectives_messages_and_bytes_are_those_of_one_process(collective, name, mpi):
-    ranks, rank = mpi.comm.size, mpi.comm.rank
-    rows, _ = operands(ranks, 1009 * ranks)
-    world = in_process(ranks)
-    world.run(lambda comm: called(collective, name, comm, rows[comm.rank].copy()))
-    before = mpi.counters()
-    mpi.run(called(collective, name, mpi.comm, rows[rank].copy()))
-    after = mpi.counters()
-    assert after.messages - before.messages == world.messages[rank]
-    assert after.bytes - before.bytes == world.bytes[rank]
 
 
 @pytest.mark.parametrize(("collective", "name"), ON_HOSTS)
@@ -208,23 +178,6 @@ def test_persistent_requests_are_kept_and_freed(mpi, monkeypatch):
     assert not mpi.persistent_requests
 
 
-def test_persistent_requests_match_though_ranks_reuse_addresses_differently(mpi):
-    """Rank 0 frees every vector before it allocates the next one, the other ranks free none."""
-    unfreed = []
-
-    async def program(comm):
-        for _ in range(20):
-            vector = comm.memory.allocate(1000)
-            vector[:] = comm.rank + 1
-            await comm.native("persistent allreduce", vector)
-            assert (vector == comm.size * (comm.size + 1) // 2).all()
-            if comm.rank:
-                unfreed.append(vector)
-            del vector
-
-    mpi.run(program(mpi.comm))
-
-
 def test_a_persistent_request_keeps_its_vectors_until_the_program_ends(mpi):
     vectors = []
 
@@ -255,23 +208,3 @@ def test_results_messages_and_bytes_are_those_of_one_process(name, size, count, 
         assert found.total.values.tobytes() == wanted[rank].total.values.tobytes()
         assert after.messages - before.messages == world.messages[rank]
         assert after.bytes - before.bytes == world.bytes[rank]
-
-
-@pytest.mark.parametrize("name", SPARSE)
-def test_several_at_once(name, mpi):
-    """As gradients' buckets; they are joined in another order."""
-    ranks, rank = mpi.comm.size, mpi.comm.rank
-    sizes = [20_000, 1, 500, 17]
-    given = [drawn(ranks, size, size // 4) for size in sizes]
-
-    async def program(comm):
-        calls = [
-            scheme(name)(comm, one[rank], Series(size, size // 4)) for one, size in zip(given, sizes, strict=True)
-        ]
-        tasks = [comm.start(call) for call in calls[:-1]]
-        last = await calls[-1]
-        return [*reversed([await task for task in reversed(tasks)]), last]
-
-    found = mpi.comm.library.allgather(mpi.run(program(mpi.comm)))
-    for piece, size in enumerate(sizes):
-        assert not fault([one[piece] for one in found], given[piece], size), f"piece {piece}"

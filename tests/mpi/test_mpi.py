@@ -12,29 +12,11 @@ from mpi4py import MPI
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.mpi import clock as mpi_clock
 from hpcdl.fabric.mpi.comm import MpiComm
-from hpcdl.fabric.mpi.interpreter import Mpi, library_version
+from hpcdl.fabric.mpi.interpreter import Mpi
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
 
 needs_two = pytest.mark.mpi(min_size=2)
-
-
-def test_a_started_ring_makes_progress_during_compute(mpi):
-    """It completes before a program awaits it."""
-    rows, expected = operands(mpi.comm.size, 10_007)
-    mine = rows[mpi.comm.rank]
-
-    async def program(comm):
-        task = comm.start(ring(comm, mine))
-        for pieces in range(1000):
-            if task.done:
-                return pieces
-            await comm.compute("layer", lambda: sleep(0.001))
-        return None
-
-    pieces = mpi.run(program(mpi.comm))
-    assert pieces is not None
-    assert (mine == expected).all()
 
 
 def test_a_started_ring_makes_progress_within_one_compute(mpi):
@@ -255,21 +237,6 @@ def test_a_program_can_catch_the_error_of_a_program_that_it_awaits(communicator)
         return mine[0]
 
     assert mpi.run(program(mpi.comm)) == mpi.comm.size
-
-
-def test_one_job_runs_many_programs_on_any_of_its_communicators(mpi):
-    half = mpi.run(mpi.comm.split(mpi.comm.rank % 2))
-    for comm in (mpi.comm, half, mpi.comm):
-        mine = np.ones(5)
-        mpi.run(ring(comm, mine))
-        assert (mine == comm.size).all()
-
-
-def test_the_library_has_a_name():
-    version = library_version()
-    assert version["library"]
-    assert version["version"][0].isdigit()
-    assert version["text"]
 
 
 def test_ranks_have_own_cores_while_the_others_sleep(communicator):

@@ -8,7 +8,7 @@ import pytest
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.faults import Delays, Slowed, Straggler
 
-pytestmark = [pytest.mark.mpi(min_size=2)]
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sampled]
 
 ECHOES = 10
 NO_MORE = -1

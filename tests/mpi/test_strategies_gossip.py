@@ -17,7 +17,7 @@ from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
 from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
 from hpcdl.training.update_broadcast import update_broadcast
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
 
 STILL = {"learning_rate": lambda _step: 0.0}
 
@@ -38,12 +38,6 @@ def moved(mpi, strategy, keys, **settings):
 def test_averaging_every_step_equals_synchronous_training(aggregation, mpi, difference):
     mine = session(aggregation, "float64")
     mpi.run(parameter_averaging(mpi.comm, mine))
-    assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
-
-
-def test_d_psgd_on_the_complete_graph_is_synchronous_training(mpi, difference):
-    mine = session("none", "float64")
-    mpi.run(d_psgd(mpi.comm, mine, graph="complete", mixing="after"))
     assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
 
 
@@ -71,23 +65,6 @@ def test_compressed_d_psgd_agrees_with_the_in_process_run(compressor, graph, mix
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
-def test_push_keeps_the_mean_and_tends_to_it(graph, mpi):
-    ranks = mpi.comm.size
-    own, found, mine = moved(mpi, stochastic_gradient_push, {"steps": 40 * ranks, **STILL}, graph=graph)
-    biased = together(mpi, mine.vectors["biased"])
-    np.testing.assert_allclose(biased[:, :-1].mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(found, np.broadcast_to(own.mean(axis=0), found.shape), rtol=0, atol=1e-8)
-
-
-def test_push_averages_exactly_within_log2_p_rounds(mpi):
-    ranks = mpi.comm.size
-    if ranks & (ranks - 1):
-        pytest.skip("needs a power of two")
-    own, found, _ = moved(mpi, stochastic_gradient_push, {"steps": max(1, ranks.bit_length() - 1), **STILL})
-    np.testing.assert_allclose(found, np.broadcast_to(own.mean(axis=0), found.shape), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("graph", GRAPHS)
 def test_ad_psgd_keeps_the_mean(graph, mpi):
     own, found, _ = moved(mpi, ad_psgd, {"steps": 200, **STILL}, graph=graph)
     np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-11)
@@ -103,17 +80,6 @@ def test_exchanges_do_not_change_the_sum_of_workers_and_centre(dedicated, mpi):
     first = int(dedicated)
     before, after = own[first:].sum(axis=0) + own[0], found[first:].sum(axis=0) + centre
     np.testing.assert_allclose(after, before, rtol=0, atol=1e-11)
-
-
-def test_synchronous_elastic_averaging_agrees_with_the_in_process_run(mpi):
-    async def train(comm):
-        mine = tiny_session(steps=20)
-        await synchronous_elastic_averaging(comm, mine, period=3)
-        return mine.replica.parameters, mine.vectors["centre"]
-
-    expected = np.array(in_process(mpi.comm.size).run(train))
-    found = together(mpi, mpi.run(train(mpi.comm)))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
 
 
 def test_update_broadcast_ends_with_equal_ranks(mpi):

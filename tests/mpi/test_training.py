@@ -15,7 +15,7 @@ from hpcdl.training.parts.schedules import SCHEDULES
 from hpcdl.training.pipeline import pipeline
 from hpcdl.training.synchronous import synchronous
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hpcdl.fabric.comm import ANY
 from hpcdl.fabric.device.transport import Staged
 from hpcdl.fabric.mpi.interpreter import Mpi
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
 
 CHUNK = 4096
 
@@ -38,38 +38,6 @@ def test_every_scheme_sums_them(name, staged):
         mine = Faraway(rows[comm.rank].copy())
         staged.run(scheme(name)(comm, mine))
         assert (mine.values == expected).all(), f"{length} elements"
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_library_sums_a_copy(dtype, staged):
-    rows, expected = operands(staged.comm.size, 1003, dtype)
-    mine, other = (Faraway(rows[staged.comm.rank].copy()) for _ in range(2))
-
-    async def program(comm):
-        task = comm.start(comm.native("allreduce", other))
-        await comm.native("allreduce", mine)
-        await comm.native("barrier", mine)
-        await task
-
-    staged.run(program(staged.comm))
-    assert (mine.values == expected).all()
-    assert (other.values == expected).all()
-
-
-def test_several_at_once(staged):
-    comm = staged.comm
-    lengths = [30_011, 0, comm.size + 1, 1, 5000]
-    operations = [operands(comm.size, length) for length in lengths]
-    pieces = [Faraway(rows[comm.rank].copy()) for rows, _ in operations]
-
-    async def program(comm):
-        tasks = [comm.start(scheme("ring")(comm, piece)) for piece in pieces]
-        for k in np.random.default_rng(comm.rank).permutation(len(tasks)):
-            await tasks[k]
-
-    staged.run(program(comm))
-    for piece, (_, expected) in zip(pieces, operations, strict=True):
-        assert (piece.values == expected).all()
 
 
 def test_receives_from_any_source(staged):

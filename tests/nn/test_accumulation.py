@@ -67,16 +67,7 @@ def test_parts_together_are_the_network(cuts):
     assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
 
 
-def test_a_part_of_no_layer_is_refused():
-    with pytest.raises(ValueError, match="layers 9 to 9 of 9 are none"):
-        made(slice(9, 9))
-
-
-def test_the_loss_belongs_to_the_last_layer():
-    with pytest.raises(ValueError, match="not in a vector of logits"):
-        made(slice(0, 7)).loss(np.zeros((1, 5)), np.zeros(1, int), 1.0)
-
-
+@pytest.mark.sampled
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
 @pytest.mark.parametrize("bounds", [(0, 7), (0, 3, 7), (0, 1, 2, 4, 7)])
 @pytest.mark.parametrize("order", [1, -1])

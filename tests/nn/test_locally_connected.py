@@ -5,12 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.kernels.numpy import affine
-from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
+from hpcdl.nn.layers.convolution import LocallyConnected
 from hpcdl.nn.layers.elementwise import Sigmoid
-from hpcdl.nn.layers.pooling import Subsampling
 from hpcdl.nn.replica import Replica
 
 some = gaussian(1.0)
@@ -51,79 +48,7 @@ def test_output_is_a_product_per_unfolded_window(case, relu, probe):
     np.testing.assert_allclose(tried.gradients["bias"], bias.grad.numpy(), rtol=1e-10, atol=1e-11)
 
 
-def test_equal_filters_at_all_positions_give_a_convolution(probe, kernels):
-    shape, arguments = (6, 5, 3), {"filters": 4, "kernel": 3, "stride": 2, "padding": 1}
-    tied = probe(Convolution("c", **arguments, bias=some), shape)
-    untied = probe(LocallyConnected("u", **arguments, bias=some), shape)
-    vector = np.concatenate(
-        [
-            np.broadcast_to(tied.parameters[name], untied.parameters[name].shape).ravel()
-            for name in ("weight", "bias")
-        ]
-    )
-    untied.replica.parameters[...] = kernels.asarray(vector)
-    random = np.random.default_rng(2)
-    x = random.standard_normal((3, *shape))
-    y = tied.forward(x)
-    np.testing.assert_allclose(untied.forward(x), y, rtol=1e-11, atol=1e-12)
-    dy = random.standard_normal(y.shape)
-    np.testing.assert_allclose(untied.backward(dy), tied.backward(dy), rtol=1e-11, atol=1e-12)
-    summed = untied.gradients["weight"].sum(axis=(0, 1))
-    np.testing.assert_allclose(summed, tied.gradients["weight"], rtol=1e-11, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", [1, 3000, 10_000])
-def test_chunks_of_any_size_give_the_same(size, monkeypatch):
-    results = []
-    for limit in (1 << 30, size):
-        monkeypatch.setattr(affine, "LOCAL_CHUNK_BYTES", limit)
-        layers = [LocallyConnected("a", 3, 3, bias=some), LocallyConnected("b", 4, 2, padding=1, stride=2)]
-        replica = Replica(layers, (8, 7, 2), backend=backend("numpy"), dtype="float64", seed=1)
-        x = np.random.default_rng(0).standard_normal((3, 8, 7, 2))
-        y = replica.stages[1].forward(replica.stages[0].forward(x))
-        replica.stages[0].backward(replica.stages[1].backward(np.cos(y)))
-        results.append((y.copy(), replica.gradients.copy()))
-    for ours, whole in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, whole, rtol=1e-12, atol=1e-13)
-
-
-def test_filters_are_initialised_one_by_one(kernels):
-    layer = LocallyConnected("u", 6, (3, 5), stride=2)
-    assert layer.output((8, 9, 4)) == (3, 3, 6)
-    assert [(v.name, v.shape, v.decay, v.trained) for v in layer.declare((8, 9, 4))] == [
-        ("weight", (3, 3, 6, 3, 5, 4), True, True),
-        ("bias", (3, 3, 6), False, True),
-    ]
-    replica = Replica([layer], (8, 9, 4), backend=kernels)
-    weight = kernels.to_host(replica.parameters)[replica.tensors[0].span]
-    assert weight.std() == pytest.approx(math.sqrt(2 / 60), rel=0.05)
-
-
 def test_sigmoid_at_both_ends(kernels):
     stage = Replica([Sigmoid("s")], (5,), backend=kernels, dtype="float64").stages[0]
     y = kernels.to_host(stage.forward(kernels.asarray(np.array([[-1e4, -1.0, 0.0, 1.0, 1e4]]))))
     np.testing.assert_allclose(y, [[0, 1 / (1 + math.e), 0.5, 1 / (1 + math.exp(-1)), 1]], rtol=1e-14, atol=1e-14)
-
-
-def test_subsampling_by_hand(kernels):
-    replica = Replica([Subsampling("s", 3)], (3, 4, 2), backend=kernels, dtype="float64")
-    x = np.arange(2 * 24.0).reshape(2, 3, 4, 2)
-    for images in (1, 2, 1):
-        y = kernels.to_host(replica.stages[0].forward(kernels.asarray(x[:images])))
-        np.testing.assert_array_equal(y[..., :2], x[:images, ::2, ::2])
-        np.testing.assert_array_equal(y[..., 2], 0)
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "message"),
-    [
-        (LocallyConnected("u1", 4, 5), (4, 8, 3), r"^u1: kernel 5x5 is larger than the padded image 4x8$"),
-        (LocallyConnected("u1", 0, 5), (8, 8, 3), r"^u1: needs at least 1 filter, got 0$"),
-        (LocallyConnected("u1", 2, 1), (8,), r"^u1: needs an image .*\(8,\)$"),
-        (Subsampling("s1", 3), (8, 8, 3), r"^s1: needs more than 3 channels, got 3$"),
-        (Subsampling("s1", 3), (8,), r"^s1: needs an image"),
-    ],
-)
-def test_impossible_shapes_name_the_layer(layer, shape, message):
-    with pytest.raises(ValueError, match=message):
-        layer.output(shape)

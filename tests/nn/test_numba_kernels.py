@@ -54,14 +54,6 @@ def test_a_tile_of_any_height_and_width(dtype):
         assert (c == 7).all()
 
 
-def test_a_tile_propagates_nan():
-    a, b, c = np.array([np.nan], "float32"), np.ones(1, "float32"), np.zeros(1, "float32")
-    tile(
-        1, 1, 1, 1, a.ctypes.data, 1, 1, 1, b.ctypes.data, 1, 1, c.ctypes.data, 0, c.ctypes.data, 1, np.float32(0)
-    )
-    assert np.isnan(c).all()
-
-
 @pytest.mark.parametrize("taps", [3, 5])
 def test_interpolation_is_correlation(taps):
     """y = A^T [(G g) * (B^T d)] for any g and d, so for all pairs of unit vectors."""
@@ -133,6 +125,7 @@ PARTED = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", PARTED)
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_threads_change_nothing_but_the_order_of_sums(name, count, monkeypatch):
@@ -144,20 +137,6 @@ def test_threads_change_nothing_but_the_order_of_sums(name, count, monkeypatch):
         together = run(kind(places), places, images=5)
     for ours, theirs in zip(together, alone, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
-
-
-def test_a_whole_network_in_threads(zoo, batch, step, monkeypatch):
-    images, labels = batch(6)
-    found = []
-    for count in (1, 3):
-        monkeypatch.setattr(threads_module, "MIN_ELEMENTS_PER_THREAD", 1)
-        monkeypatch.setattr(parts, "MIN_OPERATIONS", 1)
-        replica = Replica(zoo(), (9, 8, 3), backend=backend("numba"), dtype="float64")
-        with threads(count):
-            step(replica, images, labels, 1.0)
-        found.append((replica.gradients.copy(), replica.state.copy()))
-    for together, alone in zip(*found, strict=True):
-        np.testing.assert_allclose(together, alone, rtol=1e-9, atol=1e-10)
 
 
 def test_parallel_ranges_cover_everything_in_order():
@@ -193,6 +172,7 @@ def compiled():
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_after_preparation_nothing_is_compiled(dtype, count, zoo, batch, step, monkeypatch):

@@ -44,19 +44,6 @@ def test_memory_is_reused_when_the_last_array_on_it_is_gone():
     assert allocate((3, 5), "float32").ctypes.data == address
 
 
-def test_arrays_in_use_do_not_overlap():
-    random = np.random.default_rng(0)
-    held = {}
-    for turn in range(400):
-        i = int(random.integers(12))
-        if i in held:
-            array, value = held.pop(i)
-            assert (array == value).all()
-        else:
-            held[i] = allocate(tuple(random.integers(0, 20, 2)), "float64"), turn
-            held[i][0][...] = turn
-
-
 def test_garbage_collection_during_an_allocation(monkeypatch):
     """Memory freed during an allocation must not change its result."""
     pool = _Pool()
@@ -118,20 +105,6 @@ def test_a_smaller_batch_between_steps_needs_no_new_memory():
     addresses = steps.step()
     assert not steps.step(1 / 7) & addresses
     assert steps.step() == addresses
-
-
-def test_blocks_too_small_for_a_larger_network_are_freed():
-    steps = Steps(1000, 2000)
-    steps.step()
-    steps.pool.take(1_000_000)
-    assert not steps.pool._free
-
-
-def test_batches_of_decreasing_sizes_do_not_accumulate_memory():
-    steps = Steps(500_000, 500_000)
-    for number in range(20):
-        steps.step(0.75**number)
-        assert sum(size for size, _, _ in steps.pool._free) <= 3 * 1_000_000
 
 
 def test_max_pooling_propagates_nan():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.backend import backend
-from hpcdl.nn.reduced_weights import Pruning, Quantization, prune, pruned, quantized
+from hpcdl.nn.reduced_weights import Pruning, prune, pruned
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.nesterov import Nesterov
@@ -75,17 +75,3 @@ def test_gradients_of_other_weights_are_those_of_the_network(zoo, batch, step):
     np.testing.assert_array_equal(vectors, others)
     for name, weight in split(net, net.parameters)[0].items():
         np.testing.assert_array_equal(matrices[name], expected[name] * (weight != 0))
-
-
-def test_a_pruned_network_can_be_quantised(zoo, batch, step):
-    images, labels = batch(5)
-    net = made(pruned(quantized(zoo(), Quantization()), Pruning(sparsity=SHARE)), images.shape[1:])
-    step(net, images, labels, 1 / 5)
-    for name, gradient in split(net, net.gradients)[0].items():
-        assert not gradient[split(net, net.parameters)[0][name] == 0].any()
-
-
-@pytest.mark.parametrize("sparsity", [0, 1, -0.5])
-def test_impossible_sparsity_is_refused(sparsity):
-    with pytest.raises(ValueError, match="sparsity: must be more than 0 and less than 1"):
-        Pruning(sparsity=sparsity)

@@ -91,15 +91,6 @@ def test_each_backward_overwrites_its_span_and_nothing_else(build, batch):
     assert np.count_nonzero(vector) > 0.5 * vector.size
 
 
-def test_gradients_do_not_accumulate(build, batch, step):
-    replica = build(noisy=False)
-    images, labels = batch(4)
-    step(replica, images, labels, 1.0)
-    once = host(replica, replica.gradients)
-    step(replica, images, labels, 1.0)
-    np.testing.assert_array_equal(host(replica, replica.gradients), once)
-
-
 def test_sum_over_parts_of_the_batch_is_the_gradient_of_the_whole(build, batch, step):
     replica = build(noisy=False, normalised=False)
     images, labels = batch(7)
@@ -123,14 +114,6 @@ def test_an_empty_batch_has_no_gradient_and_moves_no_statistics(build, batch, st
     assert step(replica, images, labels, 1.0) == (0.0, 0)
     np.testing.assert_array_equal(host(replica, replica.gradients), 0.0)
     np.testing.assert_array_equal(host(replica, replica.state), before)
-
-
-def test_initial_values_depend_on_the_seed(build):
-    first, again, other = build(seed=5), build(seed=5), build(seed=6)
-    np.testing.assert_array_equal(host(first, first.parameters), host(again, again.parameters))
-    for tensor in first.tensors:
-        if tensor.decay:
-            assert np.all(host(first, first.parameters)[tensor.span] != host(other, other.parameters)[tensor.span])
 
 
 def test_initial_values_do_not_depend_on_the_rest_of_the_network(kernels):
@@ -158,32 +141,6 @@ def test_float32_starts_and_trains_like_float64(build, batch, step):
     np.testing.assert_allclose(
         host(single, single.parameters), host(double, double.parameters), rtol=1e-3, atol=1e-4
     )
-
-
-def train(replica, batch, step, sizes, between=None):
-    for k, n in enumerate(sizes):
-        images, labels = batch(n, seed=k)
-        replica.reseed(4, k)
-        step(replica, images, labels, 1 / n)
-        replica.parameters[...] -= 0.1 * replica.gradients
-        if between is not None:
-            between()
-    return host(replica, replica.parameters), host(replica, replica.state)
-
-
-def test_predicting_between_steps_changes_nothing(build, batch, step):
-    plain = train(build(), batch, step, [32, 32, 32])
-    replica = build()
-    many = replica.backend.asarray(batch(100, seed=99)[0])
-    few = replica.backend.asarray(batch(32, seed=98)[0])
-
-    def between():
-        replica.predict(many)
-        replica.predict(few)
-        replica.release_predictions()
-
-    for ours, theirs in zip(train(replica, batch, step, [32, 32, 32], between), plain, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_predicting_within_a_step_changes_nothing(build, batch, step):
@@ -219,32 +176,6 @@ def test_changing_the_batch_size_has_no_later_effect(sizes, build, batch, step):
     fresh.reseed(0)
     step(fresh, images, labels, 1.0)
     np.testing.assert_array_equal(host(replica, replica.gradients), host(fresh, fresh.gradients))
-
-
-def test_predictions_belong_to_the_caller(build, batch):
-    replica = build()
-    first = replica.predict(replica.backend.asarray(batch(5, seed=1)[0]))
-    kept = host(replica, first)
-    replica.predict(replica.backend.asarray(batch(5, seed=2)[0]))
-    np.testing.assert_array_equal(host(replica, first), kept)
-    assert first.shape == (5, 5)
-
-
-def test_images_that_are_not_contiguous_are_accepted(build, batch):
-    replica = build()
-    images, _ = batch(8)
-    sliced = replica.backend.asarray(images)[::2]
-    np.testing.assert_array_equal(
-        host(replica, replica.predict(sliced)),
-        host(replica, replica.predict(replica.backend.asarray(images[::2].copy()))),
-    )
-
-
-def test_network_without_state_or_parameters(kernels):
-    replica = Replica([ReLU("r")], (3,), backend=kernels)
-    assert replica.state.size == replica.parameters.size == 0
-    assert replica.tensors == ()
-    assert replica.stages[0].span == slice(0, 0)
 
 
 @pytest.mark.parametrize(

@@ -74,13 +74,3 @@ def test_a_direction_that_does_not_descend_is_refused():
     for slope in (0.0, 1.0, nan):
         with pytest.raises(ValueError, match="does not descend"):
             next(strong_wolfe(1.0, slope, 1.0, 5))
-
-
-def test_a_cubic_is_found_at_the_second_trial():
-    """Cubic interpolation is exact for any first trial."""
-
-    def function(t):
-        return t**3 - 3 * t, 3 * t * t - 3
-
-    length, tried = search(function, 1.7, 10)
-    assert length == pytest.approx(1.0) == tried[1]

@@ -2,7 +2,6 @@
 
 import inspect
 import itertools
-from copy import deepcopy
 from types import SimpleNamespace
 
 import numpy as np
@@ -84,12 +83,6 @@ def test_a_part_of_the_vector_is_updated_as_in_the_whole(make):
         optimizer = make(weight_decay=DECAY)
         optimizer.multipliers = whole.part(slice(begin, end))
         np.testing.assert_array_equal(trained(optimizer, slice(begin, end)), expected[begin:end])
-
-
-def test_a_copy_of_an_optimizer_decays_the_same_entries():
-    optimizer = SGD(weight_decay=DECAY)
-    optimizer.multipliers = Multipliers.of(tensors())
-    np.testing.assert_array_equal(trained(deepcopy(optimizer)), trained(optimizer))
 
 
 def test_without_a_gradient_biases_and_batch_normalisation_stay_and_weights_shrink():

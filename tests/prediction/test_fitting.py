@@ -110,22 +110,6 @@ def test_expensive_programs_are_predicted_by_the_others():
     assert summary(found.errors)["worst"] < 1e-3
 
 
-def test_each_number_of_ranks_gives_its_cheapest():
-    cells = [
-        replace(cell("ring", p, 4), messages=m) for p, m in ((2, 1), (2, 3), (2, 2), (8, 90), (8, 50), (8, 70))
-    ]
-    assert [(one.ranks, one.messages) for one in cheapest(cells, 54)] == [(2, 1), (2, 2), (8, 50)]
-    assert cheapest(cells, 1000) == cells
-    assert cheapest(cells, 0) == []
-
-
-def test_noise_changes_the_errors_but_hardly_the_prices():
-    found = fit(timed(SLOW_ADDER, noise=0.02), range(6))
-    assert prices(found.network)[:3] == pytest.approx(prices(SLOW_ADDER)[:3], rel=0.06)  # thrice the noise
-    left_out = summary(found.left_out(lambda one: (one.scheme, one.ranks)))
-    assert 0.005 < left_out["median"] < 0.04
-
-
 def test_one_wild_time_does_not_move_the_fit():
     times = timed(SLOW_ADDER)
     times[5] = replace(times[5], seconds=20 * times[5].seconds)
@@ -172,15 +156,6 @@ def test_a_latency_that_long_messages_hide_is_undetermined():
     assert undetermined == {4096: True, 1 << 26: False}
     exact = fit(timed(slow, schemes=("ring", "tree", "butterfly")), range(6))
     assert certainty(exact).undetermined == []
-
-
-def test_a_price_of_a_single_group_is_not_predicted():
-    """Exchanges reduce nothing, so without the ring gamma is unknown."""
-    exchange = {"kind": "pairwise", "collective": "exchange", "aggregation": "fabric"}
-    pairs = [MeasuredProgram("fabric", 2, n, 1.0, program_of({**exchange, "message_bytes": n}, 2)) for n in SIZES]
-    times = [replace(one, seconds=seconds(one, SLOW_ADDER)) for one in [*pairs, cell("ring", 2, 65536)]]
-    errors = fit(times, range(2)).left_out(lambda one: one.scheme)
-    assert np.isnan(errors[-1])
 
 
 @pytest.mark.parametrize("count", [0, 2])

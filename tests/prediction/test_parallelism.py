@@ -1,32 +1,17 @@
 """Choice of a mesh by closed forms, against simulation and by hand."""
 
 import json
-from functools import partial
 
 import pytest
-from contract.step_formulas import closed_form_seconds
 
 from hpcdl import suite
-from hpcdl.aggregation.ring import ring
-from hpcdl.cases.simulation.step_simulation import Training, virtual_step
 from hpcdl.cases.spec.compute_times import at_rate
 from hpcdl.cli import main
-from hpcdl.fabric.network import NETWORKS, Link, Network
-from hpcdl.models.cifar_quick import cifar_quick
+from hpcdl.fabric.network import NETWORKS
 from hpcdl.models.distbelief import distbelief_speech
-from hpcdl.models.lenet5 import lenet5
-from hpcdl.prediction.parallelism import candidates, label, parallelism, splits, with_mesh, with_microbatches
-from hpcdl.report.predictions import mesh_section
-from hpcdl.training.parts.bucketing import bucket_bytes
-from hpcdl.training.parts.mesh import Mesh
-from hpcdl.training.parts.passes import EXCHANGES
-from hpcdl.training.synchronous import synchronous
+from hpcdl.prediction.parallelism import parallelism, splits
 
 SPEECH = distbelief_speech(), (11, 40, 1)
-LENET = lenet5((28, 28, 1), 10), (28, 28, 1)
-QUICK = cifar_quick(), (32, 32, 3)
-LATE = Network("late", Link(1e-3, 1e-8), source="")
-"""Latencies are most of the time of short messages."""
 
 SUITE = """
 [suite]
@@ -44,52 +29,6 @@ warmup = 1
 """
 
 
-def times(layers, shape, ranks, batch, network, flops, meshes=None):
-    """Return the closed form and the simulated time of each mesh."""
-    work, found, link = at_rate(layers, shape, flops), {}, network.link
-    bucket = bucket_bytes(link.alpha, link.beta, ranks)
-    for mesh in meshes or candidates(ranks):
-        base = Training(synchronous, partial(ring), layers, shape, "float32")
-        training = with_mesh(base, mesh, work)
-        if mesh.pipeline > 1:
-            training = with_microbatches(training, 4)
-        images = batch // (ranks // training.group_ranks(ranks))
-        arguments = (training, ranks, images, network, work, bucket)
-        found[label(mesh, ranks)] = closed_form_seconds(*arguments), virtual_step(*arguments).seconds
-    return found
-
-
-@pytest.mark.parametrize("network", ["ethernet-1g", "ethernet-10g"])
-@pytest.mark.parametrize(("layers", "shape", "batch", "flops"), [(*SPEECH, 32, 1e11), (*LENET, 64, 1e11)])
-def test_the_chosen_mesh_is_nearly_the_fastest_in_simulation(network, layers, shape, batch, flops):
-    found = times(layers, shape, 2, batch, NETWORKS[network], flops)
-    chosen = min(found, key=lambda mesh: found[mesh][0])
-    assert found[chosen][1] <= 1.1 * min(simulated for _, simulated in found.values())
-
-
-def test_closed_forms_are_near_the_simulation():
-    found = times(*SPEECH, 4, 32, NETWORKS["ethernet-10g"], 1e11)
-    for mesh, (stated, simulated) in found.items():
-        if "pipeline" not in mesh:
-            assert stated == pytest.approx(simulated, rel=0.1), mesh
-
-
-@pytest.mark.parametrize("network", [NETWORKS["ethernet-1g"], LATE], ids=["ethernet-1g", "late"])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_closed_forms_of_passes_buckets_and_pipelines_are_near_the_simulation(network, ranks):
-    """Passes move images while they compute; buckets join small layers; a pipeline's round trips take time."""
-    meshes = [
-        Mesh(model=1),
-        *(Mesh(data=1, split="hybrid", exchange=exchange) for exchange in EXCHANGES),
-        Mesh(data=1, split="space"),
-        Mesh(pipeline=ranks),
-    ]
-    found = times(*QUICK, ranks, 96, network, 3e10, meshes)
-    assert len(found) == len(meshes)
-    for mesh, (stated, simulated) in found.items():
-        assert stated == pytest.approx(simulated, rel=0.1), mesh
-
-
 def test_the_cheapest_split_of_a_layer_is_that_of_the_smaller_volume():
     """Weights of the speech network cost more than its activations, up to a batch as long as a layer is wide."""
     layers, shape = SPEECH
@@ -104,15 +43,6 @@ def test_the_cheapest_split_of_a_layer_is_that_of_the_smaller_volume():
         assert one.cheapest == expected
 
 
-def test_images_are_not_charged_to_the_first_layer():
-    """Each rank reads the images that its part takes, and nothing needs their gradient."""
-    layers, shape = LENET
-    first, second, *_ = splits(layers, shape, 32, 4, NETWORKS["ethernet-10g"].link)
-    assert first.split_bytes["filters"] == 0
-    assert first.split_bytes["space"] == first.split_bytes["data"]
-    assert second.split_bytes["filters"] > 0
-
-
 def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
     """By simulation; the default of four is measured beside it."""
     found, _ = of_cases(tmp_path, "{data = 1, pipeline = 4}", [0.3], batch=64, training="pipeline")
@@ -123,18 +53,7 @@ def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
     assert min(pipelines.values()) < pipelines["pipeline 1x4 in 4 parts"]
 
 
-def test_predictions_beyond_the_measured_ranks_are_marked(tmp_path):
-    found, _ = of_cases(tmp_path, "{model = 4}", [0.3], ranks=[32])
-    assert found.times_the_measured_ranks == 8
-    assert "EXTRAPOLATED 8.00x" in str(mesh_section([found]).tables[0])
-
-
-def test_equal_meshes_have_one_label():
-    assert label(Mesh(data=2, split="hybrid"), 8) == label(Mesh(model=4, split="hybrid"), 8)
-    assert label(Mesh(model=1), 4) == label(None, 4) == "data"
-    assert len({label(mesh, 8) for mesh in candidates(8)}) == len(candidates(8))
-
-
+@pytest.mark.slow
 def test_the_command_compares_meshes_and_layers(tmp_path, capsys):
     file = tmp_path / "s.toml"
     file.write_text(SUITE)

@@ -138,11 +138,6 @@ def test_weak_scaling_computes_as_much_on_any_number_of_ranks(trained):
     assert rows[AT_ONCE, "ring", 4]["global_batch"] == 256
 
 
-def test_without_communication_there_is_computing_only(trained):
-    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="none").merged(), 4)
-    assert rows[AT_ONCE, "none", 4]["predicted_seconds"] == pytest.approx(computing(16), abs=1e-8)
-
-
 def test_a_compressed_step_takes_computing_messages_and_the_prices_of_its_arithmetic(trained, monkeypatch):
     prices = {"encode": 2e-9, "decode": 1e-9, "add": 3e-9}
     monkeypatch.setattr(exchange_prices, "exchange_prices", lambda *_: prices)
@@ -211,16 +206,6 @@ def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
     assert "its bucket size is unknown" in left_out[0]
 
 
-def test_overlapped_time_is_between_the_longer_part_and_the_sum(trained):
-    names = ("layerwise", "synchronous")
-    for name in names:
-        trained.case(training=name, aggregation="ring")
-    rows, _ = steps(trained.merged(), 4)
-    for name in names:
-        hidden = rows[name, "ring", 4]["predicted_seconds"]
-        assert max(computing(16) - UPDATE * 1e-9, ring(4)) < hidden < computing(16) + 2 * ring(4)
-
-
 def test_an_average_every_fourth_step_costs_a_quarter(trained):
     name = "parameter_averaging(period=4)"
     rows, _ = steps(trained.case(training=name, aggregation="ring").merged(), 2)
@@ -247,15 +232,6 @@ def test_jitter_and_level_of_computing_are_those_of_the_steps_in_the_trace(train
     row = rows[AT_ONCE, "none", 1]
     assert row["jitter"] == pytest.approx(np.sqrt(np.expm1(0.1**2 * 4 / 3)), rel=1e-6)
     assert row["compute_seconds"] == pytest.approx(2 * computing(64), rel=1e-6)
-
-
-def test_times_of_another_backend_are_not_used(trained):
-    trained.case(training=AT_ONCE, aggregation="ring")
-    trained.case(training=AT_ONCE, aggregation="ring", backend="numba", slower=0.25)
-    _, found = steps(trained.merged(), 1)
-    times = {row["backend"]: row["compute_seconds"] for row in found.steps}
-    assert times["numba"] == pytest.approx(computing(64, 0.25), rel=1e-4)
-    assert times["numpy"] == pytest.approx(computing(64), rel=1e-4)
 
 
 def test_steps_that_sizes_do_not_determine_are_omitted(trained):
@@ -333,6 +309,7 @@ def test_a_replay_uses_the_times_in_its_settings(tmp_path, scale, ranks):
     assert found.left_out == []
 
 
+@pytest.mark.slow
 def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(tmp_path, monkeypatch):
     """Suite priority, where communication takes about as long as computation."""
     file = tmp_path / "priority.toml"

@@ -1,4 +1,6 @@
 import pytest
+from conftest import Hand
+from report_runs import HOSTILE, all_figures
 
 from hpcdl.report.formats.markdown import written
 from hpcdl.report.run.contents import document
@@ -23,3 +25,15 @@ def _row(page, *starts):
 def whole():
     """Return a function of a run: Markdown with all rows, which only HTML and LaTeX have."""
     return lambda run: written([document(*findings([run]))])
+
+
+@pytest.fixture(scope="session")
+def illustrated_run(tmp_path_factory):
+    """Return a run with content for every figure."""
+    return all_figures(Hand(tmp_path_factory.mktemp("illustrated")))
+
+
+@pytest.fixture(scope="session")
+def hostile_run(tmp_path_factory):
+    """Return such a run whose names are hostile."""
+    return all_figures(Hand(tmp_path_factory.mktemp("hostile")), HOSTILE)

@@ -39,16 +39,3 @@ def test_rows_figure_and_answer(hand):
     assert batches.answer(found).headline.endswith("up to 160.") or "up to 15" in batches.answer(found).headline
     (chart,) = batches.charts(found)
     assert chart.series[-1].points[-1].y == pytest.approx(360 * 16 / 512)
-
-
-def test_a_batch_that_misses_the_target_has_no_steps(hand):
-    ((_, found),) = batches._methods(findings(hand, missing=512)).items()
-    assert found[-1].steps is None
-    assert batches.efficiencies(found)[-1] is None
-
-
-def test_two_batches_are_no_curve(hand):
-    found = findings(hand, sizes=(16, 32))
-    assert not batches.page(found)
-    assert batches.answer(found) is None
-    assert batches.charts(found) == []

@@ -77,6 +77,7 @@ def measured(request, name, hand, tmp_path):
     return json.loads(html.unescape(body[1]))
 
 
+@pytest.mark.sampled
 def test_nothing_overflows_and_nothing_is_fetched(measured):
     assert [one["width"] for one in measured] == [320, 390, 1280]
     for one in measured:

@@ -54,6 +54,7 @@ def test_the_accuracy_of_one_seed_decides_nothing():
     assert decide(one, [{"final_accuracy": 0.9}, {"final_accuracy": 0.8}]).verdict == HOLDS
 
 
+@pytest.mark.slow
 def test_every_claim_has_its_cases_in_a_shipped_suite():
     reports = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]
     assert len(claims()) >= 20

@@ -32,7 +32,3 @@ def test_schemes_are_compared_over_topologies(hand, row):
     assert "- Fastest on torus(sides=[8]): direct." in page
     assert row(page, "ring") == ["ring", "1.00 ms", "3.00 ms", "3.00"]
     assert page.index("| ring") < page.index("| direct")
-
-
-def test_one_topology_is_no_comparison(hand):
-    assert "## Contention" not in page_of(hand, ([8],))

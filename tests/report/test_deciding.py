@@ -34,10 +34,3 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     assert headline.startswith("Time to the target in 2 cells: 2 decided; first: ")
     assert details[0].startswith("Over all cells d_psgd is best")
     assert [chart.title for chart in deciding.charts(found)] == ["Performance profiles"]
-
-
-def test_without_a_target_there_is_nothing(hand):
-    hand.train([[10.0] * 20] * 2, evaluations=evaluations(3.0))
-    found = Findings(hand.read(), "run")
-    assert not deciding.page(found)
-    assert deciding.answer(found) is None

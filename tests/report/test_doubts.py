@@ -3,12 +3,9 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.analysis.run.cores import usable_cores
 from hpcdl.analysis.run.points import pool
-from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.render import render
 from hpcdl.report.run.warnings import grown
-from hpcdl.report.sections import reproduction
 
 
 def steps(ms):
@@ -27,15 +24,6 @@ def test_oversubscribed_ranks_measure_no_scaling(hand):
     page = render([hand.read({"cpu": {"physical_cores": 1}})], "md")
     assert "OVERSUBSCRIBED: at 2 ranks they share cores, which does not measure scaling." in page
     assert "does not measure scaling" not in render([hand.read({"cpu": {"physical_cores": 2}})], "md")
-
-
-def test_the_fastest_collective_of_ranks_that_share_cores(hand):
-    said = {"kind": "collective", "collective": "allreduce", "message_bytes": 4, "dtype": "float32"}
-    for scheme, ms in (("ring", 1), ("tree", 2)):
-        hand.case([steps(ms)] * 2, aggregation=scheme, **said)
-    line = "lowest median, inconclusive: ring at 4 B; one launch only; OVERSUBSCRIBED: ranks share cores."
-    assert line in render([hand.read({"cpu": {"physical_cores": 1}})], "md")
-    assert line not in render([hand.read({"cpu": {"physical_cores": 2}})], "md")
 
 
 @pytest.mark.parametrize("shown", ["md", "summary"])
@@ -59,31 +47,10 @@ def test_what_was_dropped_is_said_apart(hand):
     assert "1 update dropped at the limit" in page
 
 
-def test_what_is_simulated_has_no_clock_to_doubt(hand):
-    hand.train([steps(20)], network="gemini")
-    assert "governor" not in render([hand.read({"cpu": {"governor": "powersave"}})], "md").split("| fact")[0]
-
-
-def test_usable_cores():
-    assert usable_cores({}) is None
-    assert usable_cores({"cpu": {"physical_cores": 8, "quota_cores": 1.5}}) == 1.5
-    assert (
-        usable_cores({"cpu": {"physical_cores": "unknown"}, "ranks": [{"hostname": "a", "affinity": "0-3,8"}]})
-        == 5
-    )
-    ranks = [{"hostname": "h", "slurm_node": f"n{rank // 2}", "affinity": f"{rank % 2}"} for rank in range(4)]
-    assert usable_cores({"cpu": {"physical_cores": 8}, "ranks": ranks}) == 2
-
-
 def test_counters_that_grew():
     before = {"network": {"eth0": {"rx_errors": 1, "rx_bytes": 5}}, "infiniband": "unknown"}
     after = {"network": {"eth0": {"rx_errors": 4, "rx_bytes": 9}}, "infiniband": {"m/1": {"symbol_error": 2}}}
     assert list(grown(before, after)) == [("network eth0 rx_errors", 3)]
-
-
-def test_an_unknown_environment_still_has_a_card(hand):
-    section = reproduction.job_page(Findings(hand.read(), "r"))
-    assert ("MPI", "unknown") in section.tables[0].rows
 
 
 def test_cases_without_a_result_are_named(hand):

@@ -6,12 +6,7 @@ import numpy as np
 import pytest
 from contract.archives import archive
 from contract.pages import Page
-from report_runs import HOSTILE
 
-from hpcdl.analysis.over_time import verdict as verdict_over_time
-from hpcdl.analysis.over_time.change_points import Change
-from hpcdl.analysis.over_time.verdict import Event, HistoryFindings
-from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report import history as figures
 from hpcdl.report.history import render
 
@@ -60,30 +55,3 @@ def test_levels_are_medians_between_changes():
     values = np.array([np.nan, 1.0, 3.0, 2.0, 9.0, np.nan, 7.0, 8.0])
     points = figures.levels_of(values, [3, 4], [float(x) for x in range(8)])
     assert [point[:2] for point in points] == [(1, 2.0), (3, 2.0), (3, 2.0), (4, 2.0), (4, 8.0), (7, 8.0)]
-
-
-def test_another_environment_begins_a_new_line():
-    chart = figures._chart(archive(1, 30, new_environment=20), [0, 1], {})
-    assert [len(one.points) for one in chart.series if one.role == "method"] == [20, 10]
-
-
-def test_names_are_text():
-    text = render([archive(2, 12, name=HOSTILE)], {})
-    assert "<script" not in text
-    assert not Page(text).open
-
-
-def test_no_run_is_a_page_too():
-    assert "TOO FEW RUNS" in render([], {})
-
-
-@pytest.mark.slow
-def test_200_cases_of_365_nights_fit_into_a_page(monkeypatch):
-    """Findings are made up: finding them takes longer than this test may."""
-    changes = [
-        Change(row, 300, 302, 1e-9, Interval(1.2, 1.15, 1.25), returned=False, before=0) for row in range(100)
-    ]
-    event = Event("regressed", changes, 300, 302, [], environment=False)
-    made_up = HistoryFindings([event], [], 200, 0)
-    monkeypatch.setattr(verdict_over_time, "judge", lambda *_: made_up)
-    assert len(render([archive(200, 365)], {}).encode()) <= 3 << 20

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from conftest import Hand
-from report_runs import all_figures
 
 import hpcdl
 from hpcdl.analysis.run.record_fields import CONTRACT
@@ -20,13 +18,8 @@ COLUMNS = SCHEMA["properties"]["cases"]["items"]["properties"]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return all_figures(Hand(tmp_path_factory.mktemp("run")))
-
-
-@pytest.fixture(scope="module")
-def text(run):
-    return render([run], "json")
+def text(illustrated_run):
+    return render([illustrated_run], "json")
 
 
 def test_the_schema_has_the_columns_of_the_readme():
@@ -49,14 +42,3 @@ def test_a_wrong_type_is_not_valid(text, column, value):
     document["cases"][0][column] = value
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(document, SCHEMA)
-
-
-def test_a_frame_has_the_rows_of_the_document(run, text):
-    cases = json.loads(text)["cases"]
-    for frame in (hpcdl.summary(run), hpcdl.summary(run.path)):
-        assert set(frame.columns) == {name for case in cases for name in case}
-        assert list(frame["case"]) == [case["case"] for case in cases]
-        assert list(frame["ranks"]) == [case["ranks"] for case in cases]
-        assert frame["step_seconds"].dropna().tolist() == [
-            case["step_seconds"] for case in cases if case["step_seconds"] is not None
-        ]

@@ -2,11 +2,11 @@
 
 import pytest
 
-from hpcdl.fabric.faults import Straggler
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.render import render
 
 MOMENTUM = "sgd(momentum=0.9)"
+
 OWN = {"aggregation": "own", "common_clock": True}
 
 
@@ -49,18 +49,6 @@ def test_strategies_share_a_table_and_what_differs_is_in_the_name(hand, row):
     ]
 
 
-def test_what_each_keeps_and_how_old_its_gradients_are(hand, row):
-    synchronous(hand)
-    downpour(hand, parameters=100)
-    page = render([hand.read()], "md")
-    memory, staleness = section(page, "Memory and consensus"), section(page, "Staleness")
-    assert row(memory, "Downpour")[2:] == ["4.00 kB", "10.0 x"]
-    assert row(memory, "synchronous")[2:] == ["1.20 kB", "3.00 x"]
-    assert row(staleness, "Downpour")[2:9] == ["4", "1.00", "3.00", "3.00", "3", "0.0 %", "0.0 %"]
-    assert "synchronous" not in staleness
-    assert "discarded" not in staleness
-
-
 def test_the_share_of_discarded_gradients_is_shown(hand, row):
     downpour(hand, discarded_share=0.125)
     staleness = section(render([hand.read()], "md"), "Staleness")
@@ -95,17 +83,6 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
         *("measured", "simulated on lan, 1 a host"),
     ]
     assert section(page, "Scaling").count("| method") == 2
-
-
-def test_throughput_with_a_straggler_is_a_share_of_that_without(hand, row):
-    straggler = Straggler(rank=1, factor=5)
-    slow = {**straggler.fields, "settings": {"straggler": {"rank": 1, "factor": 5}}}
-    synchronous(hand, compute=[20] * 4)
-    synchronous(hand, compute=[20, 100, 20, 20], ms=100.0, **slow)
-    page = section(render([hand.read()], "md"), "Stragglers")
-    assert row(page, "ring", "rank 1 5x slower", "4")[3:] == [
-        *("3200", "640", "0.200", "0.200 to 0.200"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -152,20 +129,3 @@ def test_throughput_with_a_straggler_is_a_share_of_that_without(hand, row):
 def test_names_tell_what_differs_and_no_more(cases, expected):
     names = Names([{"ranks": 4, **case} for case in cases])
     assert [names({"ranks": 4, **case}) for case in cases] == expected
-
-
-def test_what_all_share_is_no_aggregation_where_a_strategy_moves_its_own_messages(hand):
-    synchronous(hand)
-    synchronous(hand, training="layerwise")
-    assert "aggregation ring" in render([hand.read()], "md")
-    downpour(hand)
-    page = render([hand.read()], "md")
-    assert "aggregation ring" not in page
-    assert "| synchronous | synchronous | ring |" in " ".join(page.replace("|", " | ").split())
-
-
-def test_a_title_that_changes_with_the_ranks_is_no_name():
-    label = "asynchronous(collect=all)"
-    cases = [{"training": label, "system": f"{ranks}-softsync", "ranks": ranks} for ranks in (2, 4)]
-    names = Names([*cases, {"training": "synchronous", "ranks": 4, "aggregation": "ring"}])
-    assert [names(case) for case in cases] == ["asynchronous", "asynchronous"]

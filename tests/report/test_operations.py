@@ -25,18 +25,6 @@ def test_one_launch_is_inconclusive(hand, row, whole):
         assert "How much launches vary is unknown" in " ".join(text.split())
 
 
-def test_a_disturbed_collective_has_no_place(hand, row, whole):
-    for launch in range(3):
-        for scheme, ms in (("ring", 1.0), ("native", 2.0), ("tree", 3.0)):
-            loud = {"wall_ns": 10**10, "foreign_ns": 5 * 10**9, "foreign_error_ns": 0, "idle_cores": 0}
-            loud |= {"busy_ns": 10**10, "steal_ns": 0, "involuntary_switches": 0, "load": 1.0, "cpu_ns": 0}
-            counters = [loud] * 2 if scheme == "ring" else None
-            operation(hand, scheme, 4, steps(ms)[2:], correct=True, launch=launch, counters=counters)
-    page = whole(hand.read())
-    assert "fastest native at 4 B." in page
-    assert row(page, "4 B", "ring")[11] == ""
-
-
 def test_who_is_fastest_at_which_size(hand, row, whole):
     hand.launches = 2
     for size, ring, native in ((4, 2.0, 1.0), (4096, 2.0, 1.0), (65536, 1.0, 1.0), (1 << 20, 1.0, 2.0)):
@@ -74,31 +62,6 @@ def test_what_was_chosen_is_named(hand, row, whole):
     operation(hand, "auto", 4, steps(1.0)[2:], correct=True, chosen="butterfly")
     page = whole(hand.read())
     assert row(page, "4 B", "auto = butterfly")[-1] == "yes"
-
-
-def test_simulated_operations_stand_apart(hand, row, whole):
-    operation(hand, "ring", 4, steps(2.0)[2:], correct=True)
-    network = {"network": "infiniband-hdr", "settings": {"network": "infiniband-hdr"}}
-    operation(hand, "ring", 4, 0.1, ranks=2, predicted_seconds=0.00005, **network)
-    operation(hand, "tree", 4, 0.2, ranks=2, **network)
-    page = whole(hand.read({"cpu": {"physical_cores": 1}}))
-    measured, simulated = page[page.index("## Collectives") :].split("### SIMULATED on infiniband-hdr: ")
-    assert simulated.startswith("allreduce, 2 ranks, float32, 1 a host\n")
-    assert row(measured, "4 B", "ring")[2] == "2.00 ms"
-    assert row(simulated, "4 B", "ring")[5:] == ["1.00", "fastest", "50.0 us", "0.500"]
-    assert row(simulated, "4 B", "tree")[5:] == ["0.500", "", "-", "-"]
-    assert "collective-allreduce-ring" not in page
-    assert "only 1 rank" not in page
-    assert "too few" not in page
-
-
-def test_what_tracing_costs(hand, row):
-    alternating = [22.0 if n % 2 == 0 else 20.0 for n in range(40)]
-    for seed in range(6):
-        hand.train([alternating] * 2, settings={"trace": "alternating"}, warmup_steps=2, seed=seed)
-    page = render([hand.read()], "md")
-    cost = page[page.index("## Cost of the fabric and of tracing") :]
-    assert row(cost, "tracing", "ring", "2")[3:7] == ["20.0 ms", "22.0 ms", "2.00 ms", "1.10"]
 
 
 def pairs(hand, size, slow_ms):

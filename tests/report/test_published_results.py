@@ -6,16 +6,10 @@ from pathlib import Path
 import pytest
 
 from hpcdl import suite
-from hpcdl.aggregation.binomial import binomial
-from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.report import published_results
 from hpcdl.report.published_results import QUANTITIES, figures
 
 ROOT = Path(__file__).parents[2]
-NIN = 30_380_704
-"""Bytes of NiN's gradient."""
 
 
 def record(**fields):
@@ -49,18 +43,15 @@ def test_speedups_are_per_image_and_hours_those_of_all_epochs(paper):
     assert (one.reproduced, four.reproduced) == (True, False)
 
 
-def test_what_a_paper_did_not_try_has_no_verdict(paper):
-    records = [record(model="m", ranks=2, step_seconds=2.0)]
-    (figure,) = paper('name = "a"\nquantity = "images a second"\ncase = {model = "m"}\nranks = [2, 8]', records)
-    assert (figure.ranks, figure.here, figure.published, figure.reproduced) == (2, 512.0, None, None)
-
-
+@pytest.mark.slow
 def test_every_result_has_a_case_in_the_suite_that_names_its_paper():
     named = set()
     for path in sorted((ROOT / "suites").glob("*.toml")):
-        loaded = suite.load(path, check=False)
-        records = [{**case.fields(), "predicted_seconds": 1.0} for case in loaded.cases]
-        for paper in suite.papers(loaded.text):
+        papers = suite.papers(path.read_text())
+        if not papers:
+            continue
+        records = [{**case.fields(), "predicted_seconds": 1.0} for case in suite.load(path, check=False).cases]
+        for paper in papers:
             named.add(paper)
             data = tomllib.loads((suite.PAPERS / f"{paper}.toml").read_text())
             wanted = {(table["name"], table["quantity"]) for table in data["results"]}
@@ -72,19 +63,9 @@ def test_every_result_has_a_case_in_the_suite_that_names_its_paper():
     assert named == {path.stem for path in suite.PAPERS.glob("*.toml")}
 
 
-def test_simulated_sums_have_the_times_of_their_formulas():
-    """A binomial tree takes 2 log2(p) n/BW, the cost that the paper gives for its reduction tree."""
-    network = NETWORKS["gemini"]
-    world = simulated(128, network)
-    world.run(lambda comm: binomial(comm, phantom(NIN // 4, "float32")))
-    sent = network.link.alpha + NIN * network.link.beta
-    assert world.now == pytest.approx(7 * (2 * sent + NIN * network.gamma), rel=0.01)
-
-
 def test_unknown_papers_are_refused(tmp_path):
     case = '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 2\nmessage_bytes = 8\n'
-    for text, message in (('["fire"]', "unknown 'fire'"), ('"firecaffe"', "must be a list")):
-        path = tmp_path / "s.toml"
-        path.write_text(f'[suite]\nname = "s"\npapers = {text}\n{case}')
-        with pytest.raises(suite.UsageError, match=f"papers: {message}"):
-            suite.load(path)
+    path = tmp_path / "s.toml"
+    path.write_text(f'[suite]\nname = "s"\npapers = ["fire"]\n{case}')
+    with pytest.raises(suite.UsageError, match="papers: unknown 'fire'"):
+        suite.load(path)

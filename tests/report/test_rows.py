@@ -41,23 +41,11 @@ def test_a_row_says_where_it_is_from(hand):
     assert (three["hosts"], one["hosts"]) == ("n1 n2", "n1")
 
 
-def test_a_simulated_case_ran_on_one_host(hand):
-    (row,) = rows(hand.case([[2.0] * 8], kind="collective", network="gemini", ranks=1024).read(ENVIRONMENT))
-    assert row["hosts"] == "n1"
-
-
 def test_changed_files_and_a_task_of_a_job_array_show(hand):
     changed = {"git": {"commit": "0123abc", "changed_files": 2}}
     array = {"variables": {"SLURM_JOB_ID": "43", "SLURM_ARRAY_JOB_ID": "41", "SLURM_ARRAY_TASK_ID": "2"}}
     (row,) = rows(hand.train([[2.0] * 8]).read(ENVIRONMENT | changed | array))
     assert (row["commit"], row["slurm_job"]) == ("0123abc-dirty", "41_2")
-
-
-def test_what_is_unknown_is_empty(hand):
-    nowhere = {"mpi": "unknown", "git": "unknown", "software": {"hpcdl": "unknown"}}
-    (row,) = rows(hand.train([[2.0] * 8]).read(nowhere))
-    names = ("date", "hosts", "mpi_library", "hpcdl_version", "commit", "environment_key", "slurm_job")
-    assert {row[name] for name in names} == {None}
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])

@@ -3,22 +3,22 @@
 import xml.etree.ElementTree as ET
 
 import pytest
-from conftest import Hand
-from report_runs import HOSTILE, all_figures
+from report_runs import HOSTILE
 
 from hpcdl.cli import main
 from hpcdl.report.formats.canvas import DARK, LIGHT
-from hpcdl.report.formats.cells import visible
 from hpcdl.report.run.render import render
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return {name: all_figures(Hand(tmp_path_factory.mktemp("run")), name) for name in ("mine", HOSTILE)}
+def runs(illustrated_run, hostile_run):
+    return {"mine": illustrated_run, HOSTILE: hostile_run}
 
 
+@pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["mine", HOSTILE], ids=["usual", "hostile"])
 @pytest.mark.parametrize("title", ["", "Where a step", "Links"])
 def test_a_figure_is_one_well_formed_file(runs, name, title):
@@ -36,19 +36,6 @@ def test_a_figure_is_one_well_formed_file(runs, name, title):
             assert not attribute.startswith("on")
     for theme in (LIGHT, DARK):
         assert f"--ink:{theme.ink};" in text
-
-
-def test_the_legend_names_each_line(runs):
-    root = ET.fromstring(render([runs["mine"]], "svg:Bus bandwidth"))
-    texts = ["".join(one.itertext()) for one in root.iter(f"{NAMESPACE}text")]
-    assert {"ring", "native"} <= set(texts)
-    assert texts[0].startswith("Bus bandwidth")
-
-
-def test_names_are_text(runs):
-    text = render([runs[HOSTILE]], "svg:Speedup")
-    assert "<script" not in text
-    assert visible(HOSTILE)[:5] not in text.replace("&lt;", "")
 
 
 def test_the_command_writes_a_figure_and_names_the_nearest(runs, tmp_path, capsys):

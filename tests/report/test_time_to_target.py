@@ -26,8 +26,3 @@ def test_time_to_target_is_in_the_row_and_its_speed_up_in_the_answer(hand, row):
     assert "90.0 % soonest on 2 ranks: 1.60 times as fast as on 1, with 2.00 times the images a second." in page
     assert row(page, "ring", "2")[-2] == "5.00 s"
     assert row(page, "ring", "4")[-2] == "not reached"
-
-
-def test_more_ranks_may_be_later(hand):
-    page = render([run_of(hand, {1: (8.0, 8.0), 2: (9.0, 9.0)})], "markdown")
-    assert "90.0 % soonest on 1 rank." in page

@@ -75,18 +75,3 @@ def test_the_step_is_split_into_compute_waiting_and_transfer(late_run):
         {"compute": 0.020, "waiting": 0.010, "transfer": 0.010}
     )
     assert chart.table().rows == [("none, 2 ranks", "20.0 ms", "10.0 ms", "10.0 ms")]
-
-
-def test_without_messages_the_rest_of_a_step_is_not_split(hand):
-    hand.train([[10.0] * 30] * 4, compute=[6.0, 8.0, 6.0, 8.0], waiting=[1.0, 0.0, 0.0, 0.0])
-    (chart,) = step_breakdown(findings([hand.read()])[0])
-    assert {name: lengths[0] for name, lengths in chart.parts.items()} == pytest.approx(
-        {"compute": 0.006, "input": 0.001, "rest": 0.003}
-    )
-
-
-def test_a_run_without_messages_has_no_section(hand):
-    hand.train([[10.0] * 30] * 4)
-    (found,) = findings([hand.read()])
-    assert not waiting.WAITING.page(found).tables
-    assert waiting.WAITING.answer(found) is None

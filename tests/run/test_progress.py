@@ -3,10 +3,6 @@ import pytest
 from hpcdl.run.run_folder import CLEAR, progress_line
 
 
-def test_before_a_case_has_finished_no_time_is_known():
-    assert progress_line(0, 4, "ring", 0.0, 0) == f"{CLEAR}[{'.' * 20}] 0/4 ring"
-
-
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_the_line_is_shorter_than_the_terminal_and_keeps_the_time_left(columns):
     line = progress_line(2, 4, "a-case-of-a-long-name" * 9, 10.0, 2, columns).removeprefix(CLEAR)

@@ -65,10 +65,6 @@ def test_omitted_keys_have_their_defaults(parsed):
     assert list(map(str, choices)) == ["numpy", "synchronous", "none"]
 
 
-def test_a_name_and_a_table_of_only_a_name_are_the_same_case(parsed):
-    assert parsed(aggregation="ring") == parsed(aggregation={"name": "ring"})
-
-
 def test_names_describe_the_case(parsed):
     (train,) = parsed(aggregation={"name": "tree", "arity": 3})
     (collective,) = parsed("collective")
@@ -212,13 +208,6 @@ def test_cases_that_differ_in_one_setting_have_different_names_and_records(kind,
     assert len({(configuration(one), one["ranks"], one["seed"]) for one in known}) == 2
 
 
-def test_a_pair_and_a_bisection_of_two_ranks_have_different_names():
-    cases = suite.parse(
-        text_of({**CASES["pairwise"], "pattern": ["pair", "bisection", "all_pairs"]}), "s.toml"
-    ).cases
-    assert len({configuration(case.fields()) for case in cases}) == 3
-
-
 def test_the_only_varying_values_are_in_the_name(parsed):
     assert [
         name.rpartition("-p2-b64-3st")[2] for name in names(parsed(learning_rate=[0.1, 0.2], seed=[1, 2]))
@@ -255,15 +244,6 @@ def test_an_override_changes_a_key_of_a_table(parsed):
         aggregation=["tree", {"name": "tree", "arity": 3}], overrides=["case.training.bucket_bytes=4096"]
     )
     assert [case.spec.training.settings["bucket_bytes"] for case in cases] == [4096, 4096]
-
-
-def test_an_override_changes_each_table_of_a_list(parsed):
-    optimizers = ["sgd", {"name": "nesterov", "momentum": 0.5}]
-    cases = parsed(optimizer=optimizers, overrides=["case.optimizer.momentum=0.8"])
-    assert [case.spec.optimizer.written for case in cases] == [
-        {"name": "sgd", "momentum": 0.8},
-        {"name": "nesterov", "momentum": 0.8},
-    ]
 
 
 @pytest.mark.parametrize(
@@ -306,13 +286,6 @@ def test_cases_are_selected_by_pattern_or_by_name(written):
     for glob in ("*RING*", ""):
         with pytest.raises(suite.UsageError, match="matches none of the cases, such as 'train-lenet5-"):
             matching("*ring*", glob)
-
-
-def test_a_simulation_needs_one_process(parsed):
-    (real,) = parsed("collective", ranks=64)
-    (simulated,) = parsed("collective", ranks=64, network="gemini")
-    assert (real.processes, real.ranks) == (64, 64)
-    assert (simulated.processes, simulated.ranks) == (1, 64)
 
 
 @pytest.mark.parametrize("kind", list(ANOTHER))

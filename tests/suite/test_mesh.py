@@ -49,17 +49,6 @@ def test_each_rank_needs_memory_for_its_parts_only(parsed):
     assert whole - half == 4 * 41_777_152
 
 
-def test_only_copies_of_the_network_divide_the_batch(parsed):
-    """Three images of four ranks that share one copy: a rank without images works on its part of the layers."""
-    (case,) = parsed(mesh={"data": 1}, ranks=4, global_batch=3, steps=2, epochs=None)
-
-    async def rank(comm):
-        journal = Journal(Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0))
-        return await program(case.spec, journal)(comm)
-
-    assert all(found["parameters"] for found in in_process(4).run(rank))
-
-
 def test_equal_meshes_are_one_case(refused, written, parsed):
     """Sizes that are left out follow from the ranks; a mesh that divides nothing has no name."""
     meshes = ({"data": 1}, {"model": 4}, {"data": 1, "model": 4})
@@ -67,14 +56,6 @@ def test_equal_meshes_are_one_case(refused, written, parsed):
     assert len(names) == 1
     assert parsed(mesh={"model": 1}, ranks=4)[0].name == parsed(ranks=4)[0].name
     assert "is there twice" in refused(written(mesh=[*meshes], ranks=4))
-
-
-def test_parallelism_is_a_field_of_the_record(parsed):
-    fields = [
-        parsed(mesh=mesh)[0].fields()["parallelism"]
-        for mesh in ({"model": 1}, {"data": 1}, {"data": 1, "split": "hybrid", "exchange": "turns"})
-    ]
-    assert fields == [None, "model(data=1)", "hybrid(data=1,exchange=turns)"]
 
 
 @pytest.mark.parametrize("linear", ["outputs", "inputs"])

@@ -47,17 +47,6 @@ def test_impossible_pipelines_are_refused(refused, written, changed, message):
     assert refused(written(**{**PIPELINE, **changed})) == f"[[case]] 1: {message}"
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (microbatches(9), "training: microbatches: must be at most 8, the images of a batch, not 9"),
-        ({"mesh": {"pipeline": 3}}, "mesh: 2 ranks do not fit pipeline 3; data x pipeline must be 2"),
-    ],
-)
-def test_impossible_replays_are_refused(refused, written, changed, message):
-    assert refused(written("replay", **{**PIPELINE, **changed})) == f"[[case]] 1: {message}"
-
-
 def test_a_batch_per_rank_is_that_of_a_pipeline(parsed):
     (case,) = parsed(**PIPELINE, ranks=6, global_batch=None, batch_per_rank=16)
     fields = case.fields()

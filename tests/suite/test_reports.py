@@ -20,14 +20,6 @@ def test_every_suite_has_a_report():
     assert not run & WITHOUT.keys()
 
 
-def test_names_are_unique_and_programs_exist():
-    names = [report["name"] for report in REPORTS]
-    assert len(set(names)) == len(names)
-    for report in REPORTS:
-        for file in re.findall(r"[\w/-]+\.py", report["command"]):
-            assert (ROOT / file).is_file(), file
-
-
 def test_what_stands_in_the_folder_is_made_or_explained():
     targets = {report["name"] + Path(report.get("file", "report.md")).suffix for report in REPORTS}
     there = {path.name for path in (ROOT / "reports").iterdir() if path.suffix in {".md", ".svg", ".txt"}}

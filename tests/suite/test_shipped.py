@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from hpcdl import suite
-from hpcdl.cases.spec import suite_tables as shipped
 from hpcdl.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +30,7 @@ def images(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_suite_passes_a_dry_run_by_name(name, images, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HPCDL_DATA", str(images))
@@ -47,11 +47,6 @@ def test_every_suite_is_listed_with_its_question(capsys, tmp_path, monkeypatch):
     _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == NAMES
     assert all(line.endswith("?") for line in lines)
-
-
-def test_a_suite_has_the_name_of_its_file():
-    for name, path in shipped.suites().items():
-        assert f'name = "{name}"' in path.read_text(encoding="utf-8")
 
 
 def test_a_file_wins_over_a_shipped_suite_of_the_same_name(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ EXTREMES = [
     *("", "\0", "é", "ring:", True, [[]], [-1], [float("nan")], [2**63 - 1], {}, {"name": ""}),
 ]
 
-TRIED = 40
+TRIED = 10
 """Mutations of each table, by a seed of the table; about two thousand exist."""
 
 SMALL = 1_000_000

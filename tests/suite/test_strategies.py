@@ -37,20 +37,6 @@ def test_a_users_strategy_checks_all_its_settings(parsed):
     assert titles == ["trot at 3", "trot at 2"]
 
 
-def test_defaults_are_checked(refused, written):
-    assert refused(written(training=mine(gait="trot"))) == "[[case]] 1: training: pace: 3 on 2 ranks"
-
-
-def test_a_setting_without_a_default_must_be_given(refused, written):
-    assert refused(written(training=mine())) == "[[case]] 1: training: needs a setting 'gait'"
-
-
-def test_a_declaration_of_another_type_is_refused(refused, written, tmp_path):
-    (tmp_path / "odd_strategy.py").write_text(STRATEGIES.replace("TRAITS = Strategy(", "TRAITS = dict("))
-    message = "[[case]] 1: training: 'odd_strategy:mine': TRAITS is of type dict, not Strategy"
-    assert refused(written(training={"name": "odd_strategy:mine", "gait": "trot"})) == message
-
-
 @pytest.mark.parametrize("name", ["asynchronous", "elastic_averaging", "update_broadcast", "ad_psgd"])
 def test_strategies_without_common_steps_refuse_to_stop_at_a_target(refused, written, parsed, name):
     wish = {"target_accuracy": 0.9, "stop_at_target": True}
@@ -121,19 +107,6 @@ def test_post_local_without_a_falling_rate_is_refused(refused, written, post_loc
     assert "post_local" not in found or found.endswith(" falls; give local_from, the first local step")
 
 
-@pytest.mark.parametrize(
-    ("post_local", "schedule"),
-    [
-        ({"post_local": True}, {"name": "step", "at": [0.5]}),
-        ({"post_local": True}, {"name": "polynomial", "warmup": 0.5, "warmup_from": 0.1}),
-        ({"post_local": True, "period": 1}, "constant"),
-        ({"local_from": 19}, "constant"),
-    ],
-)
-def test_post_local_with_a_falling_rate_is_accepted(parsed, post_local, schedule):
-    assert parsed(training={**LOCAL, **post_local}, schedule=schedule, steps=20)
-
-
 NOT_ALL_TRAIN = [
     ({"name": "asynchronous", "dedicated": True}, 4, 3),
     ({"name": "asynchronous", "dedicated": True, "servers": 2}, 7, 5),
@@ -159,10 +132,3 @@ def test_a_global_batch_is_divided_by_the_ranks_that_train(parsed, refused, writ
     by = f"ranks = {ranks}" if workers == ranks else f"the {workers} workers among {ranks} ranks"
     near = f"{7 * workers} and {8 * workers} are"
     assert message == f"[[case]] 1: global_batch: {7 * workers + 1} is not divisible by {by}; {near}"
-
-
-def test_servers_without_a_worker_are_refused(refused, written):
-    message = refused(written(training={"name": "asynchronous", "dedicated": True, "servers": 2}, ranks=2))
-    assert message == "[[case]] 1: training: servers: 2 dedicated on 2 ranks, at most 1 fit"
-    message = refused(written(training={"name": "elastic_averaging", "dedicated": True}, ranks=1))
-    assert message == "[[case]] 1: training: dedicated: with one rank there is no worker"

@@ -2,8 +2,6 @@
 
 import pytest
 
-from hpcdl.analysis.run.record_fields import conditions
-
 ASYNCHRONOUS = {"training": "asynchronous"}
 SIMULATED = {"network": "gemini"}
 
@@ -113,20 +111,3 @@ def test_the_record_has_the_numbers_of_a_straggler(parsed):
     assert [slow[name] for name in numbers] == [1.25, 0, 0]
     assert [pausing[name] for name in numbers] == [1, 2, 1e-9]
     assert not none.keys() & set(numbers)
-
-
-def test_a_list_of_stragglers_is_a_list_of_cases(parsed):
-    cases = parsed(straggler=[{"rank": 1, "factor": 5}, {"rank": 0, "probability": 0.1, "seconds": 0.2}])
-    assert [case.fields()["straggler"] for case in cases] == [
-        "rank 1 5x slower",
-        "rank 0 pauses 0.2 s in 0.1 of its batches",
-    ]
-    assert len({conditions(case.fields()) for case in cases}) == 2
-    assert len({case.name for case in cases}) == 2
-
-
-def test_a_simulated_failure_kills_no_process(parsed):
-    failure = {"training": "asynchronous", "failure": {"rank": 1, "step": 5}}
-    assert [bool(case.failure) for case in parsed(**failure)] == [True]
-    assert [bool(case.failure) for case in parsed(**failure, network="gemini", device="k20")] == [False]
-    assert [bool(case.failure) for case in parsed()] == [False]

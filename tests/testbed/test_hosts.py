@@ -1,7 +1,6 @@
 """The real thing: hosts with names, links with rates, ranks on hosts, and nothing left of any of it."""
 
 import json
-import os
 import signal
 import time
 
@@ -10,6 +9,7 @@ import pytest
 import hpcdl
 
 LIMIT = 120
+
 """Seconds that a command may take; it takes a few, on a loaded machine many."""
 
 TRANSFERS = """
@@ -86,17 +86,6 @@ def test_the_limit_lets_whole_packets_pass(testbed, rate):
     assert 1500 < json.loads(card)[0]["gso_max_size"] < json.loads(limit)[0]["options"]["burst"]
 
 
-def test_links_have_their_rates_in_both_directions(testbed):
-    """Headers and acknowledgements take 5 % of a frame."""
-    (testbed.folder / "transfers.py").write_text(TRANSFERS)
-    ended = testbed("python", "transfers.py", hosts=3, rate="80mbit", slow=["host3:20mbit"])
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    assert found["host1 host2"] == pytest.approx(10_000_000, rel=0.15)
-    assert found["host1 host3"] == pytest.approx(2_500_000, rel=0.15)
-    assert found["host3 host1"] == pytest.approx(2_500_000, rel=0.15)
-
-
 def test_a_trunk_joins_two_switches(testbed):
     (testbed.folder / "transfers.py").write_text(TRANSFERS)
     ended = testbed("python", "transfers.py", hosts=4, rate="80mbit", trunk="20mbit")
@@ -113,12 +102,7 @@ def test_the_exit_code_is_the_commands(testbed, command, code):
     testbed.check_nothing_left()
 
 
-def test_a_host_that_is_not_there_is_told_by_ssh(testbed):
-    ended = testbed("ssh", "host9", "true")
-    assert (ended.returncode, ended.stderr) == (255, "ssh: no emulated host 'host9'\n")
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -15), (signal.SIGHUP, -1), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -15), (signal.SIGKILL, -9)])
 def test_nothing_is_left_when_it_is_killed(testbed, number, code):
     """Only the process that was started is told; not its children."""
     run = testbed.start("bash", "-c", WAIT)
@@ -130,35 +114,13 @@ def test_nothing_is_left_when_it_is_killed(testbed, number, code):
     testbed.check_nothing_left()
 
 
-def test_ctrl_c_is_told_once_and_hosts_outlive_it(testbed):
-    """A terminal tells everybody in the foreground; a command may make of it what it likes."""
-    ours, terminal = os.openpty()
-    told = "trap 'echo told; sleep 0.3; ssh host2 hostname; exit 3' INT; touch ready; sleep 1000 & wait"
-    command = ["-m", "hpcdl", "testbed", "--hosts", "2", "--rate", "1gbit", "--", "bash", "-c", told]
-    run = testbed.launch(testbed.python, *command, terminal=terminal)
-    wait_for(testbed.folder / "ready", run)
-    os.write(ours, b"\x03")
-    out, _ = run.communicate(timeout=LIMIT)
-    assert (run.returncode, out) == (3, "told\nhost2\n")
-    os.close(ours)
-    os.close(terminal)
-    testbed.check_nothing_left()
-
-
 def test_killed_while_it_is_being_built(testbed):
-    for delay in (0.0, 0.2, 0.3, 0.4, 0.5):
+    for delay in (0.0, 0.3, 0.5):
         run = testbed.start("sleep", "1000", hosts=16)
         time.sleep(delay)
         run.kill()
         run.communicate()
         testbed.check_nothing_left()
-
-
-def test_two_at_once_do_not_know_of_each_other(testbed):
-    script = 'touch "$0"; while ! [ -e one -a -e two ]; do sleep 0.02; done; ssh host2 hostname'
-    runs = [testbed.start("sh", "-c", script, name) for name in ("one", "two")]
-    assert [run.communicate(timeout=LIMIT) for run in runs] == [("host2\n", "")] * 2
-    testbed.check_nothing_left()
 
 
 def test_hpcdl_check_in_a_job_names_the_transport_between_hosts(library):

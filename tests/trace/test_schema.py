@@ -81,14 +81,6 @@ def test_round_trip(tmp_path):
     assert events["peer"].tolist() == [1] * 3 + [2] * 3 + [0] * 3
 
 
-def test_empty_traces(tmp_path):
-    write_part(tmp_path / "a.h5", CaseRecord({"kind": "train", "ranks": 1}, [Recorder(events=False).pack()]))
-    write_part(tmp_path / "b.h5", CaseRecord({"kind": "train", "ranks": 0}))
-    merge([tmp_path / "a.h5", tmp_path / "b.h5"], tmp_path / "run.h5", {}, "")
-    run = read(tmp_path)
-    assert (len(run.cases), len(run.steps), len(run.events)) == (2, 0, 0)
-
-
 def test_merge_keeps_order_and_context(tmp_path):
     parts = [tmp_path / f"{name}.h5" for name in ("b", "a")]
     for number, part in enumerate(parts):
@@ -114,15 +106,6 @@ def test_a_folder_with_parts_only_is_incomplete(tmp_path):
 
 
 NOTHING = {"kind": "train", "ranks": 0}
-
-
-def test_numpy_scalars_are_stored_plainly(tmp_path):
-    write_part(
-        tmp_path / "a.h5", CaseRecord({**NOTHING, "n": np.int64(3), "x": np.float32(0.5), "b": np.bool_(True)})
-    )
-    described = read(tmp_path / "a.h5").described[0]
-    assert described == {**NOTHING, "n": 3, "x": 0.5, "b": True}
-    assert [type(described[name]) for name in "nxb"] == [int, float, bool]
 
 
 def test_the_largest_numbers_of_suites_and_counters_are_read(tmp_path):
@@ -234,29 +217,3 @@ def test_no_file_is_incomplete_after_a_kill(tmp_path):
             assert len(run.events) == 8000 * len(run.cases)
             found += 1
     assert found >= len(delays)
-
-
-def test_reading_many_events_has_no_loop_over_them(tmp_path):
-    random = np.random.default_rng(0)
-    packed = []
-    for _ in range(8):
-        one = Recorder().pack()
-        one["events"] = np.zeros(200_000, one["events"].dtype)
-        one["events"]["begin"] = np.cumsum(random.integers(1000, 100_000, 200_000))
-        one["events"]["end"] = one["events"]["begin"]
-        one["labels"] = np.array([b"send"])
-        packed.append(one)
-    write_part(tmp_path / "a.h5", CaseRecord({"kind": "train", "ranks": 8}, packed))
-    calls = 0
-
-    def count(_frame, event, _argument):
-        nonlocal calls
-        calls += event in {"call", "c_call"}
-
-    sys.setprofile(count)
-    try:
-        events = read(tmp_path / "a.h5").events
-    finally:
-        sys.setprofile(None)
-    assert len(events) == 1_600_000
-    assert calls < len(events) / 10

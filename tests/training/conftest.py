@@ -4,7 +4,7 @@ from threadpoolctl import threadpool_limits
 pytest.register_assert_rewrite("contract")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """Limit BLAS to one thread; these matrices are too small for more."""
     with threadpool_limits(1):

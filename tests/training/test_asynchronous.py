@@ -72,15 +72,6 @@ def test_all_gradients_and_bound_0_is_synchronous_to_the_last_bit(workers, serve
         assert {update.staleness for update in run.updates(workers if dedicated else 0)} == {0}
 
 
-def test_all_gradients_and_bound_0_is_synchronous_for_lenet5():
-    make = lambda **rest: training.session("native", "float64", **rest)
-    expected = Run(in_process(3), make, strategy=synchronous).parameters
-    numbers = {"collect": 3, "bound": 0, "servers": 2, "dedicated": True}
-    run = Run(in_process(5, 7), make, numbers=numbers)
-    assert np.array_equal(run.parameters, expected)
-    assert training.difference(run.parameters, "float64") < training.TOLERANCE["float64"]
-
-
 # staleness
 
 
@@ -105,29 +96,6 @@ def test_mean_staleness_agrees_with_theory(workers, collect, overlap, under_way)
     staleness = [update.staleness for update in run.updates(workers)]
     assert len(staleness) == 200 * workers
     assert np.mean(staleness) == pytest.approx((under_way * workers - 1) / collect, rel=0.02)
-
-
-@pytest.mark.slow
-def test_no_worker_is_further_ahead_than_the_bound():
-    """In the traces of many schedules a worker at clock c has all updates of clocks <= c - s - 1.
-
-    It also has all of its own updates.
-    """
-    furthest = {0: 0, 1: 0, 3: 0}
-    for seed in SCHEDULES:
-        workers, bound = 2 + seed % 5, [*furthest][seed % 3]
-        run = Run(in_process(workers, seed), numbers={"bound": bound}, size=1, steps=4)
-        updates = run.updates()
-        done = np.zeros((len(updates) + 1, workers), int)  # by version and worker
-        for version, update in enumerate(updates):
-            assert update.version == version
-            done[version + 1] = done[version]
-            done[version + 1, update.worker] += 1
-            seen, clock = done[version - update.staleness], done[version, update.worker]
-            assert seen[update.worker] == clock
-            assert seen.min() >= clock - bound
-            furthest[bound] = max(furthest[bound], clock - seen.min())
-    assert all(most == bound for bound, most in furthest.items())  # the bound is reached
 
 
 @pytest.mark.slow
@@ -308,12 +276,3 @@ def test_bad_settings_are_refused_in_one_line(ranks, numbers, message):
     with pytest.raises(ValueError, match=f"^{message}") as error:
         check(ranks, in_full(asynchronous, numbers))
     assert "\n" not in str(error.value)
-
-
-def test_downpour_learns_the_digits():
-    make = lambda **rest: training.session("none", "float32", optimizer=SGD(), **rest)
-    rate = lambda step: 0.02
-    run = Run(in_process(4), make, steps=140, global_batch=100, learning_rate=rate, numbers={"servers": 2})
-    assert run.recorders[0].evaluations[-1].accuracy > 0.95
-    mean = np.mean([update.staleness for update in run.updates()])
-    assert mean == pytest.approx(3, rel=0.1)

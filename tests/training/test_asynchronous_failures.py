@@ -2,45 +2,12 @@
 
 import numpy as np
 import pytest
-from contract import quadratic
 from contract.asynchronous import Run
 
 from hpcdl.fabric.comm import PeerLost
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.asynchronous import asynchronous
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {},
-        {"collect": "all", "bound": 0},
-        {"collect": 2, "n_push": 3, "n_fetch": 2},
-        {"bound": 1, "servers": 2},
-        {"overlap": True},
-        {"warm_start": 5},
-        {"warm_start": 5, "bound": 0},
-    ],
-    ids=str,
-)
-def test_other_workers_train_on_the_mini_batches_of_a_failed_worker(numbers):
-    """All mini-batches are trained on, for failures of each worker before each step."""
-    for seed in range(48):
-        servers = numbers.get("servers", 1)
-        failure = 0 if "warm_start" in numbers else seed % 4, seed // 4 % 6
-        run = Run(in_process(4 + servers, seed), failure=failure, numbers={"dedicated": True, **numbers}, size=3)
-        for server in range(4, 4 + servers):
-            updates = run.updates(server)
-            if numbers.get("n_push", 1) == 1:
-                assert len(updates) == 6 * 4
-            mine = [update for update in updates if update.worker == failure[0]]
-            assert len(mine) <= failure[1]
-        if failure[0]:
-            assert run.recorders[0].evaluations[-1].samples == 6 * quadratic.IMAGES
-        survivors = [session.replica.parameters for rank, session in enumerate(run.sessions) if rank != failure[0]]
-        assert all(np.array_equal(survivors[0], other) for other in survivors)
 
 
 class Failing:

@@ -1,13 +1,12 @@
 """Parameters of asynchronous training are those recomputed from its trace and by its papers' rules."""
 
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import numpy as np
 import pytest
 from contract import quadratic, training
 from contract.asynchronous import Run, batch_gradient, loss_of
 
-from hpcdl import registry
 from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
@@ -18,10 +17,10 @@ from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.rmsprop import RMSProp
 from hpcdl.optim.sgd import SGD
-from hpcdl.training.parts.asynchronous.server import DelayCompensation
 from hpcdl.training.synchronous import synchronous
 
 PLAIN = lambda gradient, drift: gradient
+
 STRENGTH = 0.5
 
 
@@ -120,6 +119,7 @@ def test_the_trace_gives_the_parameters(numbers, scale_rate, seed):
 
 
 UNEQUAL = Shares(weights=(4, 1))
+
 """Shares of three workers: 32, 8 and 8 of 48 images."""
 
 
@@ -140,16 +140,6 @@ def test_the_trace_gives_the_parameters_with_unequal_shares(numbers, seed):
     assert [(row.step, row.samples) for row in run.recorders[2].evaluations] == [(6, 6 * quadratic.IMAGES)]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_all_gradients_and_bound_0_is_synchronous_with_unequal_shares(seed):
-    native = registry.find("aggregation", "native")
-    expected = Run(in_process(3), strategy=synchronous, aggregate=native, shares=UNEQUAL).parameters
-    run = Run(in_process(4, seed), shares=UNEQUAL, numbers={"collect": "all", "bound": 0, "dedicated": True})
-    assert np.array_equal(run.parameters, expected)
-    whole = Run(in_process(1), strategy=synchronous, aggregate=native).parameters
-    np.testing.assert_allclose(expected, whole, rtol=1e-12)
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_servers_agree_with_unequal_shares_and_a_failed_worker(seed):
     """Servers receive gradients in different orders and still have the same number of snapshots."""
@@ -159,17 +149,6 @@ def test_servers_agree_with_unequal_shares_and_a_failed_worker(seed):
         evaluations = run.recorders[0].evaluations
         assert [row.step for row in evaluations] == [2, 4, 6]
         assert evaluations[-1].loss == pytest.approx(loss_of(run.sessions[0].replica.parameters))
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("collect", [1, 2, 3])
-@pytest.mark.parametrize("scale_rate", RATES)
-def test_the_trace_gives_the_parameters_with_adagrad(scale_rate, collect, seed):
-    """Adagrad divides by the gradients' size, so only a scaled rate has an effect, not scaled gradients."""
-    make = lambda **rest: quadratic.session(optimizer=Adagrad(), **rest)
-    run = Run(in_process(3, seed), make, numbers={"scale_rate": scale_rate, "collect": collect})
-    assert_replayed(run, RATES[scale_rate], adagrad=True)
 
 
 @pytest.mark.parametrize("optimizer", [Adagrad, Adam, RMSProp, SGD])
@@ -274,32 +253,6 @@ def test_workers_have_a_rate_of_their_own_between_fetches(n_fetch, overlap, loca
     np.testing.assert_allclose(run.parameters, downpour(n_fetch, 1, overlap, 11, 0.25, local), rtol=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{}, {"scale_rate": "staleness"}, {"warm_start": 4}, {"bound": 1}])
-def test_with_one_worker_shards_do_not_change_the_result(settings):
-    """Seven servers for five parameters: two shards are empty."""
-    whole = Run(in_process(2), numbers={"dedicated": True, **settings}).parameters
-    cut = Run(in_process(8), numbers={"servers": 7, "dedicated": True, **settings}).parameters
-    assert np.array_equal(whole, cut)
-
-
-def test_rates_of_a_shard_never_grow():
-    """Adagrad on a shard: rate / sqrt(sum of squared gradients) for each parameter."""
-
-    class Watched(Adagrad):
-        def update(self, parameters, gradients, learning_rate):
-            before = parameters.copy()
-            super().update(parameters, gradients, learning_rate)
-            moved = np.abs(gradients) > 1e-12
-            rates.append(np.where(moved, (before - parameters) / np.where(moved, gradients, 1), rates[-1]))
-
-    rates = [np.full(5, np.inf)]
-    make = lambda **rest: quadratic.session(optimizer=Watched(), learning_rate=lambda step: 0.3, **rest)
-    Run(in_process(5, 1), make, numbers={"dedicated": True})
-    assert len(rates) == 1 + 6 * 4
-    assert all((after <= before * (1 + 1e-9)).all() for before, after in pairwise(rates))
-    assert len(set(rates[-1].round(9))) == 5
-
-
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("bound", [None, 0])
 def test_in_a_warm_start_only_the_first_worker_trains(seed, bound):
@@ -312,27 +265,3 @@ def test_in_a_warm_start_only_the_first_worker_trains(seed, bound):
     assert {update.worker for update in updates[7:]} == {0, 1, 2}
     assert all(update.version - update.staleness >= 7 for update in updates if update.worker)
     assert len(updates) == 6 * 3
-
-
-def test_delay_compensation_by_hand():
-    """Correct the gradient (2, -1) of worker 1 from parameters (1, 1) to (1.5, 3)."""
-    compensation = DelayCompensation([np.zeros(2) for _ in range(2)], 0.1)
-    compensation.remember(0, np.full(2, 99.0))
-    compensation.remember(1, np.ones(2))
-    gradient = np.array([2.0, -1.0])
-    compensation.correct(1, gradient, np.array([1.5, 3.0]))
-    np.testing.assert_allclose(gradient, [2 + 0.1 * 4 * 0.5, -1 + 0.1 * 1 * 2])
-
-
-def test_adaptive_strength_by_hand():
-    """2 / sqrt(m) with m = 0.05 g^2 at first, then 0.95 m + 0.05 g^2."""
-    compensation = DelayCompensation([np.zeros(2)], 2.0, np.zeros(2))
-
-    def strengths(*values):
-        """Return lambda of parameters at a distance of 1 from the backup."""
-        gradient = np.array(values)
-        compensation.correct(0, gradient, np.ones(2))
-        return (gradient - values) / np.square(values)
-
-    np.testing.assert_allclose(strengths(2.0, 4.0), 2 / np.sqrt([0.2, 0.8]), rtol=1e-6)
-    np.testing.assert_allclose(strengths(1.0, 2.0), 2 / np.sqrt([0.95 * 0.2 + 0.05, 0.95 * 0.8 + 0.2]), rtol=1e-6)

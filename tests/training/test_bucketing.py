@@ -30,13 +30,6 @@ def test_slices_cover_the_vector_from_its_end_to_its_start(sizes, smallest):
     assert all(length < 2 * smallest for length in lengths[-1:])
 
 
-def test_a_slice_joins_no_more_stages_than_it_needs():
-    # from the end: 3 + 12 are enough for one slice; 5 remain
-    assert buckets(spans(5, 0, 12, 3), 10) == [slice(5, 20), slice(0, 5)]
-    # 100 is cut, and the 1 before it is another slice
-    assert buckets(spans(1, 100, 1), 50) == [slice(51, 102), slice(1, 51), slice(0, 1)]
-
-
 def test_stages_with_a_gap_and_slices_without_elements_are_refused():
     with pytest.raises(ValueError, match="one ends at 3, the next begins at 4"):
         buckets([slice(0, 3), slice(4, 5)], 2)

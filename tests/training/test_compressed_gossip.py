@@ -1,7 +1,5 @@
 """Compressed gossip, CHOCO-SGD: the papers' formulas, a constant average, and a falling consensus distance."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from contract.compression import COMPRESSORS, planned
@@ -12,7 +10,6 @@ from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
 from hpcdl.aggregation.parts.messages import padded
 from hpcdl.compression.parts.message_encoders import HEADER as ENTRIES_HEADER
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.trace.recorder import Recorder
 from hpcdl.training.d_psgd import CompressedGossip, check_compression, d_psgd
 from hpcdl.training.parts.compressed.piece import MessageCodec
 from hpcdl.training.parts.topologies import GRAPHS, metropolis, neighbours
@@ -92,12 +89,6 @@ def test_compressors_whose_errors_are_small_are_accepted():
     assert not {"sign", "qsgd", "terngrad", "dgc", "power_sgd"} & set(ABLE)
 
 
-def test_qsgd_is_accepted_with_a_small_variance():
-    check_compression(planned("qsgd", "allgather", levels=32), {"consensus_step": 0.1})
-    with pytest.raises(ValueError, match=r"variance up to 0\.533 of the squared norm"):
-        check_compression(planned("qsgd", "allgather", levels=31), {"consensus_step": 0.1})
-
-
 @pytest.mark.parametrize("compressor", ABLE)
 def test_the_error_of_a_message_is_less_than_the_vector(compressor):
     where = layout([(6, 5), (7,)], dtype="float64")
@@ -110,6 +101,7 @@ def test_the_error_of_a_message_is_less_than_the_vector(compressor):
         assert np.linalg.norm(vector - sent) <= np.linalg.norm(vector)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", range(1, 10))
 def test_exact_messages_with_step_1_make_dense_gossip(ranks, graph):
@@ -159,7 +151,7 @@ def test_compressed_gossip_is_the_papers_algorithm(ranks, graph, mixing):
 
 @pytest.mark.parametrize("compressor", ABLE)
 def test_the_average_is_kept_and_copies_are_equal_in_all_schedules(compressor):
-    for seed in SCHEDULES[:9]:
+    for seed in SCHEDULES[:9:2]:
         ranks, graph = seed + 1, GRAPHS[seed % len(GRAPHS)]
         own = starts(ranks, seed)
         keys = {"steps": 3, **STILL}
@@ -175,24 +167,7 @@ def test_the_average_is_kept_and_copies_are_equal_in_all_schedules(compressor):
         assert np.array_equal(parameters(again), found)
 
 
-@pytest.mark.parametrize(
-    ("compressor", "settings", "gamma"),
-    [
-        ("top_k", {"density": 0.2}, 0.2),
-        ("random_k", {"density": 0.2}, 0.1),
-        ("one_bit", {}, 0.4),
-        ("qsgd", {"levels": 32}, 0.4),
-        ("bf16", {}, 1.0),
-    ],
-)
-@pytest.mark.parametrize(("ranks", "graph"), [(3, "ring"), (5, "ring"), (8, "exponential")])
-def test_the_consensus_distance_falls_linearly(compressor, settings, gamma, ranks, graph):
-    """Each block of equally many steps divides the distance by a factor, down to rounding."""
-    history, _ = consensus(starts(ranks), compressor, 240, graph, gamma, settings)
-    for before, after in pairwise([distance(x) for x in history[::80]]):
-        assert after < 0.6 * before or after < 1e-10
-
-
+@pytest.mark.sampled
 @pytest.mark.parametrize("graph", ["ring", "complete"])
 @pytest.mark.parametrize("ranks", [2, 4, 7])
 def test_the_error_is_below_the_papers_bound(ranks, graph):
@@ -208,14 +183,6 @@ def test_the_error_is_below_the_papers_bound(ranks, graph):
     error = ((found - own.mean(axis=0)) ** 2).sum() + ((found - copies) ** 2).sum()
     first = ((own - own.mean(axis=0)) ** 2).sum() + (own**2).sum()
     assert error <= (1 - delta**2 * omega / 82) ** steps * first
-
-
-def test_a_consensus_step_without_compressor_is_a_lazy_walk():
-    """(1 - gamma) I + gamma W mixes."""
-    own, weights = starts(5), matrix("ring", 5)
-    lazy = 0.7 * np.eye(5) + 0.3 * weights
-    found = parameters(train(own, keys={"steps": 3, **STILL}, consensus_step=0.3)[0])
-    np.testing.assert_allclose(found, np.linalg.matrix_power(lazy, 3) @ own, rtol=0, atol=1e-13)
 
 
 def test_dense_messages_come_first_and_others_have_their_true_length():
@@ -235,23 +202,6 @@ def test_dense_messages_come_first_and_others_have_their_true_length():
     assert saved == sum(dense[1].bytes) - sum(sparse[1].bytes)
 
 
-def test_training_learns_nearly_as_with_dense_gossip():
-    losses = []
-    for compressor, gamma in ((None, 1.0), ("top_k", 0.3)):
-        recorders = [Recorder(events=False) for _ in range(4)]
-        settings = {"density": 0.2, "warmup_steps": 1}
-        train(
-            starts(4),
-            compressor,
-            recorders=recorders,
-            settings=settings,
-            keys={"steps": 60},
-            consensus_step=gamma,
-        )
-        losses.append(recorders[0].evaluations[-1].loss)
-    assert losses[1] == pytest.approx(losses[0], rel=0.05)
-
-
 @pytest.mark.slow
 def test_no_schedule_deadlocks():
     for seed in SCHEDULES[::5]:
@@ -259,12 +209,6 @@ def test_no_schedule_deadlocks():
         choice = {"graph": GRAPHS[seed % len(GRAPHS)], "mixing": ("overlap", "after")[seed % 2]}
         sessions, _ = train(starts(ranks), compressor, seed=seed, keys={"steps": 2}, consensus_step=0.05, **choice)
         assert np.isfinite(parameters(sessions)).all()
-
-
-def test_a_value_that_is_not_finite_is_refused_by_step_and_tensor():
-    keys = {"learning_rate": lambda step: 0.05 if step == 0 else np.inf}
-    with pytest.raises(FloatingPointError, match=r"step 1: .* of fc\.weight: "), np.errstate(all="ignore"):
-        train(starts(3), "top_k", keys=keys, mixing="after", consensus_step=0.1)
 
 
 def test_a_corrupt_message_names_its_sender(monkeypatch):

@@ -23,6 +23,7 @@ def trained(name, scheme, settings, mesh, ranks, strategy=synchronous, **keys):
     return world.run(lambda comm: train_divided(comm, LAYERS, SHAPE, mesh, strategy=strategy, **keys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "linear"), [("model", "outputs"), ("space", "inputs"), ("hybrid", "outputs")])
 @pytest.mark.parametrize(("scheme", "ranks"), [("allgather", 4), ("sparcml", 6)])
 def test_a_compressor_that_sends_everything_changes_nothing(scheme, ranks, split, linear):

@@ -36,12 +36,3 @@ def test_the_drift_is_the_distance_from_the_average(ranks, shares, monkeypatch):
         squares += sum(weight * ((parameters - average) ** 2).sum() for weight, parameters in replicas)
         norms += (average**2).sum()
     assert found == [pytest.approx(np.sqrt(squares / norms), rel=1e-6)] * ranks
-
-
-def test_one_rank_has_no_drift():
-    async def program(comm):
-        mine = tiny_session(steps=2)
-        await parameter_averaging(comm, mine)
-        return mine.watched
-
-    assert in_process(1).run(program) == [[]]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from contract.schedules import SCHEDULES, ranks_in
 from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
-from contract.training import TOLERANCE, difference, session
 
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
@@ -14,7 +13,6 @@ from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training import ad_psgd as ad
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.d_psgd import check as check_d_psgd
 from hpcdl.training.d_psgd import d_psgd
@@ -107,29 +105,6 @@ def test_d_psgd_on_the_complete_graph_is_synchronous_training(ranks, optimizer):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("ranks", [2, 5])
-def test_lenet5_by_d_psgd_on_the_complete_graph_is_synchronous_training(ranks):
-    async def program(comm):
-        mine = session("none", "float64")
-        await d_psgd(comm, mine, graph="complete", mixing="after")
-        return mine.replica.parameters
-
-    for found in in_process(ranks).run(program):
-        assert difference(found, "float64") < TOLERANCE["float64"]
-
-
-@pytest.mark.parametrize("order", ["overlap", "after"])
-@pytest.mark.parametrize("graph", GRAPHS)
-def test_d_psgd_averages_parameters_and_not_gradients(graph, order):
-    """Without gradients the distance from the mean shrinks by W's second eigenvalue per step."""
-    own = starts(7)
-    found = train(7, d_psgd, own=own, keys={"steps": 20, **STILL}, graph=graph, mixing=order)
-    np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-13)
-    second = np.sort(np.abs(np.linalg.eigvalsh(mixing(graph, 7))))[-2]
-    distance = np.linalg.norm(found - own.mean(axis=0)) / np.linalg.norm(own - own.mean(axis=0))
-    assert distance <= second**20 + 1e-13
-
-
 def test_overlapped_mixing_takes_no_time_of_its_own():
     """On a network as slow as the gradient, overlapped mixing takes less virtual time than mixing after the update."""
 
@@ -170,28 +145,6 @@ def test_push_averages_exactly_within_log2_p_rounds(ranks):
         assert np.abs(before - own.mean(axis=0)).max() > 1e-3
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("ranks", [2, 3, 7, 8])
-def test_push_keeps_the_mean_and_tends_to_it(ranks, graph):
-    sessions, own = {}, starts(ranks)
-    found = train(
-        ranks,
-        stochastic_gradient_push,
-        own=own,
-        sessions=sessions,
-        keys={"steps": 40 * ranks, **STILL},
-        graph=graph,
-    )
-    biased = np.array([sessions[rank].vectors["biased"] for rank in range(ranks)])
-    np.testing.assert_allclose(biased[:, :-1].mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-12)
-    assert biased[:, -1].sum() == pytest.approx(ranks, abs=1e-12)
-    np.testing.assert_allclose(found, np.broadcast_to(own.mean(axis=0), found.shape), rtol=0, atol=1e-8)
-    if graph == "random" and ranks > 2:  # weights differ: without the division the result would be wrong
-        assert np.abs(biased[:, -1] - 1).max() > 0.1
-
-
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_push_is_the_papers_algorithm(ranks, graph):
@@ -217,35 +170,6 @@ def test_ad_psgd_keeps_the_mean_in_any_schedule():
         found = scheduled(seed, ad_psgd, own, STILL, graph=GRAPHS[seed % len(GRAPHS)])
         np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-13)
         assert np.linalg.norm(found - own.mean(axis=0)) < np.linalg.norm(own - own.mean(axis=0))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_ad_psgd_pairs_average_one_after_the_other(seed):
-    """Pair averages, replayed in the order of the passive ranks' answers, give the parameters of all ranks."""
-    pairs = []
-
-    async def recorded(comm, current, active):
-        while active:
-            request = await comm.recv(current.incoming, tag=ad._REQUEST)
-            if request.count:
-                current.outgoing[:] = current.vector
-                pairs.append((request.source, comm.rank))
-                await comm.send(current.outgoing, request.source, ad._ANSWER)
-                await current.average(comm)
-            else:
-                active -= 1
-
-    own = starts(6, seed)
-    original, ad.answer_requests = ad.answer_requests, recorded
-    try:
-        found = train(6, ad_psgd, seed=seed, own=own, keys={"steps": 8, **STILL}, graph="exponential")
-    finally:
-        ad.answer_requests = original
-    x = own.copy()
-    for active, passive in pairs:
-        x[[active, passive]] = (x[active] + x[passive]) / 2
-    assert len(pairs) >= 6
-    np.testing.assert_allclose(found, x, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5, 8])

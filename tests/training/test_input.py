@@ -71,16 +71,6 @@ def test_each_epoch_augments_the_same_images_differently():
     assert not {image.tobytes() for image in first[0]} >= {image.tobytes() for image in second[0]}
 
 
-def test_a_session_may_change_its_rank_and_number_of_ranks():
-    mine = session("none", "float32", prefetch=2)
-    alone = session("none", "float32")
-    for step, rank, ranks in ((0, 0, 1), (1, 2, 3), (2, 2, 3), (3, 0, 2)):
-        assert np.array_equal(mine.inputs.batch(step, rank, ranks)[0], alone.inputs.batch(step, rank, ranks)[0])
-    mine.inputs.close()
-    assert np.array_equal(mine.inputs.batch(4, 0, 1)[0], alone.inputs.batch(4, 0, 1)[0])  # a batch after close()
-    mine.inputs.close()
-
-
 @pytest.mark.parametrize("dataset", [digits(), MOVING], ids=lambda dataset: dataset.name)
 def test_prefetch_changes_no_bit_of_the_training(dataset):
     def parameters(prefetch):
@@ -167,12 +157,6 @@ def test_a_case_leaves_no_thread_behind(program):
     run, recorders = program(steps=20)
     in_process(2).run(run)
     assert [len(recorder.steps) for recorder in recorders] == [20, 20]
-
-
-def test_a_case_that_stops_at_its_target_leaves_no_thread_behind(program):
-    run, recorders = program(target_accuracy=0.05, stop_at_target=True)
-    in_process(2).run(run)
-    assert [len(recorder.steps) for recorder in recorders] == [14, 14]
 
 
 @pytest.mark.parametrize(("fault", "kind"), [("fails", Exception), ("interrupted", KeyboardInterrupt)])

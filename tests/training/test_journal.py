@@ -45,13 +45,6 @@ def test_evaluations_count_only_the_time_of_steps():
     ]
 
 
-def test_repetitions_are_steps_timed_by_the_caller():
-    recorder, journal = new_journal()
-    journal.repetitions([(10, 20), (30, 45)], messages=3, size=64)
-    rows = [(row.step, row.begin, row.end, row.messages, row.bytes) for row in recorder.steps]
-    assert rows == [(0, 10, 20, 3, 64), (1, 30, 45, 3, 64)]
-
-
 def test_simulated_ranks_share_the_limit_of_events_and_not_that_of_updates():
     """One of 10 ranks may be the only server, which records all updates."""
     recorder, journal = new_journal(limit=30, update_limit=20)
@@ -61,11 +54,3 @@ def test_simulated_ranks_share_the_limit_of_events_and_not_that_of_updates():
     (virtual,) = recorder.virtual
     assert (len(virtual.updates), virtual.dropped_updates, virtual.dropped) == (20, 5, 0)
     assert virtual.limit == 3
-
-
-def test_a_step_trims_the_events():
-    recorder, journal = new_journal(*[Counters(0, 0, 0, 0, 0)] * 2, limit=3)
-    recorder.events += [(0, "add", 0, 0, -1, 0)] * 5
-    with journal.step():
-        pass
-    assert (len(recorder.events), recorder.dropped) == (3, 2)

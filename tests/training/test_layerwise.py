@@ -5,19 +5,17 @@ from functools import partial
 
 import numpy as np
 import pytest
-from contract.training import TOLERANCE, by_one_rank, difference, session
+from contract.training import TOLERANCE, difference, session
 
 from hpcdl import registry
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.cases.simulation.step_simulation import Training, virtual_step
 from hpcdl.cases.spec.compute_times import DEVICES, at_rate
-from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.sgd import SGD
-from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.bucketing import bucket_bytes as fitted_bucket_bytes
 from hpcdl.training.synchronous import synchronous
@@ -34,12 +32,6 @@ def train(ranks, aggregation, dtype, *, seed=0, recorders=None, bucket_bytes=Non
     return in_process(ranks, seed).run(program)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_equals_one_rank_with_the_whole_batch_with_unequal_shares(ranks):
-    for parameters in train(ranks, "ring", "float64", shares=Shares(weights=(5, 1))):
-        assert difference(parameters, "float64") < TOLERANCE["float64"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize("aggregation", ["ring", "halving_doubling", "tree", "two_shot"])
@@ -47,10 +39,6 @@ def test_equals_one_rank_with_the_whole_batch(aggregation, ranks):
     first, *others = train(ranks, aggregation, "float64")
     assert difference(first, "float64") < TOLERANCE["float64"]
     assert all(np.array_equal(first, other) for other in others)
-
-
-def test_one_rank_equals_the_plain_loop():
-    assert np.array_equal(*train(1, "ring", "float32"), by_one_rank("float32"))
 
 
 @pytest.mark.sampled
@@ -74,6 +62,7 @@ def test_a_server_that_updates_layers_is_synchronous_training(ranks, aggregation
         assert (memory, *(other for _, other in others)) == (3 * first.nbytes, *[2 * first.nbytes] * (ranks - 1))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("bucket_bytes", [2000, 30_000, 100_000])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_buckets_and_their_order_do_not_change_the_result(ranks, bucket_bytes):
@@ -99,23 +88,6 @@ def test_every_schedule_gives_the_same_bits(seed, bucket_bytes):
         assert np.allclose(found[0], expected[0], rtol=1e-4, atol=1e-6)
 
 
-def test_evaluations_test_parameters_with_all_updates():
-    """Evaluations in the middle of training wait for the exchange of the previous step."""
-
-    def accuracies(strategy):
-        recorders = [Recorder(events=False) for _ in range(2)]
-
-        async def program(comm):
-            await strategy(comm, session("ring", "float64", recorders[comm.rank], evaluate_every=0.5))
-
-        in_process(2).run(program)
-        return [(row.step, round(row.loss, 9), row.accuracy) for row in recorders[0].evaluations]
-
-    found = accuracies(layerwise)
-    assert found == accuracies(synchronous)
-    assert len(found) > 2
-
-
 def test_exchanges_overlap_with_the_next_forward():
     """On a slow network with long layers training takes less virtual time than synchronous training."""
 
@@ -132,6 +104,7 @@ def test_exchanges_overlap_with_the_next_forward():
     assert duration(layerwise) < 0.9 * duration(synchronous)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "network", "images"), [("googlenet", "ethernet-1g", 32), ("vgg16", "ethernet-10g", 4)]
 )
@@ -151,20 +124,6 @@ def test_priority_of_the_first_layers_shortens_a_step(model, network, images):
     whole = seconds(partial(layerwise, bucket_bytes=0))
     assert seconds(layerwise) < 0.97 * whole
     assert whole < seconds(synchronous)
-
-
-def test_memory_is_that_of_synchronous_training():
-    """Parameters, gradients and velocities: three vectors."""
-
-    def memory(strategy):
-        async def program(comm):
-            mine = session("ring", "float32", steps=1)
-            await strategy(comm, mine)
-            return mine.memory_bytes
-
-        return in_process(2).run(program)
-
-    assert memory(layerwise) == memory(synchronous) == [3 * by_one_rank("float32").nbytes] * 2
 
 
 class Overflow:

@@ -14,18 +14,14 @@ from contract.divided import (
     train_divided,
 )
 
-from hpcdl.aggregation.butterfly import butterfly
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.models.cifar_resnet import resnet20
-from hpcdl.models.distbelief import distbelief_speech
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.composite import Auxiliary, Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.split.division import divide
-from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.mesh import Mesh, placed
@@ -39,19 +35,6 @@ def test_equals_the_undivided_network(layers, split, linear, ranks):
     alone = by_one_rank(layers, SHAPE)
     mesh = Mesh(model=ranks, split=split, linear=linear)
     for mine, division in in_process(ranks, seed=ranks).run(lambda comm: train_divided(comm, layers, SHAPE, mesh)):
-        assert furthest(mine, division, alone) < TOLERANCE
-
-
-@pytest.mark.parametrize(("split", "linear"), [("model", "outputs"), ("hybrid", "outputs"), ("hybrid", "inputs")])
-def test_equals_the_undivided_network_on_a_mesh(split, linear):
-    """Gradients of parts are summed over data groups, all others over all ranks; statistics need none here."""
-    layers = [layer for layer in CONVOLUTIONAL if not isinstance(layer, Dropout)]
-    alone = by_one_rank(layers, SHAPE)
-    mesh = Mesh(data=2, model=2, split=split, linear=linear)
-    settings = {"strategy": layerwise, "aggregate": butterfly}
-    for mine, division in in_process(4, seed=5).run(
-        lambda comm: train_divided(comm, layers, SHAPE, mesh, **settings)
-    ):
         assert furthest(mine, division, alone) < TOLERANCE
 
 
@@ -124,7 +107,7 @@ def test_every_exchange_gives_the_same_gradient(layers, ranks, linear, exchange)
     np.testing.assert_allclose(steps, their_steps, rtol=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_every_schedule_gives_the_same_bits(seed):
     mesh = Mesh(data=2, model=3, split="space", linear="inputs")
 
@@ -153,15 +136,6 @@ def test_steps_and_evaluations_are_those_of_one_rank():
         for expected, mine in zip(alone.evaluations, recorder.evaluations, strict=True):
             assert Evaluation(*mine).loss == pytest.approx(Evaluation(*expected).loss)
             assert Evaluation(*mine).accuracy == pytest.approx(Evaluation(*expected).accuracy)
-
-
-def test_memory_of_the_speech_network_on_four_ranks():
-    """Each rank has a quarter of the 41,777,152 parameters, of their gradients and of the momentum."""
-    layers = distbelief_speech()
-    whole = volumes(layers, (11, 40, 1), 1).parameters
-    for rank in range(4):
-        division = divide(layers, (11, 40, 1), split="model", linear="outputs", rank=rank, ranks=4)
-        assert division.parameters == whole // 4
 
 
 def test_a_session_holds_only_its_parts():

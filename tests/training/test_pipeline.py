@@ -21,7 +21,7 @@ from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
-from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.training.parts.mesh import Place, placed
 from hpcdl.training.parts.schedules import SCHEDULES, bubble_share
 from hpcdl.training.pipeline import pipeline
@@ -116,6 +116,7 @@ def check(network, ranks, stages, **settings):
     return recorders
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
     ("ranks", "stages", "microbatches"),
@@ -126,15 +127,11 @@ def test_training_equals_that_of_the_undivided_network(ranks, stages, microbatch
     check(plain, ranks, stages, microbatches=microbatches, schedule=schedule)
 
 
-def test_lenet5_in_four_stages():
-    check(lenet5, 4, 4, microbatches=5)
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_interleaving_gives_the_same_bits(schedule):
     keys = {"steps": 2, "schedule": schedule, "microbatches": 3, "bucket_bytes": 200}
     (first, _), *_ = train(plain, 6, 3, **keys)[0]
-    for seed in range(1, 21):
+    for seed in range(1, 7):
         for other, _ in train(plain, 6, 3, seed=seed, **keys)[0]:
             assert np.array_equal(other, first)
 
@@ -175,15 +172,6 @@ def test_batch_normalisation_sees_microbatches(schedule):
         np.testing.assert_allclose(other, parameters, rtol=0, atol=TOLERANCE)
         np.testing.assert_allclose(np.sort(running), np.sort(state), rtol=0, atol=TOLERANCE)
     assert np.abs(parameters - alone).max() > 1e-6
-
-
-def test_training_stops_at_the_target_on_all_ranks():
-    keys = {"target_accuracy": 0.2, "stop_at_target": True, "evaluate_every": 0.5, "steps": 30}
-    _, recorders = train(lenet5, 4, 2, **keys)
-    (steps,) = {len(one.steps) for one in recorders}
-    assert steps < 30
-    assert len({tuple(map(tuple, one.evaluations)) for one in recorders}) == 1
-    assert Evaluation(*recorders[0].evaluations[-1]).accuracy >= 0.2
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -58,11 +58,6 @@ def test_every_microbatch_goes_forward_once_then_backward_once(name, stages, mic
         assert in_flight(order) == most[name]
 
 
-@pytest.mark.parametrize(("stages", "microbatches", "share"), [(1, 7, 0), (2, 1, 1 / 2), (4, 8, 3 / 11)])
-def test_bubble_share(stages, microbatches, share):
-    assert bubble_share(stages, microbatches) == pytest.approx(share)
-
-
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize("times", [(3, 1), (1, 2, 3), (2, 5, 5, 1), (4, 4, 4)])
 @pytest.mark.parametrize("microbatches", [1, 2, 7])

@@ -121,28 +121,3 @@ def test_a_worker_that_is_ten_times_slower_does_not_delay_the_batch():
     assert accepted.total() == 64
     assert accepted[0] in (1, 2)
     assert now <= 64 / 3 + 2  # three workers compute nearly all portions, the slow one's last portion too
-
-
-def test_a_portion_is_assigned_at_most_twice_and_to_different_workers():
-    assignment = Portions(2, push_every=1, backup=True)
-    assert [assignment.assign(worker) for worker in "ab"] == [0, 1]
-    assert assignment.assign("a") == 1
-    assert assignment.assign("c") == 0
-    assert assignment.assign("d") is None
-    assert assignment.accept("c", 0, 1.0)
-    assert not assignment.accept("a", 0, 1.0)
-    assert assignment.accept("b", 1, 2.0)
-    assert not assignment.accept("a", 1, 2.0)
-    assert not assignment.complete
-    assert [assignment.unpushed(worker) for worker in "abc"] == [[], [1], [0]]
-    for worker in "bc":
-        assert assignment.must_push(worker)
-        assignment.pushed(worker)
-    assert assignment.complete
-    assert assignment.loss == 3
-
-
-def test_without_backup_tasks_a_portion_is_assigned_once():
-    assignment = Portions(1, push_every=1, backup=False)
-    assert assignment.assign("a") == 0
-    assert assignment.assign("b") is None

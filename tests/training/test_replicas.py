@@ -46,13 +46,6 @@ def divided(replicas, ranks, layers, shape, strategy, seed=0, mesh=None, **setti
     return found, recorders
 
 
-def of_the_same_replica(found, recorders, replicas, ranks):
-    """Yield (sessions, divisions, recorders) by replica: groups are consecutive ranks in one process."""
-    for group in range(replicas):
-        own = slice(group * ranks, (group + 1) * ranks)
-        yield found[own], recorders[own]
-
-
 def check_evaluations(mine, expected):
     for one, other in zip(mine.evaluations, expected.evaluations, strict=True):
         assert Evaluation(*one).loss == pytest.approx(Evaluation(*other).loss)
@@ -87,6 +80,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(21))
 def test_no_schedule_deadlocks_and_replicas_never_disagree(seed):
     """Three model groups: all mini-batches are trained on, at the same clock by all ranks of a group."""
@@ -169,21 +163,3 @@ def test_sandblaster_equals_undivided_replicas(replicas, servers, layers, shape,
     for (mine, division), recorder in zip(found, recorders, strict=True):
         assert furthest(mine, division, alone[0]) < 1e-8
         check_evaluations(recorder, records[0])
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_no_schedule_of_sandblaster_deadlocks(seed):
-    """All ranks of a replica compute the same portions, backup tasks too, and every portion counts once."""
-    ranks, replicas, servers = 2 + seed % 2, 2 + seed % 3, seed % 4 // 3
-    if servers and replicas < 3:
-        servers = 0
-    numbers = {"servers": servers, "portions_per_worker": 3, "push_every": 1 + seed % 3, "backup": seed % 2 == 0}
-    lengths = {"steps": 4, "evaluate_every": 0.5, "learning_rate": lambda _step: 1.0}
-    found, recorders = divided(replicas, ranks, LINEAR, SMALL, partial(sandblaster, **numbers), seed, **lengths)
-    steps = [[Step(*row) for row in one.steps] for one in recorders]
-    assert sum(one.images for rows in steps for one in rows) == 4 * 24
-    for group in range(replicas):
-        assert len({len(rows) for rows in steps[group * ranks : (group + 1) * ranks]}) == 1
-    for position in range(ranks):
-        one, *others = found[position::ranks]
-        assert all(np.array_equal(other[0].replica.parameters, one[0].replica.parameters) for other in others)

@@ -20,19 +20,6 @@ from hpcdl.training.parts.evaluation import test_share as share_of_test
 from hpcdl.training.parts.traits import Strategy
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 16])
-def test_shares_of_all_ranks_are_the_batch(ranks):
-    sessions = [session("none", "float32", global_batch=100) for _ in range(ranks)]
-    whole = session("none", "float32", global_batch=100)
-    for step in (0, 13, 14, 27, 28, 5):  # epochs have 14 steps; going back is allowed
-        images, labels = whole.inputs.batch(step, 0, 1)
-        parts = [mine.inputs.batch(step, rank, ranks) for rank, mine in enumerate(sessions)]
-        assert np.array_equal(np.concatenate([part[0] for part in parts]), images)
-        assert np.array_equal(np.concatenate([part[1] for part in parts]), labels)
-    assert whole.inputs.steps_per_epoch == 14
-    assert [whole.inputs.epoch(step) for step in (0, 13, 14, 28)] == [0, 0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("every", "steps", "expected"),
     [

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from contract import quadratic, training
-from contract.tiny import loss_of_test
 
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -96,13 +95,6 @@ def test_ranks_with_more_snapshots_leave_out_the_first_ones():
     assert [row.step for row in rows] == [2, 3]
 
 
-def test_a_later_snapshot_after_the_same_steps_replaces_the_earlier_one():
-    taken = [[(10, 1, [1] * 5, 0), (20, 2, [2] * 5, 0), (30, 2, [3] * 5, 0)]]
-    last, rows, _ = evaluated(taken, "sum")
-    assert last.tolist() == [3] * 5
-    assert [(row.step, row.loss) for row in rows] == [(1, loss([1] * 5)), (2, loss([3] * 5))]
-
-
 def normalised(recorder=None, **settings):
     """Return a session of a network with running statistics."""
     layers = [BatchNorm("norm"), Flatten("flatten"), Linear("fc", 10)]
@@ -142,32 +134,3 @@ def test_a_snapshot_has_the_loss_of_a_training_that_ends_there(strategy, ranks, 
     whole = losses(5)
     assert len(set(whole)) == 5
     assert whole == pytest.approx([losses(steps)[-1] for steps in range(1, 6)], rel=1e-9)
-
-
-def test_running_statistics_are_the_mean_of_the_ranks_that_worked():
-    """Rank 0 has the parameters, the others copy the statistics when they know that an evaluation is due."""
-    recorder, test = Recorder(events=False), normalised()
-    progress = {  # (steps, statistics); rank 2 passes two evaluations at once
-        1: [(1, 0.0), (2, 2.0), (3, 0.0), (5, 4.0), (5, 0.0), (19, 7.0)],
-        2: [(1, 0.0), (4, 6.0), (5, 0.0), (19, 9.0)],
-    }
-
-    async def program(comm):
-        session = normalised(None if comm.rank else recorder, evaluate_every=2 / 11, steps=6)  # every second step
-        snapshots = Snapshots(session)
-        if comm.rank == 0:
-            for steps in (2, 4, 6):
-                snapshots.take(steps, session.replica.parameters)
-        for steps, value in progress.get(comm.rank, []):
-            session.replica.state[:] = value
-            snapshots.note_progress(steps)
-        await snapshots.evaluate(comm, "sum", worked=comm.rank > 0)
-        return session.replica.state
-
-    states = in_process(3).run(program)
-    expected = []
-    for value in (4.0, 5.0, 8.0):
-        test.replica.state[:] = value
-        expected.append(loss_of_test(test))
-    assert [Evaluation(*row).loss for row in recorder.evaluations] == pytest.approx(expected)
-    assert all((state == 8).all() for state in states)

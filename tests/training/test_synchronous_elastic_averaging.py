@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
 
-from hpcdl import registry
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.elastic_averaging import elastic_averaging
 from hpcdl.training.synchronous_elastic_averaging import check, synchronous_elastic_averaging
 
 
@@ -68,15 +66,6 @@ def test_it_is_the_papers_equations(ranks, period, beta, optimizer, momentum):
     assert np.abs(workers - centre).max() > 1e-6
 
 
-def test_one_worker_is_the_asynchronous_algorithm():
-    keys = {"steps": 11}
-    workers, centre = found(train(1, keys=keys, period=3, beta=0.4))
-    other = train(1, strategy=elastic_averaging, keys=keys, period=3, moving_rate=0.4)
-    other_workers, other_centre = found(other)
-    np.testing.assert_allclose(workers, other_workers, rtol=0, atol=1e-14)
-    np.testing.assert_allclose(centre, other_centre, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("ranks", [2, 5, 8])
 def test_exchanges_do_not_change_the_sum_of_workers_and_centre(ranks):
     """Without gradients the sum of all x and c stays; mean(x) - c shrinks by 1 - beta - beta / p."""
@@ -90,16 +79,6 @@ def test_exchanges_do_not_change_the_sum_of_workers_and_centre(ranks):
     np.testing.assert_allclose(after.mean(axis=0) - centre_after, shorter, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("aggregation", ["tree", "butterfly", "double_tree", "parameter_server", "native"])
-@pytest.mark.parametrize("ranks", [3, 4])
-def test_any_aggregation_can_sum_the_pulls(aggregation, ranks):
-    scheme = registry.find("aggregation", aggregation)
-    workers, centre = found(train(ranks, seed=5, keys={"steps": 6, "aggregate": scheme}, period=2))
-    expected_workers, expected_centre = simulated(ranks, 6, 2, 0.9)
-    np.testing.assert_allclose(workers, expected_workers, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(centre, expected_centre, rtol=0, atol=1e-13)
-
-
 def test_the_centre_is_evaluated_and_the_workers_do_not_change():
     recorders = [Recorder(events=False) for _ in range(3)]
     keys = {"steps": 6, "evaluate_every": 1.0}
@@ -108,18 +87,6 @@ def test_the_centre_is_evaluated_and_the_workers_do_not_change():
     assert [row.step for row in recorders[0].evaluations] == [2, 4, 6]
     last = tiny_session(start=centre)
     assert recorders[0].evaluations[-1].loss == pytest.approx(loss_of_test(last))
-
-
-def test_without_an_aggregation_every_rank_has_its_own_centre():
-    keys = {"steps": 5, "aggregate": registry.find("aggregation", "none"), "independent": True}
-    alone = train(3, keys=keys, beta=0.4)
-    shares = [mine.vectors["centre"] for mine in alone]
-    assert not np.array_equal(shares[0], shares[1])
-    for mine in alone:
-        difference = mine.replica.parameters - mine.vectors["centre"]
-        assert np.linalg.norm(difference) < np.linalg.norm(
-            mine.replica.parameters - tiny_session().replica.parameters
-        )
 
 
 def test_memory_is_as_documented():

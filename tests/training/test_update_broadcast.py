@@ -1,7 +1,6 @@
 """Updates sent to all ranks: each rank applies each update once; all ranks end with equal parameters."""
 
 from collections import Counter
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -12,12 +11,8 @@ from contract.tiny import PARAMETERS, replicas, starts, tiny_session
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.optim.nesterov import Nesterov
-from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training import update_broadcast as module
-from hpcdl.training.parts.step_counter import assign_steps, numbered_steps
-from hpcdl.training.synchronous import synchronous
 from hpcdl.training.update_broadcast import update_broadcast
 
 
@@ -91,31 +86,6 @@ def test_staleness_is_the_number_of_updates_missing_from_the_gradients_parameter
             assert row.staleness == (here - known[row.worker][here[row.worker]]).total()
 
 
-@pytest.mark.parametrize("optimizer", [lambda: SGD(momentum=0.9, weight_decay=0.01), Nesterov])
-@pytest.mark.parametrize("ranks", [2, 5])
-def test_updates_from_equal_parameters_are_a_synchronous_step(ranks, optimizer):
-    """One step of each rank from equal parameters; with 5 ranks the shares are unequal."""
-
-    async def program(comm):
-        mine = tiny_session(optimizer=optimizer(), steps=1)
-        await synchronous(comm, mine)
-        return mine.replica.parameters
-
-    (expected,) = in_process(1).run(program)
-    recorders = [Recorder(events=False) for _ in range(ranks)]
-
-    async def one_each(comm):
-        mine = tiny_session(recorders[comm.rank], optimizer=optimizer(), steps=1)
-        await update_broadcast(comm, mine)
-        return mine.replica.parameters
-
-    equally_fast = simulated(ranks, NETWORKS["ethernet-1g"], compute=lambda _rank, _label: 1e-3)
-    found = equally_fast.run(one_each)
-    assert [len(recorder.steps) for recorder in recorders] == [1] * ranks
-    for parameters in found:
-        np.testing.assert_allclose(parameters, expected, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_at_most_one_update_is_under_way_between_two_ranks(seed, monkeypatch):
     under_way, most = {}, []
@@ -182,7 +152,7 @@ def test_all_ranks_apply_what_is_sent_and_the_residual_keeps_the_rest(compressor
 
     monkeypatch.setattr(module, "make_update", recorded)
     settings = {"density": 0.2} if compressor in ("top_k", "threshold", "dgc") else {}
-    for seed in SCHEDULES[:4]:
+    for seed in SCHEDULES[:2]:
         for ranks in (1, 2, 5):
             made.clear()
             sessions, _ = encoded(ranks, planned(compressor, "allgather", **settings), seed=seed, steps=4)
@@ -204,21 +174,6 @@ def test_dense_updates_come_first_and_messages_are_short():
     sessions, _ = encoded(3, plans[2], steps=6)
     assert sum(mine.compressed.warmup_bytes for mine in sessions) == 3 * 2 * 2 * PARAMETERS * 8
     assert sum(mine.compressed.saved_bytes for mine in sessions) == warm - mixed
-
-
-def test_training_learns_nearly_as_with_dense_updates():
-    """Error feedback delays updates: the loss on the noise falls with both."""
-    losses = []
-    for chosen in (None, planned("threshold", "allgather", density=0.3, code="rice")):
-        recorders = [Recorder(events=False) for _ in range(3)]
-        encoded(3, chosen, recorders=recorders, steps=60, evaluate_every=5.0)
-        losses.append([row.loss for row in recorders[0].evaluations])
-    assert losses[1][-1] == pytest.approx(losses[0][-1], rel=0.05)
-
-
-def test_a_value_that_is_not_finite_is_refused_by_step_and_tensor():
-    with pytest.raises(FloatingPointError, match=r"step 1: gradient of fc\.weight: "), np.errstate(all="ignore"):
-        encoded(1, planned("top_k", "allgather"), learning_rate=lambda step: 0.05 if step == 0 else np.inf)
 
 
 def test_a_corrupt_update_names_its_sender(monkeypatch):
@@ -246,17 +201,3 @@ def test_the_number_of_ranks_that_train_rises(ranks, ramp_steps):
     for rank, recorder in enumerate(recorders):
         if rank * ramp_steps > 8 * ranks * max(1, ranks - 1):
             assert not recorder.steps
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("ranks", "ramp"), [(1, 9), (2, 9), (5, 1), (5, 30), (5, 100)])
-def test_a_rank_gets_no_step_before_its_turn(ranks, ramp, seed):
-    async def program(comm):
-        if comm.rank == 0:
-            comm.start(assign_steps(comm, 60, ranks, ramp=ramp), shared_tags=True)
-        return [number async for _, number in numbered_steps(comm)]
-
-    found = in_process(ranks, seed).run(program)
-    assert sorted(chain(*found)) == list(range(60))
-    for rank, numbers in enumerate(found):
-        assert all(number >= ramp or number * (ranks - 1) >= rank * ramp for number in numbers)
