@@ -129,3 +129,23 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
 def test_names_tell_what_differs_and_no_more(cases, expected):
     names = Names([{"ranks": 4, **case} for case in cases])
     assert [names({"ranks": 4, **case}) for case in cases] == expected
+
+
+def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, row):
+    for seed, more in ((1, 0.0), (2, 0.01), (3, 0.02)):
+        synchronous(hand, seed=seed, accuracy=0.80 + more)
+        synchronous(hand, seed=seed, accuracy=0.90 + more, training="layerwise")
+        downpour(hand, seed=seed, accuracy=0.91 + more)
+    best = section(render([hand.read()], "md"), "Best methods")
+    assert row(best, "digits", "highest accuracy at the end")[2:] == [
+        "-",
+        "Downpour",
+        "4",
+        "0.920",
+        "layerwise",
+        "3",
+    ]
+    assert row(best, "digits", "best accuracy within a number of epochs")[3:5] == ["Downpour", "4"]
+    synchronous(hand, seed=1, accuracy=0.1, training="pipeline")
+    lone = section(render([hand.read()], "md"), "Best methods")
+    assert row(lone, "digits", "highest accuracy at the end")[6:] == ["layerwise; pipeline", "4"]

@@ -1,0 +1,135 @@
+"""Best methods by four criteria: speed, accuracy, accuracy within a time, accuracy within a number of epochs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.report.formats.cells import NONE, digits, plural, seconds
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.method_names import Names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from hpcdl.analysis.run.deciding import Candidate, Field
+    from hpcdl.analysis.run.launches import Launch
+    from hpcdl.report.run.findings import Findings
+
+HEADER: Final = ("dataset", "conditions", "question", "budget", "method", "ranks", "value", "tied with", "of")
+NOTE: Final = (
+    "A budget is the largest that every method ran through. Values are means over seeds and launches. Tied: "
+    "Welch's test, adjusted for the number of methods, does not tell it from the best; a single seed or launch "
+    "cannot tell. Disturbed launches are left out of speeds. At the end: the last evaluation; within a budget: "
+    "the best until then."
+)
+MAX_RIVALS: Final = 3
+"""Tied methods that are named; more are counted."""
+
+
+def page(findings: Findings) -> Section:
+    """Return up to four rows for each dataset and conditions with at least two methods."""
+    rows = []
+    for field in findings.fields:
+        name = Names(candidate.fields for candidate in field.candidates)
+        several = len({candidate.fields.get("ranks") for candidate in field.candidates}) > 1
+
+        def called(candidate: Candidate, name: Names = name, several: bool = several) -> str:
+            on = f" on {plural(candidate.fields.get('ranks'), 'rank')}" if several else ""
+            return f"{name(candidate.fields)}{on}"
+
+        for question, budget, unit, value in _questions(field):
+            ranked = _ranked(field, value)
+            if len(ranked) < 2:
+                continue
+            (best, values), rivals = ranked[0], [called(candidate) for candidate in _tied(ranked)]
+            more = [f"{len(rivals) - MAX_RIVALS} more"] if len(rivals) > MAX_RIVALS else []
+            tied = "any other" if len(rivals) == len(ranked) - 1 > 1 else "; ".join([*rivals[:MAX_RIVALS], *more])
+            rows.append(
+                (
+                    field.dataset,
+                    ", ".join(field.conditions) or NONE,
+                    question,
+                    budget,
+                    name(best.fields),
+                    str(best.fields.get("ranks")),
+                    f"{digits(float(np.mean(values)))}{unit}",
+                    tied or NONE,
+                    str(len(ranked)),
+                )
+            )
+    return Section("Best methods", tables=[Table("", HEADER, rows, 6, [NOTE]).without_empty()] if rows else [])
+
+
+def _questions(field: Field) -> list[tuple[str, str, str, Callable[[Launch], float]]]:
+    """Return the question, its budget in words, the unit, and the value of a launch, not a number if unknown."""
+    evaluated = [launch for candidate in field.candidates for launch in candidate.launches if _has_tests(launch)]
+    asked: list[tuple[str, str, str, Callable[[Launch], float]]] = [
+        ("fastest: most images per second", NONE, " images/s", _speed),
+        ("highest accuracy at the end", NONE, "", lambda launch: _accuracy(launch, "epoch", np.inf, last=True)),
+    ]
+    if evaluated:
+        time, epochs = (
+            min(float(launch.evaluations[column].max()) for launch in evaluated)
+            for column in ("training_seconds", "epoch")
+        )
+        asked += [
+            (
+                "best accuracy within a time",
+                seconds(time),
+                "",
+                lambda launch: _accuracy(launch, "training_seconds", time),
+            ),
+            (
+                "best accuracy within a number of epochs",
+                digits(epochs),
+                "",
+                lambda launch: _accuracy(launch, "epoch", epochs),
+            ),
+        ]
+    return asked
+
+
+def _has_tests(launch: Launch) -> bool:
+    return len(launch.evaluations.get("step", ())) > 0
+
+
+def _speed(launch: Launch) -> float:
+    return launch.images_per_second if len(launch.seconds) and not launch.disturbed else np.nan
+
+
+def _accuracy(launch: Launch, column: str, budget: float, *, last: bool = False) -> float:
+    """Return the best accuracy, or the last one, of the evaluations within a budget."""
+    if not _has_tests(launch):
+        return np.nan
+    seen = launch.evaluations["accuracy"][launch.evaluations[column] <= budget * (1 + 1e-9)]
+    return float(seen[-1] if last else seen.max()) if len(seen) else np.nan
+
+
+def _ranked(field: Field, value: Callable[[Launch], float]) -> list[tuple[Candidate, Any]]:
+    """Return the methods with known values, the highest mean first."""
+    known = []
+    for candidate in field.candidates:
+        values = np.array([value(launch) for launch in candidate.launches])
+        if np.isfinite(values).any():
+            known.append((candidate, values[np.isfinite(values)]))
+    return sorted(known, key=lambda row: -row[1].mean())
+
+
+def _tied(ranked: Sequence[tuple[Candidate, Any]]) -> list[Candidate]:
+    """Return the methods that are not told from the best; one with a single value never is."""
+    (_, best), *others = ranked
+    if len(best) < 2:
+        return [candidate for candidate, _ in others]
+    p = adjusted(np.array([_p(best, values) for _, values in others]))
+    return [candidate for (candidate, _), chance in zip(others, p, strict=True) if chance >= ALPHA]
+
+
+def _p(best: Any, values: Any) -> float:
+    return float(difference([best], [values]).p[0]) if len(values) > 1 else 1.0
+
+
+SECTION = Declaration(30, page)
