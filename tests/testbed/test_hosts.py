@@ -187,3 +187,27 @@ def test_mpirun_by_hand_goes_round_the_hosts(library):
     assert ended.returncode == 0, ended.stderr
     assert sorted(json.loads(ended.stdout.replace("'", '"'))) == ["host1", "host1", "host2", "host2", "host3"]
     testbed.check_nothing_left()
+
+SERVER = """
+[suite]
+name = "server"
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+training = "asynchronous"
+learning_rate = 0.02
+ranks = 3
+global_batch = 48
+steps = 4
+timeout_seconds = 60
+"""
+
+
+def test_a_server_receives_from_workers_on_other_hosts(library):
+    """MPICH 5.0 loses receives from any rank that are posted before their messages arrive from other hosts."""
+    _, testbed = library
+    (testbed.folder / "server.toml").write_text(SERVER)
+    ended = testbed("hpcdl", "run", testbed.folder / "server.toml", "-o", "o", hosts=3)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    testbed.check_nothing_left()
