@@ -47,7 +47,9 @@ def page(findings: Findings) -> Section:
                 continue
             (best, values), rivals = ranked[0], [called(candidate) for candidate in _tied(ranked)]
             more = [f"{len(rivals) - MAX_RIVALS} more"] if len(rivals) > MAX_RIVALS else []
-            tied = "any other" if len(rivals) == len(ranked) - 1 > 1 else "; ".join([*rivals[:MAX_RIVALS], *more])
+            tied = "; ".join([*rivals[:MAX_RIVALS], *more])
+            tied = "any other" if len(rivals) == len(ranked) - 1 > 1 else tied
+            tied = "unknown: one value each" if len(values) == 1 else tied
             rows.append(
                 (
                     field.dataset,
