@@ -15,10 +15,10 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand
-from hpcdl.aggregation.parts.simulation import Operation
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
 from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, start
+from hpcdl.cases.simulation.operations import Operation, operation
 from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.keys import (
     MAX_RANKS,
@@ -271,7 +271,7 @@ async def _chosen(
 
 
 def _operation(spec: CollectiveSpec, scheme: Choice) -> Operation:
-    return Operation(spec.collective, scheme.name, scheme.settings, spec.ranks, spec.length, spec.dtype)
+    return operation(spec.collective, scheme.name, scheme.settings, spec.ranks, spec.length, spec.dtype)
 
 
 async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict[str, Scalar]:
@@ -280,14 +280,14 @@ async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict
     if traits_of(scheme).adaptive:
         chosen = choose_by_simulation(spec.ranks, network, [spec.size], spec.dtype).name(spec.size)
         scheme = Choice("aggregation", chosen)
-    operation = _operation(spec, scheme)
+    summed = _operation(spec, scheme)
     began = perf_counter()
-    simulation = operation.simulate(network)
+    simulation = summed.simulate(network)
     took = perf_counter() - began
     journal.repetitions([(0, round(simulation.seconds * 1e9))], simulation.messages, simulation.bytes)
     stated = None
     if (link := network.common_link(spec.ranks)) is not None:  # formulas know one link
         prices = (link.alpha, link.beta, network.gamma)
-        stated = cost.time(operation.function.func, spec.ranks, spec.size, *prices, operation.settings)
+        stated = cost.time(summed.function.func, spec.ranks, spec.size, *prices, scheme.settings)
     described = {"simulation_seconds": took, "simulated_ranks": simulation.simulated_ranks}
     return {**described, "predicted_seconds": stated, "chosen": chosen}

@@ -13,7 +13,6 @@ from hpcdl.exit_codes import OK
 
 SILENCE: Final = 10.0
 """Seconds after which each simulation is announced."""
-MAX_JITTER: Final = 10
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,9 +40,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _deviation(text: str) -> float:
-    if not 0 <= (deviation := float(text)) <= MAX_JITTER:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {MAX_JITTER}")
-    return deviation
+    if 0 <= (deviation := float(text)) <= 10:  # the limit of a case's key ``jitter``
+        return deviation
+    raise argparse.ArgumentTypeError(f"{text} is not between 0 and 10")
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -162,75 +162,39 @@ class Network:
         return self.ranks_per_host == EVERY_RANK
 
 
-def _network(name: str, latency: float, bandwidth: float, source: str) -> Network:
-    return Network(name, Link(alpha=latency, beta=1 / bandwidth), source)
-
+_TCP: Final = ", TCP payload 94 % at MTU 1500; typical kernel-TCP half round trip"
+_ROCE: Final = ", RoCE v2 payload 97 % at MTU 4096; typical RoCE half round trip"
+_LINKS: Final = (
+    ("ethernet-100m", 50e-6, 0.094 * GIGABIT, f"IEEE 802.3u{_TCP}"),
+    ("ethernet-1g", 30e-6, 0.94 * GIGABIT, f"IEEE 802.3ab{_TCP}"),
+    ("ethernet-10g", 15e-6, 9.4 * GIGABIT, f"IEEE 802.3ae{_TCP}"),
+    ("ethernet-25g", 10e-6, 23.5 * GIGABIT, f"IEEE 802.3by{_TCP}".replace("kernel", "tuned")),
+    ("ethernet-100g", 2.5e-6, 97 * GIGABIT, f"IEEE 802.3bj{_ROCE}"),
+    ("ethernet-400g", 2.5e-6, 388 * GIGABIT, f"IEEE 802.3bs{_ROCE}"),
+    ("infiniband-edr", 1e-6, 97 * GIGABIT, "IBTA 4x EDR 100 Gbit/s, 64b/66b; vendor MPI latency about 1 us"),
+    ("infiniband-hdr", 1e-6, 194 * GIGABIT, "IBTA 4x HDR 200 Gbit/s; vendor MPI latency about 1 us"),
+    ("infiniband-ndr", 1e-6, 388 * GIGABIT, "IBTA 4x NDR 400 Gbit/s; vendor MPI latency about 1 us"),
+    (
+        "slingshot-11",
+        2e-6,
+        194 * GIGABIT,
+        "De Sensi et al. 2020 (arXiv 2008.08886) for latency; 200 Gbit/s per NIC",
+    ),
+    ("nvlink-4", 2e-6, 450e9, "NVIDIA H100: 18 links, 450 GB/s each way; device-to-device latency about 2 us"),
+    (
+        "gemini",
+        1.5e-6,
+        5.5e9,
+        "Cray Gemini (Titan, FireCaffe's machine), Alverson et al. 2010: 1.5 us, about 5.5 GB/s",
+    ),
+    ("pcie-2", 10e-6, 6e9, "PCI Express 2.0 x16: 8 GB/s less protocol; typical latency of a copy"),
+)
+"""Name, latency (s), bandwidth (bytes/s) and source."""
 
 NETWORKS: Final[dict[str, Network]] = {
     n.name: n
     for n in (
-        _network(
-            "ethernet-100m",
-            50e-6,
-            0.094 * GIGABIT,
-            "IEEE 802.3u, TCP payload 94 % at MTU 1500; typical kernel-TCP half round trip",
-        ),
-        _network(
-            "ethernet-1g",
-            30e-6,
-            0.94 * GIGABIT,
-            "IEEE 802.3ab, TCP payload 94 % at MTU 1500; typical kernel-TCP half round trip",
-        ),
-        _network(
-            "ethernet-10g",
-            15e-6,
-            9.4 * GIGABIT,
-            "IEEE 802.3ae, TCP payload 94 % at MTU 1500; typical kernel-TCP half round trip",
-        ),
-        _network(
-            "ethernet-25g",
-            10e-6,
-            23.5 * GIGABIT,
-            "IEEE 802.3by, TCP payload 94 % at MTU 1500; typical tuned-TCP half round trip",
-        ),
-        _network(
-            "ethernet-100g",
-            2.5e-6,
-            97 * GIGABIT,
-            "IEEE 802.3bj, RoCE v2 payload 97 % at MTU 4096; typical RoCE half round trip",
-        ),
-        _network(
-            "ethernet-400g",
-            2.5e-6,
-            388 * GIGABIT,
-            "IEEE 802.3bs, RoCE v2 payload 97 % at MTU 4096; typical RoCE half round trip",
-        ),
-        _network(
-            "infiniband-edr",
-            1.0e-6,
-            97 * GIGABIT,
-            "IBTA 4x EDR 100 Gbit/s, 64b/66b; vendor MPI latency about 1 us",
-        ),
-        _network("infiniband-hdr", 1.0e-6, 194 * GIGABIT, "IBTA 4x HDR 200 Gbit/s; vendor MPI latency about 1 us"),
-        _network("infiniband-ndr", 1.0e-6, 388 * GIGABIT, "IBTA 4x NDR 400 Gbit/s; vendor MPI latency about 1 us"),
-        _network(
-            "slingshot-11",
-            2.0e-6,
-            194 * GIGABIT,
-            "De Sensi et al. 2020 (arXiv 2008.08886) for latency; 200 Gbit/s per NIC",
-        ),
-        _network(
-            "nvlink-4",
-            2.0e-6,
-            450e9,
-            "NVIDIA H100: 18 links, 450 GB/s each way; device-to-device latency about 2 us",
-        ),
-        _network(
-            "gemini",
-            1.5e-6,
-            5.5e9,
-            "Cray Gemini (Titan, FireCaffe's machine), Alverson et al. 2010: 1.5 us, about 5.5 GB/s per NIC",
-        ),
+        *(Network(name, Link(latency, 1 / bandwidth), source) for name, latency, bandwidth, source in _LINKS),
         Network(
             "gemini-slow-sums",
             Link(alpha=1.5e-6, beta=1 / 5.5e9),
@@ -250,7 +214,6 @@ NETWORKS: Final[dict[str, Network]] = {
             "two groups; a host is one of a node's four NICs",
             topology=Dragonfly(groups=74, routers=32, hosts=16, between=4.0),
         ),
-        _network("pcie-2", 10e-6, 6e9, "PCI Express 2.0 x16: 8 GB/s less protocol; typical latency of a copy"),
     )
 }
 """Presets by name. Vendors' and standards' figures, not measurements: fit your own from measured cases."""

@@ -32,75 +32,57 @@ class Wrapper(ABC, Generic[C]):
 
     @property
     def rank(self) -> int:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._comm.rank
 
     @property
     def size(self) -> int:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._comm.size
 
     @property
     def memory(self) -> Memory:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._comm.memory
 
     async def send(self, buffer: Array, dest: int, tag: int = 0) -> None:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         await self._comm.send(buffer, dest, tag)
 
     async def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Status:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return await self._comm.recv(buffer, source, tag)
 
     async def exchange(self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0) -> Status:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return await self._comm.exchange(outgoing, dest, incoming, source, tag)
 
     async def apply(self, label: str, work: Callable[[], T], touched_bytes: int) -> T:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return await self._comm.apply(label, work, touched_bytes)
 
     async def add(self, into: Array, addend: Array) -> None:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         await self._comm.add(into, addend)
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return await self._comm.compute(label, work)
 
     def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._comm.start(work, shared_tags=shared_tags)
 
     async def split(self, color: int, key: int = 0) -> Comm:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._wrap(await self._comm.split(color, key))
 
     async def subcommunicator(self, color: Callable[[int], int], division: Hashable) -> Comm:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._wrap(await self._comm.subcommunicator(color, division))
 
     async def survivors(self) -> Comm:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._wrap(await self._comm.survivors())
 
     async def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> None:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         await self._comm.native(collective, buffer, counts)
 
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._comm.scratch(size, like)
 
     def borrow_shared(self, like: Array) -> AbstractContextManager[Array]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._comm.borrow_shared(like)
 
     async def allgather_words(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return await self._comm.allgather_words(words)
 
     async def get(self, into: Array, theirs: Array, peer: int) -> None:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         await self._comm.get(into, theirs, peer)

@@ -118,7 +118,9 @@ def _words(value: Any) -> str:
     if isinstance(value, dict):
         value = [*value.values()]
     if isinstance(value, list):
-        return " ".join(filter(None, map(_words, value)))[:MAX_WORDS] or "none"
+        shown = [*filter(None, map(_words, value))]
+        separator = "." if all(map(str.isdigit, shown)) else " "  # of versions
+        return separator.join(shown)[:MAX_WORDS] or "none"
     return "not recorded" if value is None else str(value).split("\n")[0]
 
 

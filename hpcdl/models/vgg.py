@@ -51,8 +51,7 @@ def vgg11(shape: Shape = (224, 224, 3), classes: int = 1000, *, dropout: float =
 def vgg16(shape: Shape = (224, 224, 3), classes: int = 1000, *, dropout: float = 0.5) -> list[Layer]:  # noqa: ARG001
     """VGG-16: 13 convolutions of 3x3 in five blocks and three fully connected layers.
 
-    Simonyan & Zisserman 2014, table 1, configuration D: 138,357,544 parameters on 224x224x3. The paper initialises
-    deep networks with a trained shallow one; He's initial weights make that unnecessary.
+    Simonyan & Zisserman 2014, table 1, configuration D: 138,357,544 parameters on 224x224x3.
     """
     return vgg("D", classes, dropout)
 
@@ -60,8 +59,7 @@ def vgg16(shape: Shape = (224, 224, 3), classes: int = 1000, *, dropout: float =
 def vgg19(shape: Shape = (224, 224, 3), classes: int = 1000, *, dropout: float = 0.5) -> list[Layer]:  # noqa: ARG001
     """VGG-19: 16 convolutions of 3x3 in five blocks and three fully connected layers.
 
-    Simonyan & Zisserman 2014, table 1, configuration E: 143,667,240 parameters on 224x224x3. The paper initialises
-    deep networks with a trained shallow one; He's initial weights make that unnecessary.
+    Simonyan & Zisserman 2014, table 1, configuration E: 143,667,240 parameters on 224x224x3.
     """
     return vgg("E", classes, dropout)
 

@@ -19,24 +19,28 @@ from hpcdl.fabric.comm import Array
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from hpcdl.nn.geometry import Shape
 
 PIECE: Final = 1 << 16
 """Elements drawn at once; their float64 numbers fit into a cache."""
+
+COUNTED: Final = 4
+"""Random numbers for each count of the generator."""
 
 
 @dataclass(frozen=True)
 class Draws:
     """Random numbers of a variable's elements, by a counter-based generator (Philox; Salmon et al. 2011).
 
-    Each number depends only on ``key`` and on the element's position.
+    Each number depends only on ``key`` and on the element's position in the whole variable, so that a rank draws
+    its part of a split variable alone.
     """
 
     key: tuple[int, int]
     shape: Shape
-    """Shape of the variable, whose first axis is the outputs."""
+    """Shape of the whole variable, whose first axis is the outputs."""
+    cut: tuple[Shape, int, slice]
+    """The part of the whole variable: reshaped to a shape, positions on an axis of it."""
 
     @property
     def fan_in(self) -> int:
@@ -45,29 +49,39 @@ class Draws:
 
     def uniform(self, values: Array, low: float, high: float) -> None:
         """Fill ``values`` with uniform numbers between ``low`` and ``high``."""
-        for piece, numbers in self._pieces(values):
-            piece[:] = low + (high - low) * numbers[: len(piece)]
+        for piece, begin in self._pieces(values):
+            piece[:] = low + (high - low) * self._uniform(begin, len(piece))
 
     def normal(self, values: Array, deviation: float) -> None:
         """Fill ``values`` with normal numbers of mean 0, by the transform of Box and Muller (1958)."""
-        for piece, numbers in self._pieces(values):
+        for piece, begin in self._pieces(values):
+            skipped = begin % 2
+            numbers = self._uniform(begin - skipped, skipped + len(piece) + (begin + len(piece)) % 2)
             radius, angle = deviation * np.sqrt(-2 * np.log1p(-numbers[::2])), 2 * np.pi * numbers[1::2]
             numbers[::2], numbers[1::2] = radius * np.cos(angle), radius * np.sin(angle)
-            piece[:] = numbers[: len(piece)]
+            piece[:] = numbers[skipped : skipped + len(piece)]
 
-    def _pieces(self, values: Array) -> Iterator[tuple[Array, NDArray[np.float64]]]:
-        """Yield consecutive parts of ``values``, each with as many numbers in [0, 1), or one more."""
-        flat = values.reshape(-1)
-        generator = np.random.Generator(np.random.Philox(key=self.key, counter=0))
-        for begin in range(0, flat.size, PIECE):
-            piece = flat[begin : begin + PIECE]
-            yield piece, generator.random(len(piece) + len(piece) % 2)
+    def _uniform(self, begin: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return the numbers in [0, 1) of ``count`` positions from ``begin`` on."""
+        counter, skipped = divmod(begin, COUNTED)
+        generator = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
+        return generator.random(skipped + count)[skipped:]
+
+    def _pieces(self, values: Array) -> Iterator[tuple[Array, int]]:
+        """Yield short consecutive parts of ``values``, each with its first position in the whole variable."""
+        view, axis, own = self.cut
+        inner = math.prod(view[axis + 1 :])
+        low, high, _ = own.indices(view[axis]) if view else (0, 1, 1)
+        length, stride = (high - low) * inner, (view[axis] if view else 1) * inner
+        for row, run in enumerate(values.reshape(-1, length) if length else ()):
+            for begin in range(0, length, PIECE):
+                yield run[begin : begin + PIECE], row * stride + low * inner + begin
 
 
 def draws(seed: int, name: str, shape: Shape) -> Draws:
-    """Return the draws of the variable ``name``."""
+    """Return the draws of the whole variable ``name``."""
     first, second = np.random.SeedSequence((seed, crc32(name.encode()))).generate_state(2, np.uint64)
-    return Draws((int(first), int(second)), shape)
+    return Draws((int(first), int(second)), shape, (shape, 0, slice(None)))
 
 
 Initializer = Callable[[Array, Draws], None]

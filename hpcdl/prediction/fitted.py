@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 CHECKED: Final = 3
 """Smallest number of measured times per cost parameter for a fit in a report."""
 
-SHARING: Final = (
-    "Its messages share a port, each at a part of the rate, but ports of the model carry one message at a time. "
-    "On numbers of ranks that are no power of two the model takes up to twice as long."
-)
-
 MAX_REPORT_MESSAGES: Final = 60_000
 """Most messages that a report simulates for a fit; they take about half a second."""
 
@@ -101,7 +96,8 @@ def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] =
     serial = [program for program in programs if not program.shares_ports]
     left_out = dict.fromkeys(program.scheme for program in programs if program.shares_ports)
     if left_out:
-        notes = [*notes, f"Left out of the fit: {', '.join(left_out)} on more than two ranks. {SHARING}"]
+        line = f"Left out of the fit: {', '.join(left_out)} on more than two ranks, whose messages share ports"
+        notes = [*notes, f"{line}; a prediction of it divides the rate of a port fairly among its messages."]
     mpi = run.environment.get("mpi")
     library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
     date = str(run.environment.get("date") or "")

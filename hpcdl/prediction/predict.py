@@ -32,7 +32,7 @@ from hpcdl.prediction.programs import (
     simulate,
     spec_of,
 )
-from hpcdl.prediction.steps import STEPPING, predicted_steps
+from hpcdl.prediction.steps import STEPPING, predicted_steps, with_shared_ports
 from hpcdl.suite import UsageError
 from hpcdl.trace.recorder import TraceError
 
@@ -161,8 +161,8 @@ def _operations(
             began = perf_counter()
             try:
                 check_hosts(like, cluster, p)
-                program = program_of(like, p)
-                seconds, simulated_ranks = simulate(program, p, cluster) if program is not None else (0.0, p)
+                program, hosts = program_of(like, p), with_shared_ports(like, cluster, p)
+                seconds, simulated_ranks = simulate(program, p, hosts) if program is not None else (0.0, p)
             except ValueError as error:
                 left_out.append(f"{like['aggregation']} on {p} ranks: {error}")
                 continue

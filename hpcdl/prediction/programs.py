@@ -11,9 +11,9 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import operand
-from hpcdl.aggregation.parts.simulation import Operation
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.analysis.network.links import rounds
+from hpcdl.cases.simulation.operations import Operation, operation
 from hpcdl.cases.spec.keys import restored
 from hpcdl.cases.spec.scheme import traits_of
 from hpcdl.cases.spec.suite_tables import module_of
@@ -102,10 +102,10 @@ def program_of(record: Mapping[str, Any], ranks: int) -> Program | None:
     if record["kind"] == "collective":
         spec = spec_of(record)
         length, scheme = record["message_bytes"] // np.dtype(record["dtype"]).itemsize, spec.aggregation
-        operation = Operation(spec.collective, scheme.name, scheme.settings, ranks, length, record["dtype"])
-        registry.check_settings(operation.function.func, scheme.settings)
+        program = operation(spec.collective, scheme.name, scheme.settings, ranks, length, record["dtype"])
+        registry.check_settings(program.function.func, scheme.settings)
         operand(spec.collective, phantom(length, record["dtype"]), ranks)
-        return operation
+        return program
     pattern = record.get("pattern", "pair") if record["kind"] == "pairwise" else None
     if pattern in {"pair", "bisection"} and record["aggregation"] == "fabric":
         (partners,) = rounds(ranks, pattern)

@@ -7,6 +7,7 @@ Encoders, decoders and sums of compressed gradients have the prices that they ar
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +24,7 @@ from hpcdl.cases.simulation.step_simulation import Training, virtual_step
 from hpcdl.cases.spec.keys import about
 from hpcdl.cases.spec.scheme import check_lengths
 from hpcdl.data.parts.dataset import DataError
+from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
 from hpcdl.prediction.fitting import predicted_time
 from hpcdl.prediction.network_file import DOUBTFUL
@@ -48,12 +50,8 @@ STEPPING: Final = ("train", "replay")
 UNEQUAL: Final = ("straggler", "failure", "shares")
 """Keys with which the ranks or the steps of a case differ."""
 
-MAX_COUNTED: Final = 32
-"""Simulated steps of a strategy without a common step, or with jitter, on few ranks."""
-MIN_COUNTED: Final = 8
-"""Simulated steps of such a strategy on many ranks."""
 RANK_STEPS: Final = 256
-"""Simulated steps of all ranks of such a strategy together, between these bounds."""
+"""Simulated steps of all ranks together, without a common step or with jitter; 8 to 32 steps each."""
 
 KEPT: Final = (
     *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
@@ -103,14 +101,25 @@ def predicted_steps(
             try:
                 check_messages(training.aggregate.func, p, training.gradient_bytes, training.aggregate.keywords)
                 check_hosts(first, network, p)
+                shared = with_shared_ports(first, network, p)
                 work = times(first, p, training.layers, training.shape)
                 bucket = _bucket(known.get(p, []), first, p, network, buckets)
-                row = _row(known.get(p, []), first, p, training, work, network, bucket, certainty, jitter)
+                row = _row(known.get(p, []), first, p, training, work, shared, bucket, certainty, jitter)
             except (ValueError, TypeError) as error:
                 left_out.append(f"{name} on {p} ranks: {error}")
             else:
                 rows.append({**row, "times_the_measured_ranks": p / farthest if farthest else None})
     return rows, left_out
+
+
+def with_shared_ports(record: Mapping[str, Any], network: Network, ranks: int) -> Network:
+    """Return the network of a case whose scheme has several messages of a port under way: they share its rate.
+
+    In turns, as other schemes' messages are sent, theirs would take up to twice as long on odd numbers of ranks.
+    """
+    if ranks < 3 or network.topology is not None or not scheme_traits(record).shares_ports:
+        return network
+    return replace(network, topology=FatTree(hosts=[ranks]))
 
 
 def _bucket(
@@ -193,7 +202,7 @@ def _row(
     if jitter is None:  # the ranks of a replay sleep for equal times
         jitter = 0.0 if like["kind"] == "replay" else spec.jitter or work.jitter
     began = perf_counter()
-    counted = 1 if training.lockstep and not jitter else min(MAX_COUNTED, max(MIN_COUNTED, RANK_STEPS // ranks))
+    counted = 1 if training.lockstep and not jitter else min(32, max(8, RANK_STEPS // ranks))
     step = virtual_step(training, ranks, images, network, work, bucket, jitter=jitter, counted=counted)
     weak = like.get("scaling") == "weak"
     batch = images * workers if weak else int(like["global_batch"])

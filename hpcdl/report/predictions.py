@@ -322,7 +322,7 @@ def _cells(row: Record) -> tuple[str, ...]:
         seconds(row["predicted_seconds"]),
         seconds(measured),
         digits(row["predicted_seconds"] / measured) if measured else NONE,
-        str(row["simulated_ranks"]),
+        str(row.get("simulated_ranks") or NONE),
         doubt(row),
     )
 

@@ -25,21 +25,15 @@ MESSAGES: Final = {
     "AttributeProto": "name:string=1 double_val:double=3 int32_val:int32=7 int64_val:int64=9 bool_val:bool=27 "
     "string_val:string=29",
     "GlobalMetadata": "version:string=1 attr:AttributeProto*=2",
-    "Node": "id:uint64=1 name:string=2 type:NodeType=3 ctrl_deps:uint64*=4 data_deps:uint64*=5 "
+    "Node": "id:uint64=1 name:string=2 type:int32=3 ctrl_deps:uint64*=4 data_deps:uint64*=5 "
     "start_time_micros:uint64=6 duration_micros:uint64=7 attr:AttributeProto*=10",
 }
 """Fields of each message that are used; ``*``: repeated."""
 VALUES: Final = "_val"
 """End of the names of the fields of an attribute of which one is set."""
 
-NODE_TYPES: Final = {
-    "INVALID_NODE": 0,
-    "COMP_NODE": 4,
-    "COMM_SEND_NODE": 5,
-    "COMM_RECV_NODE": 6,
-    "COMM_COLL_NODE": 7,
-}
-TYPES: Final = {"send": NODE_TYPES["COMM_SEND_NODE"], "recv": NODE_TYPES["COMM_RECV_NODE"]}
+COMPUTING, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
+"""Types of nodes, of the schema's enumeration."""
 NATIVE: Final = "native "
 """Begin of the label of a collective of the library."""
 COLLECTIVES: Final = {
@@ -61,9 +55,6 @@ def message_types() -> dict[str, Any]:
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(name="hpcdl/chakra.proto", package=PACKAGE, syntax="proto3")
-    node_type = file.enum_type.add(name="NodeType")
-    for name, value in NODE_TYPES.items():
-        node_type.value.add(name=name, number=value)
     kinds = descriptor_pb2.FieldDescriptorProto
     for message, fields in MESSAGES.items():
         described = file.message_type.add(name=message)
@@ -72,8 +63,7 @@ def message_types() -> dict[str, Any]:
             field = described.field.add(name=name, number=int(number))
             field.label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
             kind = kind.rstrip("*")
-            if kind[0].isupper():
-                field.type = kinds.TYPE_ENUM if kind == "NodeType" else kinds.TYPE_MESSAGE
+            if kind in MESSAGES:
                 field.type_name = f".{PACKAGE}.{kind}"
             else:
                 field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
@@ -83,9 +73,8 @@ def message_types() -> dict[str, Any]:
                 field.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in MESSAGES
-    }
+    found = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
+    return {name: message_factory.GetMessageClass(described) for name, described in found.items()}
 
 
 def write_chakra(folder: Path, selection: Selection) -> int:
@@ -102,8 +91,8 @@ def write_chakra(folder: Path, selection: Selection) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for place, rank in enumerate(ranks):
         metadata = types["GlobalMetadata"](version="0.0.4")
-        _add(metadata, "case", "string_val", selection.name)
-        _add(metadata, "rank", "int64_val", rank)
+        metadata.attr.add(name="case", string_val=selection.name)
+        metadata.attr.add(name="rank", int64_val=rank)
         with (folder / f"hpcdl.{place}.et").open("wb") as file:
             proto.serialize_length_prefixed(metadata, file)
             for operation in schedule(events[events["rank"] == rank], tags):
@@ -117,30 +106,20 @@ def _node(make: Any, operation: Operation, rank: int, ranks: list[int]) -> Any:
     Ranks are numbered as their files are.
     """
     label, begin, end = operation.label, operation.begin // 1000, (operation.begin + operation.length) // 1000
-    collective = label.removeprefix(NATIVE) if label.startswith(NATIVE) else None
-    kind = NODE_TYPES["COMM_COLL_NODE"] if collective else TYPES.get(label, NODE_TYPES["COMP_NODE"])
-    node = make(
-        id=operation.number,
-        name=label or "untraced",
-        type=kind,
-        data_deps=operation.requires,
-        start_time_micros=begin,
-        duration_micros=end - begin,
-    )
-    _add(node, "is_cpu_op", "bool_val", kind == NODE_TYPES["COMP_NODE"])
-    if collective:
-        if collective not in COLLECTIVES:
-            raise ValueError(f"Chakra has no collective like {label!r}")
-        _add(node, "comm_type", "int64_val", COLLECTIVES[collective])
-        _add(node, "comm_size", "int64_val", operation.bytes)
-    elif label in TYPES:
+    collective = COLLECTIVES.get(label.removeprefix(NATIVE)) if label.startswith(NATIVE) else -1
+    if collective is None:
+        raise ValueError(f"Chakra has no collective like {label!r}")
+    kind = COLLECTIVE if collective >= 0 else {"send": SEND, "recv": RECEIVE}.get(label, COMPUTING)
+    node = make(id=operation.number, name=label or "untraced", type=kind, data_deps=operation.requires)
+    node.start_time_micros, node.duration_micros = begin, end - begin
+    node.attr.add(name="is_cpu_op", bool_val=kind == COMPUTING)
+    if kind != COMPUTING:
+        node.attr.add(name="comm_size", int64_val=operation.bytes)
+    if kind == COLLECTIVE:
+        node.attr.add(name="comm_type", int64_val=collective)
+    elif kind != COMPUTING:
         peer = ranks.index(operation.peer)
-        source, dest = (rank, peer) if label == "send" else (peer, rank)
-        _add(node, "comm_size", "int64_val", operation.bytes)
+        source, dest = (rank, peer) if kind == SEND else (peer, rank)
         for name, value in (("comm_src", source), ("comm_dst", dest), ("comm_tag", operation.tag)):
-            _add(node, name, "int32_val", value)
+            node.attr.add(name=name, int32_val=value)
     return node
-
-
-def _add(message: Any, name: str, kind: str, value: object) -> None:
-    message.attr.add(name=name, **{kind: value})

@@ -161,7 +161,7 @@ def accepted(path, expires):
     [
         ('[[accept]]\ncase = "a"\nreason = "b"\nexpire = 2027-01-01', "[[accept]] 1: expire: unknown key; did you mean 'expires'?"),
         ('[[acept]]\ncase = "a"', "acept: unknown key; did you mean 'accept'?"),
-        ('[[accept]]\ncase = "a"\nexpires = 2027-01-01', "[[accept]] 1: reason: is missing"),
+        ('[[accept]]\ncase = "a"\nexpires = 2027-01-01', "[[accept]] 1: reason: must be a text, not None"),
         ('[[accept]]\ncase = "a"\nreason = ""\nexpires = 2027-01-01', "[[accept]] 1: reason: must be a text, not ''"),
         ('[[accept]]\ncase = 3\nreason = "b"\nexpires = 2027-01-01', "[[accept]] 1: case: must be a text, not 3"),
         ('[[accept]]\ncase = "a"\nreason = "b"\nexpires = "2027-01-01"', "[[accept]] 1: expires: must be a date without quotes"),

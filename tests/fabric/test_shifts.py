@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.aggregation.parts.simulation import Operation
+from hpcdl.cases.simulation import operations
 from hpcdl.fabric.network import EVERY_RANK, NETWORKS
 from hpcdl.fabric.topologies.torus import Torus
 from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts
@@ -16,7 +16,7 @@ SCHEMES = {"ring": {}, "torus": {}, "hierarchical": {"ranks_per_node": 8}}
 
 def operation(scheme, ranks, length):
     """Return an allreduce of the scheme."""
-    return Operation("allreduce", scheme, SCHEMES.get(scheme, {}), ranks, length, "float32")
+    return operations.operation("allreduce", scheme, SCHEMES.get(scheme, {}), ranks, length, "float32")
 
 
 def agree(program, network):

@@ -53,7 +53,7 @@ class Trained:
         self.folder = folder
         self.parts = []
 
-    def case(self, ranks=1, slower=1.0, step_ms=10.0, **fields):
+    def case(self, ranks=1, slower=1.0, step_ms=10.0, computed=(0, 0, 0, 0), **fields):
         scale = slower / ranks if fields.get("scaling") != "weak" else slower
         recorder = Recorder()
         labels = [("input", INPUT), ("loss", 0)] + [(f"forward {name}", FORWARD) for name in LAYERS]
@@ -65,7 +65,16 @@ class Trained:
                 clock += round(scale * length)
             recorder.events.append((0, "update", clock, clock + UPDATE, -1, 0))
             images = 64 if fields.get("scaling") == "weak" else 64 // ranks
-            recorder.steps.append(Step(step, 0, step * 10**9, step * 10**9 + round(step_ms * 1e6), images=images))
+            recorder.steps.append(
+                Step(
+                    step,
+                    0,
+                    step * 10**9,
+                    step * 10**9 + round(step_ms * 1e6),
+                    images=images,
+                    compute_ns=computed[step],
+                )
+            )
         said = {**COMMON, "case": f"train-{len(self.parts)}", "ranks": ranks, **fields}
         part = self.folder / f"part{len(self.parts)}.h5"
         write_part(part, CaseRecord(with_settings(said), [recorder.pack()] * ranks))
@@ -211,6 +220,18 @@ def test_computing_is_that_on_the_next_smaller_number_of_ranks(trained):
     for ranks, slower in ((1, 1.0), (2, 1.0), (4, 1.5), (8, 3.0)):
         found = rows[AT_ONCE, "none", ranks]["compute_seconds"]
         assert found == pytest.approx(computing(64 // ranks, slower), rel=1e-4)
+
+
+def test_jitter_and_level_of_computing_are_those_of_the_steps_in_the_trace(trained):
+    """Logarithms 0.1 above and below twice the sum of the layers' medians."""
+    middle = 2e9 * computing(64)
+    trained.case(
+        training=AT_ONCE, aggregation="none", computed=[middle * np.exp(s) for s in (0.1, -0.1, -0.1, 0.1)]
+    )
+    rows, _ = steps(trained.merged(), 1)
+    row = rows[AT_ONCE, "none", 1]
+    assert row["jitter"] == pytest.approx(np.sqrt(np.expm1(0.1**2 * 4 / 3)), rel=1e-6)
+    assert row["compute_seconds"] == pytest.approx(2 * computing(64), rel=1e-6)
 
 
 def test_steps_that_sizes_do_not_determine_are_omitted(trained):

@@ -9,6 +9,7 @@ import pytest
 from hpcdl import registry, suite
 from hpcdl.analysis.run.launches import throughput_of
 from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.prediction.predict import predict
 from hpcdl.trace.recorder import STEP, UPDATE, Recorder
@@ -76,3 +77,17 @@ def test_the_slowest_of_the_ranks_has_the_largest_factor(ranks, written):
     expected = math.exp(deviation * NormalDist().inv_cdf(0.5 ** (1 / ranks)))
     assert shaken / steady == pytest.approx(expected, rel=4 * 0.2 * 1.25 / math.sqrt(32))
     assert repeated == shaken
+
+
+@pytest.mark.parametrize("ranks", [3, 5])
+def test_messages_that_are_under_way_at_once_share_their_ports(ranks, tmp_path):
+    """Two phases, in each of which a port carries p - 1 chunks at once, with no gap on odd numbers of ranks."""
+    file, elements = tmp_path / "suite.toml", 1000 * ranks
+    file.write_text(
+        f'[suite]\nname = "s"\n[[case]]\nkind = "collective"\naggregation = "direct"\nranks = {ranks}\n'
+        f"message_bytes = {4 * elements}\n"
+    )
+    (row,) = predict(file, NETWORK).rows
+    network, sent = NETWORKS[NETWORK], (ranks - 1) * 4000
+    stated = 2 * (network.link.alpha + sent * network.link.beta) + sent * network.gamma
+    assert row["predicted_seconds"] == pytest.approx(stated, rel=1e-6)

@@ -15,7 +15,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from hpcdl import registry
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.trace.chakra import NODE_TYPES, message_types, write_chakra
+from hpcdl.trace.chakra import message_types, write_chakra
 from hpcdl.trace.export import Selection, write_goal, write_perfetto
 from hpcdl.trace.run import matched
 
@@ -205,10 +205,10 @@ def test_a_chakra_trace_has_every_message_on_both_sides_and_only_earlier_depende
         for node, has in nodes_of(tmp_path / "et" / f"hpcdl.{rank}.et"):
             assert set(node.data_deps) <= known
             known.add(node.id)
-            computed += node.type == NODE_TYPES["COMP_NODE"] and node.name != "untraced"
+            computed += node.type == 4 and node.name != "untraced"
             if node.name in sides:
                 assert has["comm_src" if node.name == "send" else "comm_dst"] == rank
-                assert node.type == NODE_TYPES[f"COMM_{node.name.upper()}_NODE"]
+                assert node.type == {"send": 5, "recv": 6}[node.name]
                 message = (has["comm_src"], has["comm_dst"], has["comm_tag"])
                 sides[node.name][message] = has["comm_size"]
     assert sides["send"] == sides["recv"]
@@ -222,7 +222,7 @@ def test_a_chakra_trace_has_the_collectives_of_the_library(tmp_path):
     write_chakra(tmp_path, selection([[(0, "native broadcast", 2000, 5000, -1, 8)]]))
     gap, (node, has) = nodes_of(tmp_path / "hpcdl.0.et")
     assert gap[0].duration_micros == node.start_time_micros == 2
-    assert (node.type, node.duration_micros, [*node.data_deps]) == (NODE_TYPES["COMM_COLL_NODE"], 3, [1])
+    assert (node.type, node.duration_micros, [*node.data_deps]) == (7, 3, [1])  # COMM_COLL_NODE
     assert (has["comm_type"], has["comm_size"]) == (5, 8)  # BROADCAST
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.simulation import Operation
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.simulation.operations import operation
 from hpcdl.training.parts.bucketing import bucket_bytes
 
 if TYPE_CHECKING:
@@ -224,8 +224,8 @@ def choose_by_simulation(ranks: int, network: Network, sizes: Sequence[int], dty
     for size in sizes:
         for name in candidates(simulated=True):
             length = size // np.dtype(dtype).itemsize
-            operation = Operation("allreduce", name, {}, ranks, length, np.dtype(dtype).str)
             with suppress(ValueError):
-                seconds = operation.simulate(network).seconds
+                allreduce = operation("allreduce", name, {}, ranks, length, np.dtype(dtype).str)
+                seconds = allreduce.simulate(network).seconds
                 times.setdefault(name, {})[size] = seconds
     return Choices(times)

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.nn.replica import Replica
     from hpcdl.optim.parts.per_tensor import Multipliers
-    from hpcdl.training.parts.compressed.plan import Plan
     from hpcdl.training.parts.journal import Journal
-    from hpcdl.training.parts.mesh import Place
     from hpcdl.training.parts.model_group import ModelGroup
 
 STRIDE: Final = 65_521
@@ -40,13 +38,13 @@ def sized_session(
     images: int,
     copies: int,
     steps: int,
-    bucket_bytes: int | None = None,
-    independent: bool = False,
-    compression: Plan | None = None,
-    place: Place | None = None,
     group: ModelGroup | None = None,
+    **others: Any,
 ) -> Session:
-    """Return the session of a ``replica`` of sizes; ``images`` of each of ``copies`` copies of the network."""
+    """Return the session of a ``replica`` of sizes; ``images`` of each of ``copies`` copies of the network.
+
+    ``others``: fields of :class:`hpcdl.training.parts.session.Session`.
+    """
     inputs = SizedInputs(replica, images, group)
     return Session(
         replica,
@@ -59,11 +57,8 @@ def sized_session(
         global_batch=images * copies,
         steps=steps,
         seed=0,
-        bucket_bytes=bucket_bytes,
-        independent=independent,
-        compression=compression,
-        place=place,
         group=group,
+        **others,
     )
 
 

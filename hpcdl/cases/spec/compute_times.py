@@ -254,20 +254,27 @@ def _medians(run: Run, index: int) -> ComputeTimes | None:
     medians = (ours["end"] - ours["begin"]).groupby(ours["label"].astype(str)).median() * 1e-9
     update = {str(label): float(time) for label, time in medians.items() if str(label).startswith("update")}
     rest = {str(label): float(time) / images for label, time in medians.items() if str(label) not in update}
-    return ComputeTimes(rest, update, str(run.described[index].get("case")), _jitter(run, index))
+    whole, jitter = _computing(run, index)
+    times = ComputeTimes(rest, update, str(run.described[index].get("case")), jitter)
+    parts = sum(rest.values()) + sum(update.values()) / images
+    # where a few of many layers are slow in each step, the median of their sum exceeds the sum of their medians
+    return times.scaled(whole / parts) if whole and parts else times
 
 
-def _jitter(run: Run, index: int) -> float:
-    """Return the coefficient of variation of a lognormal fitted to a rank's computing per step, median over ranks.
+def _computing(run: Run, index: int) -> tuple[float, float]:
+    """Return the median of a rank's computing per step (s per image), and its coefficient of variation.
 
-    A step's factor is common to all layers: what varies from layer to layer averages out in the sum.
+    The latter is that of a fitted lognormal, median over ranks; both are 0 where computing was not measured.
     """
     steps = run.steps[run.steps["case_index"] == index]
     warm = steps["step"] >= int(run.described[index].get("warmup_steps") or 0)
     rows = steps[warm & (steps["images"] > 0) & (steps["compute_ns"] > 0)]
     logarithms = (rows["compute_ns"] / rows["images"]).transform(np.log)
+    if logarithms.empty:
+        return 0.0, 0.0
     deviation = float(logarithms.groupby(rows["rank"]).std().median())
-    return 0.0 if math.isnan(deviation) else math.sqrt(math.expm1(deviation**2))
+    jitter = 0.0 if math.isnan(deviation) else math.sqrt(math.expm1(deviation**2))
+    return 1e-9 * math.exp(float(logarithms.median())), jitter
 
 
 def times_of_ranks(

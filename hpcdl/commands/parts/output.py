@@ -30,21 +30,29 @@ def read_accepted(path: Path) -> list[Accepted]:
     from hpcdl.suite import UsageError
     from hpcdl.trace.files import parse_toml, read_text
 
+    place = f"--accept {path}"
     try:
         toml = parse_toml(read_text(path))
-        check_keys(toml, ("accept",), "the file")
-        accepted = []
-        for number, table in enumerate(toml.get("accept", []), 1):
-            where = f"[[accept]] {number}"
+    except OSError as error:
+        raise UsageError(f"{place}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UsageError(f"{place}: {' '.join(str(error).split())}") from None
+    accepted = []
+    try:
+        check_keys(toml, ("accept",), place)
+        tables = toml.get("accept", [])
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+            raise UsageError(f"{place}: accept: must be tables, [[accept]]")
+        for number, table in enumerate(tables, 1):
+            where = f"{place}: [[accept]] {number}"
             check_keys(table, KEYS, where)
             for key, (kind, description) in KEYS.items():
-                if type(table.get(key)) is not kind:  # a time of day is a date too
-                    raise ValueError(f"{where}: {key}: must be {description}, not {shortened(table.get(key))}")  # noqa: TRY301
+                value = table.get(key)
+                if type(value) is not kind or not str(value).strip():  # a time of day is a date too
+                    raise UsageError(f"{where}: {key}: must be {description}, not {shortened(value)}")
             accepted.append(Accepted(**table))
-    except OSError as error:
-        raise UsageError(f"--accept {path}: {error.strerror or error}") from None
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UsageError(f"--accept {path}: {' '.join(str(error).split())}") from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     return accepted
 
 

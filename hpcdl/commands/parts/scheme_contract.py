@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.parts.simulation import Operation
+from hpcdl.cases.simulation.operations import Operation
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -62,7 +62,7 @@ def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
     if not (traits.native or traits.adaptive):
         checks += [("messages and bytes as stated", _volume), ("simulated time as stated", _time)]
     if traits.sides is not None:
-        checks.append(("symmetry as declared", _symmetry))
+        checks.append(("symmetry as declared", partial(_symmetry, traits=traits)))
     for what, check in checks:
         try:
             yield Check(holds=True, what=what, detail=check(scheme))
@@ -187,11 +187,11 @@ def _time(scheme: Scheme) -> str:
     return f"{compared} numbers of ranks on {NETWORK.name}"
 
 
-def _symmetry(scheme: Scheme) -> str:
-    name = f"{scheme.__module__}:{scheme.__name__}"
+def _symmetry(scheme: Scheme, traits: Aggregation) -> str:
     for ranks in RANKS:
         for length, per_host in ((PER_RANK * ranks, 1), (PER_RANK * ranks, 2), (1009, 1), (3, 1)):
-            operation, network = Operation("allreduce", name, {}, ranks, length, "float32"), NETWORK.on(per_host)
+            network = NETWORK.on(per_host)
+            operation = Operation("allreduce", partial(scheme), traits.sides, ranks, length, "float32")
             simulation, world = operation.simulate(network), simulated(ranks, network)
             world.run(operation)
             if abs(simulation.seconds - world.now) > 1e-9 * world.now:

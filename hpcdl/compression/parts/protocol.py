@@ -39,19 +39,11 @@ class Tensor(Protocol):
     """Properties of :class:`hpcdl.nn.replica.Tensor` that a compressor depends on."""
 
     @property
-    def name(self) -> str:
-        """Full name, such as ``conv1.weight``."""
-        ...
-
+    def name(self) -> str: ...
     @property
-    def span(self) -> slice:
-        """Slice of the flat vectors."""
-        ...
-
+    def span(self) -> slice: ...
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape; the first axis of a matrix is its outputs."""
-        ...
+    def shape(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,27 +265,15 @@ KERNELS = "hpcdl.compression.kernels"
 
 
 class Device(Protocol):
-    """Properties of :class:`hpcdl.nn.kernels.cupy.device.Device` that compressors depend on."""
+    """Methods of :class:`hpcdl.nn.kernels.cupy.device.Device` that compressors depend on."""
 
-    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """Return an uninitialised array."""
-        ...
-
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """Return an array of zeros."""
-        ...
-
-    def asarray(self, array: Array) -> Array:
-        """Return a copy of a host array on the device."""
-        ...
-
-    def to_host(self, array: Array) -> Array:
-        """Return a copy on the host, after all launched work is done."""
-        ...
-
-    def launch(self, source: str, kernel: str, dtype: str, grid: int, *arguments: Array | float | None) -> None:
-        """Launch ``kernel`` of the file ``source``, without its suffix, on ``grid`` threads."""
-        ...
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array: ...
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Array: ...
+    def asarray(self, array: Array) -> Array: ...
+    def to_host(self, array: Array) -> Array: ...
+    def launch(
+        self, source: str, kernel: str, dtype: str, grid: int, *arguments: Array | float | None
+    ) -> None: ...
 
 
 def kernels(device: Device | None, name: str) -> Any:

@@ -16,7 +16,7 @@ from hpcdl.fabric.device.transport import choose
 from hpcdl.fabric.mpi.backoff import sleep_until
 from hpcdl.fabric.mpi.clock import compared
 from hpcdl.fabric.mpi.compute_thread import WORTHWHILE_NS, Job
-from hpcdl.fabric.mpi.messages import Channels, MpiWire
+from hpcdl.fabric.mpi.messages import PROBES_ANY_SOURCE, Channels, MpiWire
 from hpcdl.fabric.mpi.natives import Natives
 from hpcdl.fabric.task import DEPTHS, Task, operation
 from hpcdl.fabric.vectors import operand_and_result
@@ -108,7 +108,7 @@ class MpiComm:
                 self._record("recv", begin, answer.source, answer.count * buffer.itemsize)
             return answer
         came_from = MPI.ANY_SOURCE if source == ANY else source
-        if scheduler.may_block:
+        if scheduler.may_block and not (source == ANY and PROBES_ANY_SOURCE):
             status = self._status
             self._main.Recv(buffer, came_from, MPI.ANY_TAG if tag == ANY else tag, status)
         else:

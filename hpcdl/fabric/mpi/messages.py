@@ -22,6 +22,9 @@ _TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # the least th
 _SPACES: Final = 1 << ((_TAG_LIMIT + 1) // TAGS).bit_length() - 1
 """A power of two, so that tag spaces with different lower digits have different MPI tags."""
 
+PROBES_ANY_SOURCE: Final = MPI.get_vendor()[0] == "MPICH"
+"""True if receives from any rank probe first: posted ones of MPICH 5.0 between hosts stay open for ever."""
+
 
 class Channels:
     """The communicators of one group: one for its main programs' messages, one for those of started programs.
@@ -51,14 +54,25 @@ class Channels:
     def receive(self, buffer: Array, source: int, tag: int, status: MPI.Status) -> Wait:
         """Post a receive; ``status`` is set when it has completed."""
         space = self._scheduler.running.space
-        if space == 0:
-            request = self.main.Irecv(buffer, source, MPI.ANY_TAG if tag == ANY else tag)
-        elif tag == ANY or self._any_tag.drawn:
+        if space and (tag == ANY or self._any_tag.drawn):
             return self._any_tag.receive(buffer, source, space % _SPACES, tag, status)
-        else:
-            channel, mpi_tag = self.channel(tag)
-            request = channel.Irecv(buffer, source, mpi_tag)
-        return partial(received, request, status)
+        channel, mpi_tag = self.channel(MPI.ANY_TAG if tag == ANY else tag)
+        if source == MPI.ANY_SOURCE and PROBES_ANY_SOURCE:
+            return _probed(channel, buffer, mpi_tag, status)
+        return partial(received, channel.Irecv(buffer, source, mpi_tag), status)
+
+
+def _probed(channel: MPI.Intracomm, buffer: Array, tag: int, status: MPI.Status) -> Wait:
+    """Return the wait of a receive from any rank that is posted once its message is there."""
+    request: MPI.Request | None = None
+
+    def done() -> bool:
+        nonlocal request
+        if request is None and (message := channel.Improbe(MPI.ANY_SOURCE, tag)) is not None:
+            request = message.Irecv(buffer)
+        return request is not None and request.Test(status)
+
+    return done
 
 
 class AnyTag:

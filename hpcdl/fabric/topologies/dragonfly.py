@@ -35,14 +35,12 @@ class Dragonfly:
 
     @cached_property
     def links(self) -> Mapping[str, float]:
-        """See :class:`hpcdl.fabric.network.Topology`."""
         routers = [range(group * self._routers, (group + 1) * self._routers) for group in range(self._groups)]
         within = {_local(a, b): self._local for group in routers for a in group for b in group if a != b}
         groups = range(self._groups)
         return within | {_between(a, b): self._between for a in groups for b in groups if a != b}
 
     def route(self, source: int, dest: int) -> list[str]:
-        """See :class:`hpcdl.fabric.network.Topology`."""
         router, last = source // self._hosts, dest // self._hosts
         group, goal = router // self._routers, last // self._routers
         if group == goal:

@@ -35,7 +35,6 @@ class FatTree:
 
     @cached_property
     def links(self) -> Mapping[str, float]:
-        """See :class:`hpcdl.fabric.network.Topology`."""
         widths, links = 1.0, dict[str, float]()
         for level, (beneath, ratio) in enumerate(zip(self._beneath, self._ratios, strict=False)):
             widths /= ratio
@@ -44,7 +43,6 @@ class FatTree:
         return links
 
     def route(self, source: int, dest: int) -> list[str]:
-        """See :class:`hpcdl.fabric.network.Topology`."""
         up, down = list[str](), list[str]()
         for level, beneath in enumerate(self._beneath):
             one, other = source // beneath, dest // beneath

@@ -37,7 +37,6 @@ class Torus:
 
     @cached_property
     def links(self) -> Mapping[str, float]:
-        """See :class:`hpcdl.fabric.network.Topology`."""
         return {
             _link(router, axis, step): self._widths[axis]
             for router in np.ndindex(*self._sides)
@@ -46,7 +45,6 @@ class Torus:
         }
 
     def route(self, source: int, dest: int) -> list[str]:
-        """See :class:`hpcdl.fabric.network.Topology`."""
         at, goal = (list(np.unravel_index(place // self.block, self._sides)) for place in (source, dest))
         links = []
         for axis, side in enumerate(self._sides):

@@ -47,7 +47,6 @@ class VirtualComm:
 
     @operation
     def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[None, Any, None]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         check_address(dest, tag, self.size)
         world = self._world
         task = world.running
@@ -65,7 +64,6 @@ class VirtualComm:
 
     @operation
     def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[None, Any, Status]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         check_address(source, tag, self.size, ANY)
         world = self._world
         task = world.running
@@ -86,7 +84,6 @@ class VirtualComm:
     def exchange(
         self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
     ) -> Generator[None, Any, Status]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         size = self.size
         if not (0 <= dest < size and 0 <= source < size and 0 <= tag < TAGS):
             check_exchange(dest, source, tag, size)
@@ -108,13 +105,11 @@ class VirtualComm:
         return status
 
     async def apply(self, label: str, work: Callable[[], T], touched_bytes: int) -> T:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         result = work()
         self._apply(label, touched_bytes)
         return result
 
     async def add(self, into: Array, addend: Array) -> None:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         into += addend
         self._apply("add", into.nbytes)
 
@@ -129,7 +124,6 @@ class VirtualComm:
 
     @operation
     def compute(self, label: str, work: Callable[[], T]) -> Generator[None, Any, T]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         world = self._world
         task = world.running
         begin = task.time
@@ -141,14 +135,12 @@ class VirtualComm:
         return result
 
     def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         world = self._world
         starter = world.running
         task = starter.starts(work, self, self._group.depth, shared_tags=shared_tags)
         return world.launch(task, self._me, starter.time)  # after its starter's arithmetic
 
     async def split(self, color: int, key: int = 0) -> VirtualComm:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         group = self._group
 
         def finish(given: dict[int, tuple[int, int]]) -> dict[int, Any]:
@@ -170,7 +162,6 @@ class VirtualComm:
         return self._subcommunicators[division]
 
     async def survivors(self) -> VirtualComm:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         group = self._group
 
         def finish(given: dict[int, None]) -> dict[int, Any]:
@@ -183,7 +174,6 @@ class VirtualComm:
         return await self._gather("survivors", None, 0, finish) or self
 
     async def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> None:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         if collective not in COLLECTIVES:
             raise ValueError(f"no native collective {collective!r}")
 
@@ -195,25 +185,20 @@ class VirtualComm:
         await self._gather(f"native {collective}", buffer, buffer.nbytes, finish)
 
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._world.scratch.borrow(size, like)
 
     @property
     def memory(self) -> Memory:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._world.memory
 
     def borrow_shared(self, like: Array) -> AbstractContextManager[Array]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._world.scratch.borrow(like.size, like)
 
     async def allgather_words(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return await disseminate(self, words)
 
     @operation
     def get(self, into: Array, theirs: Array, peer: int) -> Generator[None, Any, None]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         world = self._world
         task = world.running
         if task.time > world.now:

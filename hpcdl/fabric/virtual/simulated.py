@@ -118,12 +118,7 @@ class _VirtualTime:
         self._prices = dict(prices)
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
         self._hosts = hosts
-        if shifts is None:
-            links = [network.link] * hosts + [network.inside] * ranks
-            self._sending = [_Port(link.alpha) for link in links]
-            self._receiving = [_Port(link.alpha) for link in links]
-        else:
-            self._sending, self._receiving = (_ports(ranks, hosts, network, shifts) for _ in range(2))
+        self._sending, self._receiving = (_ports(ranks, hosts, network, shifts) for _ in range(2))
         # arithmetic of an exchange does not wait for the end of a layer: the message thread does it
         self._working = [0.0] * ranks
         self._applying = [0.0] * ranks
@@ -170,10 +165,13 @@ class _VirtualTime:
         return end
 
 
-def _ports(ranks: int, hosts: int, network: Network, shifts: Shifts) -> list[_Port]:
-    """Return the ports of all hosts, and of all ranks inside, which are those of the representatives."""
-    inside = [_Port(network.inside.alpha) for _ in range(shifts.representatives)]
-    return [_Port(network.link.alpha)] * hosts + [inside[shifts.shifted(rank, rank)[1]] for rank in range(ranks)]
+def _ports(ranks: int, hosts: int, network: Network, shifts: Shifts | None) -> list[_Port]:
+    """Return the ports of all hosts, and of all ranks inside; those of representatives stand for the others."""
+    outside, inside = ([_Port(link.alpha) for _ in range(count)]
+                       for link, count in ((network.link, hosts), (network.inside, ranks)))  # fmt: skip
+    if shifts is None:
+        return outside + inside
+    return outside[:1] * hosts + [inside[shifts.shifted(rank, rank)[1]] for rank in range(ranks)]
 
 
 def _no_time(_rank: int, label: str) -> float:

@@ -227,10 +227,7 @@ class World:
         size = sent.nbytes
         self.messages[sending.rank] += 1
         self.bytes[sending.rank] += size
-        if self._flows is None:
-            self._arrive(self.clock.message(self.now, source, receiving.rank, size), receiving, sending)
-        else:
-            self.transfer(source, size, receiving, sending)
+        self.transfer(source, size, receiving, sending)
 
     def transfer(self, source: int, size: int, receiving: Task[Any], sending: Task[Any]) -> None:
         """Move ``size`` bytes from the rank ``source`` to that of ``receiving``; both tasks wait for it."""

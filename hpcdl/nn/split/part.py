@@ -84,11 +84,9 @@ class Cut:
     own: slice
 
     def initial(self, values: Array, draws: Draws) -> None:
-        """Fill ``values`` with the rank's part of the initial values, all of which are drawn."""
-        whole = np.empty(self.whole.shape, values.dtype)
-        self.whole.initial(whole, replace(draws, shape=whole.shape))
-        index = (*[slice(None)] * self.axis, self.own)
-        values[...] = whole.reshape(self.view)[index].reshape(values.shape)
+        """Fill ``values`` with the rank's part of the initial values."""
+        cut = (self.view, self.axis, self.own)
+        self.whole.initial(values, replace(draws, shape=self.whole.shape, cut=cut))
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,7 @@ class Part:
     """One rank's part of a layer. It takes and gives activations in a layout.
 
     A replicated layout means copies of the whole where a layer takes it, and summands of the whole where it gives
-    it. Initial values do not depend on the ranks.
+    it. Initial values do not depend on the ranks; each rank draws its own.
     """
 
     layer: Layer

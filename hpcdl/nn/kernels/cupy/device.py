@@ -127,7 +127,7 @@ class Device(Protocol):
     ) -> EnginePlan | None:
         """Return cuDNN's plan, built once; None if there is no engine, which only happens for "fused".
 
-        See :mod:`hpcdl.nn.kernels.cupy.cudnn_plans`, also for the tensor numbers.
+        See :mod:`hpcdl.nn.kernels.cupy.cudnn_plans`, also for the tensors (:class:`Uid`).
         """
         ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcdl import registry
@@ -17,7 +17,7 @@ from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.fabric.virtual.world import Deadlock
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.fabric.network import Network
@@ -38,20 +38,17 @@ class Simulation(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation:
-    """A collective of a scheme on size-only vectors. Raises ValueError if the scheme does not have it."""
+    """A collective of a scheme on size-only vectors."""
 
     collective: str
-    scheme: str
-    settings: Mapping[str, Any]
+    function: partial[Coroutine[Any, Any, None]]
+    """The collective with its settings bound."""
+    sides: Callable[..., tuple[int, ...]] | None
+    """See :attr:`Aggregation.sides`."""
     ranks: int
     length: int
     """Elements of the vector."""
     dtype: str
-
-    @cached_property
-    def function(self) -> partial[Coroutine[Any, Any, None]]:
-        """The collective with its settings bound."""
-        return partial(offered(self.collective, self.scheme), **self.settings)
 
     def __call__(self, comm: Comm) -> Coroutine[Any, Any, None]:
         """Return the program of a rank."""
@@ -64,15 +61,14 @@ class Operation:
     def check(self, network: Network) -> None:
         """Raise ValueError if the simulation on ``network`` has too many messages."""
         if self.symmetry(network) is None:
-            cost.check_messages(self.function.func, self.ranks, self._vector.nbytes, self.settings)
+            cost.check_messages(self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
 
     def symmetry(self, network: Network) -> Shifts | None:
         """Return the shifts that change no time on ``network``; None if there are none."""
-        sides = registry.traits("aggregation", self.scheme, Aggregation).sides
-        if sides is None:
+        if self.sides is None:
             return None
-        full = registry.in_full(registry.find("aggregation", self.scheme), self.settings)
-        found = shifts(sides(self.ranks, **full), network)
+        settings = registry.in_full(self.function.func, self.function.keywords)
+        found = shifts(self.sides(self.ranks, **settings), network)
         # unequal parts on several links: the longest part need not be what all others wait for
         return None if found is None or (found.representatives > 1 and self.length % self.ranks) else found
 
@@ -97,6 +93,15 @@ class Operation:
 
     def _bytes(self, world: World) -> int:
         """Return the bytes that a rank sends, by the scheme's formula if parts have different lengths."""
-        arguments = (self.function.func, self.ranks, self._vector.nbytes, self.settings)
+        arguments = (self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
         stated = cost.volume("Bytes", *arguments) if self.length % self.ranks else None
         return max(world.bytes) if stated is None else round(stated / self.ranks)
+
+
+def operation(
+    collective: str, scheme: str, settings: Mapping[str, Any], ranks: int, length: int, dtype: str
+) -> Operation:
+    """Return a scheme's collective on ``length`` elements. Raises ValueError if the scheme does not have it."""
+    function = partial(offered(collective, scheme), **settings)
+    sides = registry.traits("aggregation", scheme, Aggregation).sides
+    return Operation(collective, function, sides, ranks, length, dtype)
