@@ -31,7 +31,7 @@ class QuadraticLoss:
 
     def __init__(self, size, dtype):
         self.backend = backend("numpy")
-        self.dtype = dtype
+        self.dtype, self.shape = dtype, (size, 1, 1)
         self.loss_scale = 1.0
         self.parameters = np.linspace(-1, 1, size).astype(dtype)
         self.gradients = np.zeros(size, dtype)

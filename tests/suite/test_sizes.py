@@ -48,6 +48,11 @@ SIMULATED = {"network": "gemini", "flops": 1e9, "batch_per_rank": 1, "global_bat
         ("train", {**SIMULATED, "jitter": 1e18}, "jitter: must be at most 10"),
         (
             "collective",
+            {"network": "gemini", "ranks": 100_000, "aggregation": "direct"},
+            "ranks: 100000 ranks may send 2e+10 messages; at most 1e+09 are simulated",
+        ),
+        (
+            "collective",
             {"network": "gemini", "ranks": 100_000, "aggregation": "auto"},
             "ranks: 100000 ranks may send 2e+10 messages; at most 1e+09 are simulated",
         ),

@@ -79,6 +79,7 @@ def test_all_ranks_together_evaluate_the_whole_test_set(ranks):
 
 @pytest.mark.parametrize(("global_batch", "ranks"), [(60, 2), (61, 2), (7, 3), (2, 5)])
 def test_evaluation_needs_no_more_memory_than_training(global_batch, ranks, monkeypatch):
+    monkeypatch.setattr("hpcdl.training.parts.evaluation.TEST_BYTES", 1)
     mine = session("none", "float32", global_batch=global_batch)
     sizes = []
     predict = mine.replica.predict
