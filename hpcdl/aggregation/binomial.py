@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpcdl.aggregation.parts.trees import Place, send_down, sum_up
+
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
 
@@ -36,16 +38,7 @@ async def reduce(comm: Comm, buffer: Array) -> None:
     Bytes, all ranks: n*(p - 1)
     Time, p a power of two: log2(p)*(alpha + n*beta + n*gamma)
     """
-    size, rank = comm.size, comm.rank
-    distance = 1
-    with comm.scratch(len(buffer), buffer) as inbox:
-        while distance < size and not rank & distance:
-            if rank + distance < size:
-                await comm.recv(inbox, rank + distance, tag=0)
-                await comm.add(buffer, inbox)
-            distance *= 2
-    if rank:
-        await comm.send(buffer, rank - distance)
+    await sum_up(comm, [buffer], _place(comm))
 
 
 async def broadcast(comm: Comm, buffer: Array) -> None:
@@ -55,11 +48,13 @@ async def broadcast(comm: Comm, buffer: Array) -> None:
     Bytes, busiest rank: n*ceil(log2(p))
     Time, p a power of two: log2(p)*(alpha + n*beta)
     """
-    size, rank = comm.size, comm.rank
-    distance = rank & -rank or 1 << (size - 1).bit_length()
-    if rank:
-        await comm.recv(buffer, rank - distance, tag=0)
-    while distance > 1:
-        distance //= 2
-        if rank + distance < size:
-            await comm.send(buffer, rank + distance)
+    place = _place(comm)
+    await send_down(comm, [buffer], place._replace(children=place.children[::-1]))
+
+
+def _place(comm: Comm) -> Place:
+    """Return the place of a rank, whose lowest bit is the distance to its parent; the nearest child is first."""
+    rank, lowest = comm.rank, comm.rank & -comm.rank
+    distances = [1 << bit for bit in range((lowest or comm.size).bit_length())]
+    children = [rank + d for d in distances if (d < lowest or not rank) and rank + d < comm.size]
+    return Place([rank - lowest] if rank else [], children)

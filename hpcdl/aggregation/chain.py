@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.aggregation.parts.folding import receive_segments, segmented, send_segments
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.aggregation.parts.trees import Place, segmented, send_down, sum_up
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
@@ -47,15 +46,7 @@ async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> No
     Time: (p - 2 + k)*(alpha + n/k*(beta + gamma))
     """
     [segments] = segmented(buffer, 1, segment_bytes)
-    if comm.size == 1:
-        return
-    with comm.scratch(len(segments[0]), buffer) as inbox:
-        if comm.rank == comm.size - 1:
-            await send_segments(comm, segments, comm.rank - 1)
-        elif comm.rank == 0:
-            await _add(comm, segments, inbox)
-        else:
-            await _add_and_forward(comm, segments, inbox)
+    await sum_up(comm, segments, _place(comm))
 
 
 async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
@@ -68,35 +59,9 @@ async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) ->
     Time: (p - 2 + k)*(alpha + n/k*beta)
     """
     [segments] = segmented(buffer, 1, segment_bytes)
-    if comm.size == 1:
-        return
-    if comm.rank == 0:
-        await send_segments(comm, segments, 1)
-    elif comm.rank == comm.size - 1:
-        await receive_segments(comm, segments, comm.rank - 1)
-    else:
-        await _forward(comm, segments)
+    await send_down(comm, segments, _place(comm))
 
 
-async def _add(comm: Comm, segments: list[Array], inbox: Array) -> None:
-    for segment in segments:
-        await comm.recv(inbox[: len(segment)], 1, tag=0)
-        await comm.add(segment, inbox[: len(segment)])
-
-
-async def _add_and_forward(comm: Comm, segments: list[Array], inbox: Array) -> None:
-    left, right = comm.rank - 1, comm.rank + 1
-    await comm.recv(inbox, right, tag=0)
-    await comm.add(segments[0], inbox)
-    for added, segment in pairwise(segments):
-        await comm.exchange(added, left, inbox[: len(segment)], right)
-        await comm.add(segment, inbox[: len(segment)])
-    await comm.send(segments[-1], left)
-
-
-async def _forward(comm: Comm, segments: list[Array]) -> None:
-    left, right = comm.rank - 1, comm.rank + 1
-    await comm.recv(segments[0], left, tag=0)
-    for received, segment in pairwise(segments):
-        await comm.exchange(received, right, segment, left)
-    await comm.send(segments[-1], right)
+def _place(comm: Comm) -> Place:
+    rank = comm.rank
+    return Place([rank - 1] if rank else [], [rank + 1] if rank + 1 < comm.size else [])

@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from hpcdl.aggregation.parts.folding import receive_segments, segmented, send_segments
+from hpcdl.aggregation.parts.trees import Place, segmented, send_down, sum_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -57,7 +56,7 @@ async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> No
     Time, p == 1: 0
     Time, p == 2: m + (2*k - 1)*max(m, g) + g
     """
-    await _in_both(comm, buffer, segment_bytes, _sum_up)
+    await _in_both(comm, buffer, segment_bytes, sum_up)
 
 
 async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
@@ -69,7 +68,7 @@ async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) ->
     Time, p == 1: 0
     Time, p == 2: 2*k*alpha + n*beta
     """
-    await _in_both(comm, buffer, segment_bytes, _send_down)
+    await _in_both(comm, buffer, segment_bytes, send_down)
 
 
 async def _in_both(
@@ -82,99 +81,37 @@ async def _in_both(
     second, root = _second_place(comm.rank, comm.size)
     children = [child for child in second.children if child]
     if comm.rank == 0:
-        second = _Place([], [root, *children])
+        second = Place([], [root, *children])
     else:
-        second = _Place([0] if comm.rank == root else second.parents, children)
+        second = Place([0] if comm.rank == root else second.parents, children)
     second_half = comm.start(half(comm, halves[1], second, 1), shared_tags=True)
     await half(comm, halves[0], _place(comm.rank, comm.size), 0)
     await second_half
 
 
-class _Place(NamedTuple):
-    parents: list[int]
-    """Empty for the root, else one rank."""
-    children: list[int]
-    """At most two, the one with the deeper subtree last."""
+def _place(node: int, size: int) -> Place:
+    """Return the place of a node in the first tree: its lowest bit is its height; the root 0 has one child.
 
-    def renamed(self, rank_of: Callable[[int], int]) -> _Place:
-        """Return the place with ranks instead of nodes."""
-        return _Place([rank_of(node) for node in self.parents], [rank_of(node) for node in self.children])
-
-
-def _place(node: int, size: int) -> _Place:
-    """Return the place of a node in the first tree: its lowest bit is its height; the root 0 has one child."""
+    Of two children the one with the deeper subtree is last.
+    """
     if node == 0:
-        return _Place([], [1 << (size - 1).bit_length() - 1])
+        return Place([], [1 << (size - 1).bit_length() - 1])
     height = node & -node
     parent = node - height | 2 * height
     reach = height // 2
     children = [node - reach] if reach else []
     while node + reach >= size:
         reach //= 2  # the child would be beyond p: take its lower subtree
-    return _Place([parent if parent < size else node - height], [node + reach, *children] if reach else children)
+    return Place([parent if parent < size else node - height], [node + reach, *children] if reach else children)
 
 
-def _second_place(rank: int, size: int) -> tuple[_Place, int]:
+def _second_place(rank: int, size: int) -> tuple[Place, int]:
     """Return the place of a rank in the second tree, with ranks instead of nodes, and the tree's root."""
     if size % 2:
         return _place((rank - 1) % size, size).renamed(lambda node: (node + 1) % size), 1
     return _place(size - 1 - rank, size).renamed(lambda node: size - 1 - node), size - 1
 
 
-async def _sum_in_tree(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
-    await _sum_up(comm, segments, place, tag)
-    await _send_down(comm, segments, place, tag)
-
-
-async def _sum_up(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
-    if not place.children:
-        await send_segments(comm, segments, place.parents[0], tag)
-        return
-    with comm.scratch(len(segments[0]), segments[0]) as inbox:
-        await (_add_and_forward if place.parents else _add_up)(comm, segments, place, inbox, tag)
-
-
-async def _send_down(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
-    if not place.children:
-        await receive_segments(comm, segments, place.parents[0], tag)
-        return
-    await (_forward if place.parents else _send_all)(comm, segments, place, tag)
-
-
-async def _add_and_forward(comm: Comm, segments: list[Array], place: _Place, inbox: Array, tag: int) -> None:
-    [parent], (first, *others) = place
-    await _add_from(comm, segments[0], place.children, inbox, tag)
-    for added, segment in pairwise(segments):
-        arriving = inbox[: len(segment)]
-        await comm.exchange(added, parent, arriving, first, tag)
-        await comm.add(segment, arriving)
-        await _add_from(comm, segment, others, inbox, tag)
-    await comm.send(segments[-1], parent, tag)
-
-
-async def _add_up(comm: Comm, segments: list[Array], place: _Place, inbox: Array, tag: int) -> None:
-    for segment in segments:
-        await _add_from(comm, segment, place.children, inbox, tag)
-
-
-async def _add_from(comm: Comm, segment: Array, children: list[int], inbox: Array, tag: int) -> None:
-    for child in children:
-        await comm.recv(inbox[: len(segment)], child, tag)
-        await comm.add(segment, inbox[: len(segment)])
-
-
-async def _send_all(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
-    for segment in segments:
-        for child in place.children:
-            await comm.send(segment, child, tag)
-
-
-async def _forward(comm: Comm, segments: list[Array], place: _Place, tag: int) -> None:
-    [parent], (*others, last) = place
-    await comm.recv(segments[0], parent, tag)
-    for arrived, segment in pairwise(segments):
-        for child in others:
-            await comm.send(arrived, child, tag)
-        await comm.exchange(arrived, last, segment, parent, tag)
-    for child in place.children:
-        await comm.send(segments[-1], child, tag)
+async def _sum_in_tree(comm: Comm, segments: list[Array], place: Place, tag: int) -> None:
+    await sum_up(comm, segments, place, tag)
+    await send_down(comm, segments, place, tag)

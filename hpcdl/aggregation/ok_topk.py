@@ -23,6 +23,7 @@ from hpcdl.aggregation.parts.entries import (
     summed,
 )
 from hpcdl.aggregation.parts.folding import doubled, folded
+from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.vectors import Phantom, phantom
 
@@ -210,12 +211,7 @@ async def _balance(comm: Comm, kept: Sparse, shares: list[int], size: int) -> tu
         for distance in range(1, ranks):
             to, source = (rank + distance) % ranks, (rank - distance) % ranks
             sent, received = message(parts[to]), inbox[: arriving[source] * entry_bytes(kept)]
-            if len(sent) and len(received):
-                await comm.exchange(sent, to, received, source)
-            elif len(sent):
-                await comm.send(sent, to)
-            elif len(received):
-                await comm.recv(received, source, tag=0)
+            await transfer(comm, sent if len(sent) else None, to, received if len(received) else None, source)
             theirs[source] = opened(received, kept, source, size)
     return joined(theirs), [end - begin for begin, end in pairwise(edges)]
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.aggregation.parts.trees import Place, send_down, sum_up
 
 if TYPE_CHECKING:
     from hpcdl.fabric.comm import Array, Comm
@@ -33,7 +34,7 @@ async def reduce(comm: Comm, buffer: Array) -> None:
     Bytes, all ranks: n*(p - 1)
     Time: (p - 1)*(alpha + n*beta + n*gamma)
     """
-    await (_add(comm, buffer) if comm.rank == 0 else comm.send(buffer, 0))
+    await sum_up(comm, [buffer], _place(comm))
 
 
 async def broadcast(comm: Comm, buffer: Array) -> None:
@@ -43,20 +44,8 @@ async def broadcast(comm: Comm, buffer: Array) -> None:
     Bytes, busiest rank: n*(p - 1)
     Time: (p - 1)*(alpha + n*beta)
     """
-    await (_send(comm, buffer) if comm.rank == 0 else _receive(comm, buffer))
+    await send_down(comm, [buffer], _place(comm))
 
 
-async def _add(comm: Comm, buffer: Array) -> None:
-    with comm.scratch(len(buffer), buffer) as inbox:
-        for worker in range(1, comm.size):
-            await comm.recv(inbox, worker, tag=0)
-            await comm.add(buffer, inbox)
-
-
-async def _send(comm: Comm, buffer: Array) -> None:
-    for worker in range(1, comm.size):
-        await comm.send(buffer, worker)
-
-
-async def _receive(comm: Comm, buffer: Array) -> None:
-    await comm.recv(buffer, 0, tag=0)
+def _place(comm: Comm) -> Place:
+    return Place([0], []) if comm.rank else Place([], [*range(1, comm.size)])

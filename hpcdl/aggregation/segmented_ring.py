@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpcdl.aggregation.parts.folding import segmented
+from hpcdl.aggregation.parts.trees import segmented
 from hpcdl.fabric.vectors import partition
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.vectors import partition
 
@@ -30,27 +31,19 @@ async def sharded_parameter_server(comm: Comm, buffer: Array, *, servers: int | 
         raise ValueError(f"servers = {servers} with {size} ranks: must be in 1..{size}")
     shard = [*partition(buffer, shards), *[buffer[:0]] * (size - shards)]
     mine = shard[rank]
+
+    def shard_of(server: int) -> Array | None:
+        return shard[server] if server < shards else None
+
     with comm.scratch(len(mine), buffer) as inbox:
         for distance in range(1, size):
             server, worker = (rank + distance) % size, (rank - distance) % size
-            await _round(comm, shard[server], server < shards, server, inbox, rank < shards, worker)
+            await transfer(comm, shard_of(server), server, inbox if rank < shards else None, worker)
             if rank < shards:
                 await comm.add(mine, inbox)
     for distance in range(1, size):
         worker, server = (rank + distance) % size, (rank - distance) % size
-        await _round(comm, mine, rank < shards, worker, shard[server], server < shards, server)
-
-
-async def _round(
-    comm: Comm, outgoing: Array, sends: bool, dest: int, incoming: Array, receives: bool, source: int
-) -> None:
-    """Send if ``sends``, receive if ``receives``, both at once if both."""
-    if sends and receives:
-        await comm.exchange(outgoing, dest, incoming, source)
-    elif sends:
-        await comm.send(outgoing, dest)
-    elif receives:
-        await comm.recv(incoming, source, tag=0)
+        await transfer(comm, shard_of(rank), worker, shard_of(server), server)
 
 
 def _servers(ranks: int, settings: Mapping[str, Any]) -> int:

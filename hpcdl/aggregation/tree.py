@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.aggregation.parts.trees import Place, send_down, sum_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hpcdl.fabric.comm import Array, Comm
 
 TRAITS: Final = Aggregation(autotuned=False)
@@ -34,7 +33,7 @@ async def tree(comm: Comm, buffer: Array, *, arity: int = 2) -> None:
     last = comm.size - 1
     place = _place(last - comm.rank, comm.size, arity).renamed(lambda node: last - node)
     await _send_up(comm, buffer, place)
-    await _send_down(comm, buffer, place)
+    await send_down(comm, [buffer], place)
 
 
 async def reduce(comm: Comm, buffer: Array, *, arity: int = 2) -> None:
@@ -54,39 +53,16 @@ async def broadcast(comm: Comm, buffer: Array, *, arity: int = 2) -> None:
     Bytes, all ranks: n*(p - 1)
     Time, p + 1 a power of two: 2*(log2(p + 1) - 1)*(alpha + n*beta)
     """
-    await _send_down(comm, buffer, _place(comm.rank, comm.size, arity))
+    await send_down(comm, [buffer], _place(comm.rank, comm.size, arity))
 
 
-class _Place(NamedTuple):
-    parents: list[int]
-    """Empty for the root, else one rank."""
-    children: list[int]
-    """Children, the one with the deepest subtree first."""
-
-    def renamed(self, rank_of: Callable[[int], int]) -> _Place:
-        """Return the place with ranks instead of nodes."""
-        return _Place([rank_of(node) for node in self.parents], [rank_of(node) for node in self.children])
-
-
-def _place(node: int, size: int, arity: int) -> _Place:
-    """Return the place of a node in a heap whose root is 0."""
+def _place(node: int, size: int, arity: int) -> Place:
+    """Return the place of a node in a heap whose root is 0; the child with the deepest subtree is first."""
     if arity < 1:
         raise ValueError(f"arity = {arity}: a tree's node has at least 1 child")
     children = range(arity * node + 1, min(arity * node + arity, size - 1) + 1)
-    return _Place([(node - 1) // arity] if node else [], list(children))
+    return Place([(node - 1) // arity] if node else [], list(children))
 
 
-async def _send_up(comm: Comm, buffer: Array, place: _Place) -> None:
-    with comm.scratch(len(buffer) if place.children else 0, buffer) as inbox:
-        for child in reversed(place.children):  # receive from the deepest subtree last
-            await comm.recv(inbox, child, tag=0)
-            await comm.add(buffer, inbox)
-    for parent in place.parents:
-        await comm.send(buffer, parent)
-
-
-async def _send_down(comm: Comm, buffer: Array, place: _Place) -> None:
-    for parent in place.parents:
-        await comm.recv(buffer, parent, tag=0)
-    for child in place.children:  # send to the deepest subtree first
-        await comm.send(buffer, child)
+async def _send_up(comm: Comm, buffer: Array, place: Place) -> None:
+    await sum_up(comm, [buffer], place._replace(children=place.children[::-1]))

@@ -142,9 +142,10 @@ async def serve_centre(
     snapshots.take_due(session.steps, centre)
 
 
-def cycle(settings: Mapping[str, Any]) -> int:
-    """Return the period."""
-    return int(settings["period"])
-
-
-TRAITS: Final = Strategy(aggregates=False, stops_at_target=False, check=check, workers=workers, cycle=cycle)
+TRAITS: Final = Strategy(
+    aggregates=False,
+    stops_at_target=False,
+    check=check,
+    workers=workers,
+    cycle=lambda settings: int(settings["period"]),
+)

@@ -71,9 +71,4 @@ def check(_ranks: int, settings: Mapping[str, Any]) -> None:
         raise ValueError(f"beta: must be more than 0 and at most 1, not {settings['beta']}")
 
 
-def cycle(settings: Mapping[str, Any]) -> int:
-    """Return the period."""
-    return int(settings["period"])
-
-
-TRAITS: Final = Strategy(check=check, cycle=cycle)
+TRAITS: Final = Strategy(check=check, cycle=lambda settings: int(settings["period"]))

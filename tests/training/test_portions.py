@@ -44,7 +44,7 @@ def play(assignment, number, workers, seed, *, slow=(), failing=(), push_seconds
             idle.add(worker)
 
     def push(worker, now):
-        portions = assignment.unpushed(worker)
+        portions = assignment._unpushed.get(worker, [])
         # a push that a failure interrupts reaches some of the shards
         whole = worker not in failure or now + push_seconds < failure[worker]
         for shard in shards[: SHARDS if whole else chance.randrange(SHARDS)]:

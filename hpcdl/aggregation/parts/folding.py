@@ -2,42 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from hpcdl.fabric.vectors import partition
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from hpcdl.fabric.comm import Array, Comm
-
-
-_MIN_RANKS: Final = 8
-"""Bytes of the longest data type that is summed."""
-
-
-def segmented(buffer: Array, parts: int, segment_bytes: int) -> list[list[Array]]:
-    """Return ``parts`` equal parts of a vector, each as a list of segments; all lists are equally long.
-
-    A segment has at most ``segment_bytes``, rounded up to a whole element; each part has at least one. Raises
-    ValueError if ``segment_bytes`` is less than 8.
-    """
-    if segment_bytes < _MIN_RANKS:
-        raise ValueError(f"segment_bytes = {segment_bytes}: a segment has at least {_MIN_RANKS} bytes")
-    count = max(1, -(-buffer.nbytes // (parts * segment_bytes)))
-    return [partition(part, count) for part in partition(buffer, parts)]
-
-
-async def send_segments(comm: Comm, segments: list[Array], dest: int, tag: int = 0) -> None:
-    """Send the segments of :func:`segmented`, one after the other."""
-    for segment in segments:
-        await comm.send(segment, dest, tag)
-
-
-async def receive_segments(comm: Comm, segments: list[Array], source: int, tag: int = 0) -> None:
-    """Receive the segments that :func:`send_segments` sends."""
-    for segment in segments:
-        await comm.recv(segment, source, tag)
 
 
 async def doubled(comm: Comm, ranks: int, buffer: Array) -> None:

@@ -150,3 +150,16 @@ def in_rank_order(messages: Sequence[Array], first: int) -> list[Array]:
 def no_bytes(vector: Array) -> Array:
     """Return an empty buffer for messages about ``vector``: a size-only one if it is."""
     return phantom(0, np.uint8) if type(vector) is Phantom else np.empty(0, np.uint8)
+
+
+async def transfer(comm: Comm, message: Array | None, dest: int, inbox: Array | None, source: int) -> Array:
+    """Send a message, receive one, or both at once; return the part of ``inbox`` that arrived."""
+    if message is not None and inbox is not None:
+        status = await comm.exchange(message, dest, inbox, source)
+    elif inbox is not None:
+        status = await comm.recv(inbox, source, tag=0)
+    else:
+        if message is not None:
+            await comm.send(message, dest)
+        return np.empty(0, np.uint8)
+    return inbox[: status.count]

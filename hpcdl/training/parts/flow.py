@@ -156,11 +156,9 @@ class Undivided:
     """Flow of a replica that has all stages whole: nothing moves."""
 
     async def forward(self, boundary: int, x: Array, images: Sequence[Range]) -> Array:  # noqa: ARG002
-        """See :class:`Flow`."""
         return x
 
     async def backward(self, boundary: int, dx: Array, images: Sequence[Range]) -> Array:  # noqa: ARG002
-        """See :class:`Flow`."""
         return dx
 
 
@@ -178,12 +176,10 @@ class ModelParallel:
         self._buffers: dict[tuple[int, int], Array] = {}
 
     async def forward(self, boundary: int, x: Array, images: Sequence[Range]) -> Array:
-        """See :class:`Flow`."""
         given, taken = self._boundaries[boundary]
         return await self._move(boundary, x, given, taken, images, self._taken[boundary])
 
     async def backward(self, boundary: int, dx: Array, images: Sequence[Range]) -> Array:
-        """See :class:`Flow`."""
         given, taken = self._boundaries[boundary]
         return await self._move(-1 - boundary, dx, taken, given, images, self._given[boundary])
 

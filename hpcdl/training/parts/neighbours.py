@@ -71,7 +71,6 @@ class Stage(Neighbour):
         self._turn = 0
 
     def expect(self, microbatch: int, images: int) -> None:
-        """See :class:`Neighbour`."""
         buffer = self._buffers[self._turn % len(self._buffers)]
         self._turn += 1
         vector = buffer[: images * math.prod(self._shape)]
@@ -80,23 +79,19 @@ class Stage(Neighbour):
         self._expected[microbatch] = task, vector.reshape(images, *self._shape)
 
     async def received(self, microbatch: int) -> Array:
-        """See :class:`Neighbour`."""
         task, array = self._expected.pop(microbatch)
         await task
         return array
 
     async def sent(self, microbatch: int) -> None:
-        """See :class:`Neighbour`."""
         if (earlier := self._sent.pop(microbatch, None)) is not None:
             await earlier
 
     async def send(self, microbatch: int, array: Array) -> None:
-        """See :class:`Neighbour`."""
         work = self._pipe.send(array.reshape(-1), self._peer, self._outgoing + microbatch % NUMBERS)
         self._sent[microbatch] = self._pipe.start(work, shared_tags=True)
 
     async def finish(self) -> None:
-        """See :class:`Neighbour`."""
         for microbatch in [*self._sent]:
             await self.sent(microbatch)
 
@@ -128,11 +123,9 @@ class Images(Neighbour):
         self._microbatches = microbatches
 
     async def received(self, microbatch: int) -> Array:
-        """See :class:`Neighbour`."""
         return self._microbatches[microbatch]
 
     async def send(self, microbatch: int, array: Any) -> None:  # noqa: ARG002
-        """See :class:`Neighbour`."""
         self.gradient = array
 
 
@@ -161,7 +154,6 @@ class Loss(Neighbour):
         self._outputs: dict[int, Array] = {}
 
     async def received(self, microbatch: int) -> Array:
-        """See :class:`Neighbour`."""
         labels, shares = self._microbatches[microbatch]
         flow, boundary = self._flows[microbatch % len(self._flows)], len(self._replica.stages)
         logits = await flow.forward(boundary, self._outputs.pop(microbatch), shares)
@@ -173,5 +165,4 @@ class Loss(Neighbour):
         return await flow.backward(boundary, gradient, shares)
 
     async def send(self, microbatch: int, array: Any) -> None:
-        """See :class:`Neighbour`."""
         self._outputs[microbatch] = array

@@ -111,7 +111,6 @@ class Moving(Neighbour):
         self._returning: dict[int, Task[None]] = {}
 
     def expect(self, microbatch: int, images: int) -> None:  # noqa: ARG002
-        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
         if microbatch not in self._arriving and microbatch < len(self._own):
             begin, flows = self._passes.begin, self._passes.section.flows
             work = flows[microbatch % len(flows)].forward(
@@ -120,18 +119,15 @@ class Moving(Neighbour):
             self._arriving[microbatch] = self._passes.group.start(work)
 
     async def received(self, microbatch: int) -> Array:
-        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
         arrived = await self._arriving[microbatch]
         self.expect(microbatch + 1, 0)
         return arrived
 
     async def sent(self, microbatch: int) -> None:
-        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
         if (earlier := self._returning.pop(microbatch, None)) is not None:
             await earlier
 
     async def send(self, microbatch: int, array: Any) -> None:
-        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
         self._returning[microbatch] = self._passes.group.start(self._give_back(microbatch, array))
 
     async def _give_back(self, microbatch: int, dx: Array) -> None:
@@ -140,7 +136,6 @@ class Moving(Neighbour):
         self.gradient[self._own[microbatch]] = await flow.backward(self._passes.begin, dx, shares)
 
     async def finish(self) -> None:
-        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
         for microbatch in [*self._returning]:
             await self.sent(microbatch)
 
@@ -162,7 +157,6 @@ class Later(Neighbour):
         self._gradient: Array | None = None
 
     async def send(self, microbatch: int, array: Any) -> None:
-        """See :class:`hpcdl.training.parts.neighbours.Neighbour`."""
         self._outputs[microbatch] = array
 
     async def received(self, microbatch: int) -> Array:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcdl.aggregation.parts.entries import Series, nbytes
-from hpcdl.aggregation.parts.messages import no_bytes
+from hpcdl.aggregation.parts.messages import no_bytes, transfer
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.compression.parts.selection import add, put
 from hpcdl.fabric.vectors import Phantom, phantom
@@ -180,7 +180,7 @@ async def by_servers(
             server, worker = (rank + distance) % size, (rank - distance) % size
             inbox = stack.enter_context(comm.scratch(bounds[rank], empty)) if serves else empty
             message = outgoing[server][: lengths[server]] if server < servers else None
-            arrived[worker] = await _round(comm, message, server, inbox if serves else None, worker)
+            arrived[worker] = await transfer(comm, message, server, inbox if serves else None, worker)
         answer = empty
         if serves:
             arrived[rank] = outgoing[rank][: lengths[rank]]
@@ -192,7 +192,7 @@ async def by_servers(
             if server < servers:
                 inbox = stack.enter_context(comm.scratch(answers.bound(pieces[server].span), empty))
             message = answer if serves else None
-            came = await _round(comm, message, worker, inbox if server < servers else None, server)
+            came = await transfer(comm, message, worker, inbox if server < servers else None, server)
             if server < servers:
                 decode = partial(_replace, answers, pieces[server], came, server)
                 await comm.apply("decode", decode, pieces[server].gradient.nbytes)
@@ -249,19 +249,6 @@ async def share_scalers(comm: Comm, codec: MessageCodec, encoder: SharedScalers,
     ends = np.cumsum([len(each) for each in scalers])[:-1]
     for piece, part in zip(pieces, np.split(shared, ends), strict=True):
         encoder.share(piece.span, part)
-
-
-async def _round(comm: Comm, message: Array | None, dest: int, inbox: Array | None, source: int) -> Array:
-    """Send a message, receive one, or both at once; return what arrived."""
-    if message is not None and inbox is not None:
-        status = await comm.exchange(message, dest, inbox, source)
-    elif inbox is not None:
-        status = await comm.recv(inbox, source, tag=0)
-    else:
-        if message is not None:
-            await comm.send(message, dest)
-        return np.empty(0, np.uint8)
-    return inbox[: status.count]
 
 
 def shards(span: slice, servers: int, tensors: Sequence[Tensor] | None) -> list[slice]:

@@ -91,10 +91,6 @@ class Portions:
         near_end = self._one_by_one or len(self._unassigned) <= MARGIN * rate
         return unpushed > 0 and (unpushed >= self._push_every or near_end)
 
-    def unpushed(self, worker: int) -> list[int]:
-        """Return the accepted portions that ``worker`` has not pushed."""
-        return self._unpushed.get(worker, [])
-
     def pushed(self, worker: int) -> None:
         """Record that ``worker`` has pushed its accumulated gradients to all shards."""
         self._unpushed.pop(worker, None)
