@@ -188,6 +188,7 @@ def test_mpirun_by_hand_goes_round_the_hosts(library):
     assert sorted(json.loads(ended.stdout.replace("'", '"'))) == ["host1", "host1", "host2", "host2", "host3"]
     testbed.check_nothing_left()
 
+
 SERVER = """
 [suite]
 name = "server"
