@@ -98,8 +98,6 @@ def test_another_mpi_library_continues_only_with_mix_environments(hpcdl, other, 
     assert told.returncode == 0, told.stderr
     page = (folder / "report.md").read_text()
     assert "MIXED: the cases ran in 2 environments" in page
-    assert "2 cases with " in page
-    assert "1 case with " in page
     with h5py.File(folder / "run.h5") as file:
         keys = [case.attrs["environment_key"] for case in file["cases"].values()]
         assert keys[0] == keys[1] != keys[2]
@@ -114,7 +112,7 @@ def test_cases_of_emulated_hosts_stay_marked_after_resuming_without_them(hpcdl):
     assert "emulated was " in refused.stderr
     told = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume", "--mix-environments")
     assert told.returncode == 0, told.stderr
-    assert "EMULATED: the nodes of 2 cases are 2 hosts of hpcdl testbed" in (folder / "report.md").read_text()
+    assert "EMULATED: the nodes are 2 hosts of hpcdl testbed" in (folder / "report.md").read_text()
 
 
 def test_resuming_without_a_folder_takes_the_newest_unfinished_run(hpcdl, whole):

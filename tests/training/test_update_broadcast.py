@@ -33,11 +33,11 @@ def test_every_rank_applies_every_update_once_in_any_schedule(monkeypatch):
     """The parameters of every rank change by the sum of all updates."""
     made = []
 
-    def recorded(update, payload):
+    def recorded(payload, update):
         made.append(update.copy())
         payload[:] = update
 
-    monkeypatch.setattr(module, "encode", recorded)
+    monkeypatch.setattr(module, "assign", recorded)
     own = starts(1)[0]
     for seed in SCHEDULES:
         made.clear()

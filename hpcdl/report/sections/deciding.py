@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.method_names import Names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hpcdl.analysis.run.deciding import Decision, Timed
     from hpcdl.report.run.findings import Findings
@@ -38,7 +38,7 @@ class Naming(NamedTuple):
 
     def method(self, place: Timed) -> str:
         """Return the name of a method, the same in all cells."""
-        return self.names(place.candidate.fields)
+        return self.names(_untuned(place.candidate.fields))
 
     def cell(self, decision: Decision) -> str:
         """Return what tells a cell from the others."""
@@ -55,15 +55,21 @@ class Naming(NamedTuple):
 
 
 def _naming(decisions: Sequence[Decision]) -> Naming:
-    names = Names(place.candidate.fields for decision in decisions for place in decision.places)
+    names = Names(_untuned(place.candidate.fields) for decision in decisions for place in decision.places)
     words = [set(_words(decision)) for decision in decisions]
     return Naming(names, frozenset(set.intersection(*words)) if len(words) > 1 else frozenset())
+
+
+def _untuned(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields without a learning rate that a search replaced."""
+    return {name: value for name, value in fields.items() if not (name == "learning_rate" and fields.get("tuned"))}
 
 
 def _words(decision: Decision) -> list[str]:
     fields = decision.fields
     conditions = ", ".join(decision.field.conditions).removeprefix("simulated on ")
-    return [str(fields["model"]), str(fields["dataset"]), f"{fields['ranks']} ranks", *conditions.split(", ")]
+    problem = (str(fields[name]).partition("(")[0] for name in ("model", "dataset"))
+    return [*problem, f"{fields['ranks']} ranks", *conditions.split(", ")]
 
 
 def page(findings: Findings) -> Section:
