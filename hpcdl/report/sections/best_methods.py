@@ -45,11 +45,7 @@ def page(findings: Findings) -> Section:
             ranked = _ranked(field, value)
             if len(ranked) < 2:
                 continue
-            (best, values), rivals = ranked[0], [called(candidate) for candidate in _tied(ranked)]
-            more = [f"{len(rivals) - MAX_RIVALS} more"] if len(rivals) > MAX_RIVALS else []
-            tied = "; ".join([*rivals[:MAX_RIVALS], *more])
-            tied = "any other" if len(rivals) == len(ranked) - 1 > 1 else tied
-            tied = "unknown: one value each" if len(values) == 1 else tied
+            best, values = ranked[0]
             rows.append(
                 (
                     field.dataset,
@@ -59,7 +55,7 @@ def page(findings: Findings) -> Section:
                     name(best.fields),
                     str(best.fields.get("ranks")),
                     f"{digits(float(np.mean(values)))}{unit}",
-                    tied or NONE,
+                    _rivals([called(candidate) for candidate in _tied(ranked)], len(values), len(ranked) - 1),
                     str(len(ranked)),
                 )
             )
@@ -128,6 +124,16 @@ def _tied(ranked: Sequence[tuple[Candidate, Any]]) -> list[Candidate]:
         return [candidate for candidate, _ in others]
     p = adjusted(np.array([_p(best, values) for _, values in others]))
     return [candidate for (candidate, _), chance in zip(others, p, strict=True) if chance >= ALPHA]
+
+
+def _rivals(names: Sequence[str], values: int, others: int) -> str:
+    """Return in words the methods tied with the best, which has a number of ``values``, of ``others``."""
+    if values == 1:
+        return "unknown: one value each"
+    if len(names) == others > 1:
+        return "any other"
+    more = [f"{len(names) - MAX_RIVALS} more"] if len(names) > MAX_RIVALS else []
+    return "; ".join([*names[:MAX_RIVALS], *more]) or NONE
 
 
 def _p(best: Any, values: Any) -> float:
