@@ -1,0 +1,107 @@
+"""Verdicts: typed answers to questions, and the one table of the sentences that they print.
+
+A verdict is made once, of numbers. Terminal, page, Markdown, JSON, JUnit and exit code are made of the object, so that
+they cannot disagree. Its sentence is a row of :data:`SENTENCES`, by topic and word. ``when`` is the condition under
+which code chooses the row, ``says`` the sentence: a format string with the fields of :class:`Verdict` as texts, and
+names of its ``facts``. What a sentence must never do without stands in the format: a row without its fact raises.
+
+To say something new, add a row, choose it where the numbers are, and let the test of the topic make it appear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval
+from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
+
+Mark = Literal["disturbed", "oversubscribed", "emulated", "simulated", "extrapolated", "undetermined", "diverged"]
+"""Reservation that travels with a number."""
+
+
+class Sentence(NamedTuple):
+    """A row of the table."""
+
+    topic: str
+    word: str
+    """The verdict in one or two words; JSON has it, and tables of many verdicts."""
+    when: str
+    """Condition, in words."""
+    says: str
+    """Format string of a whole sentence."""
+    code: int = OK
+    """Exit code of a command whose only verdict is this one."""
+    good: bool = False
+    """True if a page may show it in green."""
+
+
+SENTENCES: Final[tuple[Sentence, ...]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Answer to one question about one case."""
+
+    topic: str
+    word: str
+    question: str = ""
+    case: str = ""
+    size: Interval = NOTHING
+    """What the sentence measures, with its 95 % interval: a ratio of times, an efficiency, a batch."""
+    launches: Sequence[int] = ()
+    """Launches (or jobs, or seeds) that the size rests on, of each side that is compared."""
+    marks: Sequence[Mark] = ()
+    cause: str = ""
+    """Sentence on the likely cause; empty if none is known."""
+    remedy: str = ""
+    """Sentence on what would decide an open question, or repair a defect."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Further texts of the sentence, by the names in the row."""
+
+    @property
+    def row(self) -> Sentence:
+        """Row of the table. Raises KeyError for a topic or word without one."""
+        return _ROWS[self.topic, self.word]
+
+    @property
+    def sentence(self) -> str:
+        """Sentence of the row, marks, cause and remedy. Raises KeyError without a fact that the row needs."""
+        text = self.row.says.format(case=self.case, **self.facts)
+        if self.marks:
+            text = f"{text.removesuffix('.')} ({', '.join(self.marks)})."
+        return " ".join(filter(None, (text, self.cause, self.remedy)))
+
+    def record(self) -> dict[str, Any]:
+        """Return the object for JSON; null for unknown numbers."""
+        size = {
+            name: value if math.isfinite(value) else None
+            for name, value in zip(("size", "size_low", "size_high"), self.size, strict=True)
+        }
+        return {
+            "question": self.question or None,
+            "verdict": self.word,
+            "case": self.case or None,
+            **size,
+            "launches": list(self.launches),
+            "marks": list(self.marks),
+            "cause": self.cause or None,
+            "remedy": self.remedy or None,
+            "sentence": self.sentence,
+        }
+
+
+def exit_code(verdicts: Iterable[Verdict]) -> int:
+    """Return the exit code of several verdicts: a failure, else an open question, else 0."""
+    codes = {verdict.row.code for verdict in verdicts}
+    return next((code for code in (FAILED, INCONCLUSIVE) if code in codes), OK)
+
+
+def words(topic: str) -> set[str]:
+    """Return the words of a topic, each of which a test makes appear."""
+    return {row.word for row in SENTENCES if row.topic == topic}
+
+
+_ROWS: Final = {(row.topic, row.word): row for row in SENTENCES}
