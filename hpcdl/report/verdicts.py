@@ -1,9 +1,8 @@
 """Verdicts: typed answers to questions, and the one table of the sentences that they print.
 
-A verdict is made once, of numbers. Terminal, page, Markdown, JSON, JUnit and exit code are made of the object, so that
-they cannot disagree. Its sentence is a row of :data:`SENTENCES`, by topic and word. ``when`` is the condition under
-which code chooses the row, ``says`` the sentence: a format string with the fields of :class:`Verdict` as texts, and
-names of its ``facts``. What a sentence must never do without stands in the format: a row without its fact raises.
+A verdict is made once, of numbers. Terminal, page, Markdown, JSON, JUnit and exit code are made of the object, so
+that they cannot disagree. Its sentence is a row of :data:`SENTENCES`, by topic and word: a format string with the
+case and the ``facts`` of the verdict. A sentence without one of its facts raises.
 
 To say something new, add a row, choose it where the numbers are, and let the test of the topic make it appear.
 """
@@ -11,12 +10,14 @@ To say something new, add a row, choose it where the numbers are, and let the te
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 Mark = Literal["disturbed", "oversubscribed", "emulated", "simulated", "extrapolated", "undetermined", "diverged"]
 """Reservation that travels with a number."""
