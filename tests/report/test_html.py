@@ -3,6 +3,7 @@
 import html
 import re
 
+import numpy as np
 import pytest
 from contract.pages import Page
 from matplotlib.figure import Figure
@@ -102,11 +103,21 @@ def test_text_and_lines_stand_out(theme):
     assert len(theme.series) == SERIES
 
 
-def test_every_point_is_within_the_axes():
-    """Also of series with intervals, which are drawn beside each other."""
-    bounded = Series("a", [Point(1, 2, 1, 3), Point(9, 8, 7, 20)])
-    chart = Lines("", Axis("x"), Axis("y"), [bounded, Series("b", [Point(2, 2)])])
+def test_every_point_is_drawn_at_its_value_and_within_the_axes():
+    """Also of series with intervals, and where several have a point in common."""
+    series = [
+        Series("a", [Point(1, 2, 1, 3), Point(9, 8, 7, 20)]),
+        Series("b", [Point(2, 2), Point(9, 8)]),
+        Series("ideal", [Point(1, 1), Point(9, 9)], "reference"),
+    ]
     axes = Figure().add_subplot()
-    lines.draw_lines(chart, axes)
+    lines.draw_lines(Lines("", Axis("x"), Axis("y"), series), axes)
+    pixels = {line.get_label(): line.get_transform().transform(line.get_xydata()) for line in axes.lines}
+    for one in series:
+        places = axes.transData.inverted().transform(pixels[one.name])
+        assert places == pytest.approx(np.array([point[:2] for point in one.points]))
+    (bars,) = axes.collections
+    assert bars.get_transform() == axes.transData
+    assert np.array(bars.get_segments()) == pytest.approx(np.array([[[1, 1], [1, 3]], [[9, 7], [9, 20]]]))
     assert axes.get_xlim() == pytest.approx((0.6, 9.4))
     assert axes.get_ylim() == pytest.approx((0.05, 20.95))

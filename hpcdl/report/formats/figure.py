@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
-from matplotlib.transforms import ScaledTranslation
 
 from hpcdl.report.formats.canvas import (
     COLOURS,
@@ -61,8 +60,9 @@ def draw_bars(chart: Bars, axes: Axes) -> None:
 
 
 HEIGHT: Final = 3.1
-GAP: Final = 0.035
-"""Inches between two series with intervals."""
+MARKER: Final = 4.5
+"""Points of the first series' marker; each series below it has :data:`LARGER` more."""
+LARGER: Final = 0.7
 DENSE: Final = 24
 """Points of a line beyond which they have no markers."""
 MARGIN: Final = 0.05
@@ -73,12 +73,15 @@ TICKS: Final = 7
 
 def draw_lines(chart: Lines, axes: Axes) -> None:
     """Draw the first series in colours, the others as thin lines."""
-    _scale(chart.x, axes.xaxis, axes.set_xscale)
-    _scale(chart.y, axes.yaxis, axes.set_yscale)
+    points = [point for line in chart.series for point in line.points]
+    across = _limits([point.x for point in points], chart.x)
+    up = _limits([value for point in points for value in point[1:] if value is not None], chart.y)
+    _scale(chart.x, across, axes.xaxis, axes.set_xscale)
+    _scale(chart.y, up, axes.yaxis, axes.set_yscale)
     named = [line for line in chart.series if line.role == "method"][:SERIES]
     others = [line for line in chart.series if line.role == "method"][SERIES:]
-    for number, line in enumerate(named):  # the first is drawn on top
-        _series(line, number, axes, (len(named) - 1) / 2)
+    for number, line in enumerate(named):
+        _series(line, number, axes)
     for line in others:
         text = f"{len(others)} others, see the numbers" if line is others[0] else None
         axes.plot(*_places(line), color=GRID, linewidth=1, label=text, zorder=1)
@@ -88,39 +91,41 @@ def draw_lines(chart: Lines, axes: Axes) -> None:
         elif line.role == "ceiling":
             style: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "marker": "o", "markersize": 3.5}
             axes.plot(*_places(line), dashes=(1.5, 1.5), label=label(line.name, MAX_NAME), **style)
-    points = [point for line in chart.series for point in line.points]  # shifted lines do not count by themselves
-    axes.set_xlim(_limits([point.x for point in points], chart.x))
-    axes.set_ylim(_limits([line for point in points for line in point[1:] if line is not None], chart.y))
+    axes.set_xlim(across)
+    axes.set_ylim(up)
 
 
 def _places(line: Series) -> tuple[list[float], list[float]]:
     return [point.x for point in line.points], [point.y for point in line.points]
 
 
-def _series(series: Series, number: int, axes: Axes, middle: float) -> None:
-    """Draw a series; those with intervals stand side by side, ``middle`` at its place."""
+def _series(series: Series, number: int, axes: Axes) -> None:
+    """Draw a series where its values are; those below others have larger markers, so that all are seen."""
     x, y = _places(series)
-    colour = COLOURS[number]
+    style: dict[str, Any] = {"color": COLOURS[number], "zorder": 3 - number / SERIES}
     bounded = [point for point in series.points if point.low is not None and point.high is not None]
-    figure = axes.get_figure()
-    place = axes.transData
-    if bounded and figure is not None:
-        place = place + ScaledTranslation((number - middle) * GAP, 0, figure.dpi_scale_trans)
+    if bounded:
         below = [max(0.0, point.y - (point.low or 0.0)) for point in bounded]
         above = [max(0.0, (point.high or 0.0) - point.y) for point in bounded]
         places, values = [point.x for point in bounded], [point.y for point in bounded]
-        bars: dict[str, Any] = {"color": colour, "ecolor": colour, "elinewidth": 1, "capsize": 2}
-        axes.errorbar(places, values, [below, above], fmt="none", transform=place, **bars)
-    style: dict[str, Any] = {"dashes": DASHES[number]} if DASHES[number] else {}
+        axes.errorbar(places, values, [below, above], fmt="none", elinewidth=1, capsize=2, **style)
+    if DASHES[number]:
+        style["dashes"] = DASHES[number]
     marker = MARKERS[number] if len(x) <= DENSE else ""
-    style |= {"color": colour, "linewidth": 1.6, "markersize": 5, "markeredgecolor": PAPER, "transform": place}
-    axes.plot(x, y, marker=marker, label=label(series.name, MAX_NAME), zorder=3 - number / SERIES, **style)
+    style |= {
+        "linewidth": 1.6,
+        "markersize": MARKER + LARGER * number,
+        "markerfacecolor": "none",
+        "markeredgewidth": 1.3,
+    }
+    axes.plot(x, y, marker=marker, label=label(series.name, MAX_NAME), **style)
 
 
-def _scale(axis: Axis, drawn: Drawn, set_scale: Any) -> None:
+def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Any) -> None:
     if axis.base:
         set_scale("log", base=axis.base)
-        drawn.set_major_locator(LogLocator(axis.base, numticks=TICKS))
+        between = (1.0, 2.0, 5.0) if axis.base == 10 and limits[1] < 100 * limits[0] else (1.0,)
+        drawn.set_major_locator(LogLocator(axis.base, between, numticks=TICKS))
         drawn.set_minor_locator(NullLocator())
     else:
         drawn.set_major_locator(MaxNLocator(TICKS - 1))
