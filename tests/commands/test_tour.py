@@ -15,7 +15,7 @@ TOO_FEW = 3
 
 def commands():
     """Return the commands of the tour, those with their input too."""
-    tour = README[README.index("## A tour in ten minutes") : README.index("## Use\n")]
+    tour = README[README.index("## A tour in ten minutes") : README.index("## I want to")]
     blocks = "".join(re.findall(r"```console\n(.*?)```", tour, re.DOTALL))
     return re.split(r"^\$ ", blocks, flags=re.MULTILINE)[1:]
 

@@ -1,0 +1,53 @@
+"""``hpcdl help``: the pages of hpcdl/docs, one for each activity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.commands.parts.parser import Command, chosen
+from hpcdl.exit_codes import OK
+
+if TYPE_CHECKING:
+    import argparse
+
+PACKAGE: Final = Path(__file__).parents[1]
+BESIDE_THEIR_SUBJECT: Final = {"suites": "suites", "columns": "report", "hdf5": "trace"}
+"""Folders whose README.md is a page: keys of suites, columns of CSV and JSON, the file of a run."""
+
+
+def pages() -> dict[str, Path]:
+    """Return the file of each topic."""
+    of_docs = {file.stem: file for file in sorted((PACKAGE / "docs").glob("*.md"))}
+    return of_docs | {topic: PACKAGE / folder / "README.md" for topic, folder in BESIDE_THEIR_SUBJECT.items()}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments and options."""
+    parser.add_argument(
+        "topic", nargs="?", type=lambda word: chosen(word, list(pages())), metavar="TOPIC", help=", ".join(pages())
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Print a page, or the questions that each page answers."""
+    for topic, file in pages().items():
+        text = file.read_text(encoding="utf-8")
+        if options.topic == topic:
+            print(text, end="")
+        elif options.topic is None:
+            title, *questions = (line.lstrip("# ") for line in text.splitlines() if line.startswith(("# ", "## ")))
+            print(f"{topic:12} {title}")
+            for question in (question for question in questions if question.endswith("?")):
+                print(f"{'':12} - {question}")
+    return OK
+
+
+COMMAND: Final = Command(
+    5,
+    "pages on each activity",
+    "Print a page of the documentation. Without TOPIC: all pages, with the questions that they answer.",
+    arguments,
+    execute,
+    "hpcdl help nightly",
+)
