@@ -41,7 +41,11 @@ def line(document):
 def test_history_is_mailed_if_it_is_not_fine(cron, tmp_path):
     (tmp_path / "hpcdl/runs").mkdir(parents=True)
     (tmp_path / "hpcdl/.venv").symlink_to(BIN.parent)
-    command = line("hpcdl/docs/nightly.md").replace("/scratch", str(tmp_path)).replace("/var/lib/node_exporter", str(tmp_path))
+    command = (
+        line("hpcdl/docs/nightly.md")
+        .replace("/scratch", str(tmp_path))
+        .replace("/var/lib/node_exporter", str(tmp_path))
+    )
     cron(command)
     assert (tmp_path / "mail.txt").read_text() == "-s hpcdl admins\nTOO FEW RUNS: runs holds none\n"
     assert "hpcdl_history_exit_code 3" in (tmp_path / "hpcdl.prom").read_text()
