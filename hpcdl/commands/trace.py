@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.commands.parts.output import output_path
 from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
 from hpcdl.exit_codes import OK
 
@@ -58,7 +60,9 @@ def execute(options: argparse.Namespace) -> int:
         run = read(options.run)
         selection = select(run, _case(run, options.case), options.ranks, options.steps)
         write = {"perfetto": write_perfetto, "goal": write_goal, "chakra": write_chakra}[options.format]
-        messages = write(options.file, selection)
+        is_folder = options.format == "chakra"
+        with nullcontext(options.file) if is_folder else output_path("-o", options.file) as place:
+            messages = write(place, selection)
     except ImportError as error:
         raise UsageError(
             f"--format {options.format}: {error.name} is not installed: pip install 'hpcdl[report]'"

@@ -64,7 +64,7 @@ def _record_path(part: Path, suffix: str) -> Path:
 def begin(part: Path, case: str) -> None:
     """Record that ``case`` begins; its result will be in ``part``."""
     failure = Failure(case, JOB_ENDED, command=os.environ.get(STATUS))
-    _record_path(part, ".started").write_text(json.dumps(asdict(failure)), encoding="utf-8")
+    _write(_record_path(part, ".started"), failure)
     _record_path(part, ".failed").unlink(missing_ok=True)
 
 
@@ -118,7 +118,12 @@ def blame(parts: Path, command: str, rank: int, known: Collection[str]) -> None:
     for digest, failure in read(parts).items():
         if failure.command == command and failure.error == JOB_ENDED and digest not in known:
             named = replace(failure, rank=rank, error="its process ended during this case, and the job with it")
-            (parts / f"{digest}.failed").write_text(json.dumps(asdict(named)), encoding="utf-8")
+            _write(parts / f"{digest}.failed", named)
+
+
+def _write(path: Path, failure: Failure) -> None:
+    with files.atomic_write(path) as temporary:
+        temporary.write_text(json.dumps(asdict(failure)), encoding="utf-8")
 
 
 def any_since(parts: Path, begin_ns: int) -> bool:

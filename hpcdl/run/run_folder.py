@@ -15,6 +15,7 @@ from hpcdl.launch.environment import counters, describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
 from hpcdl.run import failed_cases
 from hpcdl.suite import UsageError
+from hpcdl.trace.files import open_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,7 +114,11 @@ def claimed(folder: Path) -> Iterator[None]:
 
     A file system without locks gives no protection.
     """
-    with (folder / "log.txt").open("a", encoding="utf-8") as log:
+    try:
+        log = open_log(folder / "log.txt")
+    except OSError as error:
+        raise UsageError(f"-o {folder}: log.txt cannot be written: {error.strerror}") from None
+    with os.fdopen(log, "a"):
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -167,7 +172,7 @@ class RunFolder:
             self.refusal = f"-o {folder}: {self.refusal}; choose another folder or add --mix-environments"
             return
         (folder / "run.h5").unlink(missing_ok=True)  # of the interrupted run: the parts will be merged again
-        self._log = (folder / "log.txt").open("a", encoding="utf-8")
+        self._log = os.fdopen(open_log(folder / "log.txt"), "a", encoding="utf-8")
         for line in self._earlier.set_aside_damaged():
             self.show(line)
         missing = [i for i, case in enumerate(suite.cases) if not self._finished(case)]

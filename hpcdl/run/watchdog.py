@@ -21,6 +21,7 @@ from hpcdl.exit_codes import FAILED
 from hpcdl.launch.process import STATUS
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
+from hpcdl.trace.files import open_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -177,6 +178,6 @@ class Watchdog:
 def append(log: Path, text: str) -> None:
     """Append to a log; a rank whose node has no access to it writes nothing."""
     with suppress(OSError):
-        descriptor = os.open(log, os.O_WRONLY | os.O_APPEND)
+        descriptor = open_log(log, create=False)
         os.write(descriptor, text.encode())  # one call: ranks write at the same time
         os.close(descriptor)

@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.trace.export import numbered, schedule
+from hpcdl.trace.files import atomic_write
 from hpcdl.trace.run import matched
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def write_chakra(folder: Path, selection: Selection) -> int:
         metadata = types["GlobalMetadata"](version="0.0.4")
         metadata.attr.add(name="case", string_val=selection.name)
         metadata.attr.add(name="rank", int64_val=rank)
-        with (folder / f"hpcdl.{place}.et").open("wb") as file:
+        with atomic_write(folder / f"hpcdl.{place}.et") as temporary, temporary.open("wb") as file:
             proto.serialize_length_prefixed(metadata, file)
             for operation in schedule(events[events["rank"] == rank], tags):
                 proto.serialize_length_prefixed(_node(types["Node"], operation, place, ranks), file)

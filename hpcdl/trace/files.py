@@ -13,12 +13,12 @@ import tomllib
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 MAX_TEXT: Final = 4 << 20
@@ -27,28 +27,39 @@ MAX_DATA: Final = 1 << 30
 """Largest size of a data file that is read as a whole, unpacked (bytes)."""
 
 
-def check_regular(path: Path) -> None:
-    """Raise OSError, with the reason as ``strerror``, unless ``path`` is a regular file or a folder.
+def check_regular(path: Path) -> int:
+    """Return the size of a regular file or a folder; OSError, with the reason as ``strerror``, for other kinds.
 
     A folder passes, because opening it fails with the system's own message.
     """
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
     except ValueError as error:  # a null character
         raise FileNotFoundError(errno.ENOENT, str(error), str(path)) from None
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return status.st_size
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
     """Return the contents of a regular file; OSError if it cannot be read or exceeds ``limit`` bytes."""
-    check_regular(path)
+    size = check_regular(path)
     # O_NONBLOCK: the path may have become a FIFO since it was checked
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:  # noqa: PTH123
-        content = stream.read(limit + 1)
-    if len(content) > limit:
+        content = b"" if size > limit else stream.read(limit + 1)
+    if max(size, len(content)) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
     return content
+
+
+def open_log(path: Path, *, create: bool = True) -> int:
+    """Return a descriptor that appends to a regular file. Raises OSError, also for a link, at once for a FIFO."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags | os.O_CREAT * create, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
 
 
 def read_text(path: Path) -> str:
@@ -93,28 +104,28 @@ def _digest(path: Path) -> bytes:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; on exit fsync it, rename it to ``path`` and fsync the directory.
+    """Yield a path to write to; on exit fsync the file, rename it to ``path`` and fsync the directory.
 
-    The temporary name ends in ``.partial``, so patterns for finished files do not match it. If the body raises,
-    ``path`` is unchanged. Raises OSError.
+    The file is new and its name unpredictable. The yielded path leads to its descriptor, so that in a shared folder
+    no link is followed. The name ends in ``.partial``, so patterns for finished files do not match it. If the body
+    raises, ``path`` is unchanged. Raises OSError.
     """
-    temporary = path.with_name(f".{path.name}.partial")
+    temporary = path.with_name(f".{os.urandom(8).hex()}.partial")
+    descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        yield temporary
-        _sync(temporary)
+        yield Path(f"/proc/self/fd/{descriptor}")
+        os.fsync(descriptor)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 Record = TypeVar("Record")

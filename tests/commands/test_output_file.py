@@ -1,9 +1,14 @@
 """Files that options name: whole or unchanged, and special files stay what they are."""
 
+import os
+
 import pytest
 
 from hpcdl.commands.parts.output import write_output
+from hpcdl.report.run.render import save
+from hpcdl.run.run_folder import claimed
 from hpcdl.suite import UsageError
+from hpcdl.trace.files import atomic_write
 
 
 @pytest.mark.parametrize("before", [None, "", "old and longer than the new text"])
@@ -30,6 +35,32 @@ def test_a_link_stays_a_link(tmp_path):
     write_output("-o", link, "text")
     assert link.is_symlink()
     assert target.read_text() == "text"
+
+
+def test_no_foreign_file_of_a_shared_folder_is_written_or_waited_for(tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.write_text("theirs")
+    for name in (".page.md.partial", "report.md", "report.html"):
+        (tmp_path / name).symlink_to(foreign)
+    os.mkfifo(tmp_path / ".x.prom.partial")
+    write_output("-o", tmp_path / "page.md", "mine")
+    write_output("-o", tmp_path / "x.prom", "mine")
+    save(tmp_path, ["mine", "mine"])
+    assert foreign.read_text() == "theirs"
+    for make in (os.mkfifo, lambda log: log.symlink_to(foreign), lambda log: log.symlink_to(log)):
+        make(tmp_path / "log.txt")
+        with pytest.raises(UsageError, match=r"^-o .*: log\.txt cannot be written: [^\n]+$"), claimed(tmp_path):
+            pass
+        (tmp_path / "log.txt").unlink()
+
+
+def test_two_writers_of_a_file_with_the_longest_name_lose_nothing(tmp_path):
+    file = tmp_path / f"{'a' * 252}.md"
+    with atomic_write(file) as mine, atomic_write(file) as other:
+        mine.write_text("mine")
+        other.write_text("other")
+    assert file.read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize("name", ["missing/page.md", ".", "file/page.md"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.registry import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from hpcdl.analysis.over_time.regressions import Accepted
 
@@ -85,8 +86,9 @@ def check_page(output: Path | None, *suffixes: str) -> None:
         raise UsageError(f"-o {output}: {missing()}")
 
 
-def write_output(option: str, file: Path, text: str) -> None:
-    """Write ``text`` to the ``file`` that ``option`` names, in UTF-8.
+@contextmanager
+def output_path(option: str, file: Path) -> Iterator[Path]:
+    """Yield the path to write the ``file`` to that ``option`` names.
 
     A regular file is replaced at once, because a collector may read it at any moment. A device, a pipe or the
     target of a link is written to. Raises UsageError.
@@ -94,12 +96,17 @@ def write_output(option: str, file: Path, text: str) -> None:
     from hpcdl.suite import UsageError
     from hpcdl.trace.files import atomic_write
 
-    target = Path(os.path.realpath(file))
     try:
-        if target.exists() and not target.is_file():
-            target.write_text(text, encoding="utf-8")
+        if file.exists() and not file.is_file():
+            yield file
         else:
-            with atomic_write(target) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+            with atomic_write(Path(os.path.realpath(file))) as temporary:
+                yield temporary
     except OSError as error:
         raise UsageError(f"{option} {file}: cannot be written: {error.strerror}") from None
+
+
+def write_output(option: str, file: Path, text: str) -> None:
+    """Write ``text`` to the ``file`` that ``option`` names, in UTF-8. Raises UsageError."""
+    with output_path(option, file) as path:
+        path.write_text(text, encoding="utf-8")

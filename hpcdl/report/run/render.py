@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.report.run.findings import findings
+from hpcdl.trace.files import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,8 @@ def save(folder: Path, texts: Sequence[str]) -> str:
     (folder / "report.html").unlink(missing_ok=True)  # of an earlier part of the run
     paths = [folder / f"report.{form}" for form in formats()]
     for path, text in zip(paths, texts, strict=True):
-        path.write_text(text, encoding="utf-8")
+        with atomic_write(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     lacking = missing()
     return f"{paths[-1]}" + (f" ({lacking})" if lacking else "")
 
