@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final
 
 from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
+from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_path, whole_number
 from hpcdl.exit_codes import OK
 
 SILENCE: Final = 10.0
@@ -17,7 +17,7 @@ SILENCE: Final = 10.0
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument("source", type=path, metavar="SUITE|RUN")
+    parser.add_argument("source", type=suite_path, metavar="SUITE|RUN")
     parser.add_argument("--network", required=True, metavar="NAME|RUN|FILE.toml")
     parser.add_argument("--ranks", default="", metavar="N,...", help="ascending (default: those of the cases)")
     parser.add_argument(

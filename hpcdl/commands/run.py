@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
-from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
+from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_path, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
     parser.add_argument(
         "suite",
-        type=path,
+        type=suite_path,
         metavar="SUITE",
         help="a suite file, or a name from `hpcdl list suites`",
     )

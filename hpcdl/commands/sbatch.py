@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
+from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_path, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument("suite", type=path, metavar="SUITE", help="a suite file, or the name of a shipped suite")
+    parser.add_argument(
+        "suite", type=suite_path, metavar="SUITE", help="a suite file, or the name of a shipped suite"
+    )
     parser.add_argument(
         "--nodes",
         type=_counts,

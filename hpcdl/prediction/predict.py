@@ -214,7 +214,7 @@ def _row(
 
 def _records(what: Path, globs: Sequence[str]) -> tuple[list[Record], Run | None, list[str]]:
     """Return the selected cases of a suite, or of a run, the run, and the papers that the suite names."""
-    if what.suffix == ".toml" or (not what.exists() and str(what) in suites()):
+    if what.suffix == ".toml" or str(what) in suites():
         loaded = suite.load(what, globs=globs)
         return [dict(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text)
     run = _read(what)

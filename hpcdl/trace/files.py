@@ -106,9 +106,9 @@ def _digest(path: Path) -> bytes:
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yield a path to write to; on exit fsync the file, rename it to ``path`` and fsync the directory.
 
-    The file is new and its name unpredictable. The yielded path leads to its descriptor, so that in a shared folder
-    no link is followed. The name ends in ``.partial``, so patterns for finished files do not match it. If the body
-    raises, ``path`` is unchanged. Raises OSError.
+    The file is new and its name unpredictable. The yielded path leads to its descriptor, so that no link in a
+    shared folder is followed. The name ends in ``.partial``, so that patterns for finished files do not match it.
+    If the body raises, ``path`` is unchanged. Raises OSError.
     """
     temporary = path.with_name(f".{os.urandom(8).hex()}.partial")
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -31,16 +31,14 @@ def suites() -> dict[str, Path]:
 
 
 def located(given: Path) -> Path:
-    """Return the suite file that a user means by a path or by the name of a shipped suite; the path wins.
+    """Return the suite file that a user means by the name of a shipped suite or by a path; the name wins.
 
     Raises ValueError, with the nearest valid name, if there is neither.
     """
     known = suites()
-    if given.is_file() or (given.exists() and str(given) not in known):
-        return given
-    if str(given) not in known:
+    if str(given) not in known and not given.exists():
         raise ValueError(f"{given}: no such suite file, and no suite of that name{nearest(given.stem, known)}")
-    return known[str(given)]
+    return known.get(str(given), given)
 
 
 MAX_CASES: Final = 10_000

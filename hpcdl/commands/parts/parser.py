@@ -91,6 +91,11 @@ def path(text: str) -> Path:
     return Path(text)
 
 
+def suite_path(text: str) -> Path:
+    """Return the path of a suite; ``./NAME`` becomes absolute, because NAME is that of a shipped suite."""
+    return path(text).absolute() if text == f"./{path(text)}" and len(path(text).parts) == 1 else path(text)
+
+
 def chosen(word: str, names: Sequence[str]) -> str:
     """Return ``word``. Raises argparse.ArgumentTypeError if it is not one of ``names``."""
     if word not in names:
