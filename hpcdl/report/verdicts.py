@@ -39,7 +39,50 @@ class Sentence(NamedTuple):
     """True if a page may show it in green."""
 
 
-SENTENCES: Final[tuple[Sentence, ...]] = ()
+SENTENCES: Final[tuple[Sentence, ...]] = (
+    Sentence(
+        "deciding",
+        "decided",
+        "each other method that reached the target is later by 5 % or more, and by the adjusted test",
+        "{case}: {first} reaches the target first, in {time} ({seeds}); next is {others}, which takes {later} "
+        "times as long.",
+        good=True,
+    ),
+    Sentence(
+        "deciding",
+        "alone",
+        "no other method reached the target with a seed",
+        "{case}: only {first} reaches the target, in {time} ({seeds}).",
+        good=True,
+    ),
+    Sentence(
+        "deciding",
+        "tied",
+        "the test does not tell a method from the first, or it is later by less than 5 %",
+        "{case}: {first} ({time}, {seeds}) is tied with {others}.",
+    ),
+    Sentence("deciding", "not reached", "no method reached the target", "{case}: no method reaches the target."),
+    Sentence(
+        "deciding",
+        "not decided",
+        "a method has fewer than three usable seeds",
+        "{case}: not decided, with fewer than {least} usable seeds of {others}.",
+    ),
+    Sentence(
+        "deciding",
+        "first in cells",
+        "one of several cells is decided",
+        "Time to the target in {cells}: {counts}; first in decided cells: {winners}.",
+        good=True,
+    ),
+    Sentence("deciding", "no first", "none of several is decided", "Time to the target in {cells}: {counts}."),
+    Sentence(
+        "deciding",
+        "profile",
+        "several methods are in each of several cells",
+        "Over all cells {best} has the largest area under its performance profile, {most}; then {second}, {less}.",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

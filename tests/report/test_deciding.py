@@ -1,22 +1,27 @@
 """The section on the time to the target: cells, methods over all cells, and searches."""
 
+from conftest import Hand
+
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections import deciding
+from hpcdl.report.verdicts import SENTENCES, words
 
 
 def evaluations(seconds):
-    return [(10, 1.0, seconds / 2, 1.0, 0.4, 1), (20, 2.0, seconds, 0.5, 0.95, 1)]
+    """Two evaluations, the second above the target, or below it if ``seconds`` is negative."""
+    last = 0.95 if seconds > 0 else 0.5
+    return [(10, 1.0, abs(seconds) / 2, 1.0, 0.4, 1), (20, 2.0, abs(seconds), 0.5, last, 1)]
 
 
-def findings(hand, networks=("slow", "quick")):
+def findings(hand, networks=("slow", "quick"), bases=(4.0, 2.0), seeds=(1, 2, 3)):
     for network, factor in zip(networks, (1, 3), strict=False):
-        for training, base in (("synchronous", 4.0), ("d_psgd", 2.0 * factor)):
-            for seed in (1, 2, 3):
+        for training, base in zip(("synchronous", "d_psgd"), (bases[0], bases[1] * factor), strict=True):
+            for seed in seeds:
                 hand.train(
                     [[10.0] * 20] * 2, training=training, network=network, seed=seed, target_accuracy=0.9, tuning=8,
                     tuned="learning_rate=0.05", tuning_images=4000, evaluations=evaluations(base + 0.01 * seed),
                 )  # fmt: skip
-    return Findings(hand.read(), "run")
+    return Findings(hand.read(suite_text='[suite]\nanswer = "deciding"'), "run")
 
 
 def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
@@ -31,6 +36,32 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     assert [row[2] for row in over_all.rows] == ["1", "1"]
     assert {row[3] for row in tuned.rows} == {"learning_rate=0.05"}
     headline, details = deciding.answer(found)
-    assert headline.startswith("Time to the target in 2 cells: 2 decided; first: ")
-    assert details[0].startswith("Over all cells d_psgd is best")
+    assert headline.startswith("Time to the target in 2 cells: 2 decided; first in decided cells: ")
+    assert details[0].startswith("Over all cells d_psgd has the largest area")
     assert [chart.title for chart in deciding.charts(found)] == ["Performance profiles"]
+
+
+def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
+    """Cells by the times of two methods; a negative time misses the target."""
+    cells = {
+        "decided": {},
+        "tied": {"bases": (4.0, 4.01)},
+        "alone": {"bases": (4.0, -6.0)},
+        "not reached": {"bases": (-4.0, -6.0)},
+        "not decided": {"seeds": (1, 2)},
+        "first in cells": {"networks": ("slow", "quick")},
+        "no first": {"networks": ("slow", "quick"), "seeds": (1, 2)},
+    }
+    shown = {}
+    for number, (word, cell) in enumerate(cells.items()):
+        (tmp_path / str(number)).mkdir()
+        found = findings(Hand(tmp_path / str(number)), **{"networks": ("slow",), **cell})
+        headline, details = deciding.answer(found)
+        says = next(row.says for row in SENTENCES if (row.topic, row.word) == ("deciding", word))
+        assert says.rpartition("}")[0].rpartition("}")[2].partition("{")[0] in headline, (word, headline)
+        shown[word] = [table.rows for table in deciding.page(found).tables if table.title.startswith("Missed")]
+        assert all(line.startswith("Over all cells") for line in details)
+    assert set(shown) | {"profile"} == words("deciding")
+    ((row,),) = shown["alone"]
+    assert row[1:] == ("d_psgd", "0", "3", "no: not reached in 5.99 s")
+    assert [rows[0][-1] for rows in shown["not decided"]] == ["no: fewer than 3 usable seeds"]

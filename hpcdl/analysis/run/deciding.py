@@ -1,8 +1,10 @@
 """Time to a target: which method reaches it first in each cell, whether that is decided, and performance profiles.
 
-A cell is one network on one dataset under one set of conditions. A method that misses the target with any seed
-within its training has not reached it. Seeds are the sample; times are compared by their logarithms, seed by seed:
-methods with the same seed begin with the same parameters and see the same images.
+A cell is one network on one dataset under one set of conditions. Seeds are the sample. A seed that misses the
+target is a censored time. Times of a cell count up to its budget, the shortest training of a method that missed
+the target with a seed: a restricted mean (Royston & Parmar, BMC Med. Res. Methodol. 13, 2013) of logarithms. A
+method that reached the target with no seed is out. A method with fewer than :data:`MIN_SEEDS` usable seeds leaves
+its cell open. Times of two methods with the same seed hardly correlate, so that the test does not pair them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import numpy as np
 
 from hpcdl.analysis.run.outcome import at_target
 from hpcdl.analysis.run.record_fields import ANY, conditions, is_independent, method, problem, words
-from hpcdl.analysis.statistics.differences import ALPHA, Difference, adjusted, difference
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 MIN_EFFECT: Final = 1.05
 """Ratio of times below which two methods are tied."""
+MIN_SEEDS: Final = 3
+"""Usable seeds of a method, at least: neither disturbed, failed nor without an evaluation."""
 WIDEST: Final = 10.0
 """Ratio to the best time up to which performance profiles are looked at."""
 
@@ -34,11 +39,17 @@ class Candidate:
 
     fields: Mapping[str, Any]
     launches: Sequence[Launch]
+    failed: Sequence[Launch] = ()
 
     @property
     def is_evaluated(self) -> bool:
         """True if every launch evaluated on the test set."""
-        return all(len(launch.evaluations.get("step", ())) for launch in self.launches)
+        return bool(self.launches) and all(map(is_evaluated, self.launches))
+
+
+def is_evaluated(launch: Launch) -> bool:
+    """Return True if a launch evaluated on the test set."""
+    return len(launch.evaluations.get("step", ())) > 0
 
 
 @dataclass(frozen=True)
@@ -54,14 +65,14 @@ class Field:
 def fields_of(launches: Iterable[Launch]) -> list[Field]:
     """Return the training cases by dataset and conditions; only within a field they are comparable.
 
-    Cases without communication on more than one rank, and failed cases, are left out.
+    Cases without communication on more than one rank are left out.
     """
     groups: dict[Any, dict[Any, list[Launch]]] = {}
     conditions_of: dict[Any, dict[str, str]] = {}
     for launch in launches:
         fields = launch.fields
         alone = is_independent(fields) and int(fields.get("ranks") or 1) > 1
-        if fields.get("kind", "train") == "train" and not alone and not fields.get("error"):
+        if fields.get("kind", "train") == "train" and not alone:
             field = (str(fields.get("dataset")), fields.get("network"), conditions(fields, "trace"))
             conditions_of.setdefault(field, {key: word for key, word in words(fields).items() if key != "trace"})
             group = groups.setdefault(field, {})
@@ -72,10 +83,15 @@ def fields_of(launches: Iterable[Launch]) -> list[Field]:
         Field(
             field[0],
             tuple(word for word in conditions_of[field].values() if word not in shared),
-            [Candidate(_pooled(together), together) for together in group.values()],
+            [_candidate(together) for together in group.values()],
         )
         for field, group in groups.items()
     ]
+
+
+def _candidate(together: Sequence[Launch]) -> Candidate:
+    sound = [launch for launch in together if not launch.fields.get("error")]
+    return Candidate(_pooled(together), sound, [launch for launch in together if launch.fields.get("error")])
 
 
 def _pooled(together: Sequence[Launch]) -> Mapping[str, Any]:
@@ -90,19 +106,32 @@ class Timed:
     """A method in a cell."""
 
     candidate: Candidate
-    seeds: Sequence[Any]
+    """With the launches that count."""
     seconds: Vector
-    """Time to the target of each seed; infinite where it was not reached."""
+    """Time to the target of each usable seed; infinite where it missed the target."""
+    lost: Mapping[str, int]
+    """Seeds that can't be used, by cause: disturbed, failed, not evaluated."""
 
     @property
-    def reached(self) -> bool:
-        """True if every seed reached the target."""
-        return bool(np.isfinite(self.seconds).all())
+    def missed(self) -> int:
+        """Usable seeds that missed the target."""
+        return int(np.isinf(self.seconds).sum())
 
     @property
-    def mean(self) -> float:
-        """Geometric mean over seeds; infinite if one did not reach the target."""
-        return float(np.exp(np.log(self.seconds).mean())) if self.reached else np.inf
+    def state(self) -> str:
+        """``too few seeds``, ``not reached`` by any, ``some missed``, or ``reached`` by all."""
+        if len(self.seconds) < MIN_SEEDS:
+            return "too few seeds"
+        return {0: "reached", len(self.seconds): "not reached"}.get(self.missed, "some missed")
+
+    @property
+    def training(self) -> float:
+        """Longest training of a launch, up to its last evaluation (s)."""
+        return max(float(launch.evaluations["training_seconds"].max()) for launch in self.candidate.launches)
+
+    def mean(self, budget: float = np.inf) -> float:
+        """Return the geometric mean of the seeds' times up to ``budget`` (s)."""
+        return float(np.exp(np.log(np.minimum(self.seconds, budget)).mean())) if len(self.seconds) else np.inf
 
     def median_of(self, column: str) -> float | None:
         """Return the median over launches of a column of the evaluations at the target."""
@@ -112,79 +141,110 @@ class Timed:
 
 @dataclass(frozen=True)
 class Decision:
-    """The methods of a cell, those first that reach the target soonest."""
+    """The methods of a cell, those first that reach the target soonest within its budget."""
 
     field: Field
     fields: Mapping[str, Any]
     """Fields of a record of the cell."""
     places: Sequence[Timed]
+    budget: float
+    """Time up to which times count (s); infinite if no seed missed the target."""
     rivals: Sequence[Timed]
     """Methods that are not told from the first, or by less than :data:`MIN_EFFECT`."""
+    lead: Interval
+    """Time of the second by that of the first, both up to the budget."""
+
+    @property
+    def open(self) -> list[Timed]:
+        """Methods with too few usable seeds."""
+        return [place for place in self.places if place.state == "too few seeds"]
 
     @property
     def verdict(self) -> str:
-        """``decided``, ``tied``, ``not reached`` by any method, or ``one seed``."""
-        if not self.places[0].reached:
+        """``not decided``: too few usable seeds; ``not reached`` by any method; ``tied``; or ``decided``."""
+        if self.open:
+            return "not decided"
+        if self.places[0].state == "not reached":
             return "not reached"
-        if len(self.places[0].seconds) < 2:
-            return "one seed"
         return "tied" if self.rivals else "decided"
 
     @property
     def ratios(self) -> list[float]:
-        """Time of each place by that of the first."""
-        return [place.mean / self.places[0].mean if place.reached else np.inf for place in self.places]
+        """Time of each place by the least one; infinite for a method that missed the target with a seed."""
+        means = np.array([place.mean() for place in self.places])
+        return list(means / means.min()) if np.isfinite(means).any() else [np.inf] * len(means)
 
 
 def decisions(fields: Iterable[Field]) -> list[Decision]:
     """Decide each cell with at least two methods and a target.
 
-    Between the first and each other method that reached the target: Student's test of the logarithm of the ratio
-    of their times, by seed; Welch's test where the seeds differ. p-values of all cells are adjusted together
-    (Benjamini & Hochberg).
+    Between the first and each other method that reached the target with a seed: Welch's test of the logarithms of
+    their times up to the budget. p-values of all cells are adjusted together (Benjamini & Hochberg).
     """
-    cells = [cell for field in fields for cell in _cells(field)]
-    tested = [
+    cells = [(field, _ordered(places)) for field in fields for places in _cells(field)]
+    budgets = [_budget(places) for _, places in cells]
+    pairs = [
         (number, place)
         for number, (_, places) in enumerate(cells)
         for place in places[1:]
-        if places[0].reached and place.reached and min(len(places[0].seconds), len(place.seconds)) > 1
+        if {"too few seeds", "not reached"}.isdisjoint((place.state, places[0].state))
     ]
-    p = adjusted(np.array([_p(cells[number][1][0], place) for number, place in tested]))
+    logarithms = [
+        [np.log(np.minimum(side.seconds, budgets[number])) for side in (cells[number][1][0], place)]
+        for number, place in pairs
+    ]
+    later = difference([first for first, _ in logarithms], [other for _, other in logarithms])
+    intervals = np.exp([later.value, *later.bounds()]).T
     rivals: dict[int, list[Timed]] = {}
-    for (number, place), value in zip(tested, p, strict=True):
-        if value >= ALPHA or place.mean < MIN_EFFECT * cells[number][1][0].mean:
+    leads: dict[int, Interval] = {}
+    for (number, place), p, ratio in zip(pairs, adjusted(later.p), intervals, strict=True):
+        leads.setdefault(number, Interval(*map(float, ratio)))
+        if p >= ALPHA or ratio[0] < MIN_EFFECT:
             rivals.setdefault(number, []).append(place)
     return [
-        Decision(field, places[0].candidate.fields, places, rivals.get(number, []))
-        for number, (field, places) in enumerate(cells)
+        Decision(field, cell[0].candidate.fields, cell, budget, rivals.get(number, []), leads.get(number, NOTHING))
+        for number, ((field, cell), budget) in enumerate(zip(cells, budgets, strict=True))
     ]
 
 
-def _p(first: Timed, other: Timed) -> float:
-    own, theirs = np.log(first.seconds), np.log(other.seconds)
-    if first.seeds == other.seeds:
-        ratio = theirs - own
-        error = ratio.std(ddof=1) / np.sqrt(len(ratio))
-        return float(Difference(np.array([ratio.mean()]), np.array([error]), np.array([len(ratio) - 1.0])).p[0])
-    return float(difference([own], [theirs]).p[0])
-
-
-def _cells(field: Field) -> list[tuple[Field, list[Timed]]]:
+def _cells(field: Field) -> list[list[Timed]]:
+    """Return the methods of each cell with several, and a target that one of them was evaluated for."""
     groups: dict[Any, list[Timed]] = {}
     for candidate in field.candidates:
-        if candidate.is_evaluated and candidate.fields.get("target_accuracy") is not None:
-            kept = [launch for launch in candidate.launches if not launch.disturbed]
-            if kept:
-                key = tuple(candidate.fields.get(name) for name in ("model", "ranks", "target_accuracy"))
-                times: dict[Any, list[float]] = {}
-                for launch in kept:
-                    times.setdefault(launch.fields.get("seed"), []).append(at_target(launch, "training_seconds"))
-                seconds = np.array([np.median(each) for each in times.values()])
-                timed = Timed(Candidate(candidate.fields, kept), list(times), seconds)
-                groups.setdefault(key, []).append(timed)
-    ordered = (sorted(places, key=lambda place: place.mean) for places in groups.values())
-    return [(field, places) for places in ordered if len(places) > 1]
+        if candidate.fields.get("target_accuracy") is not None:
+            key = tuple(candidate.fields.get(name) for name in ("model", "ranks", "target_accuracy"))
+            groups.setdefault(key, []).append(_timed(candidate))
+    return [places for places in groups.values() if len(places) > 1 and any(len(p.seconds) for p in places)]
+
+
+def _timed(candidate: Candidate) -> Timed:
+    """Return the time of each seed with a usable launch, the median over those."""
+    by_seed: dict[Any, list[Launch]] = {}
+    for launch in (*candidate.launches, *candidate.failed):
+        by_seed.setdefault(launch.fields.get("seed"), []).append(launch)
+    seconds: list[float] = []
+    kept: list[Launch] = []
+    lost: dict[str, int] = {}
+    for together in by_seed.values():
+        usable = [launch for launch in together if is_evaluated(launch) and not launch.disturbed]
+        if usable:
+            kept += usable
+            seconds.append(float(np.median([at_target(launch, "training_seconds") for launch in usable])))
+        else:
+            failed = any(launch.fields.get("error") for launch in together)
+            cause = "disturbed" if any(map(is_evaluated, together)) else "failed" if failed else "not evaluated"
+            lost[cause] = lost.get(cause, 0) + 1
+    return Timed(Candidate(candidate.fields, kept), np.array(seconds), lost)
+
+
+def _budget(places: Iterable[Timed]) -> float:
+    return min((place.training for place in places if place.state == "some missed"), default=np.inf)
+
+
+def _ordered(places: Sequence[Timed]) -> list[Timed]:
+    """Return the methods by their time up to the budget; those that can't be compared last."""
+    budget, last = _budget(places), ("not reached", "too few seeds")
+    return sorted(places, key=lambda place: (place.state in last, place.mean(budget), place.mean()))
 
 
 def area(ratios: Sequence[float]) -> float:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.deciding import WIDEST, area
-from hpcdl.report.formats.cells import NONE, digits, plural, seconds
+from hpcdl.analysis.run.deciding import MIN_SEEDS, WIDEST, area
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.method_names import Names
+from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,10 +23,15 @@ if TYPE_CHECKING:
 
 MAX_NAMED: Final = 3
 """Methods that are named; more are counted."""
+CAUSES: Final = ("disturbed", "failed", "not evaluated")
+"""Causes for which a seed can't be used."""
+ORDER: Final = ("decided", "tied", "not reached", "not decided")
+"""Verdicts on cells."""
 NOTE: Final = (
-    "Time to the target: geometric mean over seeds. A method that misses the target with one seed has not "
-    "reached it. Decided: every other method is later by 5 % or more, and by a test of the logarithms of "
-    "their ratio over seeds, adjusted for all comparisons of the page."
+    "Time to the target: geometric mean over seeds, up to the budget: the shortest training of a method that "
+    "missed the target with a seed. Decided: each other method that reached the target is later by 5 % or more, "
+    "and by Welch's test of the logarithms, adjusted for all comparisons of the page. Later by: 95 % interval of "
+    f"that test. Not decided: a method has fewer than {MIN_SEEDS} usable seeds."
 )
 
 
@@ -69,7 +75,7 @@ def _words(decision: Decision) -> list[str]:
     fields = decision.fields
     conditions = ", ".join(decision.field.conditions).removeprefix("simulated on ")
     problem = (str(fields[name]).partition("(")[0] for name in ("model", "dataset"))
-    return [*problem, f"{fields['ranks']} ranks", *conditions.split(", ")]
+    return [*problem, f"{fields['ranks']} ranks", *filter(None, conditions.split(", "))]
 
 
 def page(findings: Findings) -> Section:
@@ -78,8 +84,11 @@ def page(findings: Findings) -> Section:
     if not decisions:
         return Section(title)
     name = _naming(decisions)
-    header = ("cell", "first", "time", "epochs", "second", "tied with", "not reached by", "verdict")
+    header = ("cell", "first", "time", "epochs", "second", "later by", "tied with", "budget", "verdict")
     tables = [Table("", header, [_cell(name, one) for one in decisions], 2, [NOTE]).without_empty()]
+    if missed := [row for one in decisions for row in _missed(name, one)]:
+        title, counts = "Missed seeds, and methods left out", ("reached", "missed", *CAUSES)
+        tables.append(Table(title, ("cell", "method", *counts, "compared"), missed, 2).without_empty())
     if len(decisions) > 1:
         rows = [
             (
@@ -100,7 +109,7 @@ def page(findings: Findings) -> Section:
     tuned = {
         (str(fields["model"]), str(fields["ranks"]), name.method(place), *map(str, found))
         for place in (place for one in decisions for place in one.places)
-        for fields in [place.candidate.launches[0].fields]
+        for fields in [place.candidate.fields]
         if fields.get("tuned")
         for found in [(fields["tuned"], fields["tuning"], fields["tuning_images"])]
     }
@@ -112,17 +121,39 @@ def page(findings: Findings) -> Section:
 
 
 def _cell(name: Naming, decision: Decision) -> tuple[str, ...]:
-    first, second, ratio = decision.places[0], decision.places[1], decision.ratios[1]
+    (first, second, *_), (ratio, low, high) = decision.places, decision.lead
+    reached = first.missed < len(first.seconds)
     return (
         name.cell(decision),
-        name.method(first) if first.reached else NONE,
-        seconds(first.mean) if first.reached else NONE,
-        digits(first.median_of("epoch")),
+        name.method(first) if reached else NONE,
+        seconds(first.mean(decision.budget)) if reached else NONE,
+        digits(first.median_of("epoch")) if reached else NONE,
         f"{name.method(second)}, {digits(ratio)} times" if np.isfinite(ratio) else NONE,
+        interval(low, high) if np.isfinite(low) else NONE,
         _several([name.method(rival) for rival in decision.rivals]),
-        _several([name.method(place) for place in decision.places if not place.reached]),
+        seconds(decision.budget) if np.isfinite(decision.budget) else NONE,
         decision.verdict,
     )
+
+
+def _missed(name: Naming, decision: Decision) -> list[tuple[str, ...]]:
+    """Return a row for each method of a cell that missed the target with a seed, or lost one."""
+    return [
+        (
+            name.cell(decision),
+            name.method(place),
+            str(len(place.seconds) - place.missed),
+            str(place.missed or NONE),
+            *(str(place.lost.get(cause, NONE)) for cause in CAUSES),
+            {
+                "too few seeds": f"no: fewer than {MIN_SEEDS} usable seeds",
+                "not reached": f"no: not reached in {seconds(place.training)}",
+                "some missed": f"yes, a missed seed as {seconds(decision.budget)}",
+            }.get(place.state, "yes"),
+        )
+        for place in decision.places
+        if place.state != "reached" or place.lost
+    ]
 
 
 def _several(names: Sequence[str]) -> str:
@@ -130,24 +161,66 @@ def _several(names: Sequence[str]) -> str:
     return "; ".join([*names[:MAX_NAMED], *more]) or NONE
 
 
+def verdict(name: Naming, decision: Decision) -> Verdict:
+    """Return the verdict on a cell."""
+    first, second = decision.places[:2]
+    others = {"tied": decision.rivals, "not decided": decision.open}.get(decision.verdict, [second])
+    alone = decision.verdict == "decided" and not np.isfinite(decision.lead.value)
+    return Verdict(
+        topic="deciding",
+        word="alone" if alone else decision.verdict,
+        question="Which method reaches the target first?",
+        case=name.cell(decision),
+        size=decision.lead,
+        launches=[len(place.seconds) for place in (first, second)],
+        marks=["simulated"] if decision.fields.get("network") else [],
+        cause=_cause(name, decision),
+        facts={
+            "first": name.method(first),
+            "time": seconds(first.mean(decision.budget)),
+            "seeds": plural(len(first.seconds), "seed"),
+            "others": _several([name.method(place) for place in others]),
+            "later": f"{digits(decision.lead.value)} ({interval(*decision.lead[1:])})",
+            "least": str(MIN_SEEDS),
+        },
+    )
+
+
+def _cause(name: Naming, decision: Decision) -> str:
+    """Return a sentence on the methods that missed the target with a seed; empty if none did."""
+    missed = [
+        f"{name.method(place)} with {place.missed} of {plural(len(place.seconds), 'seed')}"
+        for place in decision.places
+        if place.missed
+    ]
+    return f"The target was missed by {_several(missed)}." if missed else ""
+
+
 def answer(findings: Findings) -> Answer | None:
     """Return how many cells are decided, and the methods that win."""
     decisions = findings.decisions
-    if not decisions or all(decision.verdict == "one seed" for decision in decisions):
+    asked = findings.answered_by == "deciding"
+    if not decisions or (not asked and all(decision.verdict == "not decided" for decision in decisions)):
         return None
-    name, counts = _naming(decisions), Counter(decision.verdict for decision in decisions)
-    verdicts = ("decided", "tied", "not reached", "one seed")
-    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in verdicts if counts[verdict])
-    wins = Counter(name.method(decision.places[0]) for decision in decisions if decision.verdict == "decided")
-    best = ", ".join(f"{method} in {number}" for method, number in wins.most_common(MAX_NAMED))
-    cells = plural(len(decisions), "cell")
-    headline = f"Time to the target in {cells}: {words}{f'; first: {best}' if best else ''}."
+    name = _naming(decisions)
+    if len(decisions) == 1:
+        return Answer(verdict(name, decisions[0]).sentence)
+    counts, wins = Counter(one.verdict for one in decisions), Counter[str]()
+    wins.update(name.method(one.places[0]) for one in decisions if one.verdict == "decided")
+    facts = {
+        "cells": plural(len(decisions), "cell"),
+        "counts": ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word]),
+        "winners": ", ".join(f"{method} in {number}" for method, number in wins.most_common(MAX_NAMED)),
+    }
+    marks = verdict(name, decisions[0]).marks
+    word = "first in cells" if wins else "no first"
+    headline = Verdict(topic="deciding", word=word, marks=marks, facts=facts).sentence
     every = name.ratios(decisions)
-    if len(decisions) < 2 or len(every) < 2:
+    if len(every) < 2:
         return Answer(headline)
-    (best, most), (second, less) = every[:2]
-    over_all = f"Over all cells {best} is best (area of its performance profile {digits(area(most))})"
-    return Answer(headline, [f"{over_all}, then {second} ({digits(area(less))})."])
+    (best, most), (second, less) = ((method, digits(area(ratios))) for method, ratios in every[:2])
+    facts |= {"best": best, "most": most, "second": second, "less": less}
+    return Answer(headline, [Verdict(topic="deciding", word="profile", marks=marks, facts=facts).sentence])
 
 
 def charts(findings: Findings) -> list[Lines]:
