@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.aggregation.parts.messages import in_rank_order
 from hpcdl.aggregation.parts.traits import Aggregation
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 
 TRAITS: Final = Aggregation(autotuned=False, gathers=True)
 

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hpcdl.aggregation.parts.folding import doubled, folded
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 
 
 async def butterfly(comm: Comm, buffer: Array) -> None:

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.aggregation.parts.trees import Place, segmented, send_down, sum_up
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 
 TRAITS: Final = Aggregation(autotuned=False)
 

@@ -1,18 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.aggregation.parts.messages import gather_in_rounds
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.fabric.vectors import partition
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.vectors import Parts
-
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.vectors import Parts, partition
 
 TRAITS: Final = Aggregation(gathers=True)
 

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
 
 TRAITS: Final = Aggregation(shares_ports=True)
 

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from hpcdl.aggregation.parts.trees import Place, segmented, send_down, sum_up
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 
 
 async def double_tree(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.aggregation.parts.entries import (
     PASSES,
     Reduced,
+    Series,
     absent,
     entry_bytes,
     largest,
@@ -16,11 +17,8 @@ from hpcdl.aggregation.parts.entries import (
     summed,
 )
 from hpcdl.aggregation.parts.traits import Aggregation
-
-if TYPE_CHECKING:
-    from hpcdl.aggregation.parts.entries import Series
-    from hpcdl.compression.parts.protocol import Sparse
-    from hpcdl.fabric.comm import Comm
+from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.fabric.comm import Comm
 
 TRAITS: Final = Aggregation(sparse=True, memory="host", autotuned=False)
 

@@ -1,14 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from hpcdl.aggregation.parts.folding import folded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.vectors import Parts
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.vectors import Parts
 
 
 async def halving_doubling(comm: Comm, buffer: Array) -> None:

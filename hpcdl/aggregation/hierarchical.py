@@ -1,18 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.aggregation import allgather, ring
 from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, no_bytes, padded, sender_of
 from hpcdl.aggregation.parts.traits import Aggregation, part_traits
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Parts, Phantom, partition
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from hpcdl.fabric.comm import Array, Comm
 
 
 def _sides(size: int, ranks_per_node: int, inner: str, outer: str) -> tuple[int, ...]:

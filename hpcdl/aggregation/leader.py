@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.aggregation import binomial
 from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.traits import Aggregation
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 
 TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False)
 

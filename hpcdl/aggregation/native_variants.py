@@ -5,12 +5,10 @@ A library chooses its algorithm by size and p, so that no cost is stated. The re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 
 
 async def native_reduce_scatter_allgather(comm: Comm, buffer: Array) -> None:

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 
 TRAITS: Final = Aggregation(sums=False, autotuned=False)
 

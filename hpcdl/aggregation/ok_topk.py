@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.aggregation.parts.entries import (
     PASSES,
     Reduced,
+    Series,
     absent,
     at_least,
     between,
@@ -25,14 +27,9 @@ from hpcdl.aggregation.parts.entries import (
 from hpcdl.aggregation.parts.folding import doubled, folded
 from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Phantom, phantom
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.aggregation.parts.entries import Series
-    from hpcdl.compression.parts.protocol import Sparse
-    from hpcdl.fabric.comm import Array, Comm
 
 
 async def sum_counts(comm: Comm, counts: Array) -> None:

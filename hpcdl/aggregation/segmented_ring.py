@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hpcdl.aggregation.parts.trees import segmented
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
 
 
 async def segmented_ring(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:

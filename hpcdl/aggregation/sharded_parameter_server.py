@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcdl.fabric.comm import Array, Comm
 
 
 async def sharded_parameter_server(comm: Comm, buffer: Array, *, servers: int | None = None) -> None:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.aggregation.parts.entries import (
     PASSES,
     Reduced,
+    Series,
     between,
     dense,
     entry_bytes,
@@ -20,11 +21,8 @@ from hpcdl.aggregation.parts.entries import (
 )
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Phantom, phantom
-
-if TYPE_CHECKING:
-    from hpcdl.aggregation.parts.entries import Series
-    from hpcdl.fabric.comm import Array, Comm
 
 TRAITS: Final = Aggregation(sparse=True, memory="host", autotuned=False)
 

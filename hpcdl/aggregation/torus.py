@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from math import isqrt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.aggregation.ring import allgather, reduce_scatter, ring
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
 
 
 def _sides(size: int, rows: int | None = None) -> tuple[int, int]:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
 from hpcdl.fabric.window import Window
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
 
 TRAITS: Final = Aggregation(memory="host", one_host=True)
 

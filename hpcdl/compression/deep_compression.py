@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcdl.compression.codes.huffman import Huffman
-from hpcdl.compression.parts.protocol import Compression, check_finite, check_values, tensors
+from hpcdl.compression.parts.protocol import Bytes, Compression, Layout, check_finite, check_values, tensors
 from hpcdl.compression.parts.selection import gaps, rising
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-
-    from hpcdl.compression.parts.protocol import Bytes, Layout
-    from hpcdl.fabric.comm import Array
-
+from hpcdl.fabric.comm import Array
 
 MAX_ROUNDS: Final = 100
 """Rounds after which k-means stops, if it has not settled."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Compression, Sparse, kernels, to_device
+from hpcdl.compression.parts.protocol import Compression, Layout, Sparse, kernels, to_device
 from hpcdl.compression.parts.selection import (
     check,
     check_density,
@@ -19,10 +19,7 @@ from hpcdl.compression.parts.selection import (
     take,
     trimmed,
 )
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Layout
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(
     error_feedback=False, own_momentum=True, own_residual="accumulated", on_device=True, title="Lin 2018"

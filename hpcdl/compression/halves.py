@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Iterator
+from typing import Any, Final, Self
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Compression, check_finite, kernels
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcdl.compression.parts.protocol import Device, Layout
-    from hpcdl.fabric.comm import Array
-
+from hpcdl.compression.parts.protocol import Compression, Device, Layout, check_finite, kernels
+from hpcdl.fabric.comm import Array
 
 LARGEST: Final = {"float16": "65504, the largest number of float16", "bfloat16": "the largest number of bfloat16"}
 

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
-from hpcdl.compression.parts.protocol import Compression
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcdl.compression.parts.protocol import Layout
-    from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Compression, Layout
+from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(error_feedback=False)
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Compression, check_finite, kernels, to_device
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hpcdl.compression.parts.protocol import Layout
-    from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Compression, Layout, check_finite, kernels, to_device
+from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(whole_tensors=True, dependent_sums=True, on_device=True, title="Vogels et al. 2019")
 

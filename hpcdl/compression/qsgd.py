@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.compression.parts.code import padded
-from hpcdl.compression.parts.protocol import Compression, check_finite, check_values
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes, Layout
-    from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Bytes, Compression, Layout, check_finite, check_values
+from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(error_feedback=False, title="Alistarh 2017")
 MAX_LEVELS: Final = 1 << 16

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Compression, check_finite, to_device
+from hpcdl.compression.parts.protocol import Compression, Layout, check_finite, to_device
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries, subset
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcdl.compression.parts.protocol import Layout
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(on_device=True, title="Stich 2018")
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from hpcdl.compression.parts.protocol import Compression, check_finite, check_length, check_padding, kernels
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes, Layout
-    from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import (
+    Bytes,
+    Compression,
+    Layout,
+    check_finite,
+    check_length,
+    check_padding,
+    kernels,
+)
+from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(
     error_feedback=False, both_ways=True, on_device=True, scaled=False, title="Bernstein 2018"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.compression.parts.protocol import (
+    Bytes,
     Compression,
+    Layout,
     check_finite,
     check_length,
     check_padding,
@@ -17,10 +19,7 @@ from hpcdl.compression.parts.protocol import (
     to_device,
     to_host,
 )
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes, Layout
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(error_feedback=False, both_ways=True, on_device=True, title="Wen 2017")
 _PLUS_AND_MINUS: Final = 0b01010101

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Compression, Sparse
+from hpcdl.compression.parts.protocol import Compression, Layout, Sparse
 from hpcdl.compression.parts.selection import (
     add,
     bits,
@@ -19,10 +19,7 @@ from hpcdl.compression.parts.selection import (
     sample,
     take,
 )
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Layout
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(on_device=True, title="Strom 2015")
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Compression, Sparse
+from hpcdl.compression.parts.protocol import Compression, Layout, Sparse
 from hpcdl.compression.parts.selection import check_density, draw_seed, entries, put, take, top
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Layout
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(both_ways=True, on_device=True, title="Aji and Heafield 2017")
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
 from hpcdl.compression.parts.protocol import (
+    Bytes,
     Compression,
+    Layout,
+    Segments,
     check_finite,
     check_length,
     check_padding,
@@ -16,12 +20,7 @@ from hpcdl.compression.parts.protocol import (
     rows,
     tensors,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcdl.compression.parts.protocol import Bytes, Layout, Segments
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 
 class TwoValues:

@@ -7,17 +7,15 @@ time (:mod:`hpcdl.fabric.virtual.simulated`). It holds no clock, no thread, no f
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from contextlib import AbstractContextManager
+from types import CodeType
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Sequence
-    from contextlib import AbstractContextManager
-    from types import CodeType
-
-    from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import Task
 
 Array = npt.NDArray[Any]
 """A contiguous array of numpy or of a library with the same interface, such as cupy."""

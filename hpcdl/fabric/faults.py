@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from hpcdl.fabric.comm import INPUT, Comm
 from hpcdl.fabric.wrapper import Wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

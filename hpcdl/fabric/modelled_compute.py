@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.wrapper import Wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

@@ -12,18 +12,15 @@ no power of two the model takes up to twice as long.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcdl.fabric.topologies.dragonfly import Dragonfly
 from hpcdl.fabric.topologies.torus import Torus
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy.typing as npt
 
 GIGABIT: Final = 1e9 / 8
 """Bytes per second."""

@@ -12,15 +12,13 @@ import socket
 import weakref
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _serials = count(1)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Hashable
+from collections.abc import Callable, Coroutine, Generator, Hashable
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")

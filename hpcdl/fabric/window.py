@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextlib import AbstractContextManager
+from typing import Any, Final, Self
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 
 _NOTHING: Final = np.empty(0, np.int64)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
 from itertools import permutations
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.network import Network
+from hpcdl.fabric.network import Network
 
 NO_TIME: Final = 1e-30
 """Seconds per byte that are as good as none."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from hpcdl.fabric.comm import ANY, Array, Comm, Memory, Status
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Sequence
-    from contextlib import AbstractContextManager
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import Task
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Comm)

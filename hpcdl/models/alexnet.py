@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
+from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import gaussian, ones
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import LRN
 from hpcdl.nn.layers.pooling import MaxPooling
-
-if TYPE_CHECKING:
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
 
 
 def alexnet(

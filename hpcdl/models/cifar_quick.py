@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Flatten, ReLU
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
-
-if TYPE_CHECKING:
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
 
 
 def cifar_quick(shape: Shape = (32, 32, 3), classes: int = 10) -> list[Layer]:  # noqa: ARG001

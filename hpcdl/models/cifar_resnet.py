@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import he
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.composite import Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import GlobalAverage, Subsampling
-
-if TYPE_CHECKING:
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
 
 
 def cifar_resnet(depth: int, classes: int, option: str) -> list[Layer]:

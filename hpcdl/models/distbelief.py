@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.convolution import LocallyConnected
 from hpcdl.nn.layers.elementwise import Flatten, Sigmoid
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import LRN
 from hpcdl.nn.layers.pooling import MaxPooling
-
-if TYPE_CHECKING:
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
 
 
 def locally_connected_vision(shape: Shape = (100, 100, 3), classes: int = 1000, *, maps: int = 8) -> list[Layer]:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
+from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import constant, xavier
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.composite import Auxiliary, Concat
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import LRN
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
-
-if TYPE_CHECKING:
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
 
 _convolution = partial(Convolution, weight=xavier, bias=constant(0.2), relu=True, rates=(1, 2))
 _linear = partial(Linear, rates=(1, 2))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
+from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import xavier
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import MaxPooling
-
-if TYPE_CHECKING:
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
 
 MIN_UNPADDED = 16
 """Smallest height and width that leave one pixel after two 5x5 convolutions and two halvings."""

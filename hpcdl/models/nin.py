@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
-
-if TYPE_CHECKING:
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
 
 
 def nin_cifar(shape: Shape = (32, 32, 3), classes: int = 10, *, dropout: float = 0.5) -> list[Layer]:  # noqa: ARG001

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import gaussian, zeros
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.composite import Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import GlobalAverage, MaxPooling
-
-if TYPE_CHECKING:
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
 
 
 def resnet50(shape: Shape = (224, 224, 3), classes: int = 1000) -> list[Layer]:  # noqa: ARG001

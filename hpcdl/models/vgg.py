@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import he
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import MaxPooling
-
-if TYPE_CHECKING:
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
-
 
 FILTERS: Final = (64, 128, 256, 512, 512)
 """Number of filters of the 3x3 convolutions of each block."""

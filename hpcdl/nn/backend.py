@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy.typing as npt
+
+from hpcdl.fabric.comm import Array
 from hpcdl.nn import geometry, kernels, ops
 from hpcdl.nn.geometry import HALF
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.kernels.cupy.device import Device
-    from hpcdl.nn.ops import Bound
+from hpcdl.nn.kernels.cupy.device import Device
+from hpcdl.nn.ops import Bound
 
 
 @dataclass(frozen=True)

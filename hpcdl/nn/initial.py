@@ -7,19 +7,15 @@ An initialiser gets a host array and the draws of its elements. The first axis o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcdl.nn.geometry import Shape
+from hpcdl.nn.geometry import Shape
 
 PIECE: Final = 1 << 16
 """Elements drawn at once; their float64 numbers fit into a cache."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.backend import Backend
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.initial import Initializer
-    from hpcdl.nn.loss import AuxiliaryLoss
-    from hpcdl.nn.ops import Affine, Bound, Elementary, Noise
-
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Backend
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.initial import Initializer
+from hpcdl.nn.loss import AuxiliaryLoss
+from hpcdl.nn.ops import Affine, Bound, Elementary, Noise
 
 Alone = Literal["elements", "channels", "rows"]
 """Positions that a layer treats independently, so that ranks can have some each: ``alone`` of its class.

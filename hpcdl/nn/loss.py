@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Backend
 from hpcdl.nn.geometry import Blob
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.backend import Backend
 
 
 class SoftmaxCrossEntropy:

@@ -10,12 +10,10 @@ All arrays are contiguous and of the geometry's dtype; activations are (N, H, W,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 
 class Bound(Protocol):

@@ -16,19 +16,17 @@ The backend's arrays are in the host's memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer, Site
-    from hpcdl.nn.ops import Bound
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer, Site
+from hpcdl.nn.ops import Bound
 
 MIN_BITS: Final = 2
 """Fewest bits of a number with a sign."""

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
 
-from hpcdl.nn.geometry import master
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Backend
+from hpcdl.nn.geometry import Shape, master
 from hpcdl.nn.initial import draws
-from hpcdl.nn.layer import Site, Variable
+from hpcdl.nn.layer import Layer, Site, Variable
 from hpcdl.nn.loss import SoftmaxCrossEntropy
+from hpcdl.nn.split.division import Division
 from hpcdl.nn.stage import Stage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.backend import Backend
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
-    from hpcdl.nn.split.division import Division
 
 
 @dataclass(frozen=True, slots=True)

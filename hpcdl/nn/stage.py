@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from hpcdl.nn.geometry import master, storage_dtype
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Shape, master, storage_dtype
+from hpcdl.nn.layer import Layer, Site
+from hpcdl.nn.ops import Bound
 from hpcdl.nn.split.part import Part
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer, Site
-    from hpcdl.nn.ops import Bound
 
 
 class Stage:

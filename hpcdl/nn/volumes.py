@@ -12,18 +12,15 @@ paper's 54 MB, 19,100 MB and 9.7 TFLOP for GoogLeNet.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Chain, Layer
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Flatten
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Chain, Layer
 
 FLOAT_BYTES: Final = 4
 """All sizes assume float32."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from hpcdl.fabric.comm import Array
 from hpcdl.optim.parts.per_tensor import UNIFORM
 from hpcdl.optim.parts.protocol import not_negative, positive, state_vector
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
 
 
 class Adagrad:

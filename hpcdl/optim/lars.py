@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from hpcdl.fabric.comm import Array
 from hpcdl.optim.parts.per_tensor import UNIFORM, norm
 from hpcdl.optim.parts.protocol import fraction, not_negative, positive, state_vector
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
 
 
 class LARS:

@@ -10,17 +10,14 @@ equally long.
 from __future__ import annotations
 
 import sys
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import part_traits
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import OutOfPlace, Parts, partition
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
-
-    from hpcdl.fabric.comm import Array, Comm
 
 
 def component(key: str, name: str) -> Callable[[Comm, Array], Awaitable[None]]:

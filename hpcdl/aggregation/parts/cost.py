@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable, Mapping
 from math import ceil, floor, log2
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl import registry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 _LINE: Final = re.compile(r"^(Messages|Bytes|Time)(?:, ([^:]+))?: (.+)$", re.MULTILINE)
 _NAME: Final = re.compile(r"^([A-Za-z]\w*) = (.+)$", re.MULTILINE)

@@ -14,19 +14,16 @@ Size-only entries (:class:`hpcdl.fabric.vectors.Phantom`) have no positions: the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.fabric.comm import Array
 from hpcdl.fabric.vectors import Phantom, partition, phantom
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array
 
 POSITION_BYTES: Final = 4
 """Bytes of a position on the wire."""

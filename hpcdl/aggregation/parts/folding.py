@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 
 
 async def doubled(comm: Comm, ranks: int, buffer: Array) -> None:

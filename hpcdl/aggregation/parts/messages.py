@@ -13,17 +13,14 @@ sender's rank, the length of the content. It ends at a multiple of 8 bytes, so t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import Final
 from zlib import crc32
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Phantom, phantom
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
 
 _WORDS: Final = 4
 HEADER: Final = 4 * _WORDS

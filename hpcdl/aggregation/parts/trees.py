@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
 
 _MIN_BYTES: Final = 8
 """Bytes of the longest data type that is summed."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from math import log2
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcdl.compression.parts.code import check_room, padded
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes
-    from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Bytes
+from hpcdl.fabric.comm import Array
 
 
 class Elias:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 from math import log2
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.compression.parts.code import check_room, padded
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes
-    from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Bytes
+from hpcdl.fabric.comm import Array
 
 MAX_CODE: Final = 15
 """Most bits of a symbol; a length is half a byte of the table."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.compression.parts.code import check_room, padded
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes
-    from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Bytes
+from hpcdl.fabric.comm import Array
 
 WIDEST: Final = 31
 """Largest parameter k."""

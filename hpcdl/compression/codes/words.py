@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from hpcdl.compression.parts.code import check_room
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes
-    from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Bytes
+from hpcdl.fabric.comm import Array
 
 
 class Words:

@@ -9,18 +9,16 @@ results are on the host.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.compression.kernels import low_rank
 from hpcdl.compression.kernels.lanes import CHUNK, LANES, add_chunks
 from hpcdl.compression.kernels.ternary import join
+from hpcdl.compression.parts.protocol import Device
 from hpcdl.compression.parts.selection import bits
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Device
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 FOLDER: Final = Path(__file__).parent / "cuda"
 ENTRIES_OF_THREAD: Final = 64

@@ -5,15 +5,13 @@ All machines draw the same bits, and the cut into buckets does not matter.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numba import njit
 
 from hpcdl.compression.kernels.integer_codes import trailing_zeros
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 _STEP: Final = 0x9E3779B97F4A7C15
 _FIRST: Final = 0xBF58476D1CE4E5B9

@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 _MAGNITUDE: Final = np.uint32(0x7FFFFFFF)
 _INFINITE: Final = np.uint32(0x7F800000)

@@ -7,14 +7,12 @@ after the last entry are zero.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numba import njit
 
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-
+from hpcdl.fabric.comm import Array
 
 BLOCK: Final = 4096
 """Entries of a block."""

@@ -5,16 +5,14 @@ The symbol of an entry is 0 for level 0, else 2 x level - 1, one more if it is n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numba import njit
 
 from hpcdl.compression.kernels.draws import UNIT, draw
 from hpcdl.compression.kernels.lanes import LANES, total
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 SMALLEST: Final = 1e-140
 """Norms below count as zero: squares of their entries underflow."""

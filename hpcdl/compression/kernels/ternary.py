@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numba import njit
 
 from hpcdl.compression.kernels.draws import UNIT, draw
 from hpcdl.compression.kernels.lanes import BLOCK, CHUNK, LANES, pack_pairs, piece, total, unpack_pairs
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 
 @njit(nogil=True, cache=True)

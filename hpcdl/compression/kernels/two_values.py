@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numba import njit
 
 from hpcdl.compression.kernels.lanes import BLOCK, CHUNK, LANES, pack_bits, piece, total, unpack_bits
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 
 @njit(nogil=True, cache=True)

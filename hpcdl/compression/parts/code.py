@@ -6,13 +6,12 @@ levels of a quantiser or numbers of clusters. Bits fill a byte from its lowest; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes
-    from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Bytes
+from hpcdl.fabric.comm import Array
 
 
 def entropy(integers: Array) -> float:

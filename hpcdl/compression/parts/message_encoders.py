@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.code import entropy
-from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.compression.parts.code import Code, entropy
+from hpcdl.compression.parts.protocol import Bytes, Layout, PointToPoint, Selector, Sparse
 from hpcdl.compression.parts.selection import add, bitmap_of, gaps, rising, subset, unpacked
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.code import Code
-    from hpcdl.compression.parts.protocol import Bytes, Layout, PointToPoint, Selector
-    from hpcdl.fabric.comm import Array
-
+from hpcdl.fabric.comm import Array
 
 STEP_BYTES: Final = 8
 """Bytes of the step: a receiver draws the positions of that step."""

@@ -18,18 +18,15 @@ Below: segments of the gradient, memory and kernels of the device that holds it,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from hpcdl.fabric.comm import Array
-
+from hpcdl.fabric.comm import Array
 
 Bytes = npt.NDArray[np.uint8]
 """A message or its buffer, (bytes,)."""

@@ -6,15 +6,12 @@ integer comparison finds large entries, infinities and NaN; compilers make vecto
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import kernels
-
-if TYPE_CHECKING:
-    from hpcdl.compression.parts.protocol import Bytes, Device, Layout, Sparse
-    from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Bytes, Device, Layout, Sparse, kernels
+from hpcdl.fabric.comm import Array
 
 SAMPLED: Final = 0.01
 """Share of a vector in a sample (Deep Gradient Compression: Lin 2018, section 3)."""

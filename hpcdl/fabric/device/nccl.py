@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.fabric.device.staged_copy import Wait
+from hpcdl.fabric.comm import Array
+from hpcdl.fabric.device.staged_copy import Wait
 
 
 class NoNccl(ValueError):  # noqa: N818 - named for the cause

@@ -16,16 +16,12 @@ neither CUDA nor MPI.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from hpcdl.fabric.comm import Status
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array, Status
 
 T = TypeVar("T")
 U = TypeVar("U")

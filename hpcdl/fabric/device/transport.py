@@ -16,19 +16,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from hpcdl.fabric.comm import Status
+from hpcdl.fabric.comm import Array, Status
 from hpcdl.fabric.device import staged_copy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.fabric.device.staged_copy import Copies, Flow, Wait, Wire, Words
+from hpcdl.fabric.device.staged_copy import Copies, Flow, Wait, Wire, Words
 
 VARIABLE: Final = "HPCDL_TRANSPORT"
 

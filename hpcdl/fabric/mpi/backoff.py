@@ -8,14 +8,12 @@ Sleeps grow while no operation completes.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+from typing import Final
 
 POLLS: Final = 200
 """Polls of the first stage: without a yield on an own core, without a sleep when oversubscribed."""

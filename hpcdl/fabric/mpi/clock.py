@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns, sleep
 from typing import TYPE_CHECKING, Final
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.fabric.mpi.backoff import here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mpi4py import MPI
 
 _NAMESPACE: Final = Path("/proc/self/ns/time")

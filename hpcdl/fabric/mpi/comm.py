@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from operator import iadd
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 from mpi4py import MPI
 
-from hpcdl.fabric.comm import ANY, INPUT, TAGS, Array, Status, check_address, check_exchange
-from hpcdl.fabric.device.staged_copy import both
-from hpcdl.fabric.device.transport import choose
+from hpcdl.fabric.comm import ANY, INPUT, TAGS, Array, Memory, Status, check_address, check_exchange
+from hpcdl.fabric.device.staged_copy import Wait, both
+from hpcdl.fabric.device.transport import Transport, choose
 from hpcdl.fabric.mpi.backoff import sleep_until
 from hpcdl.fabric.mpi.clock import compared
 from hpcdl.fabric.mpi.compute_thread import WORTHWHILE_NS, Job
@@ -23,14 +26,6 @@ from hpcdl.fabric.vectors import operand_and_result
 from hpcdl.fabric.window import disseminate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
-    from contextlib import AbstractContextManager
-
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Memory
-    from hpcdl.fabric.device.staged_copy import Wait
-    from hpcdl.fabric.device.transport import Transport
     from hpcdl.fabric.mpi.scheduler import Scheduler
 
 T = TypeVar("T")

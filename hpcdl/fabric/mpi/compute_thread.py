@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcdl.fabric.mpi.backoff import Backoff
+from hpcdl.fabric.mpi.backoff import Backoff
 
 T = TypeVar("T")
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from time import sleep
-from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
 from hpcdl.fabric.comm import ANY, Array, Comm, PeerLost, Status
 from hpcdl.fabric.mpi.comm import MpiComm
 from hpcdl.fabric.wrapper import Wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _FAILED = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING)
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mpi4py import MPI
 
-from hpcdl.fabric.comm import ANY, TAGS, Status
-from hpcdl.fabric.device.staged_copy import NUMBERS
+from hpcdl.fabric.comm import ANY, TAGS, Array, Status
+from hpcdl.fabric.device.staged_copy import NUMBERS, Wait, Words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.fabric.device.staged_copy import Wait, Words
     from hpcdl.fabric.mpi.scheduler import Scheduler
 
 _TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # the least that MPI allows

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from mpi4py import MPI
 
+from hpcdl.fabric.comm import Array
 from hpcdl.fabric.device.nccl import Nccl
-from hpcdl.fabric.vectors import partition
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.fabric.device.staged_copy import Wait
-    from hpcdl.fabric.vectors import BufferPool
-
+from hpcdl.fabric.device.staged_copy import Wait
+from hpcdl.fabric.vectors import BufferPool, partition
 
 _MAX_BYTES: Final = 1 << 30
 """Bytes of vectors that the requests on one communicator keep alive."""

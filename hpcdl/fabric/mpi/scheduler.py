@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Coroutine
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
 from hpcdl.fabric.comm import Counters, Event
+from hpcdl.fabric.device.staged_copy import Wait
+from hpcdl.fabric.device.transport import Transport
 from hpcdl.fabric.mpi.backoff import Backoff
 from hpcdl.fabric.mpi.compute_thread import Worker
 from hpcdl.fabric.shared_memory import SharedMemory
@@ -16,10 +19,6 @@ from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import BufferPool
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from hpcdl.fabric.device.staged_copy import Wait
-    from hpcdl.fabric.device.transport import Transport
     from hpcdl.fabric.mpi.natives import PersistentRequests
 
 T = TypeVar("T")

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hpcdl.fabric.comm import ANY, LIBRARY_CALLS
@@ -17,9 +19,6 @@ from hpcdl.fabric.mpi.scheduler import Scheduler
 from hpcdl.fabric.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import CodeType, FrameType
-
     from hpcdl.fabric.mpi.interpreter import Mpi
 
 Locals = dict[str, Any]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import ceil, log2
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hpcdl.fabric.comm import Array
+from hpcdl.fabric.network import Network
 from hpcdl.fabric.vectors import OutOfPlace, operand_and_result
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.fabric.network import Network
 
 SUMS: Final = ("allreduce", "nonblocking allreduce", "persistent allreduce", "reduce_scatter allgather")
 """Those that sum on all ranks."""

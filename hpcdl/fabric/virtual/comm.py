@@ -5,28 +5,22 @@ Sends are rendezvous: they return when their receive has the data.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
-from hpcdl.fabric.comm import ANY, TAGS, Array, Status, check_address, check_exchange
-from hpcdl.fabric.task import operation
+import numpy as np
+import numpy.typing as npt
+
+from hpcdl.fabric.comm import ANY, TAGS, Array, Memory, Status, check_address, check_exchange
+from hpcdl.fabric.task import Task, operation
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.fabric.virtual.collectives import COLLECTIVES, collectively
-from hpcdl.fabric.virtual.groups import Gathering
+from hpcdl.fabric.virtual.groups import Gathering, Group
 from hpcdl.fabric.virtual.matching import hold, take
 from hpcdl.fabric.virtual.shifts import AsymmetryError
+from hpcdl.fabric.virtual.world import World
 from hpcdl.fabric.window import disseminate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
-    from contextlib import AbstractContextManager
-
-    import numpy as np
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Memory
-    from hpcdl.fabric.task import Task
-    from hpcdl.fabric.virtual.groups import Group
-    from hpcdl.fabric.virtual.world import World
 
 T = TypeVar("T")
 

@@ -7,14 +7,12 @@ or ends. This is the fluid model of SimGrid (Casanova et al. 2014), without TCP'
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpcdl.fabric.wiring import Wiring
+from hpcdl.fabric.wiring import Wiring
 
 ALIKE: Final = 1e-12
 """Relative difference of moments that is rounding."""

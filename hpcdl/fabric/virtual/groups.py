@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 from hpcdl.fabric.comm import ANY, PeerLost
-from hpcdl.fabric.task import DEPTHS
+from hpcdl.fabric.task import DEPTHS, Task
 from hpcdl.fabric.virtual.matching import Mailbox
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
-
-    from hpcdl.fabric.task import Task
-    from hpcdl.fabric.virtual.shifts import Shifts
+from hpcdl.fabric.virtual.shifts import Shifts
 
 
 class Failures:

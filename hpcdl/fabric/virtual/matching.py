@@ -7,15 +7,11 @@ the first queued send that fits it, a send the first queued receive.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from hpcdl.fabric.comm import ANY, Array
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcdl.fabric.task import Task
-
+from hpcdl.fabric.task import Task
 
 Entry = tuple[int, "Task[Any]", int, int, int, "Array"]
 """A :class:`Post` as a mailbox keeps it: a plain tuple takes a tenth of the time to make."""

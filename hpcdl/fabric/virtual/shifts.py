@@ -8,13 +8,10 @@ to run the programs of the first host's ranks: a ring of 16,384 hosts costs as m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.network import Network
+from hpcdl.fabric.network import Network
 
 
 class AsymmetryError(Exception):

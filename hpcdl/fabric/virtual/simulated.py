@@ -9,25 +9,21 @@ On a network with a topology messages share links instead: :mod:`hpcdl.fabric.vi
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from itertools import chain
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hpcdl.fabric.comm import Event
+from hpcdl.fabric.network import Network
 from hpcdl.fabric.virtual.collectives import seconds
 from hpcdl.fabric.virtual.comm import VirtualComm
 from hpcdl.fabric.virtual.flows import Flows
+from hpcdl.fabric.virtual.shifts import Shifts
 from hpcdl.fabric.virtual.world import World
 from hpcdl.fabric.wiring import Wiring
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hpcdl.fabric.comm import Event
-    from hpcdl.fabric.network import Network
-    from hpcdl.fabric.virtual.shifts import Shifts
-
 
 ENOUGH: Final = 1 - 1e-9
 """Share of a message's time that a gap must have: the rest is rounding."""

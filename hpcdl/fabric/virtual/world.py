@@ -8,25 +8,21 @@ seeded interleaving (:mod:`hpcdl.fabric.virtual.inprocess`), virtual seconds a s
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-from hpcdl.fabric.comm import ANY, Event, PeerLost, Status
+from hpcdl.fabric.comm import ANY, Array, Comm, Event, PeerLost, Status
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.shared_memory import OneProcess
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import BufferPool, Phantom
+from hpcdl.fabric.virtual.flows import Flows
 from hpcdl.fabric.virtual.groups import Group
 from hpcdl.fabric.virtual.matching import deliver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable, Iterator
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.virtual.flows import Flows
-    from hpcdl.fabric.virtual.shifts import Shifts
+from hpcdl.fabric.virtual.shifts import Shifts
 
 T = TypeVar("T")
 

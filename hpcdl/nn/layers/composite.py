@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
-from hpcdl.nn.layer import BoundChain, Chain
+from hpcdl.nn.layer import BoundChain, Chain, Layer, Site, Variable
 from hpcdl.nn.layers.normalization import BatchNorm, BoundBatchNorm
 from hpcdl.nn.loss import AuxiliaryLoss
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Layer, Site, Variable
-    from hpcdl.nn.ops import Addition, Bound, Concatenation
+from hpcdl.nn.ops import Addition, Bound, Concatenation
 
 
 class Concat:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hpcdl.nn.geometry import ConvolutionGeometry, LocallyConnectedGeometry, Pair, Shape, as_image, pair, windows
 from hpcdl.nn.initial import Initializer, he, per_filter, zeros
-from hpcdl.nn.layer import BoundAffine, Variable
-
-if TYPE_CHECKING:
-    from hpcdl.nn.layer import Site
-    from hpcdl.nn.ops import Bound
+from hpcdl.nn.layer import BoundAffine, Site, Variable
+from hpcdl.nn.ops import Bound
 
 
 class Convolution:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, DropoutGeometry, Shape
-from hpcdl.nn.layer import BoundElementary
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Alone, Site, Variable
-    from hpcdl.nn.ops import Bound, Noise
+from hpcdl.nn.layer import Alone, BoundElementary, Site, Variable
+from hpcdl.nn.ops import Bound, Noise
 
 
 class Elementwise:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hpcdl.nn.geometry import LinearGeometry, Shape
 from hpcdl.nn.initial import Initializer, xavier, zeros
-from hpcdl.nn.layer import BoundAffine, Variable
-
-if TYPE_CHECKING:
-    from hpcdl.nn.layer import Site
-    from hpcdl.nn.ops import Bound
+from hpcdl.nn.layer import BoundAffine, Site, Variable
+from hpcdl.nn.ops import Bound
 
 
 class Linear:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry, Shape, as_image
 from hpcdl.nn.initial import Initializer, ones, zeros
-from hpcdl.nn.layer import BoundElementary, Variable
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Alone, Site
-    from hpcdl.nn.ops import BatchNormalization, Bound
+from hpcdl.nn.layer import Alone, BoundElementary, Site, Variable
+from hpcdl.nn.ops import BatchNormalization, Bound
 
 
 class LRN:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import (
     Blob,
     ConcatenationGeometry,
@@ -16,12 +17,8 @@ from hpcdl.nn.geometry import (
     storage_dtype,
     windows,
 )
-from hpcdl.nn.layer import BoundElementary
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.layer import Alone, Site, Variable
-    from hpcdl.nn.ops import Bound, Concatenation, Elementary
+from hpcdl.nn.layer import Alone, BoundElementary, Site, Variable
+from hpcdl.nn.ops import Bound, Concatenation, Elementary
 
 
 class WindowPooling:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Site, Variable
+from hpcdl.nn.layers.normalization import BatchNorm
+from hpcdl.nn.ops import Bound
 from hpcdl.nn.split.layout import Layout
 from hpcdl.nn.split.part import Part
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Site, Variable
-    from hpcdl.nn.layers.normalization import BatchNorm
-    from hpcdl.nn.ops import Bound
 
 _EXACT: Final = "float64"
 """Dtype of sums over many pixels."""

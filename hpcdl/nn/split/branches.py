@@ -6,19 +6,16 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hpcdl.nn.geometry import Blob, ConcatenationGeometry
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
+from hpcdl.nn.layer import Chain, Layer, Site, Variable
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.loss import AuxiliaryLoss
+from hpcdl.nn.ops import Bound
 from hpcdl.nn.split.layout import Layout, by_images
 from hpcdl.nn.split.part import Part
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Chain, Layer, Site, Variable
-    from hpcdl.nn.ops import Bound
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
 from hpcdl.nn.layers.elementwise import Flatten
@@ -23,12 +25,6 @@ from hpcdl.nn.split.spatial import (
     locally_connected_by_rows,
     pooling_by_rows,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
 
 Splitter = Callable[[Any, "Shape", Layout, int, int], list[Part]]
 """Function (layer, shape of its inputs, their layout, rank, ranks) that returns the parts of the layer."""

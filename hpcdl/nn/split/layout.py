@@ -7,14 +7,11 @@ images of the batch; axes 1, 2, ... are those of an image.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.nn.geometry import Shape
+from hpcdl.nn.geometry import Shape
 
 Range = tuple[int, int]
 """First position, and the one after the last."""

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, Shape
-from hpcdl.nn.layer import Variable
+from hpcdl.nn.layer import Site, Variable
+from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.ops import Bound, Elementary
 from hpcdl.nn.split.layout import Layout, cut, whole
 from hpcdl.nn.split.part import Cut, Part, along
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Site
-    from hpcdl.nn.layers.linear import Linear
-    from hpcdl.nn.ops import Bound, Elementary
 
 
 class Bias:

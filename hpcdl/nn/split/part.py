@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import DropoutGeometry, Shape
-    from hpcdl.nn.initial import Draws
-    from hpcdl.nn.layer import Layer, Site, Variable
-    from hpcdl.nn.ops import Bound, Noise
-    from hpcdl.nn.split.layout import Layout
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import DropoutGeometry, Shape
+from hpcdl.nn.initial import Draws
+from hpcdl.nn.layer import Layer, Site, Variable
+from hpcdl.nn.ops import Bound, Noise
+from hpcdl.nn.split.layout import Layout
 
 
 class CutMasks:

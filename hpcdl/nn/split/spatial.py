@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from hpcdl.nn.geometry import PoolingGeometry
-from hpcdl.nn.layer import BoundElementary
+from hpcdl.nn.geometry import Pair, PoolingGeometry, Shape
+from hpcdl.nn.layer import BoundElementary, Site, Variable
+from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
 from hpcdl.nn.layers.pooling import MaxPooling, WindowPooling
+from hpcdl.nn.ops import Bound
 from hpcdl.nn.split.layout import Layout, cut, whole
 from hpcdl.nn.split.part import Part, along
-
-if TYPE_CHECKING:
-    from hpcdl.nn.geometry import Pair, Shape
-    from hpcdl.nn.layer import Site, Variable
-    from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
-    from hpcdl.nn.ops import Bound
 
 
 class Window(Protocol):

@@ -7,15 +7,12 @@ products are summed.
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from enum import IntEnum
 from math import isfinite, nan, sqrt
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
-    from hpcdl.fabric.comm import Array
-
+from hpcdl.fabric.comm import Array
 
 SUFFICIENT_DECREASE: Final = 1e-4
 """Smallest decrease of the loss as a fraction of the initial slope's prediction (Armijo's c1)."""

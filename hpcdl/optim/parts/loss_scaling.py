@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.optim.parts.per_tensor import Multipliers
-    from hpcdl.optim.parts.protocol import Optimizer
+from hpcdl.fabric.comm import Array
+from hpcdl.optim.parts.per_tensor import Multipliers
+from hpcdl.optim.parts.protocol import Optimizer
 
 INITIAL_SCALE: Final = 65536.0
 """Initial loss scale, as in PyTorch's ``GradScaler``."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from hpcdl.fabric.comm import Array
-
+from hpcdl.fabric.comm import Array
 
 BLOCK_BYTES: Final = 1 << 17
 """Bytes of one vector per block. Adam's four vectors and two of scratch fit a 1 MiB level-two cache, and a block

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.optim.parts.per_tensor import Multipliers
+from hpcdl.fabric.comm import Array
+from hpcdl.optim.parts.per_tensor import Multipliers
 
 
 class Optimizer(Protocol):

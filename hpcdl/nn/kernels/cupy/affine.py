@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from hpcdl.nn.geometry import master, storage_dtype
-from hpcdl.nn.kernels.cupy.device import Uid, grid_over_rows, is_aligned
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, LocallyConnectedGeometry, master, storage_dtype
+from hpcdl.nn.kernels.cupy.device import Device, Uid, grid_over_rows, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import channel_sum, rectified_gradient
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, LocallyConnectedGeometry
-    from hpcdl.nn.kernels.cupy.device import Device
 
 
 class ParameterCopy:

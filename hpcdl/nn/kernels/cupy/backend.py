@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Backend
-from hpcdl.nn.geometry import master, storage_dtype
+from hpcdl.nn.geometry import ConvolutionGeometry, master, storage_dtype
 from hpcdl.nn.kernels.cupy.affine import Convolution, Linear, LocallyConnected, Windows
-from hpcdl.nn.kernels.cupy.device import grid_over
+from hpcdl.nn.kernels.cupy.device import Device, grid_over
 from hpcdl.nn.kernels.cupy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
 from hpcdl.nn.kernels.cupy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.cupy.pooling import AveragePooling, GlobalAverage, MaxPooling
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import ConvolutionGeometry
-    from hpcdl.nn.kernels.cupy.device import Device
-    from hpcdl.nn.ops import Affine, Bound
-
+from hpcdl.nn.ops import Affine, Bound
 
 _Key = tuple[Any, ...]
 

@@ -6,16 +6,13 @@ device, from a description (``cudnn.create_device_properties``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import cudnn
 
+from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry
 from hpcdl.nn.kernels.cupy.device import EnginePlan, Uid
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry
 
 TYPES: Final = {
     "float32": cudnn.data_type.FLOAT,

@@ -6,21 +6,17 @@ runs the same kernels on a CPU.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from hpcdl.nn.geometry import storage_dtype
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape, storage_dtype
 
 T = TypeVar("T")
 

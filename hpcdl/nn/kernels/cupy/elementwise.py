@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import copy
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
-from hpcdl.nn.geometry import master, storage_dtype
-from hpcdl.nn.kernels.cupy.device import empty_like, grid_over, grid_over_rows
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Blob, ConcatenationGeometry, DropoutGeometry
-    from hpcdl.nn.kernels.cupy.device import Device
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Blob, ConcatenationGeometry, DropoutGeometry, master, storage_dtype
+from hpcdl.nn.kernels.cupy.device import Device, empty_like, grid_over, grid_over_rows
 
 
 class _Activation:

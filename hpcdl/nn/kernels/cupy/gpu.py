@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from hpcdl.nn.geometry import master, storage_dtype
-from hpcdl.nn.kernels.cupy.device import grid_over, options, text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape
-    from hpcdl.nn.kernels.cupy.device import EnginePlan, Grid, Uid
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape, master, storage_dtype
+from hpcdl.nn.kernels.cupy.device import EnginePlan, Grid, Uid, grid_over, options, text
 
 T = TypeVar("T")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import cupy
 import numpy as np
 from cupy.cuda import cublas, runtime
 
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-
+from hpcdl.fabric.comm import Array
 
 TYPES: Final = {
     "float32": runtime.CUDA_R_32F,

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from hpcdl.nn.geometry import master
-from hpcdl.nn.kernels.cupy.device import Uid, empty_like, grid_over, grid_over_rows, is_aligned
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry, master
+from hpcdl.nn.kernels.cupy.device import Device, EnginePlan, Uid, empty_like, grid_over, grid_over_rows, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import fold, groups_of, rectified_gradient
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
-    from hpcdl.nn.kernels.cupy.device import Device, EnginePlan
-
 
 MAX_GROUPS = 256
 """Most groups of rows; one thread per channel combines their moments."""

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from hpcdl.nn.geometry import storage_dtype
-from hpcdl.nn.kernels.cupy.device import grid_over_rows
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Blob, PoolingGeometry
-    from hpcdl.nn.kernels.cupy.device import Device, Grid
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Blob, PoolingGeometry, storage_dtype
+from hpcdl.nn.kernels.cupy.device import Device, Grid, grid_over_rows
 
 
 class _Pooling:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array
 from hpcdl.nn import geometry
+from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, PoolingGeometry
 from hpcdl.nn.kernels.numba.convolution import Convolution
 from hpcdl.nn.kernels.numba.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.numba.pooling import MAX_PIXELS, MaxPooling
 from hpcdl.nn.kernels.numba.winograd import Winograd
 from hpcdl.nn.kernels.numpy.affine import Linear, Rectified
 from hpcdl.nn.kernels.numpy.backend import BACKEND as REFERENCE
+from hpcdl.nn.ops import Affine, Elementary
 from hpcdl.nn.threads import limit, parallel_ranges
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, PoolingGeometry
-    from hpcdl.nn.ops import Affine, Elementary
-
 
 SIDE, CHANNELS = 4, 16
 """Size of the test images; a kernel is compiled per dtype, not per size."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numba import njit, prange
 
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import ConvolutionGeometry, Shape
 from hpcdl.nn.kernels.numba.parts import bounds
 from hpcdl.nn.kernels.numba.vectors import (
     VECTORS,
@@ -30,11 +32,6 @@ from hpcdl.nn.kernels.numba.vectors import (
     tile,
 )
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import ConvolutionGeometry, Shape
-
 
 CACHED_BYTES: Final = 1 << 19
 """Bytes that the weight gradient reads repeatedly; they fit a core's second-level cache."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numba import njit, prange
 
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 from hpcdl.nn.kernels.numba.parts import bounds, kernel
 from hpcdl.nn.kernels.numba.vectors import as_pixels
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.threads import parallel_ranges
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
-
 
 BLOCK_BYTES: Final = 1 << 14
 """Bytes of pixels per block; a block is read twice, the second time from the first-level cache."""

@@ -5,18 +5,15 @@ Parallel kernels run their parts in numba's own pool: OpenMP's threads begin aft
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numba
 import numpy as np
 
+from hpcdl.fabric.comm import Array
 from hpcdl.nn.threads import limit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcdl.fabric.comm import Array
 
 MIN_OPERATIONS: Final = 1 << 15
 """Multiplications or additions of a part, at least; they take about as long as the start of a thread."""

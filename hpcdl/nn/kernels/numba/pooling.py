@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numba import njit
 
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import PoolingGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.threads import parallel_ranges
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import PoolingGeometry
 
 MAX_PIXELS = 256
 """Largest number of pixels in a window; a byte stores the index of the maximum."""

@@ -12,6 +12,7 @@ with m = 2.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,14 +20,11 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from hpcdl.nn.kernels.numba.vectors import INDEX, Registers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
     Matrix = NDArray[np.float64]
 
 POINTS: Final = (0.0, 0.75, -0.75, 1.5, -1.5)

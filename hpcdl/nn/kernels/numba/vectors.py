@@ -6,7 +6,7 @@ must assume that the arrays overlap.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -14,9 +14,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Shape
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Shape
 
 
 def _register_bytes() -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numba import njit, prange
 
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import ConvolutionGeometry
 from hpcdl.nn.kernels.numba.convolution import add_parts
 from hpcdl.nn.kernels.numba.parts import bounds
 from hpcdl.nn.kernels.numba.toom_cook import (
@@ -30,10 +32,6 @@ from hpcdl.nn.kernels.numba.vectors import (
     tile,
 )
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import ConvolutionGeometry
 
 
 @njit(nogil=True, cache=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from hpcdl.nn.backend import Backend
+from hpcdl.nn.backend import Backend
 
 
 def numpy() -> Backend:

@@ -6,13 +6,12 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Shape
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Shape
 
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and the widest vector register."""

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from hpcdl.nn.geometry import PoolingGeometry
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, LocallyConnectedGeometry, PoolingGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.kernels.numpy.pooling import Frame
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, LocallyConnectedGeometry
-    from hpcdl.nn.ops import Affine
+from hpcdl.nn.ops import Affine
 
 
 def channel_sum(x: Array) -> Array:

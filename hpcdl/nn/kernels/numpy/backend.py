@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Backend
+from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, LocallyConnectedGeometry
 from hpcdl.nn.kernels.numpy.affine import Im2col, Linear, LocallyConnected, Rectified
 from hpcdl.nn.kernels.numpy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
 from hpcdl.nn.kernels.numpy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.numpy.pooling import AveragePooling, GlobalAverage, MaxPooling
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, LocallyConnectedGeometry
-    from hpcdl.nn.ops import Affine
+from hpcdl.nn.ops import Affine
 
 
 def _convolution(geometry: ConvolutionGeometry) -> Affine:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Blob, ConcatenationGeometry, DropoutGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Blob, ConcatenationGeometry, DropoutGeometry
 
 
 class ReLU:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.kernels.numpy.affine import channel_sum
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 
 
 class BatchNorm:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Blob, PoolingGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Blob, PoolingGeometry
 
 
 class Frame:
