@@ -1,1 +1,18 @@
-"""Neural networks: layer descriptions, kernels per backend, replicas with flat parameter vectors."""
+"""Neural networks on flat vectors.
+
+A model is a list of layers without memory. A replica binds them to two vectors, ``parameters`` and
+``gradients``, and to the kernels of a backend::
+
+    layers (layers/)  ──bind──>  bound layers  ──call──>  kernels/numpy, numba, cupy
+                                      │
+                        replica.parameters, replica.gradients: one vector each
+
+The flat vectors are the whole interface to the rest of hpcdl: schemes sum spans of the gradients, optimizers
+change spans of the parameters, compressors read spans. Backward reports each layer that is done, so that its
+span can leave while the rest is computed.
+
+The one rule: layers compute, the fabric communicates. A layer that is split among ranks (``split/``) is an
+ordinary layer on its part of the activations; messages are in :mod:`hpcdl.training.parts.flow`.
+
+Open ``layer.py``, then ``replica.py``.
+"""
