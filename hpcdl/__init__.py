@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
-    from hpcdl.trace.schema import Run
+    from hpcdl.trace.run import Run
 
 __version__ = "0.1.0"
 
 
 def read(path: str | Path) -> Run:
-    """Read a run (its folder, or its ``run.h5``) into pandas frames; see :func:`hpcdl.trace.schema.read`."""
-    from hpcdl.trace import schema  # late: worker ranks import this package and must not import h5py
+    """Read a run into pandas frames: its folder, its ``run.h5``, or a folder of ``--launches``, pooled.
 
-    return schema.read(path)
+    See :class:`hpcdl.trace.run.Run`; the column ``launch`` of ``cases`` is the number of the launch. Raises
+    TraceError for a run that cannot be read, and ValueError for launches of different suites or machines.
+    """
+    from hpcdl.analysis.run.pooling import read_pooled  # late: worker ranks import this package, without h5py
+
+    return read_pooled([Path(path)])
 
 
 def summary(*runs: Run | str | Path) -> pd.DataFrame:
     """Return the rows of ``hpcdl report --json`` as a pandas frame: one per case and seed.
 
-    ``runs`` are folders, ``run.h5`` files, or what :func:`read` returned. ``hpcdl/report/README.md`` describes the
+    ``runs`` are paths as :func:`read` takes them, or what it returned. ``hpcdl/report/README.md`` describes the
     columns. Raises as :func:`hpcdl.report.run.render.renderings`.
     """
     from hpcdl.report.formats.records import frame  # late, as above

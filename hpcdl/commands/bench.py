@@ -113,7 +113,7 @@ def _sizes(options: argparse.Namespace) -> list[int]:
 def _table(folder: Path) -> list[str]:
     """Return lines as those of OSU's benchmarks and nccl-tests, for eyes and for awk."""
     from hpcdl.analysis.run.launches import launches
-    from hpcdl.analysis.run.points import pool
+    from hpcdl.analysis.run.pooling import pool
     from hpcdl.analysis.run.scaling import records
     from hpcdl.report.formats.cells import plural
     from hpcdl.trace.schema import read

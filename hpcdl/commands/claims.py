@@ -43,15 +43,14 @@ def execute(options: argparse.Namespace) -> int:
 def _records(folder: Path) -> list[Record]:
     """Return the records of a run, launches taken together; none without such a run. Raises UsageError."""
     from hpcdl.analysis.run.launches import launches
-    from hpcdl.analysis.run.points import AmbiguousCaseError, pool
+    from hpcdl.analysis.run.points import AmbiguousCaseError
+    from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.analysis.run.scaling import records
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError
-    from hpcdl.trace.schema import read
 
-    runs = sorted(folder.glob("launch-*")) or ([folder] if (folder / "run.h5").exists() else [])
     try:
-        return records(launches(pool([read(run) for run in runs]))) if runs else []
+        return records(launches(read_pooled([folder]))) if folder.exists() else []
     except (TraceError, AmbiguousCaseError, ValueError) as error:
         raise UsageError(f"{folder}: {error}") from None
 

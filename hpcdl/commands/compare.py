@@ -86,7 +86,8 @@ def execute(options: argparse.Namespace) -> int:
 
 def _series(baseline: Sequence[Path], candidate: Sequence[Path]) -> tuple[list[RunSeries], list[RunSeries]]:
     """Read both sides. Raises UsageError for a run that cannot be read, or is given twice."""
-    from hpcdl.analysis.over_time.archive import read_series, runs_in
+    from hpcdl.analysis.over_time.archive import read_series
+    from hpcdl.analysis.run.pooling import runs_in
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError
 

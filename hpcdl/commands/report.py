@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument("runs", nargs="+", type=path, metavar="RUN")
+    parser.add_argument(
+        "runs", nargs="+", type=path, metavar="RUN", help="a run folder, a folder of --launches, or a run.h5"
+    )
     parser.add_argument(
         "-o",
         dest="output",
@@ -28,7 +30,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--figure", metavar="TITLE", default="", help="of an .svg: the figure, by its title's beginning"
     )
     parser.add_argument("--json", action="store_true", help="one JSON document with a record per case")
-    parser.add_argument("--together", action="store_true", help="pool the runs, which are launches of one suite")
+    parser.add_argument(
+        "--together",
+        action="store_true",
+        help="pool the runs: launches of one suite, also on several numbers of nodes",
+    )
 
 
 def execute(options: argparse.Namespace) -> int:

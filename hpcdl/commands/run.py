@@ -90,6 +90,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _several(options: argparse.Namespace, *, inside: bool) -> int:
     """Launch the suite several times, each into its own folder; report the pooled launches."""
+    from hpcdl.analysis.run.pooling import runs_in
     from hpcdl.commands.parts.output import rendered
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.report.formats.summary import coloured
@@ -104,6 +105,10 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
         )
     folder = folder_of(options, load_suite(options))
     runs = [folder / f"launch-{number}" for number in range(1, options.launches + 1)]
+    if (folder / "parts").exists() or {*runs_in(folder)} - {folder, *runs}:
+        raise UsageError(
+            f"-o {folder}: holds another run, or more launches than {len(runs)}; choose another folder"
+        )
     worst = OK
     for number, run in enumerate(runs, 1):
         os.environ[LAUNCH] = f"{number} of {len(runs)}"

@@ -93,6 +93,7 @@ def execute(options: argparse.Namespace) -> int:
         print(text, end="")
         return OK
     script = options.script or Path(f"{chosen.name}.sbatch")
+    _check_unedited(script, text)
     write_output("-o", script, text)
     print(f"written: {script}")
     return _submit(job, site, script) if options.submit else OK
@@ -120,6 +121,21 @@ def _check(options: argparse.Namespace, chosen: Suite) -> None:
             "--set 'case.ranks=\"all\"' uses them",
             file=sys.stderr,
         )
+
+
+def _check_unedited(script: Path, text: str) -> None:
+    """Raise UsageError if ``script`` exists with another text than ``text``, perhaps a user's."""
+    from hpcdl.suite import UsageError
+    from hpcdl.trace.files import read_text
+
+    try:
+        if script.is_file() and read_text(script) != text:
+            raise UsageError(
+                f"-o {script}: has another script, perhaps edited: remove it, choose another name, or submit it "
+                f"as it is: sbatch {shlex.quote(str(script))}"
+            )
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"-o {script}: {error}") from None
 
 
 def _without_actions(given: list[str]) -> list[str]:

@@ -22,7 +22,9 @@ MAX_EVENTS_SHOWN: Final = 1 << 20
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument("run", type=path, metavar="RUN", help="a run folder or a run.h5")
+    parser.add_argument(
+        "run", type=path, metavar="RUN", help="a run folder or a run.h5; of a folder of --launches, the first"
+    )
     parser.add_argument(
         "-o",
         dest="file",
@@ -50,6 +52,7 @@ def _numbers(text: str) -> list[int]:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
+    from hpcdl.analysis.run.pooling import runs_in
     from hpcdl.suite import UsageError
     from hpcdl.trace.chakra import write_chakra
     from hpcdl.trace.export import select, write_goal, write_perfetto
@@ -57,7 +60,8 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.trace.schema import read
 
     try:
-        run = read(options.run)
+        launches = runs_in(options.run)
+        run = read(launches[0])
         selection = select(run, _case(run, options.case), options.ranks, options.steps)
         write = {"perfetto": write_perfetto, "goal": write_goal, "chakra": write_chakra}[options.format]
         is_folder = options.format == "chakra"
@@ -71,7 +75,8 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"-o {options.file}: cannot be written: {error.strerror}") from None
-    print(f"{selection.name}: {len(selection.events)} events, {messages} messages: {options.file}")
+    of = f", launch 1 of {len(launches)}" if len(launches) > 1 else ""
+    print(f"{selection.name}{of}: {len(selection.events)} events, {messages} messages: {options.file}")
     if selection.dropped:
         print(f"warning: {selection.dropped} events of this case were not recorded; messages may be missing")
     return OK

@@ -62,7 +62,8 @@ def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, A
     """Return a description of the job on rank 0: nested dictionaries of JSON types.
 
     ``mpi_facts`` becomes the entry ``mpi``; its ``library``, ``version`` and ``nodes`` are part of the key. The
-    entry ``emulated`` describes a testbed (:class:`hpcdl.launch.testbed.Plan`); it is None on real nodes. Starts
+    entry ``machine_key`` is the key without ``nodes``: jobs of one study have several numbers of nodes. The entry
+    ``emulated`` describes a testbed (:class:`hpcdl.launch.testbed.Plan`); it is None on real nodes. Starts
     ``git`` if installed, for at most 10 s.
     """
     description: dict[str, Any] = {
@@ -87,7 +88,8 @@ def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, A
         or UNKNOWN,
         "counters": counters(root),
     }
-    return {**description, "key": environment_key(description)}
+    on_any_nodes = {**description, "mpi": {**mpi_facts, "nodes": None}}
+    return {**description, "key": environment_key(description), "machine_key": environment_key(on_any_nodes)}
 
 
 def environment_key(env: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl import registry, suite
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.points import AmbiguousCaseError
+from hpcdl.analysis.run.pooling import read_pooled
 from hpcdl.analysis.run.record_fields import CONTRACT
 from hpcdl.analysis.run.scaling import records
 from hpcdl.cases.spec.compute_times import ComputeTimes, Recorded
@@ -248,11 +249,9 @@ def _network(name: str) -> tuple[Network, Fitted | None, int | None, Run | None,
 
 
 def _read(path: Path) -> Run:
-    from hpcdl.trace.schema import read
-
     try:
-        return read(path)
-    except TraceError as error:
+        return read_pooled([path])
+    except (TraceError, ValueError) as error:
         raise UsageError(str(error)) from None
 
 

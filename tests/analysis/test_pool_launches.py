@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from hpcdl.analysis.run.launches import launches
-from hpcdl.analysis.run.points import pool
+from hpcdl.analysis.run.pooling import pool
 from hpcdl.analysis.run.scaling import records
+from hpcdl.report.run.warnings import warnings
 
 CASE = {
     "kind": "collective",
@@ -21,12 +22,11 @@ def launched(hand, tmp_path):
     def launch(number, times, environment=None, suite_text="s"):
         folder = tmp_path / str(number)
         folder.mkdir()
-        run = type(hand)(folder)
+        run, environment = type(hand)(folder), environment or {"key": "k"}
         for scheme, factor in (("ring", 1.0), ("native", 2.0)):
-            run.case(
-                [[900.0, *(factor * ms for ms in times)]] * 2, **{**CASE, "aggregation": scheme}, correct=True
-            )
-        return run.read(environment or {"key": "k"}, suite_text)
+            fields = {**CASE, "aggregation": scheme, "environment_key": environment["key"]}
+            run.case([[900.0, *(factor * ms for ms in times)]] * 2, **fields, correct=True)
+        return run.read(environment, suite_text)
 
     return launch
 
@@ -59,10 +59,24 @@ def test_each_launch_s_events_and_cases_stay_its_own(launched):
     ("other", "said"),
     [
         ({"suite_text": "t"}, "the suites differ"),
-        ({"environment": {"key": "x"}}, "the machines or libraries differ"),
+        ({"environment": {"key": "k2", "machine_key": "x"}}, "the machines or libraries differ"),
     ],
 )
 def test_what_is_no_repetition_is_refused(launched, other, said):
     runs = [launched(0, [1.0] * 6), launched(1, [1.0] * 6, **other)]
     with pytest.raises(ValueError, match=f"/1 is no launch of what .*/0 is: {said}"):
         pool(runs)
+
+
+def test_launches_on_other_nodes_are_pooled_and_keep_their_hosts(launched):
+    """Jobs of a study: one node, two nodes, and two others."""
+    jobs = [("k1", ["a"]), ("k2", ["a", "b"]), ("k2", ["c", "d"])]
+    runs = [
+        launched(
+            n, [1.0] * 6, {"key": key, "machine_key": "m", "ranks": [{"hostname": host} for host in 2 * hosts]}
+        )
+        for n, (key, hosts) in enumerate(jobs)
+    ]
+    pooled = pool(runs)
+    assert [pooled.hosts_of(index) for index in (0, 2, 4)] == [["a", "a"], ["a", "b"], ["c", "d"]]
+    assert not any("MIXED" in line for line in warnings(pooled, records(launches(pooled))))

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from hpcdl.analysis.over_time import archive as series_file
-from hpcdl.analysis.over_time.archive import read_series, runs_in
+from hpcdl.analysis.over_time.archive import read_series
+from hpcdl.analysis.run.pooling import runs_in
 from hpcdl.trace.files import verified_checksum
 from hpcdl.trace.recorder import SCHEMA, TraceError
 

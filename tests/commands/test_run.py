@@ -157,9 +157,20 @@ def test_launches_are_reported_together(hpcdl):
     ended = finished(hpcdl("run", suite, "-o", "o", "--launches", "2"))
     one, other = (hpcdl.folder / f"o/launch-{number}" for number in (1, 2))
     assert (one / "run.h5").exists()
-    pooled = json.loads(finished(hpcdl("report", one, other, "--together", "--json")).stdout)
-    # on a busy machine a launch may count as disturbed
-    assert [case["launches"] + (case["launches_left_out"] or 0) for case in pooled["cases"]] == [2]
+    for runs in ([one, other, "--together"], ["o"]):
+        pooled = json.loads(finished(hpcdl("report", *runs, "--json")).stdout)
+        # on a busy machine a launch may count as disturbed
+        assert [case["launches"] + (case["launches_left_out"] or 0) for case in pooled["cases"]] == [2]
+    assert len(library.summary(hpcdl.folder / "o")) == 1
+    assert library.read(hpcdl.folder / "o").cases["launch"].tolist() == [1, 2]
+    predicted = json.loads(finished(hpcdl("predict", "o", "--network", "ethernet-1g", "--json")).stdout)
+    assert len(predicted["cases"]) == 1
+    for folder, options in (
+        ("o", []),
+        ("o", ["--launches", "1", "--resume"]),
+        ("o/launch-1", ["--launches", "2"]),
+    ):
+        assert "choose another folder" in finished(hpcdl("run", suite, "-o", folder, *options), 2).stderr
     page = (hpcdl.folder / "o/report.md").read_text()
     assert page.startswith("# hpcdl: o, 2 launches\n")
     assert "### allreduce, 2 ranks" in page

@@ -30,6 +30,14 @@ def test_the_same_command_writes_the_same_bytes(script, tmp_path):
     assert (tmp_path / "quickstart.sbatch").read_text() == shown
 
 
+def test_an_edited_script_is_not_overwritten(tmp_path, capsys):
+    file = tmp_path / "quickstart.sbatch"
+    file.write_text("mine")
+    assert main(["sbatch", "quickstart", "--nodes", "8"]) == 2
+    assert "-o quickstart.sbatch: has another script, perhaps edited" in capsys.readouterr().err
+    assert file.read_text() == "mine"
+
+
 def test_one_job_uses_the_suites_numbers_of_ranks_and_several_set_them(script):
     assert "case.ranks" not in script("--nodes", "8")
     assert "#SBATCH --nodes=8" in script("--nodes", "8")

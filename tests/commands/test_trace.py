@@ -32,12 +32,16 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.parametrize("form", ["perfetto", "goal"])
-def test_a_file_is_written_and_its_contents_are_counted(run, tmp_path, capsys, form):
+@pytest.mark.parametrize(("form", "launches"), [("perfetto", 2), ("goal", 1)])
+def test_a_file_is_written_and_its_contents_are_counted(run, tmp_path, capsys, form, launches):
+    for number in range(1, launches + 1):
+        (tmp_path / f"launch-{number}").symlink_to(run)
     file = tmp_path / "x"
     options = ["--format", form, "--case", "*ring*", "--steps", "1-2"]
-    assert main(["trace", str(run), "-o", str(file), *options]) == 0
-    assert "24 messages" in capsys.readouterr().out  # 2 steps, 3 ranks, 2(p - 1) messages
+    assert main(["trace", str(tmp_path), "-o", str(file), *options]) == 0
+    out = capsys.readouterr().out
+    assert "24 messages" in out  # 2 steps, 3 ranks, 2(p - 1) messages
+    assert (", launch 1 of 2: " in out) == (launches == 2)
     assert file.stat().st_size
 
 

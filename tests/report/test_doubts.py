@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcdl.analysis.run.points import pool
+from hpcdl.analysis.run.pooling import pool
 from hpcdl.report.run.render import render
 from hpcdl.report.run.warnings import grown
 

@@ -26,19 +26,6 @@ VERSION: Final = 5
 """Of the file; a change of what :mod:`hpcdl.analysis.over_time.series` computes needs another."""
 
 
-def runs_in(path: Path) -> list[Path]:
-    """Return the runs that ``path`` names: itself, or in their order those that ``--launches`` left in it."""
-    if path.is_dir() and not any((path / name).exists() for name in ("run.h5", "parts")):
-        launches = {
-            int(entry.name[7:]): entry
-            for entry in path.iterdir()
-            if re.fullmatch(r"launch-[0-9]{1,9}", entry.name)
-        }
-        if launches:
-            return [launches[number] for number in sorted(launches)]
-    return [path]
-
-
 def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
     """Read the series of a run: its folder, its ``run.h5``, or a single part.
 

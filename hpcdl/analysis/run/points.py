@@ -2,82 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.analysis.run.launches import REDUCED, undisturbed
+from hpcdl.analysis.run.launches import undisturbed
 from hpcdl.analysis.run.record_fields import TRAININGS, Key, configuration, problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import pandas as pd
+    from collections.abc import Iterable, Mapping
 
     from hpcdl.analysis.run.launches import Launch
     from hpcdl.analysis.statistics.estimates import Middle, Vector
-    from hpcdl.trace.run import Run, Table
-
-
-def pool(runs: Sequence[Run]) -> Run:
-    """One run with all launches, in their order; it has the first one's environment, and its path.
-
-    Of what ``--launches`` made, the path is that of the folder which holds them all.
-
-    Raises ValueError for runs of different suites or machines, which are no repetitions.
-    """
-    import pandas as pd
-
-    first, *others = runs
-    for run in others:
-        if run.suite != first.suite:
-            raise ValueError(f"{run.path} is no launch of what {first.path} is: the suites differ")
-        if run.environments.keys() != first.environments.keys():
-            raise ValueError(f"{run.path} is no launch of what {first.path} is: the machines or libraries differ")
-    begins = [0, *accumulate(len(run.described) for run in runs)]
-    described = [{**fields, "launch": number} for number, run in enumerate(runs, 1) for fields in run.described]
-
-    def load(index: int) -> tuple[Table, list[str]]:
-        number = next(i for i, begin in reversed(list(enumerate(begins))) if begin <= index)
-        return runs[number]._load(index - begins[number])  # noqa: SLF001 - another run's, to be read as this one's
-
-    tables: dict[str, Any] = {name: _joined([getattr(run, name) for run in runs], begins) for name in REDUCED}
-    folders = {run.path.parent for run in runs}
-    made_as_one = len(folders) == 1 and all(run.path.name.startswith("launch-") for run in runs)
-    return replace(
-        first,
-        path=first.path.parent if made_as_one else first.path,
-        cases=pd.concat(
-            [run.cases.assign(launch=number) for number, run in enumerate(runs, 1)], ignore_index=True
-        ),
-        **tables,
-        environment={
-            **first.environment,
-            **{name: _all(runs, name) for name in ("failed_cases", "cases_not_run")},
-        },
-        environments={key: env for run in reversed(runs) for key, env in run.environments.items()},
-        complete=all(run.complete for run in runs),
-        described=described,
-        _load=load,
-    )
-
-
-def _all(runs: Sequence[Run], name: str) -> list[object]:
-    """Return the lists that the runs' environments have under ``name`` as one, each entry once."""
-    parts: list[object] = []
-    for run in runs:
-        parts += [part for part in run.environment.get(name) or [] if part not in parts]
-    return parts
-
-
-def _joined(frames: Sequence[pd.DataFrame], begins: Sequence[int]) -> pd.DataFrame:
-    """Return the frames as one, with the case numbers of each after those of the frames before."""
-    import pandas as pd
-
-    moved = [
-        frame.assign(case_index=frame["case_index"] + begin) for frame, begin in zip(frames, begins, strict=False)
-    ]
-    return pd.concat(moved, ignore_index=True)
 
 
 class AmbiguousCaseError(Exception):

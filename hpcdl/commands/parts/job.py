@@ -54,6 +54,7 @@ def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
 
 def writable(folder: Path, suite: str, *, resume: bool) -> Path:
     """Create the run folder, which may have a run of the same suite with ``resume``. Raises UsageError."""
+    from hpcdl.analysis.run.pooling import runs_in
     from hpcdl.suite import UsageError
 
     try:
@@ -62,6 +63,8 @@ def writable(folder: Path, suite: str, *, resume: bool) -> Path:
             pass
     except OSError as error:
         raise UsageError(f"-o {folder}: cannot be written to: {error.strerror}") from None
+    if runs_in(folder) != [folder]:
+        raise UsageError(f"-o {folder}: holds launches; resume them with --launches N, or choose another folder")
     if (folder / "parts").exists():
         if not resume:
             raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")

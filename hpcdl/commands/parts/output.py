@@ -62,15 +62,15 @@ def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -
 
     Raises UsageError.
     """
-    from hpcdl.analysis.run.points import AmbiguousCaseError, pool
+    from hpcdl.analysis.run.points import AmbiguousCaseError
+    from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.report.run.render import renderings
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError
-    from hpcdl.trace.schema import read
 
     try:
-        runs = [read(folder) for folder in folders]
-        return renderings([pool(runs)] if launches else runs, forms)
+        runs = [read_pooled(group) for group in ([folders] if launches else ([folder] for folder in folders))]
+        return renderings(runs, forms)
     except (TraceError, AmbiguousCaseError, ValueError) as error:
         raise UsageError(str(error)) from None
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.run.cores import UNKNOWN, oversubscribed, usable_cores
 from hpcdl.analysis.run.disturbance import NOTED_STEAL
+from hpcdl.analysis.run.pooling import machine_key
 from hpcdl.report.formats.cells import plural
 
 if TYPE_CHECKING:
@@ -82,9 +83,9 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
 
 
 def _environments(run: Run) -> list[Mapping[str, Any]]:
-    """Return the different environments that cases of ``run`` ran in."""
+    """Return the environments of the different machines and libraries that cases of ``run`` ran on."""
     every = (run.environment_of(index) for index in range(len(run.described)))
-    return list({str(environment.get("key")): environment for environment in every}.values())
+    return list({machine_key(environment): environment for environment in every}.values())
 
 
 def _mixed(run: Run) -> Iterator[str]:

@@ -1,0 +1,118 @@
+"""Launches of one suite, pooled into one run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from hpcdl.analysis.run.launches import REDUCED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    import pandas as pd
+
+    from hpcdl.trace.run import Run, Table
+
+
+def runs_in(path: Path) -> list[Path]:
+    """Return the runs that ``path`` names: itself, or in their order those that ``--launches`` left in it."""
+    if path.is_dir() and not any((path / name).exists() for name in ("run.h5", "parts")):
+        launches = {
+            int(entry.name[7:]): entry
+            for entry in path.iterdir()
+            if re.fullmatch(r"launch-[0-9]{1,9}", entry.name)
+        }
+        if launches:
+            return [launches[number] for number in sorted(launches)]
+    return [path]
+
+
+def read_pooled(paths: Iterable[Path]) -> Run:
+    """Read the runs that ``paths`` name; pool them if they are several. Raises TraceError, and as :func:`pool`."""
+    from hpcdl.trace.schema import read  # late: h5py is not needed to pool runs
+
+    runs = [read(run) for path in paths for run in runs_in(path)]
+    return runs[0] if len(runs) == 1 else pool(runs)
+
+
+def pool(runs: Sequence[Run]) -> Run:
+    """Return one run with all launches, in their order; its environment and its path are those of the first one.
+
+    If ``--launches`` made them, its path is that of their folder. Launches may have run on other nodes, or on
+    another number of nodes. Raises ValueError for runs of different suites or machines.
+    """
+    import pandas as pd
+
+    first, *others = runs
+    for run in others:
+        if run.suite != first.suite:
+            raise ValueError(f"{run.path} is no launch of what {first.path} is: the suites differ")
+        if _machines(run) != _machines(first):
+            raise ValueError(f"{run.path} is no launch of what {first.path} is: the machines or libraries differ")
+    begins = [0, *accumulate(len(run.described) for run in runs)]
+    described: list[dict[str, Any]] = []
+    environments: dict[str, dict[str, Any]] = {}
+    for number, run in enumerate(runs, 1):
+        names = {}
+        for key, env in run.environments.items():  # launches on other hosts keep their own
+            on_same_hosts = env.get("ranks") == environments.setdefault(key, env).get("ranks")
+            names[key] = key if on_same_hosts else f"{key}, launch {number}"
+            environments.setdefault(names[key], env)
+        for fields in run.described:
+            name = names.get(str(fields.get("environment_key")))
+            described.append({**fields, "launch": number, **({"environment_key": name} if name else {})})
+
+    def load(index: int) -> tuple[Table, list[str]]:
+        number = next(i for i, begin in reversed(list(enumerate(begins))) if begin <= index)
+        return runs[number]._load(index - begins[number])  # noqa: SLF001 - another run's, to be read as this one's
+
+    tables: dict[str, Any] = {name: _joined([getattr(run, name) for run in runs], begins) for name in REDUCED}
+    folders = {run.path.parent for run in runs}
+    made_as_one = len(folders) == 1 and all(run.path.name.startswith("launch-") for run in runs)
+    return replace(
+        first,
+        path=first.path.parent if made_as_one else first.path,
+        cases=pd.concat(
+            [run.cases.assign(launch=number) for number, run in enumerate(runs, 1)], ignore_index=True
+        ),
+        **tables,
+        environment={
+            **first.environment,
+            **{name: _all(runs, name) for name in ("failed_cases", "cases_not_run")},
+        },
+        environments=environments,
+        complete=all(run.complete for run in runs),
+        described=described,
+        _load=load,
+    )
+
+
+def _machines(run: Run) -> set[str]:
+    return {machine_key(env) for env in run.environments.values()}
+
+
+def machine_key(environment: Mapping[str, Any]) -> str:
+    """Return the key of a machine and its software, on any number of nodes."""
+    return str(environment.get("machine_key", environment.get("key")))
+
+
+def _all(runs: Sequence[Run], name: str) -> list[object]:
+    """Return the lists that the runs' environments have under ``name`` as one, each entry once."""
+    parts: list[object] = []
+    for run in runs:
+        parts += [part for part in run.environment.get(name) or [] if part not in parts]
+    return parts
+
+
+def _joined(frames: Sequence[pd.DataFrame], begins: Sequence[int]) -> pd.DataFrame:
+    """Return the frames as one, with the case numbers of each after those of the frames before."""
+    import pandas as pd
+
+    moved = [
+        frame.assign(case_index=frame["case_index"] + begin) for frame, begin in zip(frames, begins, strict=False)
+    ]
+    return pd.concat(moved, ignore_index=True)
