@@ -13,7 +13,7 @@ from hpcdl.cases.spec.compute_times import ComputeTimes, at_rate
 from hpcdl.fabric.comm import INPUT, Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.parts.journal import Journal
 
 NETWORK, FLOPS, SHAPE = "ethernet-10g", 1e9, (8, 8, 1)
@@ -96,6 +96,18 @@ def test_the_numbers_are_those_of_a_training_in_this_process(ranks):
         found = [(row[0], *row[3:6]) for row in virtual.evaluations]
         assert found == [(row[0], *row[3:6]) for row in here.evaluations]
         assert found
+
+
+@pytest.mark.parametrize("training", ["synchronous", "asynchronous", "pipeline"])
+def test_a_training_that_diverges_has_no_accuracy_and_reaches_no_target(training):
+    mesh = "{data = 2, pipeline = 2}" if training == "pipeline" else None
+    spec = case(training=f'"{training}"', mesh=mesh, target_accuracy=0.05, stop_at_target=None).spec
+    recorder = Recorder()
+    with np.errstate(all="ignore"):
+        in_process(1).run(train.program(replace(spec, learning_rate=1e6), silent(recorder)))
+    last = [Evaluation(*each.evaluations[-1]) for each in recorder.virtual if each.evaluations]
+    assert last
+    assert all(np.isnan([row.loss, row.accuracy]).all() for row in last)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

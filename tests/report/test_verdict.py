@@ -66,6 +66,20 @@ def test_the_section_that_the_suite_names_answers_first(hand):
     assert first == "narrow: Final accuracy 0.900 with every method."
 
 
+def test_a_training_that_diverged_has_a_word_in_place_of_an_accuracy(hand):
+    """Nor does it reach its target: an accuracy without finite parameters is that of any class."""
+    rows = [(4, 1.0, 0.1, 0.5, 0.95, 64), (8, 2.0, 0.2, float("nan"), float("nan"), 128)]
+    for seed, seen in ((1, rows), (2, rows[:1]), (3, rows)):
+        hand.train([steps(20)] * 2, evaluations=seen, target_accuracy=0.9, seed=seed)
+    run = hand.read(suite_text="[suite]\nname = 's'\nanswer = 'accuracy'\n")
+    first, second, *_ = verdict(run)
+    assert first == "No final accuracy; 2 of 3 cases diverged; 1 of 3 cases reached the target."
+    assert second.startswith("DIVERGED: 2 cases of 3. ")
+    page = render([run], "md")
+    assert "none (2 of 3 diverged at step 8)" in page
+    assert " (2 ranks, seed 1) at step 8 on rank 0, " in page
+
+
 def test_exposed_communication_is_the_answer_where_no_scaling_was_measured(hand):
     for scheme, ms in (("none", 20), ("ring", 25), ("tree", 40)):
         hand.train([steps(ms)] * 2, aggregation=scheme, kind="replay")

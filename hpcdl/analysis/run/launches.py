@@ -127,6 +127,8 @@ class Launch:
     measured_steps: int = 0
     last_loss: float | None = None
     """Mean over the images of the last step."""
+    diverged: tuple[int, int] | None = None
+    """Step and rank whose loss, or parameters at an evaluation, were first not finite; None: none, or recovered."""
     evaluations: Columns = field(default_factory=dict)
     """Evaluations of the lowest rank that has any, each at the time of the rank that reached it last."""
     workers: int = 0
@@ -215,6 +217,7 @@ def _reduce(
         "warmup_steps": warmup,
         "ranks_recorded": len(np.unique(np.concatenate(recorded))),
         "last_loss": _last_loss(steps),
+        "diverged": None if fields.get("kind") == "replay" else _diverged(steps, evaluations),
         "evaluations": _latest(evaluations),
         "workers": len(np.unique(steps["rank"])),
         "updates": updates,
@@ -298,6 +301,20 @@ def _over_ranks(residuals: Columns) -> Columns:
         "step": steps,
         **{name: np.sqrt(np.bincount(place, residuals[name] ** 2, len(count)) / count) for name in norms},
     }
+
+
+def _diverged(steps: Columns, evaluations: Columns) -> tuple[int, int] | None:
+    """Return step and rank of the first loss that is not finite, also of the test after so many steps.
+
+    None if the last test is finite: a line search or the scaling of float16 rejected such a gradient.
+    """
+    if evaluations and np.isfinite(evaluations["loss"][np.argmax(evaluations["step"])]):
+        return None
+    places = [
+        np.stack([table["step"], table["rank"]], 1)[~np.isfinite(table["loss"]) & (table.get("images", 1) > 0)]
+        for table in filter(None, (steps, evaluations))
+    ]
+    return min(((int(step), int(rank)) for step, rank in np.concatenate(places)), default=None)
 
 
 def _last_loss(steps: Columns) -> float | None:

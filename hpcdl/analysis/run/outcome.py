@@ -59,10 +59,12 @@ def staleness(launch: Launch) -> Staleness | None:
 def learned(launches: Sequence[Launch]) -> dict[str, Any]:
     """Return final loss and accuracy, best accuracy, and time, samples and epochs to the target; None if unknown.
 
-    A target that one launch missed has no median time.
+    A target that one launch missed has no median time. If one launch diverged there are only the step and the rank
+    at which a loss or parameter was first not finite.
     """
+    diverged = min((launch.diverged for launch in launches if launch.diverged), default=None)
     ends: dict[str, list[float]] = {"loss": [], "accuracy": [], "best": []}
-    for launch in launches:
+    for launch in () if diverged else launches:
         seen = launch.evaluations
         if seen and len(seen["step"]):
             for name in ("loss", "accuracy"):
@@ -76,6 +78,7 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
     missed = any(at_target(launch, "step") == np.inf for launch in launches)
     seconds, samples, epochs = (None, None, None) if missed else reached.tolist()
     return {
+        **dict(zip(("diverged_step", "diverged_rank"), diverged or (None, None), strict=True)),
         "final_loss": _median(ends["loss"]),
         "final_accuracy": _median(ends["accuracy"]),
         "best_accuracy": _median(ends["best"]),
@@ -86,9 +89,9 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
 
 
 def at_target(launch: Launch, column: str) -> float:
-    """Return a column of the first evaluation at or above the target; infinite if there is none."""
+    """Return a column of the first evaluation at or above the target; infinite if none, or training diverged."""
     seen, target = launch.evaluations, launch.fields.get("target_accuracy")
-    if target is None or not len(seen.get("step", ())):
+    if target is None or launch.diverged or not len(seen.get("step", ())):
         return np.inf
     hits = np.flatnonzero(seen["accuracy"] >= target)
     return float(seen[column][hits[np.argmin(seen["step"][hits])]]) if len(hits) else np.inf
@@ -137,7 +140,7 @@ def residual_to_gradient(launch: Launch) -> list[float]:
     seen = launch.residuals
     if not len(seen.get("step", ())):
         return []
-    known = seen["gradient_norm"] > 0
+    known = (seen["gradient_norm"] > 0) & np.isfinite(seen["gradient_norm"]) & np.isfinite(seen["residual_norm"])
     ratio = seen["residual_norm"][known] / seen["gradient_norm"][known]
     quarter = 4 * seen["step"][known] // (int(seen["step"].max()) + 1)
     return [float(ratio[quarter == one].mean()) if (quarter == one).any() else math.nan for one in range(4)]

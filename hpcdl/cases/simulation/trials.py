@@ -26,7 +26,7 @@ class Score(NamedTuple):
     """Result of one training of a trial; the lower the better."""
 
     missed: int
-    """0: reached the target; 1: did not; 2: diverged and could not go on."""
+    """0: reached the target; 1: did not; 2: diverged."""
     value: float
     """Virtual time to the target; the negative best accuracy if it was not reached."""
     tie: float
@@ -123,6 +123,8 @@ async def _trial(
     rows = [[Evaluation(*row) for row in one.evaluations] for one in recorder.virtual]
     seen = [max(same, key=lambda one: one.training_seconds) for same in zip(*rows, strict=True)]
     images = max(one.samples for one in seen)
+    if not math.isfinite(seen[-1].loss):
+        return Score(2, 0, 0, images)
     target = math.inf if spec.target_accuracy is None else spec.target_accuracy
     reached = [Score(0, one.training_seconds, -one.accuracy, images) for one in seen if one.accuracy >= target]
     return min(reached, default=Score(1, -max(one.accuracy for one in seen), 0, images))

@@ -73,6 +73,7 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     """Return all doubts about the numbers, worst first."""
     measured = [record for record in records if not record.get("network")]  # the others are simulated
     return [
+        *_diverged(records),
         *_mixed(run),
         *_emulated(run),
         *_incomplete(run, measured),
@@ -80,6 +81,28 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
         *_disturbed(measured),
         *(_machine(run.environment) if measured or not records else ()),
     ]
+
+
+def diverged(records: Sequence[Record]) -> list[Record]:
+    """Return the records of trainings that diverged."""
+    return [record for record in records if record.get("diverged_step") is not None]
+
+
+def _diverged(records: Sequence[Record]) -> Iterator[str]:
+    if cases := diverged(records):
+        places = [
+            f"{case_name(case)} at step {case['diverged_step']} on rank {case['diverged_rank']}" for case in cases
+        ]
+        yield (
+            f"DIVERGED: a loss or parameter is infinite or not a number: case {_named(places)}. There is no "
+            "accuracy, and no target is reached."
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the first names, and the number of others."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def _environments(run: Run) -> list[Mapping[str, Any]]:
@@ -120,9 +143,7 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
         elif record["measured_steps"] < 6 and not record.get("error"):
             short.setdefault(record["measured_steps"], []).append(case_name(record))
     for steps, names in sorted(short.items()):
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        listed = f"case {', '.join(names[:NAMED])}{more}"
-        yield f"{plural(steps, 'measured step')}, too few for an interval: {listed}."
+        yield f"{plural(steps, 'measured step')}, too few for an interval: case {_named(names)}."
     for name, word in {"dropped": "event", "dropped_updates": "update"}.items():
         dropped = int(run.ranks[name].sum()) if name in run.ranks else 0
         if dropped:

@@ -12,6 +12,7 @@ from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.grouping import rows
 from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.warnings import diverged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,11 +30,11 @@ HEADER: Final = (
 
 
 def _learned(methods: Sequence[Method]) -> list[Row]:
-    """Return rows with an accuracy; ranks that do not communicate learn each for itself and are left out."""
+    """Return rows with an accuracy, or that diverged; ranks that do not communicate learn apart and are left out."""
     return [
         member
         for row in rows(methods)
-        if row.scale.values("final_accuracy") and not row.is_ceiling
+        if (row.scale.values("final_accuracy") or diverged(row.scale.records)) and not row.is_ceiling
         for member in ([row] if _learned_alike(row.scale) else row.members)
     ]
 
@@ -82,12 +83,21 @@ def _accuracy(row: Row) -> tuple[str, ...]:
     return (
         row.name,
         str(scale["ranks"]),
-        *(_ranged(scale, name, digits) for name in ("final_accuracy", "best_accuracy", "final_loss")),
+        _diverged(scale) or _ranged(scale, "final_accuracy", digits),
+        *(_ranged(scale, name, digits) for name in ("best_accuracy", "final_loss")),
         NONE if scale["target_accuracy"] is None else answer,
         _ranged(scale, "seconds_to_target", seconds),
         _ranged(scale, "samples_to_target", lambda value: NONE if value is None else f"{value:.0f}"),
         _ranged(scale, "epochs_to_target", digits),
     )
+
+
+def _diverged(scale: Scale) -> str:
+    """Return the text in place of an accuracy if training diverged with any seed; empty if not."""
+    steps, tried = [record["diverged_step"] for record in diverged(scale.records)], len(scale.records)
+    if not steps:
+        return ""
+    return f"none ({f'{len(steps)} of {tried} ' if tried > 1 else ''}diverged at step {min(steps)})"
 
 
 def _ranged(scale: Scale, name: str, shown: Callable[[Number], str]) -> str:
@@ -104,9 +114,12 @@ def answer(findings: Findings) -> Answer | None:
     for methods in findings.problems:
         if learned := _learned(methods):
             name, scales = findings.settings.name(methods[0].fields), [row.scale for row in learned]
-            line = _accuracy_range(learned) + _fastest(learned)
+            known = [row for row in learned if not _diverged(row.scale)]
+            line = _accuracy_range(known) + _fastest(known) if known else "No final accuracy"
+            cases = plural(sum(len(scale.records) for scale in scales), "case")
+            if lost := sum(len(diverged(scale.records)) for scale in scales):
+                line += f"; {lost} of {cases} diverged"
             if any(scale["target_accuracy"] is not None for scale in scales):
-                cases = plural(sum(len(scale.records) for scale in scales), "case")
                 line += f"; {sum(map(_reached, scales))} of {cases} reached the target"
             lines.append(f"{name}: {line}." if name else f"{line}.")
     return Answer(lines[0], lines[1:]) if lines else None
@@ -175,7 +188,8 @@ def _points(candidate: Candidate, column: str) -> list[Point]:
     accuracies = np.array([each["accuracy"][:count] for each in seen])
     middle, low, high = np.median(accuracies, axis=0), accuracies.min(axis=0), accuracies.max(axis=0)
     rows = zip(times.tolist(), middle.tolist(), low.tolist(), high.tolist(), strict=True)
-    return [Point(*row) if len(seen) > 1 else Point(*row[:2]) for row in rows]
+    finite = (row for row in rows if np.isfinite(row).all())  # before training diverged
+    return [Point(*row) if len(seen) > 1 else Point(*row[:2]) for row in finite]
 
 
 SECTION: Final = Declaration(

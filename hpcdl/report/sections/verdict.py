@@ -8,7 +8,7 @@ from hpcdl.report.formats.cells import plural
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run import contents
 from hpcdl.report.run.contents import Declaration
-from hpcdl.report.run.warnings import failed_processes, failures, unfinished, without_result
+from hpcdl.report.run.warnings import diverged, failed_processes, failures, unfinished, without_result
 
 if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
@@ -37,13 +37,14 @@ def verdict_page(findings: Findings) -> Section:
 
 
 def _state(findings: Findings) -> str:
-    """Return the number of failed or missing cases."""
+    """Return the number of failed, missing and diverged cases."""
     records, broken = findings.records, len(unfinished(findings.run))
     failed = len(failures(records)) + broken
     if failed:
         return f"FAILED: {plural(failed, 'case')} of {len(records) + broken}."
     if findings.run.complete and records:
-        return "Nothing failed."
+        lost = len(diverged(records))
+        return f"DIVERGED: {plural(lost, 'case')} of {len(records)}." if lost else "Nothing failed."
     return f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing."
 
 

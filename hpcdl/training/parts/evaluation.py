@@ -134,7 +134,10 @@ class Evaluation:
         through: Callable[[Split], Awaitable[NDArray[np.float64]]] | None,
         split: Split,
     ) -> NDArray[np.float64]:
-        """Return mean loss and accuracy of all ranks together, (2,)."""
+        """Return mean loss and accuracy of all ranks together, (2,).
+
+        Both are NaN if the loss or a parameter of any rank is not finite: training has diverged.
+        """
         inputs = self._inputs
         if self._group is not None:
             sums = await self._group.test(comm, split, inputs.global_batch, parameters)
@@ -144,8 +147,10 @@ class Evaluation:
             sums = await comm.compute("evaluation", work)
         else:
             sums = await through(split)
+        if not np.isfinite(self.tested).all():
+            sums[:] = math.nan
         await comm.native("allreduce", sums)
-        return sums / len(split)
+        return sums / len(split) if math.isfinite(sums[0]) else np.full(2, math.nan)
 
     async def test_at_end(self) -> dict[str, float]:
         """Look at the test set, once and after training, as the last test looked at the validation set.

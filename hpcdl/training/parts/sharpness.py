@@ -72,8 +72,11 @@ def training_gap(
     """Return ``train_accuracy`` and ``sharpness`` of a network on ``images`` random images of ``split``.
 
     The sample is equal in all trainings, and not augmented. It is computed in float64, in batches of at most
-    ``batch`` images, of which batch normalisation has the statistics; dropout has fixed random numbers.
+    ``batch`` images, of which batch normalisation has the statistics; dropout has fixed random numbers. None for
+    parameters that are not finite.
     """
+    if not np.isfinite(parameters).all():
+        return {"train_accuracy": None, "sharpness": None}
     sample = np.sort(np.random.default_rng(0).choice(len(split), images, replace=False))
     batches = [split.batch(part, "float64") for part in np.array_split(sample, -(-images // batch))]
     replica = Replica(layers, batches[0][0].shape[1:], backend=kernels, dtype="float64")
