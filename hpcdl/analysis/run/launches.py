@@ -128,7 +128,7 @@ class Launch:
     last_loss: float | None = None
     """Mean over the images of the last step."""
     diverged: tuple[int, int] | None = None
-    """Step and rank whose loss, or parameters at an evaluation, were first not finite; None: none, or recovered."""
+    """Step and rank whose loss, or parameters at a test, were first not finite; None: none, or it recovered."""
     evaluations: Columns = field(default_factory=dict)
     """Evaluations of the lowest rank that has any, each at the time of the rank that reached it last."""
     workers: int = 0

@@ -30,7 +30,7 @@ HEADER: Final = (
 
 
 def _learned(methods: Sequence[Method]) -> list[Row]:
-    """Return rows with an accuracy, or that diverged; ranks that do not communicate learn apart and are left out."""
+    """Return rows with an accuracy, or that diverged; ranks that do not communicate are left out."""
     return [
         member
         for row in rows(methods)
