@@ -41,6 +41,47 @@ class Sentence(NamedTuple):
 
 SENTENCES: Final[tuple[Sentence, ...]] = (
     Sentence(
+        "batches",
+        "half",
+        "the efficiency in steps falls to a half between two batches",
+        "{case}: larger batches save steps, with at least half of perfect scaling, up to "
+        "{batch} images ({bounds}).",
+    ),
+    Sentence(
+        "batches",
+        "missed",
+        "the next batch misses the target with most seeds",
+        "{case}: larger batches save steps, with at least half of perfect scaling, up to "
+        "{batch} images; the next batch, {next}, misses the target.",
+    ),
+    Sentence(
+        "batches",
+        "all",
+        "the efficiency in steps stays above a half",
+        "{case}: larger batches save steps, with at least half of perfect scaling, up to "
+        "{batch} images, the largest batch (bound: {bounds}).",
+        good=True,
+    ),
+    Sentence("batches", "none", "no batch reaches the target", "{case}: no batch reaches the target."),
+    Sentence(
+        "batches",
+        "methods",
+        "several methods reach the target",
+        "Larger batches save steps, with at least half of perfect scaling, up to {most}, and up to {least}.",
+    ),
+    Sentence(
+        "batches",
+        "noise agrees",
+        "noise scale and critical batch are within the factor",
+        "The noise scale is within a factor of {factor} of that batch for {case}.",
+    ),
+    Sentence(
+        "batches",
+        "noise differs",
+        "noise scale and critical batch are not within the factor",
+        "The noise scale is not within a factor of {factor} of that batch for {case}.",
+    ),
+    Sentence(
         "deciding",
         "decided",
         "each other method that reached the target is later by 5 % or more, and by the adjusted test",

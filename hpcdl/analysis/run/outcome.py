@@ -84,6 +84,7 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
         "best_accuracy": _median(ends["best"]),
         "seconds_to_target": seconds,
         "samples_to_target": None if samples is None else int(samples),
+        "samples_before_target": float(np.median([before_target(launch, "samples") for launch in launches])),
         "epochs_to_target": epochs,
     }
 
@@ -95,6 +96,13 @@ def at_target(launch: Launch, column: str) -> float:
         return np.inf
     hits = np.flatnonzero(seen["accuracy"] >= target)
     return float(seen[column][hits[np.argmin(seen["step"][hits])]]) if len(hits) else np.inf
+
+
+def before_target(launch: Launch, column: str) -> float:
+    """Return a column of the last evaluation before the target was reached, of the last one if it was not."""
+    seen = launch.evaluations
+    below = seen["step"] < at_target(launch, "step") if seen else np.array([], bool)
+    return float(seen[column][below].max(initial=0)) if below.any() else 0.0
 
 
 def kept(launches: Sequence[Launch]) -> dict[str, Any]:

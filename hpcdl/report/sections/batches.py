@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.run.record_fields import conditions, method
-from hpcdl.report.formats.cells import NONE, digits, whole
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval
+from hpcdl.report.formats.cells import NONE, digits, interval, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.method_names import Names
+from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +26,8 @@ LEAST: Final = 3
 """Batches of a method, at least."""
 HALF: Final = 0.5
 """Efficiency in steps at the critical batch (McCandlish et al. 2018, equation 5.1)."""
+FACTOR: Final = 2.0
+"""Largest ratio of a noise scale and a critical batch that agree."""
 
 
 class Batch(NamedTuple):
@@ -33,11 +37,20 @@ class Batch(NamedTuple):
     records: Sequence[Mapping[str, Any]]
 
     @property
-    def steps(self) -> float | None:
-        """Steps to the target, median over seeds; None if a seed missed it."""
-        samples = [record.get("samples_to_target") or math.nan for record in self.records]
-        middle = float(np.median(np.array(samples, np.float64)))
-        return middle / self.images if math.isfinite(middle) else None
+    def steps(self) -> Interval:
+        """Steps to the target, median over seeds; infinite if most seeds missed it.
+
+        Bounds: the evaluation before the target, least of all seeds, and that at the target, largest of all.
+        """
+        at = [record.get("samples_to_target") or math.inf for record in self.records]
+        before = min(record.get("samples_before_target") or 0 for record in self.records)
+        middle, low, high = (value / self.images for value in (float(np.median(at)), before, max(at)))
+        return Interval(middle, max(low, 1.0), high)
+
+    @property
+    def missed(self) -> int:
+        """Seeds that missed the target."""
+        return sum(not record.get("samples_to_target") for record in self.records)
 
     def median(self, name: str) -> float | None:
         """Return the median over seeds of a field; None if it is unknown."""
@@ -69,30 +82,47 @@ def _methods(findings: Findings) -> dict[str, list[Batch]]:
     return found
 
 
-def efficiencies(batches: Sequence[Batch]) -> list[float | None]:
-    """Return by batch the steps of perfect scaling from the smallest batch, by those that were needed."""
-    first = next((batch for batch in batches if batch.steps), None)
-    if first is None or first.steps is None:
-        return [None] * len(batches)
-    images = first.steps * first.images
-    return [images / batch.images / batch.steps if batch.steps else None for batch in batches]
+def efficiencies(batches: Sequence[Batch]) -> list[Interval]:
+    """Return by batch the steps of perfect scaling from the smallest batch, by those that were needed.
+
+    The smallest batch is the first that reached the target; smaller ones are not a number. Larger ones that missed
+    the target are 0. Bounds are those of the steps.
+    """
+    known = [Interval(*(batch.images * steps for steps in batch.steps)) for batch in batches]
+    base = next((number for number, images in enumerate(known) if math.isfinite(images.value)), len(known))
+    others = [
+        Interval(known[base].value / images.value, known[base].low / images.high, known[base].high / images.low)
+        for images in known[base + 1 :]
+    ]
+    return [*[NOTHING] * base, *[Interval(1.0, 1.0, 1.0)] * (base < len(known)), *others]
 
 
-def knee(batches: Sequence[Batch]) -> float | None:
-    """Return the batch at which the efficiency in steps falls to a half; None if it does not."""
-    known = [(batch.images, value) for batch, value in zip(batches, efficiencies(batches), strict=True) if value]
-    for (low, above), (high, below) in pairwise(known):
-        if above > HALF >= below:
-            at = (math.log(above) - math.log(HALF)) / (math.log(above) - math.log(below))
-            return float(low * (high / low) ** at)
-    return None
+def knee(batches: Sequence[Batch]) -> Interval:
+    """Return the batch at which the efficiency in steps falls to a half; infinite if it does not.
+
+    If the next batch misses the target, it is the last one before. Bounds are those of the efficiencies.
+    """
+    curves = zip(*efficiencies(batches), strict=True)
+    return Interval(*(_knee([batch.images for batch in batches], curve) for curve in curves))
+
+
+def _knee(images: Sequence[int], efficiency: Sequence[float]) -> float:
+    points = [point for point in zip(images, efficiency, strict=True) if not math.isnan(point[1])]
+    for (low, above), (high, below) in pairwise(points):
+        if below <= HALF:
+            share = math.log(above / HALF) / math.log(above / below) if below else 0.0
+            return float(low * (high / low) ** share)
+    return math.inf if points else math.nan
 
 
 HEADER: Final = (
     "method",
     "batch",
     "steps",
+    "bounds",
+    "missed",
     "efficiency in steps",
+    "its bounds",
     "epochs",
     "final accuracy",
     "train - test",
@@ -101,8 +131,9 @@ HEADER: Final = (
     "tuned",
 )
 NOTE: Final = (
-    "Steps to the target, medians over seeds. Efficiency in steps: those of perfect scaling from the smallest "
-    "batch, by those that were needed; a half of it marks the critical batch, which the noise scale estimates. "
+    "Steps to the target, medians over seeds; their bounds are the evaluation before the target, least of all "
+    "seeds, and that at the target, largest of all. Missed: seeds that missed the target. Efficiency in steps: "
+    "those of perfect scaling from the smallest batch that reached the target, by those that were needed. "
     "Train - test: accuracy on a sample of training images, less the final accuracy. Sharpness: largest "
     "eigenvalue of the Hessian of the loss on the sample; Keskar et al. 2017 expect it to grow with the batch."
 )
@@ -114,8 +145,11 @@ def page(findings: Findings) -> Section:
         (
             name,
             str(batch.images),
-            digits(batch.steps),
-            digits(efficiency),
+            digits(steps.value) if math.isfinite(steps.value) else "missed",
+            interval(steps.low, steps.high) if math.isfinite(steps.high) else f"> {digits(steps.low)}",
+            str(batch.missed or NONE),
+            digits(efficiency.value) if efficiency.value > 0 else NONE,
+            interval(efficiency.low, efficiency.high) if efficiency.high > 0 else NONE,
             digits(batch.median("epochs_to_target")),
             digits(batch.median("final_accuracy")),
             digits(batch.gap),
@@ -124,27 +158,78 @@ def page(findings: Findings) -> Section:
         )
         for name, batches in _methods(findings).items()
         for batch, efficiency in zip(batches, efficiencies(batches), strict=True)
+        for steps in [batch.steps]
     ]
     return Section("Large batches", tables=[Table("", HEADER, rows, 1, [NOTE]).without_empty()] if rows else [])
 
 
+def verdicts(findings: Findings) -> list[Verdict]:
+    """Return up to which batch each method saves steps, the largest first."""
+    known = [_verdict(name, batches) for name, batches in _methods(findings).items()]
+    return sorted(known, key=lambda verdict: -verdict.size.value if verdict.word != "none" else 0.0)
+
+
+def _verdict(name: str, batches: Sequence[Batch]) -> Verdict:
+    at, largest = knee(batches), batches[-1].images
+    after = next((batch for batch in batches if batch.images > at.value), batches[-1])
+    end = "half" if math.isfinite(after.steps.value) else "missed"
+    missed = ", ".join(str(batch.images) for batch in batches if batch.missed)
+    high = f"{at.high:.0f}" if math.isfinite(at.high) else f"beyond {largest}"
+    return Verdict(
+        topic="batches",
+        word="none" if math.isnan(at.value) else "all" if math.isinf(at.value) else end,
+        question="Up to which batch does a larger one save steps?",
+        case=name,
+        size=at,
+        launches=[len(batch.records) for batch in batches],
+        marks=["simulated"] if batches[0].records[0].get("network") else [],
+        cause=f"Batches that miss the target with a seed or all: {missed}." if missed else "",
+        facts={
+            "batch": f"{min(at.value, largest):.0f}",
+            "bounds": f"{at.low:.0f} to {high}" if math.isfinite(at.low) else high,
+            "next": str(after.images),
+        },
+    )
+
+
+def _noise(findings: Findings) -> list[Verdict]:
+    """Return for which methods the noise scale is near the batch at which the efficiency in steps is a half."""
+    found: dict[str, list[str]] = {}
+    for name, batches in _methods(findings).items():
+        at, scales = knee(batches).value, [batch.median("noise_scale_q4") for batch in batches if not batch.missed]
+        known = [scale for scale in scales if scale]
+        if math.isfinite(at) and known:
+            scale = float(np.median(known))
+            word = "noise agrees" if max(scale / at, at / scale) <= FACTOR else "noise differs"
+            found.setdefault(word, []).append(f"{name} ({digits(scale)})")
+    facts = {"factor": f"{FACTOR:g}"}
+    return [
+        Verdict(topic="batches", word=word, case="; ".join(names), facts=facts) for word, names in found.items()
+    ]
+
+
 def answer(findings: Findings) -> Answer | None:
     """Return up to which batch each method saves steps."""
-    found = {name: (batches, knee(batches)) for name, batches in _methods(findings).items()}
-    if not found:
+    known = verdicts(findings)
+    if not known:
         return None
-    words = [
-        f"{name} {'up to ' + digits(at) if at else f'beyond {batches[-1].images}'}"
-        for name, (batches, at) in sorted(found.items(), key=lambda item: -(item[1][1] or math.inf))
-    ]
-    return Answer(f"Larger batches save steps with at least half of perfect scaling: {'; '.join(words)}.")
+    lines = [verdict.sentence for verdict in (*known, *_noise(findings))]
+    saving = [verdict for verdict in known if verdict.word != "none"]
+    if len(saving) < 2:
+        return Answer(lines[0], lines[1:])
+    most, least = (f"{one.facts['batch']} images with {one.case}" for one in (saving[0], saving[-1]))
+    facts = {"most": most, "least": least}
+    headline = Verdict(topic="batches", word="methods", marks=saving[0].marks, facts=facts).sentence
+    return Answer(headline, lines)
 
 
 def charts(findings: Findings) -> list[Lines]:
     """Return steps over batch, with the line of perfect scaling."""
     found = _methods(findings)
     series = [
-        Series(name, [Point(batch.images, batch.steps) for batch in batches if batch.steps])
+        Series(
+            name, [Point(batch.images, *steps) for batch in batches if math.isfinite((steps := batch.steps).high)]
+        )
         for name, batches in found.items()
     ]
     series = [line for line in series if len(line.points) > 1]
@@ -153,7 +238,7 @@ def charts(findings: Findings) -> list[Lines]:
     first, last = series[0].points[0], max(point.x for line in series for point in line.points)
     perfect = [first, Point(last, first.y * first.x / last)]
     axis = Axis("batch", whole, 2, sorted({point.x for line in series for point in line.points}))
-    note = "Medians over seeds. Perfect scaling: twice the batch, half the steps."
+    note = "Medians over seeds, with bounds as in the table. Perfect scaling: twice the batch, half the steps."
     lines = [*series, Series("perfect scaling", perfect, "reference")]
     return [Lines("Steps to the target over the batch", axis, Axis("steps", digits, 2), lines, note)]
 
