@@ -7,7 +7,7 @@ import pytest
 
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.grouping import Row, Scale
-from hpcdl.report.sections import compression
+from hpcdl.report.sections import compression, fidelity
 
 
 def row(name, **fields):
@@ -63,6 +63,7 @@ def test_break_even_is_saved_bytes_by_added_seconds():
 def test_the_verdict_says_whether_it_pays(monkeypatch, fields, words):
     fast = row("sparse", compression="top_k", **fields)
     monkeypatch.setattr(compression, "rows", lambda _: [DENSE, fast])
+    monkeypatch.setattr(compression, "certainty", lambda *_: "3 seeds")
 
     class Found:
         problems = ([],)
@@ -92,6 +93,6 @@ def compressed_run(hand):
 def test_residuals_are_shown_by_quarters(hand):
     found = findings([compressed_run(hand)])[0]
     assert found.records[1]["residual_to_gradient_q3"] == pytest.approx(3)
-    (table,) = compression.fidelity_page(found).tables
+    (table,) = fidelity.page(found).tables
     assert table.header[-5:] == ("quarter 1", "quarter 2", "quarter 3", "quarter 4", "memory")
     assert table.rows[0][-5:-1] == ("1.00", "2.00", "3.00", "4.00")

@@ -14,7 +14,7 @@ def table(title, rows, ranks="4"):
 def test_a_long_table_has_its_first_rows_and_says_how_many_there_are():
     (short,) = Section("s", tables=[table("", 50)]).shortened(20, 8).tables
     assert [row[0] for row in short.rows] == [f"m{n}" for n in range(20)]
-    assert short.left_out == "All rows: ranks 4. 20 of 50 rows, fastest first; all are in report.html."
+    assert short.left_out == "All 50 rows: ranks 4. 20 of 50 rows, fastest first; all are in report.html."
     assert short.header == ("method", "step", "near-linear")
 
 

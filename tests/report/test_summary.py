@@ -32,6 +32,14 @@ def test_tables_fit_the_terminal_with_whole_names_and_the_verdict(monkeypatch, c
     assert ("More columns on a wider terminal: " in plain([PAGE])) is (columns < 120)
 
 
+def test_a_table_whose_numbers_are_all_in_a_line_is_only_that_line():
+    rows = [(f"m{n}", str(n), "0.989", f"{n} s") for n in range(9)]
+    table = Table("digits", ("method", "ranks", "accuracy", "time"), rows).first(9)
+    text = plain([Document("d", [Section("s", tables=[table.without("time"), table])])])
+    line = "All 9 rows: accuracy 0.989."
+    assert text.startswith(f"d\n\nS\ndigits\n{line}\ndigits\nmethod  ranks  time\nm0          0   0 s\n")
+
+
 def test_colours_are_for_terminals_that_want_them(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")

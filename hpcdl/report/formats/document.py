@@ -17,6 +17,8 @@ MAX_ALIKE: Final = 2
 """or joined if more than so many are of one kind."""
 MANY_ROWS: Final = 8
 """Rows from which on a shortened table states in a line the values that all rows share."""
+ALL: Final = "All"
+"""First word of that line."""
 MAX_LINES: Final = 40
 """Lines of the verbatim text of a shortened section, at most."""
 MAX_POINT: Final = 300
@@ -60,7 +62,8 @@ class Table:
         """Return the first rows, at most ``most``; a value that many rows share has no column."""
         columns = list(zip(self.header, *self.rows, strict=True))[1:-1]
         shared = {name: cells[0] for name, *cells in columns if len(cells) >= MANY_ROWS and len(set(cells)) == 1}
-        lines = [f"All rows: {', '.join(f'{name} {cell}' for name, cell in shared.items())}."] if shared else []
+        values = ", ".join(f"{name} {cell}" for name, cell in shared.items())
+        lines = [f"{ALL} {len(self.rows)} rows: {values}."] if shared else []
         lines += [self.left_out] if self.left_out else []
         if len(self.rows) > most:
             lines.append(f"{most} of {len(self.rows)} rows{self.order and ', '}{self.order}; all are {REST}.")

@@ -71,6 +71,8 @@ class Source(NamedTuple):
     failed: bool
     good: bool = True
     """True if the answer is a good one."""
+    main: str = ""
+    """Title of the section with the main figure; else it is the first figure."""
 
 
 def render(findings: Sequence[Findings]) -> str:
@@ -104,9 +106,10 @@ def headed(verdict: Section) -> Section:
 
 
 def _of_run(findings: Findings) -> Source:
-    head, contents = illustrated(findings)
+    head, contents, main = illustrated(findings)
     failed = bool(failures(findings.records) or unfinished(findings.run) or not findings.run.complete)
-    return Source(head, contents, failed, any(record.get("near_linear") for record in findings.records))
+    good = any(record.get("near_linear") for record in findings.records)
+    return Source(head, contents, failed, good, main)
 
 
 @cache
@@ -124,7 +127,8 @@ def _page(source: Source, numbers: Iterator[int]) -> Page:
     for section, charts in source.contents:
         figures = [_illustration(chart, next(numbers)) for chart in charts[:MAX_FIGURES]]
         parts.append(Part(f"p{next(numbers)}", section.visible(), figures, max(0, len(charts) - MAX_FIGURES)))
-    shown = next((part for part in parts if part.figures), None)
+    drawn = sorted((part for part in parts if part.figures), key=lambda part: part.section.title != source.main)
+    shown = drawn[0] if drawn else None
     figure = shown.figures[0] if shown else None
     parts = [replace(part, figures=part.figures[1:]) if part is shown else part for part in parts]
     return Page(source.head.visible(), parts, figure, source.failed, source.good)

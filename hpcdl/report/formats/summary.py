@@ -8,8 +8,10 @@ import re
 import shutil
 import sys
 import textwrap
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.report.formats.document import ALL
 from hpcdl.report.run.contents import summary
 
 if TYPE_CHECKING:
@@ -78,12 +80,14 @@ def _section(section: Section) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     yield from _wrapped(table.title)
+    if set(table.header[table.left :]) <= {"ranks"} and table.left_out.startswith(ALL):  # the line has all results
+        table = replace(table, header=(), rows=())
     widths, dropped = _widths(table), []
     while sum(widths) + GAP * (len(widths) - 1) > columns() and len(widths) > 2:
         dropped.append(table.header[-2])  # the last column is the verdict
         table = table.without(table.header[-2])
         widths = _widths(table)
-    for row in (table.header, *table.rows):
+    for row in filter(None, (table.header, *table.rows)):
         cells = [_wrapped(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
         for line in itertools.zip_longest(*cells, fillvalue=""):
             words = (

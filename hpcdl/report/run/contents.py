@@ -98,11 +98,21 @@ def declared() -> list[Declaration]:
     return sorted(known, key=lambda section: section.order)
 
 
-def answers(findings: Findings) -> dict[Declaration, Answer]:
-    """Return the answers of the sections; first that of the one that the suite names, then in their order."""
-    first = f"{sections.__name__}.{findings.answered_by}"
-    ordered = sorted(declared(), key=lambda section: section.page.__module__ != first)
-    return {section: answer for section in ordered if section.answer and (answer := section.answer(findings))}
+def _rank(section: Declaration, findings: Findings) -> int:
+    """Return the place of a section's file among those that the suite names; their number if it is not named."""
+    names, file = findings.answered_by, section.page.__module__.rpartition(".")[2]
+    return names.index(file) if file in names else len(names)
+
+
+def answers(findings: Findings) -> tuple[dict[Declaration, Answer], dict[Declaration, Answer]]:
+    """Return the answers that begin the report and those of other sections, each in their order.
+
+    The first are those of the sections that the suite names, or of one section if none of these has an answer.
+    """
+    ordered = sorted(declared(), key=lambda section: _rank(section, findings))
+    known = [(one, answer) for one in ordered if one.answer and (answer := one.answer(findings))]
+    first = max(1, sum(_rank(section, findings) < len(findings.answered_by) for section, _ in known))
+    return dict(known[:first]), dict(known[first:])
 
 
 def document(findings: Findings) -> Document:
@@ -110,14 +120,19 @@ def document(findings: Findings) -> Document:
     return _document(findings, [page for _, page, _ in _pages(findings)])
 
 
-def illustrated(findings: Findings) -> tuple[Document, list[tuple[Section, list[Chart]]]]:
-    """Return all sections as :func:`document`, and each with its charts; those without either are left out."""
+def illustrated(findings: Findings) -> tuple[Document, list[tuple[Section, list[Chart]]], str]:
+    """Return all sections as :func:`document`, each with its charts, and the title of that with the main figure.
+
+    Sections without either are left out. The main figure is of the section that answers the suite's question.
+    """
     pages = [
-        (page, [chart for charts in section.figures for chart in charts(findings)])
+        (section, page, [chart for charts in section.figures for chart in charts(findings)])
         for section, page, _ in _pages(findings)
     ]
-    kept = [(section, charts) for section, charts in pages if section or charts]
-    return _document(findings, [section for section, _ in kept]), kept
+    drawn = [(_rank(section, findings), page.title) for section, page, charts in pages if charts]
+    main = min(drawn, key=lambda pair: pair[0])[1] if drawn else ""
+    kept = [(page, charts) for _, page, charts in pages if page or charts]
+    return _document(findings, [section for section, _ in kept]), kept, main
 
 
 def short(findings: Findings) -> Document:
@@ -140,16 +155,16 @@ def summary(findings: Findings) -> Document:
 
 
 def _rows(section: Declaration, findings: Findings) -> int:
-    others = findings.answered_by and not section.page.__module__.endswith(f".{findings.answered_by}")
-    return section.rows or (FURTHER if others else ROWS)
+    named = _rank(section, findings) < len(findings.answered_by) or not findings.answered_by
+    return section.rows or (ROWS if named else FURTHER)
 
 
 def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration, Section, list[str]]]:
-    """Return each section with its answer, with which it begins; the verdict has the first answer.
+    """Return each section with its answer, with which it begins; the verdict has the first answers.
 
     If the suite names no answer, the verdict has the headlines of all.
     """
-    others = dict([*answers(findings).items()][1:])
+    _, others = answers(findings)
     pages = []
     for section in declared():
         page = (section.page if whole else section.short or section.page)(findings)

@@ -115,9 +115,10 @@ class Findings:
         return str(head(self.run.suite).get("question", ""))
 
     @property
-    def answered_by(self) -> str:
-        """Section that answers the suite's question; empty if the suite names none."""
-        return str(head(self.run.suite).get("answer", ""))
+    def answered_by(self) -> list[str]:
+        """Sections that answer the suite's question, one for each part of it; empty if the suite names none."""
+        named = head(self.run.suite).get("answer") or []
+        return [str(name) for name in named] if isinstance(named, list) else [str(named)]
 
     @cached_property
     def papers(self) -> list[str]:

@@ -238,11 +238,22 @@ def _words(methods: Sequence[Method]) -> dict[str, str]:
         **names_of(methods).common,
         "threads": plural(fields.get("threads_per_rank"), "thread", " per rank"),
         "batch": batch,
-        "length": plural(epochs, "epoch") or plural(planned_steps(fields), "step"),
+        "length": plural(epochs, "epoch") or plural(_suite_steps(fields), "step"),
         "target": "" if target is None else f"target accuracy {digits(target)}",
         **conditions_in_words(fields),
     }
     return {name: word for name, word in known.items() if word}
+
+
+def _suite_steps(fields: Mapping[str, Any]) -> int | None:
+    """Return the steps that the suite and the case's name state: those of a replay are without warm-up.
+
+    A replay in virtual time takes one step for all of them; None.
+    """
+    steps = planned_steps(fields)
+    if fields.get("kind") != "replay" or steps is None:
+        return steps
+    return None if fields.get("network") else steps - int(fields.get("warmup_steps") or 0)
 
 
 def _per_rank(fields: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Compression of gradients: bytes, time, accuracy and break-even of each compressor; fidelity and residuals."""
+"""Compression of gradients: bytes, time, accuracy and break-even of each compressor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 
 from hpcdl.analysis.statistics.estimates import mean_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, rate, seconds, volume
-from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, per_setting, without
+from hpcdl.report.run.certainty import certainty
+from hpcdl.report.run.contents import Answer, Declaration, per_setting, without
 from hpcdl.report.run.grouping import rows
 
 if TYPE_CHECKING:
@@ -29,57 +30,19 @@ NOTE: Final = (
     "overlap is faster than that dense one: bytes saved by time of encoding and decoding. Difference: of the "
     "accuracy from that of the same dense method, mean over seeds with its 95 % interval, in percentage points."
 )
-FIDELITY_NOTE: Final = (
-    "Cosine and error: of the last compressed sum of gradients against the dense sum. Bits: of a message for an "
-    "entry; entropy: of an ideal code of the gaps between entries, with values or signs. "
-    "Residual: norm of what is not sent, at the end and the largest at an evaluation. Quarters: norm of "
-    "a rank's residual by that of its gradient, mean over steps of each quarter of the training. Memory: "
-    "residuals and vectors of the compressor, on rank 0."
-)
 COST: Final = (
     *("method", "ranks", "bytes", "ratio", "encode", "decode", "step", "speed-up"),
     *("break-even", "accuracy", "difference"),
 )
-MEMORY: Final = "residual_bytes"
-FIDELITY: Final = {
-    "cosine": "gradient_cosine",
-    "error": "gradient_error",
-    "bits": "bits_per_entry",
-    "entropy": "entropy_bits_per_entry",
-    "residual": "residual_norm",
-    "largest": "residual_norm_largest",
-    **{f"quarter {quarter}": f"residual_to_gradient_q{quarter}" for quarter in range(1, 5)},
-}
-"""Field by column."""
 
 
 def page(findings: Findings) -> Section:
     """Return one table per problem with compressed gradients: bytes, time and accuracy."""
 
     def cells(methods: Sequence[Method]) -> list[tuple[str, ...]]:
-        return [_cost(*pair) for pair in sorted(_compared(methods), key=lambda pair: -(_gain(*pair) or 0.0))]
+        return [_cost(*pair) for pair in sorted(compared(methods), key=lambda pair: -(gain_of(*pair) or 0.0))]
 
     return per_setting(findings, "Compression", COST, cells, NOTE, "highest speed-up first")
-
-
-def fidelity_page(findings: Findings) -> Section:
-    """Return one table per problem: gradients and residuals of each compressor."""
-
-    def cells(methods: Sequence[Method]) -> list[tuple[str, ...]]:
-        shown = [row for row, _ in _compared(methods) if any(map(row.scale.values, (*FIDELITY.values(), MEMORY)))]
-        shown.sort(key=lambda row: row.scale.median("gradient_cosine") or np.inf)
-        return [
-            (
-                row.name,
-                str(row.scale["ranks"]),
-                *(digits(row.scale.median(name)) for name in FIDELITY.values()),
-                volume(row.scale.median(MEMORY)),
-            )
-            for row in shown
-        ]
-
-    header = ("method", "ranks", *FIDELITY, "memory")
-    return per_setting(findings, "Compressed gradients", header, cells, FIDELITY_NOTE, "lowest cosine first")
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -87,32 +50,35 @@ def answer(findings: Findings) -> Answer | None:
     pairs = [
         (gain, row, dense)
         for methods in findings.problems
-        for row, dense in _compared(methods)
-        if dense is not None and (gain := _gain(row, dense)) is not None
+        for row, dense in compared(methods)
+        if dense is not None and (gain := gain_of(row, dense)) is not None
     ]
     if not pairs:
         return None
     calm = [pair for pair in pairs if not _disturbed(pair[1]) and not _disturbed(pair[2])]
     fast = [pair for pair in calm if _wins(*pair)]
-    won = [pair for pair in fast if not _is_less_accurate(*pair[1:])]
+    won = [pair for pair in fast if not is_less_accurate(*pair[1:])]
     gain, best, dense = max(won or fast or calm or pairs, key=lambda pair: pair[0])
+    points = points_of(best, dense)
     times = f"{best.name} has {digits(gain)} times the dense speed"
-    cases = f"{len(calm)} {'cases' if len(calm) == len(pairs) else 'undisturbed cases'}"
-    if won:
-        known = all(_points(*pair[1:]) for pair in won)
-        lost = f"; {len(fast) - len(won)} more are faster and less accurate" if len(won) < len(fast) else ""
-        pays = "Compression pays" if known else "By time alone, compression pays"
-        return Answer(f"{pays} in {len(won)} of {cases} here; {times}{lost}.")
-    if fast:
+    if points:
         own, other = (digits(row.scale.median("final_accuracy")) for row in (best, dense))
+        times += f" and an accuracy of {own}, dense {other} (difference {difference(best, dense)} points)"
+    cases = f"{len(calm)} {'cases' if len(calm) == len(pairs) else 'undisturbed cases'}"
+    basis = certainty(findings, [record for pair in pairs for row in pair[1:] for record in row.scale.records])
+    if won:
+        lost = f"; {len(fast) - len(won)} more are faster and less accurate" if len(won) < len(fast) else ""
+        pays = "Compression pays" if points else "By time alone, compression pays"
+        return Answer(f"{pays} in {len(won)} of {cases} here; {times}{lost}. Basis: {basis}.")
+    if fast:
         return Answer(
             f"Compression does not pay here: {len(fast)} of {cases} are faster, all of them less "
-            f"accurate; {times} and an accuracy of {own}, dense {other}."
+            f"accurate; {times}. Basis: {basis}."
         )
     doubt = "" if calm else "; all cases or their dense rivals were disturbed"
     if gain >= WON:
-        return Answer(f"Whether compression pays is inconclusive: {times}, within noise{doubt}.")
-    return Answer(f"Compression does not pay here: {times}{doubt}.")
+        return Answer(f"Whether compression pays is inconclusive: {times}, within noise{doubt}. Basis: {basis}.")
+    return Answer(f"Compression does not pay here: {times}{doubt}. Basis: {basis}.")
 
 
 def _wins(gain: float, row: Row, dense: Row) -> bool:
@@ -121,9 +87,9 @@ def _wins(gain: float, row: Row, dense: Row) -> bool:
     return gain >= WON and (slow is None or fast is None or slow < fast)
 
 
-def _is_less_accurate(row: Row, dense: Row) -> bool:
+def is_less_accurate(row: Row, dense: Row) -> bool:
     """Return True if the accuracy is lower by :data:`LOST`, and beyond the interval over seeds."""
-    points = _points(row, dense)
+    points = points_of(row, dense)
     if len(points) < 2:
         return any(point < -2 * LOST for point in points)
     interval = mean_interval(points)
@@ -134,7 +100,7 @@ def _disturbed(row: Row) -> bool:
     return any(record.get("disturbed") for record in row.scale.records)
 
 
-def _compared(methods: Sequence[Method]) -> list[tuple[Row, Row | None]]:
+def compared(methods: Sequence[Method]) -> list[tuple[Row, Row | None]]:
     """Return the compressed rows on several ranks, each with the fastest dense one on as many ranks."""
     shown = [row for row in rows(methods) if row.scale["ranks"] > 1 and not row.is_ceiling]
     dense = [row for row in shown if (row.scale["compression"] or "none") == "none"]
@@ -146,7 +112,7 @@ def _compared(methods: Sequence[Method]) -> list[tuple[Row, Row | None]]:
     return pairs
 
 
-def _gain(row: Row, dense: Row | None) -> float | None:
+def gain_of(row: Row, dense: Row | None) -> float | None:
     """Return the speed-up; None if it is unknown."""
     before, now = dense.step_seconds if dense else None, row.step_seconds
     return before / now if before and now else None
@@ -178,23 +144,23 @@ def _cost(row: Row, dense: Row | None) -> tuple[str, ...]:
         seconds(encode),
         seconds(decode),
         seconds(row.step_seconds),
-        digits(_gain(row, dense)),
+        digits(gain_of(row, dense)),
         "any" if level == np.inf else "none" if level == 0 else rate(level),
         digits(scale.median("final_accuracy")),
-        _difference(row, dense),
+        difference(row, dense),
     )
 
 
-def _points(row: Row, dense: Row) -> list[float]:
+def points_of(row: Row, dense: Row) -> list[float]:
     """Return the differences of accuracies of the seeds that both have, in percentage points."""
     theirs = {record.get("seed"): record.get("final_accuracy") for record in dense.scale.records}
     pairs = [(record.get("final_accuracy"), theirs.get(record.get("seed"))) for record in row.scale.records]
     return [100 * (own - other) for own, other in pairs if own is not None and other is not None]
 
 
-def _difference(row: Row, dense: Row | None) -> str:
+def difference(row: Row, dense: Row | None) -> str:
     """Return the difference of accuracies over the seeds that both have, with its interval."""
-    points = _points(row, dense) if dense is not None else []
+    points = points_of(row, dense) if dense is not None else []
     if not points:
         return NONE
     found = mean_interval(points)
@@ -203,4 +169,3 @@ def _difference(row: Row, dense: Row | None) -> str:
 
 
 COMPRESSION: Final = Declaration(87, page, terminal=without("bytes", "encode", "decode"), answer=answer)
-FIDELITY_SECTION: Final = Declaration(89, fidelity_page, rows=EVIDENCE)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.formats.cells import NONE, digits, plural, seconds, volume
+from hpcdl.analysis.run.record_fields import configuration, parts
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, volume, whole
 from hpcdl.report.formats.charts import Axis, Bars
 from hpcdl.report.formats.document import Section
-from hpcdl.report.run.contents import EVIDENCE, Declaration, per_setting
+from hpcdl.report.run.certainty import certainty
+from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.grouping import rows
 from hpcdl.training.parts.schedules import bubble_share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from hpcdl.analysis.run.record_fields import Key
+    from hpcdl.report.formats.cells import Number
     from hpcdl.report.run.findings import Findings
     from hpcdl.report.run.grouping import Method, Row
 
@@ -58,8 +62,50 @@ def _pipelines(methods: Sequence[Method]) -> list[tuple[str, ...]]:
     return cells
 
 
+def pipeline_answer(findings: Findings) -> Answer | None:
+    """Return the range of waiting and of activations over the pipelines of each schedule."""
+    schedules: dict[str, dict[Key, Row]] = {}
+    for row in (row for methods in findings.problems for row in rows(methods) if row.scale["stages"]):
+        fields = row.scale.records[0]
+        schedule = parts(str(fields["training"]))[1].get("schedule", "gpipe")
+        key = (configuration({**fields, "training": ""}), *(fields[name] for name in ("ranks", "microbatches")))
+        schedules.setdefault(schedule, {})[key] = row
+    if not schedules:
+        return None
+    words = []
+    for schedule, alike in schedules.items():
+        shares = [row.scale.median("bubble_share") for row in alike.values()]
+        memory = {key: float(row.scale["activation_bytes_per_rank"] or 0) for key, row in alike.items()}
+        first = next(iter(schedules.values()))
+        ratios = [
+            size / first[key].scale["activation_bytes_per_rank"] for key, size in memory.items() if key in first
+        ]
+        activations = f"activations of {_range([*memory.values()], volume)} a rank"
+        if alike is not first and ratios:
+            activations += f", {_range(ratios, digits)} times those of {next(iter(schedules))}"
+        words.append(f"{_range(shares, _percent)} of a step with {schedule} ({activations})")
+    every = [row.scale for alike in schedules.values() for row in alike.values()]
+    stages, microbatches = (_range([scale[name] for scale in every], whole) for name in ("stages", "microbatches"))
+    basis = certainty(findings, [record for scale in every for record in scale.records])
+    return Answer(
+        f"Ranks of a pipeline wait {' and '.join(words)}: {stages} stages, {microbatches} microbatches ({basis})."
+    )
+
+
+def _range(values: Sequence[Number], shown: Callable[[Number], str]) -> str:
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=None), max(known, default=None)
+    return shown(low) if low == high else interval(low, high, shown)
+
+
+def _percent(share: Number) -> str:
+    return percent(share, 1)
+
+
 PIPELINE: Final = Declaration(
-    85, lambda findings: per_setting(findings, "Pipelines", PIPELINES, _pipelines, PIPELINE_NOTE)
+    85,
+    lambda findings: per_setting(findings, "Pipelines", PIPELINES, _pipelines, PIPELINE_NOTE),
+    answer=pipeline_answer,
 )
 
 MEMORY: Final = ("method", "ranks", "memory per rank", "of the parameters", "consensus distance")

@@ -26,14 +26,13 @@ def verdict_page(findings: Findings) -> Section:
 
     A suite that names no answer has those of the other sections, too.
     """
-    answers = list(contents.answers(findings).values())
+    first, others = (list(answers.values()) for answers in contents.answers(findings))
     points = [f"FAILED {failure}" for failure in failures(findings.records)] + without_result(findings.run)
-    points += [answer.headline for answer in answers[1:] if not findings.answered_by]
-    points += [*(line for answer in answers[:1] for line in answer.details), *failed_processes(findings.run)]
+    points += [answer.headline for answer in others if not findings.answered_by]
+    points += [*(line for answer in first for line in answer.details), *failed_processes(findings.run)]
     warned = f"{plural(len(findings.warnings), 'warning')}." if findings.warnings else "No warnings."
-    return Section(
-        "Verdict", [*(answer.headline for answer in answers[:1]), f"{_state(findings)} {warned}"], points
-    )
+    headline = " ".join(answer.headline for answer in first)
+    return Section("Verdict", [*filter(None, [headline]), f"{_state(findings)} {warned}"], points)
 
 
 def _state(findings: Findings) -> str:

@@ -1,0 +1,107 @@
+"""Fidelity of compressed gradients: entries sent, bits of each, cosine, error and residuals of each compressor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from hpcdl.report.formats.cells import NONE, digits, volume
+from hpcdl.report.run.certainty import certainty
+from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, per_setting
+from hpcdl.report.sections.compression import compared, difference, is_less_accurate, points_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hpcdl.report.formats.document import Section
+    from hpcdl.report.run.findings import Findings
+    from hpcdl.report.run.grouping import Method, Row
+
+
+NOTE: Final = (
+    "Sent: share of a gradient's entries in a message, by bytes and bits, of an allgather. "
+    "Cosine and error: of the last compressed sum of gradients against the dense sum. Bits: of a message for an "
+    "entry; entropy: of an ideal code of the gaps between entries, with values or signs. "
+    "Residual: norm of what is not sent, at the end and the largest at an evaluation. Quarters: norm of "
+    "a rank's residual by that of its gradient, mean over steps of each quarter of the training. Memory: "
+    "residuals and vectors of the compressor, on rank 0."
+)
+MEMORY: Final = "residual_bytes"
+FIDELITY: Final = {
+    "cosine": "gradient_cosine",
+    "error": "gradient_error",
+    "bits": "bits_per_entry",
+    "entropy": "entropy_bits_per_entry",
+    "residual": "residual_norm",
+    "largest": "residual_norm_largest",
+    **{f"quarter {quarter}": f"residual_to_gradient_q{quarter}" for quarter in range(1, 5)},
+}
+"""Field by column."""
+
+
+def page(findings: Findings) -> Section:
+    """Return one table per problem: gradients and residuals of each compressor."""
+
+    def cells(methods: Sequence[Method]) -> list[tuple[str, ...]]:
+        shown = [row for row, _ in compared(methods) if any(map(row.scale.values, (*FIDELITY.values(), MEMORY)))]
+        shown.sort(key=lambda row: row.scale.median("gradient_cosine") or np.inf)
+        return [
+            (
+                row.name,
+                str(row.scale["ranks"]),
+                _percent(sent_of(row)),
+                *(digits(row.scale.median(name)) for name in FIDELITY.values()),
+                volume(row.scale.median(MEMORY)),
+            )
+            for row in shown
+        ]
+
+    header = ("method", "ranks", "sent", *FIDELITY, "memory")
+    return per_setting(findings, "Compressed gradients", header, cells, NOTE, "lowest cosine first")
+
+
+def sent_of(row: Row) -> float | None:
+    """Return the share of entries that a rank sends; None if its bytes do not tell.
+
+    A ring of p ranks sends 2 (p - 1) n words and an allgather p (p - 1) messages: the ratio is that of 2 n words
+    and p messages.
+    """
+    ratio, bits = row.scale.median("compression_ratio"), row.scale.median("bits_per_entry")
+    if not ratio or not bits or not str(row.scale["aggregation"]).startswith("allgather"):
+        return None
+    word = 64 if row.scale["dtype"] == "float64" else 32
+    return 2 * word / (int(row.scale["ranks"]) * bits * ratio)
+
+
+def _percent(share: float | None) -> str:
+    return NONE if share is None else f"{digits(100 * share)} %"
+
+
+def answer(findings: Findings) -> Answer | None:
+    """Return the smallest share of entries whose accuracy is not seen to be lower, and the bits of an entry."""
+    known = [
+        (sent, row, dense)
+        for methods in findings.problems
+        for row, dense in compared(methods)
+        if dense is not None and (sent := sent_of(row)) is not None and points_of(row, dense)
+    ]
+    if not known:
+        return None
+    basis = certainty(findings, [record for _, row, _ in known for record in row.scale.records])
+    least, best = min(
+        ((row.scale.median("bits_per_entry") or np.inf, row) for _, row, _ in known), key=lambda one: one[0]
+    )
+    entropy = best.scale.median("entropy_bits_per_entry")
+    bits = f"an entry takes {digits(least)} bits at least, with {best.name} (entropy {digits(entropy)})"
+    full = [one for one in known if not is_less_accurate(*one[1:])]
+    if not full:
+        return Answer(f"No share of the entries reaches the dense accuracy; {bits}. Basis: {basis}.")
+    sent, row, dense = min(full, key=lambda one: one[0])
+    return Answer(
+        f"{_percent(sent)} of the entries suffice as far as these seeds tell: {row.name} is at "
+        f"{difference(row, dense)} points of the dense accuracy; {bits}. Basis: {basis}."
+    )
+
+
+SECTION: Final = Declaration(89, page, rows=EVIDENCE, answer=answer)
