@@ -199,7 +199,7 @@ def _cause(name: Naming, decision: Decision) -> str:
 def answer(findings: Findings) -> Answer | None:
     """Return how many cells are decided, and the methods that win."""
     decisions = findings.decisions
-    asked = findings.answered_by == "deciding"
+    asked = "deciding" in findings.answered_by
     if not decisions or (not asked and all(decision.verdict == "not decided" for decision in decisions)):
         return None
     name = _naming(decisions)
