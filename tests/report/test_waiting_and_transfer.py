@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from hpcdl.analysis.run.pooling import pool
 from hpcdl.report.formats.markdown import render
 from hpcdl.report.formats.records import json_text
 from hpcdl.report.run.findings import findings
@@ -17,10 +18,10 @@ def ms(value):
     return round(value * 1e6)
 
 
-def written(folder, counters=None, **more):
-    """Two ranks exchange in 10 steps of 40 ms; rank 1 computes 30 ms, rank 0 10 ms."""
+def part(path, works, counters=None, **more):
+    """Write a case in which two ranks exchange in 10 steps of 40 ms after computing for ``works`` (ms)."""
     packed = []
-    for rank, work in enumerate((10, 30)):
+    for rank, work in enumerate(works):
         recorder = Recorder()
         for step in range(12):
             begin = 40 * step
@@ -30,8 +31,13 @@ def written(folder, counters=None, **more):
             recorder.steps.append(Step(step, 0, ms(begin), ms(begin + 40), 1.0, 1, 16, ms(work), 1, 64))
         packed.append(recorder.pack() | (counters or {}))
     fields = {"kind": "train", "case": "one", "ranks": 2, "global_batch": 32, "training": "synchronous"}
-    write_part(folder / "part.h5", CaseRecord({**fields, **more}, packed))
-    merge([folder / "part.h5"], folder / "run.h5", {}, "")
+    write_part(path, CaseRecord({**fields, **more}, packed))
+    return path
+
+
+def written(folder, counters=None, **more):
+    """Rank 1 computes 30 ms, rank 0 10 ms."""
+    merge([part(folder / "part.h5", (10, 30), counters, **more)], folder / "run.h5", {}, "")
     return findings([read(folder)])
 
 
@@ -56,10 +62,23 @@ def test_no_rank_of_a_disturbed_case_or_of_a_pipeline_is_late(tmp_path, counters
 
 def test_the_late_rank_is_named_with_its_lateness(late_run, row):
     answer = waiting.WAITING.answer(late_run[0])
-    assert (
-        answer.headline == "Rank 1 is late by 20.0 ms in each step: others wait for the rank, not for its links."
-    )
+    assert answer.headline == "Rank 1 is late by 20.0 ms per step: others wait for the rank, not for its links."
     assert row(render(late_run), "one")[1:5] == ["2", "40.0 ms", "10.0 ms", "0.250"]
+
+
+def test_a_rank_that_is_late_in_one_case_of_several_is_named_with_it_and_rows_name_their_launch(tmp_path):
+    for launch in ("a", "b"):
+        (tmp_path / launch).mkdir()
+        parts = [
+            part(tmp_path / launch / f"{case}.h5", works, case=case, global_batch=batch)
+            for case, works, batch in (("one", (10, 30), 32), ("two", (10, 10), 64))
+        ]
+        merge(parts, tmp_path / launch / "run.h5", {}, "")
+    (pooled,) = findings([pool([read(tmp_path / "a"), read(tmp_path / "b")])])
+    headline = waiting.WAITING.answer(pooled).headline
+    assert headline.startswith("Rank 1 is late by 20.0 ms per step in 1 of 2 cases (one): ")
+    (table,) = waiting.WAITING.page(pooled).tables
+    assert {row[:2] for row in table.rows} >= {("one", "1"), ("one", "2")}
 
 
 def test_columns_have_waiting_transfer_and_the_late_rank(late_run):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hpcdl.analysis.run.launches import undisturbed
 from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
+from hpcdl.report.formats.cells import NONE, digits, interval, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.method_names import Names
@@ -113,15 +113,17 @@ NOTE: Final = (
 
 
 def page(findings: Findings) -> Section:
-    """Return one row per launch of a case in which ranks wait."""
+    """Return one row per launch of a case in which ranks wait; of several launches the row names its own."""
     known = [(index, waits) for index, waits in enumerate(findings.waiting) if waits and _share(waits)]
     known.sort(key=lambda pair: (not pair[1].late, -_share(pair[1])))
     rows = [_row(findings, *pair) for pair in known]
     header = (
-        *("case", "ranks", "step", "wait", "share waiting", "move bytes", "share moving"),
+        *("case", "launch", "ranks", "step", "wait", "share waiting", "move bytes", "share moving"),
         *("latest rank", "by", "verdict"),
     )
-    table = Table("", header, rows, 2, [NOTE], "late ranks first, then the longest share of waiting")
+    table = Table("", header, rows, 3, [NOTE], "late ranks first, then the longest share of waiting")
+    if len({fields.get("launch") for fields in findings.run.described}) == 1:
+        table = table.without("launch")
     return Section("Waiting and transfer", tables=[table.without_empty()] if rows else [])
 
 
@@ -137,6 +139,7 @@ def _row(findings: Findings, index: int, waiting: Waiting) -> tuple[str, ...]:
     latest = waiting.latest
     return (
         str(waiting.fields.get("case")),
+        str(waiting.fields.get("launch")),
         str(waiting.fields.get("ranks")),
         seconds(step),
         seconds(wait),
@@ -164,7 +167,7 @@ def _rank_name(findings: Findings, index: int, rank: int) -> str:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return one line per late rank: by how much it is late, and in how many cases.
+    """Return one line per late rank: by how much it is late, and in how many of the cases that show it.
 
     A rank is late in a case if it is in all of its undisturbed launches.
     """
@@ -174,18 +177,18 @@ def answer(findings: Findings) -> Answer | None:
             late = waiting.late
             pair = (_rank_name(findings, index, late.rank), late.seconds) if late else ("", 0.0)
             cases.setdefault(str(waiting.fields.get("case")), []).append(pair)
-    ranks: dict[str, list[float]] = {}
-    for launches in cases.values():
+    ranks: dict[str, dict[str, float]] = {}
+    for case, launches in cases.items():
         names = {name for name, _ in launches}
         if len(names) == 1 and "" not in names:
-            ranks.setdefault(names.pop(), []).append(median(time for _, time in launches))
+            ranks.setdefault(names.pop(), {})[case] = median(time for _, time in launches)
     lines = []
-    for name, times in sorted(ranks.items(), key=lambda rank: max(rank[1]), reverse=True):
-        low, high = seconds(min(times)), seconds(max(times))
+    for name, times in sorted(ranks.items(), key=lambda rank: max(rank[1].values()), reverse=True):
+        low, high = seconds(min(times.values())), seconds(max(times.values()))
         by = low if low == high else f"{low} to {high}"
-        where = f" in {plural(len(times), 'case')}" if len(times) > 1 else ""
-        title = f"{name[0].upper()}{name[1:]}"
-        said = f"{title} is late by {by} in each step{where}"
+        where = f" in {'all' if len(times) == len(cases) else f'{len(times)} of'} {len(cases)} cases"
+        only = f" ({next(iter(times))})" if len(times) == 1 else ""
+        said = f"{name[0].upper()}{name[1:]} is late by {by} per step{where + only if len(cases) > 1 else ''}"
         lines.append(f"{said}: others wait for the rank, not for its links.")
     return Answer(lines[0], lines[1:]) if lines else None
 
