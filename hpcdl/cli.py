@@ -37,11 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if sys.flags.optimize > 1:
         print("hpcdl: python -OO removes the docstrings that state costs; use -O at most", file=sys.stderr)
         return USAGE
+    options = None
     try:
-        code = _execute(_options(list(sys.argv[1:] if arguments is None else arguments)))
+        options = _options(list(sys.argv[1:] if arguments is None else arguments))
+        code = _execute(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
-        print("hpcdl: interrupted; finished cases are kept, continue with --resume", file=sys.stderr)
+        more = "; finished cases are kept, continue with --resume" if hasattr(options, "resume") else ""
+        print(f"hpcdl: interrupted{more}", file=sys.stderr)
         return INTERRUPTED
     except OSError as error:
         # flushing the rest of the output at exit must not raise a second error

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.commands.parts.job import from_shell, in_job
 from hpcdl.commands.parts.parser import Command, path, whole_number
-from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
     import argparse
 
+    from hpcdl.trace.run import Run
+
 MAX_DIGITS: Final = 16
 MIN_FACTOR: Final = 2
+MAX_INTERPOLATED: Final = 100
+"""Repetitions up to which the 99 % quantile lies between the two longest."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,41 +49,34 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="folder", type=path, metavar="DIR", help="keep the run here (default: runs/bench-TIME)"
     )
+    parser.add_argument("--resume", action="store_true", help="measure the rows that the run in DIR lacks")
     parser.set_defaults(
         suite=Path("bench"),
         overrides=[],
         case=[],
-        resume=False,
+        launches=1,
         mix_environments=False,
         case_timeout=None,
-        show=lambda _line: None,
+        show=lambda line: print(f"# {line}", flush=True),
     )
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.launch.process import STATUS, is_first, launched
+    from hpcdl.launch.process import launched
 
     options.text = _suite(options)
-    given = list(options.given)
-    if options.folder is None:
-        options.folder = Path("runs") / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        given += ["-o", str(options.folder)]
-    if STATUS in os.environ:
-        return in_job(options)  # a rank that this command has started
-    code = in_job(options) if launched(os.environ) else from_shell(options, given)
-    if code in {OK, FAILED} and is_first(os.environ):
-        print("\n".join(_table(options.folder)))
-    return code
+    options.finished = partial(_print, options.repetitions, [])
+    return in_job(options) if launched(os.environ) else from_shell(options, options.given)
 
 
 def _suite(options: argparse.Namespace) -> str:
-    """Return the text of a suite of one case per scheme and size."""
+    """Return the text of a suite of one case per size and scheme, in the order of the rows."""
     keys = {
         "kind": "collective",
         "collective": options.collective,
-        "aggregation": options.aggregation.split(","),
         "message_bytes": _sizes(options),
+        "aggregation": options.aggregation.split(","),
         "ranks": options.ranks or "all",
         "repetitions": options.repetitions,
         "dtype": options.dtype,
@@ -110,41 +106,54 @@ def _sizes(options: argparse.Namespace) -> list[int]:
     return sizes
 
 
-def _table(folder: Path) -> list[str]:
-    """Return lines as those of OSU's benchmarks and nccl-tests, for eyes and for awk."""
+def _print(repetitions: int, printed: list[Path], part: Path) -> None:
+    """Print the row of a finished case; before the first of ``printed`` the headings."""
+    from hpcdl.analysis.run.cores import oversubscribed
     from hpcdl.analysis.run.launches import launches
     from hpcdl.analysis.run.pooling import pool
     from hpcdl.analysis.run.scaling import records
-    from hpcdl.report.formats.cells import plural
     from hpcdl.trace.schema import read
 
-    run = read(folder)
-    found = records(launches(pool([run])))
-    first, library = found[0], run.environment["mpi"]
-    place = f"{plural(first['ranks'], 'rank')} on {plural(first['nodes'], 'host')}"
-    ordered = sorted(found, key=lambda record: (record["message_bytes"], record["aggregation"]))
+    run = read(part)
+    (record,) = records(launches(pool([run])))
+    if not printed:
+        print("\n".join(headings(run, record, repetitions)))
+    printed.append(part)
+    print(row(record, shares_cores=bool(oversubscribed(run, [record]))), flush=True)
+
+
+def headings(run: Run, record: dict[str, Any], repetitions: int) -> list[str]:
+    """Return comment lines: the setting, the meaning of the columns, and their names."""
+    from hpcdl.report.formats.cells import plural
+
+    library = run.environment["mpi"]
+    place = f"{plural(record['ranks'], 'rank')} on {plural(record['nodes'], 'host')}"
+    sample = plural(repetitions, "repetition")
+    if repetitions <= MAX_INTERPOLATED:
+        sample += " (p99 lies between the two longest)"
     return [
-        f"# {first['collective']}: {place}, {first['dtype']}, {library['library']} {library['version']}",
-        f"# times in us of the slowest rank; algbw and busbw in GB/s, as nccl-tests defines them; {folder}",
-        f"#{'bytes':>11}  {'scheme':<20}{'p50':>11}{'p99':>11}{'algbw':>10}{'busbw':>10}  correct",
-        *map(_line, ordered),
+        f"# {record['collective']}: {place}, {record['dtype']}, {library['library']} {library['version']}",
+        f"# times in us of the slowest rank; quantiles over {sample}, each the mean of so many operations (ops)",
+        f"# algbw and busbw in GB/s, as nccl-tests defines them; run folder {run.path.parent.parent}",
+        f"#{'bytes':>11}  {'scheme':<20}{'ops':>6}{'p50':>11}{'p99':>11}{'algbw':>10}{'busbw':>10}  correct",
     ]
 
 
-def _line(record: dict[str, Any]) -> str:
-    begin = f"{record['message_bytes']:>12}  {record['aggregation']:<20}"
-    if record["time_p50_seconds"] is None:
-        return f"{begin}{'-':>11}{'-':>11}{'-':>10}{'-':>10}  failed"
+def row(record: dict[str, Any], *, shares_cores: bool) -> str:
+    """Return a line like those of OSU's benchmarks and nccl-tests, for eyes and awk; its marks are at the end."""
+    marks = [f"DISTURBED: {record['disturbed']}"] if record.get("disturbed") else []
+    marks += ["OVERSUBSCRIBED: ranks share cores"] if shares_cores else []
+    begin = f"{record['message_bytes']:>12}  {record['aggregation']:<20}{record.get('operations') or 1:>6}"
     times = "".join(f"{1e6 * record[f'time_{name}_seconds']:>11.2f}" for name in ("p50", "p99"))
     rates = "".join(f"{record[f'{name}_bytes_per_second'] / 1e9:>10.3f}" for name in ("algbw", "busbw"))
-    return f"{begin}{times}{rates}  {'yes' if record['correct'] else 'NO'}"
+    return "  ".join([f"{begin}{times}{rates}", "yes" if record["correct"] else "NO", *marks])
 
 
 COMMAND: Final = Command(
     15,
     "time a collective over message sizes",
-    "Time a collective by several schemes over message sizes, and print a line for each. The results are checked. "
-    "The run folder has the trace and the report. Outside a launcher hpcdl starts mpirun.",
+    "Time a collective by several schemes over message sizes, and print a line for each when it is measured. The "
+    "results are checked. The run folder has the trace and the report. Outside a launcher hpcdl starts mpirun.",
     arguments,
     execute,
     "hpcdl bench allreduce -b 8 -e 128M -f 2 -a ring,native",

@@ -69,7 +69,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --resume: allow finished cases of another machine or MPI library; the report names them",
     )
-    parser.set_defaults(text=None, show=partial(print, flush=True))
+    parser.set_defaults(text=None, finished=None, show=partial(print, flush=True))
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -46,13 +46,15 @@ def run(
     *,
     resume: bool,
     show: Callable[[str], None],
+    finished: Callable[[Path], None] | None = None,
     case_timeout: float | None = None,
     mix_environments: bool = False,
 ) -> int:
     """Run all cases of ``suite`` that ``folder`` does not hold yet; return the exit code. Collective.
 
     Rank 0 writes one file per finished case into ``folder``/parts, and at the end ``run.h5`` and ``report.md``.
-    ``show`` prints a line for the user. ``case_timeout`` (s) replaces the time limits of the suite. With
+    ``show`` prints a line for the user; ``finished`` prints a case of its part, instead of the line that it has
+    ended and of the summary. ``case_timeout`` (s) replaces the time limits of the suite. With
     ``mix_environments`` the finished cases may have run on another machine or library.
 
     Raises UsageError if the job cannot run the suite, CaseFailedError if a case failed on this rank alone.
@@ -85,7 +87,10 @@ def run(
     watchdog.folder = root = Path(library.bcast(str(folder.absolute()) if rank == 0 else ""))
     run_folder = None
     if rank == 0:
-        run_folder = RunFolder(suite, folder, job, resume=resume, show=show, mix_environments=mix_environments)
+        mixed = mix_environments
+        run_folder = RunFolder(
+            suite, folder, job, resume=resume, show=show, finished=finished, mix_environments=mixed
+        )
     job.world.sleeping_barrier()  # rank 0 has read the finished cases
     refusal = library.bcast(run_folder.refusal if run_folder else None)
     if refusal is not None:

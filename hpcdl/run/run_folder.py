@@ -144,6 +144,7 @@ class RunFolder:
         *,
         resume: bool,
         show: Callable[[str], None],
+        finished: Callable[[Path], None] | None = None,
         mix_environments: bool = False,
     ) -> None:
         from hpcdl.trace import schema  # imported late: only rank 0 needs h5py
@@ -153,6 +154,7 @@ class RunFolder:
         self._folder = folder
         self._job = job
         self._print = show
+        self._print_case = finished
         self._parts = folder / "parts"
         self._began = self._started = perf_counter()
         self._added = 0
@@ -235,7 +237,13 @@ class RunFolder:
         seconds = perf_counter() - self._began
         words = ["WRONG RESULT"] if wrong else []
         words += [f"{measured.get('process_failure') or 'no rank'} failed"] if case.setting("failure") else []
-        self.show("  ".join([f"{place} {case.name}: {seconds:.1f} s", *words]))
+        line = "  ".join([f"{place} {case.name}: {seconds:.1f} s", *words])
+        if self._print_case is None:
+            self.show(line)
+        else:
+            print(line, file=self._log, flush=True)
+            print(CLEAR if self._terminal else "", end="")
+            self._print_case(self._part(number, case))
 
     def fail(self, number: int, failures: Sequence[Failure]) -> None:
         """Record that a case failed on some ranks; all ranks have left it."""
@@ -266,14 +274,14 @@ class RunFolder:
         summary = self._write()
         if summary is not None and LAUNCH in os.environ:
             self.show(f"launch {os.environ[LAUNCH]} has ended: {self._page}")
-        elif summary is not None:
+        elif summary is not None and self._print_case is None:
             self._print(coloured(summary, terminal=self._terminal))
         if self._failures:
             count = f"{len(self._failures)} of {plural(total, 'case')}"
             self.show(f"{count} FAILED; --resume runs them again, after all other cases:")
             for failure in self._failures.values():
                 self.show(f"  {failure}")
-        if summary is not None and LAUNCH not in os.environ:
+        if summary is not None and LAUNCH not in os.environ and self._print_case is None:
             self._print(next_steps(self._page, self._folder))
         self._log.close()
         return self._failed or bool(self._failures or self._not_run)

@@ -233,6 +233,7 @@ def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
                 mpi,
                 resume=options.resume,
                 show=options.show,
+                finished=options.finished,
                 case_timeout=options.case_timeout,
                 mix_environments=options.mix_environments,
             )
