@@ -118,10 +118,10 @@ SENTENCES: Final[tuple[Sentence, ...]] = (
     ),
     Sentence("deciding", "no first", "none of several is decided", "Time to the target in {cells}: {counts}."),
     Sentence(
-        "deciding",
-        "profile",
+        "profiles",
+        "ranges",
         "several methods are in each of several cells",
-        "Over all cells {best} has the largest area under its performance profile, {most}; then {second}, {less}.",
+        "Times to the target by that of the first method, over {cells}: {ranges}.",
     ),
 )
 

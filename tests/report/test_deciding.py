@@ -3,7 +3,7 @@
 from conftest import Hand
 
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.sections import deciding
+from hpcdl.report.sections import deciding, profiles
 from hpcdl.report.verdicts import SENTENCES, words
 
 
@@ -27,7 +27,8 @@ def findings(hand, networks=("slow", "quick"), bases=(4.0, 2.0), seeds=(1, 2, 3)
 def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     found = findings(hand)
     section = deciding.page(found)
-    cells, over_all, tuned = section.tables
+    cells, tuned = section.tables
+    (over_all,) = profiles.page(found).tables
     assert [(row[0], row[1], row[-1]) for row in cells.rows] == [
         ("slow", "d_psgd", "decided"),
         ("quick", "synchronous", "decided"),
@@ -35,10 +36,12 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     assert [row[0] for row in over_all.rows] == ["d_psgd", "synchronous"]
     assert [row[2] for row in over_all.rows] == ["1", "1"]
     assert {row[3] for row in tuned.rows} == {"learning_rate=0.05"}
-    headline, details = deciding.answer(found)
+    headline, _ = deciding.answer(found)
     assert headline.startswith("Time to the target in 2 cells: 2 decided; first in decided cells: ")
-    assert details[0].startswith("Over all cells d_psgd has the largest area")
-    assert [chart.title for chart in deciding.charts(found)] == ["Performance profiles"]
+    assert words("profiles") == {"ranges"}
+    line = "Times to the target by that of the first method, over 2 cells: d_psgd 1.00 to "
+    assert profiles.answer(found).headline.startswith(line)
+    assert [chart.title for chart in profiles.charts(found)] == ["Performance profiles"]
 
 
 def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
@@ -56,12 +59,11 @@ def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
     for number, (word, cell) in enumerate(cells.items()):
         (tmp_path / str(number)).mkdir()
         found = findings(Hand(tmp_path / str(number)), **{"networks": ("slow",), **cell})
-        headline, details = deciding.answer(found)
+        headline, _ = deciding.answer(found)
         says = next(row.says for row in SENTENCES if (row.topic, row.word) == ("deciding", word))
         assert says.rpartition("}")[0].rpartition("}")[2].partition("{")[0] in headline, (word, headline)
         shown[word] = [table.rows for table in deciding.page(found).tables if table.title.startswith("Missed")]
-        assert all(line.startswith("Over all cells") for line in details)
-    assert set(shown) | {"profile"} == words("deciding")
+    assert set(shown) == words("deciding")
     ((row,),) = shown["alone"]
     assert row[1:] == ("d_psgd", "0", "3", "no: not reached in 5.99 s")
     assert [rows[0][-1] for rows in shown["not decided"]] == ["no: fewer than 3 usable seeds"]

@@ -1,4 +1,4 @@
-"""Time to the target: the first method of each cell, performance profiles, and the searches for settings."""
+"""Time to the target: the first method of each cell, and the searches for settings."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.deciding import MIN_SEEDS, WIDEST, area
+from hpcdl.analysis.run.deciding import MIN_SEEDS
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
-from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.method_names import Names
@@ -50,17 +49,9 @@ class Naming(NamedTuple):
         """Return what tells a cell from the others."""
         return ", ".join(word for word in _words(decision) if word not in self.shared) or "all"
 
-    def ratios(self, decisions: Sequence[Decision]) -> list[tuple[str, list[float]]]:
-        """Return each method's times by the best of each cell, of methods in every cell; largest area first."""
-        by_method: dict[str, list[float]] = {}
-        for decision in decisions:
-            for place, ratio in zip(decision.places, decision.ratios, strict=True):
-                by_method.setdefault(self.method(place), []).append(ratio)
-        kept = [(method, ratios) for method, ratios in by_method.items() if len(ratios) == len(decisions)]
-        return sorted(kept, key=lambda item: -area(item[1]))
 
-
-def _naming(decisions: Sequence[Decision]) -> Naming:
+def naming(decisions: Sequence[Decision]) -> Naming:
+    """Return the names of the methods and cells of a run."""
     names = Names(_untuned(place.candidate.fields) for decision in decisions for place in decision.places)
     words = [set(_words(decision)) for decision in decisions]
     return Naming(names, frozenset(set.intersection(*words)) if len(words) > 1 else frozenset())
@@ -79,33 +70,16 @@ def _words(decision: Decision) -> list[str]:
 
 
 def page(findings: Findings) -> Section:
-    """Return the cells, the methods over all cells, and what was tuned."""
+    """Return the cells, the methods that missed seeds, and what was tuned."""
     decisions, title = findings.decisions, "Time to the target"
     if not decisions:
         return Section(title)
-    name = _naming(decisions)
+    name = naming(decisions)
     header = ("cell", "first", "time", "epochs", "second", "later by", "tied with", "budget", "verdict")
     tables = [Table("", header, [_cell(name, one) for one in decisions], 2, [NOTE]).without_empty()]
     if missed := [row for one in decisions for row in _missed(name, one)]:
         title, counts = "Missed seeds, and methods left out", ("reached", "missed", *CAUSES)
         tables.append(Table(title, ("cell", "method", *counts, "compared"), missed, 2).without_empty())
-    if len(decisions) > 1:
-        rows = [
-            (
-                method,
-                digits(area(ratios)),
-                str(sum(ratio == 1 for ratio in ratios)),
-                str(sum(not np.isfinite(ratio) for ratio in ratios)),
-                digits(middle if np.isfinite(middle := float(np.median(ratios))) else None),
-            )
-            for method, ratios in name.ratios(decisions)
-        ]
-        profile = (
-            f"Area under the performance profile (Dolan & More 2002) up to {WIDEST:g} times the best time of a "
-            f"cell; 1: first in all {len(decisions)} cells. Methods of every cell only."
-        )
-        over_all = ("method", "area", "first", "missed", "median ratio")
-        tables.append(Table("Over all cells", over_all, rows, 1, [profile]))
     tuned = {
         (str(fields["model"]), str(fields["ranks"]), name.method(place), *map(str, found))
         for place in (place for one in decisions for place in one.places)
@@ -202,7 +176,7 @@ def answer(findings: Findings) -> Answer | None:
     asked = "deciding" in findings.answered_by
     if not decisions or (not asked and all(decision.verdict == "not decided" for decision in decisions)):
         return None
-    name = _naming(decisions)
+    name = naming(decisions)
     if len(decisions) == 1:
         return Answer(verdict(name, decisions[0]).sentence)
     counts, wins = Counter(one.verdict for one in decisions), Counter[str]()
@@ -214,29 +188,7 @@ def answer(findings: Findings) -> Answer | None:
     }
     marks = verdict(name, decisions[0]).marks
     word = "first in cells" if wins else "no first"
-    headline = Verdict(topic="deciding", word=word, marks=marks, facts=facts).sentence
-    every = name.ratios(decisions)
-    if len(every) < 2:
-        return Answer(headline)
-    (best, most), (second, less) = ((method, digits(area(ratios))) for method, ratios in every[:2])
-    facts |= {"best": best, "most": most, "second": second, "less": less}
-    return Answer(headline, [Verdict(topic="deciding", word="profile", marks=marks, facts=facts).sentence])
+    return Answer(Verdict(topic="deciding", word=word, marks=marks, facts=facts).sentence)
 
 
-def charts(findings: Findings) -> list[Lines]:
-    """Return the performance profiles, where there are several cells."""
-    decisions = findings.decisions
-    ratios = _naming(decisions).ratios(decisions) if len(decisions) > 1 else []
-    if not ratios:
-        return []
-    steps = np.geomspace(1, WIDEST, 40)
-    lines = [
-        Series(method, [Point(float(t), float(np.mean(np.array(own) <= t * (1 + 1e-12)))) for t in steps])
-        for method, own in ratios
-    ]
-    note = "Share of cells in which a method reaches the target within so many times the best time of the cell."
-    axis = Axis("time to the target by that of the first", digits, 10)
-    return [Lines("Performance profiles", axis, Axis("share of cells"), lines, note)]
-
-
-SECTION = Declaration(25, page, rows=48, answer=answer, figures=(charts,))
+SECTION = Declaration(25, page, rows=48, answer=answer)
