@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record_fields import configuration, parts, strategy
-from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, ratio_interval
 from hpcdl.report.formats.cells import NONE, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.certainty import certainty
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
 EXPOSED: Final = "exposed_communication_seconds"
-HEADER: Final = ("scheme", "ranks", "strategy", "step", "saved", "95 %", "exposed", "overlapped")
+HEADER: Final = (
+    *("scheme", "ranks", "strategy", "step", "saved", "saved 95 %", "exposed", "overlapped", "overlapped 95 %"),
+)
 NOTE: Final = (
     "Saved: share of the step of the strategy that the suite lists first. Overlapped: share of the communication "
     "that computing hides, which is 1 less the exposed communication by that of one sum after backward "
@@ -41,7 +43,8 @@ class Timed(NamedTuple):
     scale: Scale
     saved: Interval
     """Share of the first strategy's step; NaN for the first itself."""
-    overlapped: float | None
+    overlapped: Interval
+    """Share of the communication; NaN if it is not known."""
 
 
 def _groups(findings: Findings, methods: Sequence[Method]) -> list[list[Timed]]:
@@ -57,8 +60,7 @@ def _groups(findings: Findings, methods: Sequence[Method]) -> list[list[Timed]]:
 
 def _timed(findings: Findings, scales: Sequence[Scale]) -> list[Timed]:
     names = Names(record for scale in scales for record in scale.records)
-    exposed = [scale.median(EXPOSED) for scale in scales if _is_one_sum(scale)]
-    whole = exposed[0] if exposed else None
+    whole = next((_exposed(scale) for scale in scales if _is_one_sum(scale)), NOTHING)
     keys = [{_key(record) for record in scale.records} for scale in scales]
     launches = [[launch for launch in findings.launches if _key(launch.fields) in known] for known in keys]
     vectors = [
@@ -67,12 +69,22 @@ def _timed(findings: Findings, scales: Sequence[Scale]) -> list[Timed]:
     ]
     timed = []
     for scale, vector in zip(scales, vectors, strict=True):
-        ratio = ratio_interval(vector, vectors[0]) if scale is not scales[0] else Interval(*[math.nan] * 3)
-        left = scale.median(EXPOSED)
-        share = 1 - left / whole if whole and left is not None and not _is_one_sum(scale) else None
-        saved = Interval(1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
-        timed.append(Timed(names(scale.records[0]), scale, saved, share))
+        saved = NOTHING if scale is scales[0] else _less(ratio_interval(vector, vectors[0]))
+        share, left = NOTHING, _exposed(scale)
+        if whole.low > 0 and not _is_one_sum(scale):
+            share = Interval(left.value / whole.value, left.low / whole.high, left.high / whole.low)
+        timed.append(Timed(names(scale.records[0]), scale, saved, _less(share)))
     return timed
+
+
+def _exposed(scale: Scale) -> Interval:
+    """Return the exposed communication (s); NaN if it, or its interval, is not known."""
+    known = scale.median(EXPOSED), scale.low(f"{EXPOSED}_low"), scale.high(f"{EXPOSED}_high")
+    return NOTHING if None in known else Interval(*(value or 0.0 for value in known))
+
+
+def _less(share: Interval) -> Interval:
+    return Interval(1 - share.value, 1 - share.high, 1 - share.low)
 
 
 def _is_one_sum(scale: Scale) -> bool:
@@ -98,10 +110,9 @@ def page(findings: Findings) -> Section:
                 str(scale["ranks"]),
                 name,
                 seconds(scale.median("step_seconds")),
-                _percent(saved.value) if math.isfinite(saved.value) else "base",
-                interval(saved.low, saved.high, _percent) if math.isfinite(saved.low) else NONE,
+                *(_percents(saved) if math.isfinite(saved.value) else ("base", NONE)),
                 seconds(scale.median(EXPOSED)),
-                _percent(overlapped),
+                *(_percents(overlapped) if math.isfinite(overlapped.value) else (NONE, NONE)),
             )
             for group in _groups(findings, methods)
             for name, scale, saved, overlapped in group
@@ -112,40 +123,38 @@ def page(findings: Findings) -> Section:
     return Section("Overlap", tables=tables, per="setting")
 
 
+def _percents(share: Interval) -> tuple[str, str]:
+    return _percent(share.value), interval(share.low, share.high, _percent) if math.isfinite(share.low) else NONE
+
+
 def answer(findings: Findings) -> Answer | None:
     """Return per scheme the share that each strategy overlaps, and what each saves of the first one's step."""
     shares, times = [], []
-    for methods in findings.problems:
-        for group in _groups(findings, methods):
-            scale = group[0].scale
-            where = ", ".join(
-                filter(None, (findings.settings.name(scale.records[0]), scheme_name(scale.records[0])))
-            )
-            where = f"{where} on {plural(scale['ranks'], 'rank')}"
-            basis = certainty(findings, [record for one in group for record in one.scale.records])
-            known = [f"{one.name} {_percent(one.overlapped)}" for one in group if one.overlapped is not None]
-            if known:
-                shares.append(
-                    f"{where}: of the communication {_joined(known)} overlap with computing ({basis})."
-                    if len(known) > 1
-                    else f"{where}: {known[0]} of the communication overlaps with computing ({basis})."
-                )
-            saved = [f"{one.name} {_saves(one.saved)}" for one in group[1:]]
-            step = seconds(scale.median("step_seconds"))
-            times.append(f"{where}: {_joined(saved)} of the step of {group[0].name}, {step} ({basis}).")
+    for group in (group for methods in findings.problems for group in _groups(findings, methods)):
+        fields, scale = group[0].scale.records[0], group[0].scale
+        records = [record for one in group for record in one.scale.records]
+        subject = ", ".join(filter(None, (findings.settings.name(fields), scheme_name(fields))))
+        where = f"{subject} on {plural(scale['ranks'], 'rank')}"
+        if any(record.get("disturbed") for record in records):
+            where += ", without a verdict"
+        basis = certainty(findings, records)
+        known = [(one.name, one.overlapped) for one in group if math.isfinite(one.overlapped.value)]
+        if known:
+            shares.append(f"{where}: {_gains('overlaps', known)} of the communication with computing ({basis}).")
+        saved = _gains("saves", [(one.name, one.saved) for one in group[1:]])
+        step = seconds(scale.median("step_seconds"))
+        times.append(f"{where}: {saved} of the step of {group[0].name}, {step} ({basis}).")
     lines = [*shares, *times]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-def _saves(saved: Interval) -> str:
-    """Return the share that is saved or lost, or that neither is sure."""
-    bounds = f" ({interval(saved.low, saved.high, _percent)})" if math.isfinite(saved.low) else ""
-    if saved.low <= 0 <= saved.high:
-        return f"saves nothing beyond noise,{bounds}"
-    return f"{'saves' if saved.value > 0 else 'costs'} {_percent(saved.value)}{bounds}"
-
-
-def _joined(words: Sequence[str]) -> str:
+def _gains(verb: str, known: Sequence[tuple[str, Interval]]) -> str:
+    """Return the share of each strategy with its interval; one that may be zero is none beyond noise."""
+    words: list[str] = []
+    for name, share in known:
+        value, bounds = _percents(share)
+        shown = "none beyond noise" if share.low <= 0 <= share.high else value
+        words.append(f"{name}{'' if words else f' {verb}'} {shown}{'' if bounds == NONE else f' ({bounds})'}")
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
 
