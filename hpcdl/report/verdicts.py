@@ -120,8 +120,8 @@ SENTENCES: Final[tuple[Sentence, ...]] = (
     Sentence(
         "profiles",
         "ranges",
-        "several methods are in each of several cells",
-        "Times to the target by that of the first method, over {cells}: {ranges}.",
+        "several methods are judged in each cell",
+        "Times to the target by that of the first method, in {cells}: {ranges} ({basis}).",
     ),
 )
 

@@ -1,5 +1,7 @@
 """The section on the time to the target: cells, methods over all cells, and searches."""
 
+from dataclasses import replace
+
 from conftest import Hand
 
 from hpcdl.report.run.findings import Findings
@@ -19,7 +21,7 @@ def findings(hand, networks=("slow", "quick"), bases=(4.0, 2.0), seeds=(1, 2, 3)
             for seed in seeds:
                 hand.train(
                     [[10.0] * 20] * 2, training=training, network=network, seed=seed, target_accuracy=0.9, tuning=8,
-                    tuned="learning_rate=0.05", tuning_images=4000, evaluations=evaluations(base + 0.01 * seed),
+                    tuned="learning_rate=0.05", tuning_images=4000, settings={"network": network}, evaluations=evaluations(base + 0.01 * seed),
                 )  # fmt: skip
     return Findings(hand.read(suite_text='[suite]\nanswer = "deciding"'), "run")
 
@@ -39,7 +41,7 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     headline, _ = deciding.answer(found)
     assert headline.startswith("Time to the target in 2 cells: 2 decided; first in decided cells: ")
     assert words("profiles") == {"ranges"}
-    line = "Times to the target by that of the first method, over 2 cells: d_psgd 1.00 to "
+    line = "Times to the target by that of the first method, in 2 cells: d_psgd 1.00 to "
     assert profiles.answer(found).headline.startswith(line)
     assert [chart.title for chart in profiles.charts(found)] == ["Performance profiles"]
 
@@ -63,6 +65,10 @@ def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
         says = next(row.says for row in SENTENCES if (row.topic, row.word) == ("deciding", word))
         assert says.rpartition("}")[0].rpartition("}")[2].partition("{")[0] in headline, (word, headline)
         shown[word] = [table.rows for table in deciding.page(found).tables if table.title.startswith("Missed")]
+        if word == "alone":
+            asked = Findings(replace(found.run, suite='[suite]\nanswer = "profiles"'), "run")
+            line = "synchronous 1.00; d_psgd misses the target (simulated, 3 seeds)."
+            assert profiles.answer(asked).headline.endswith(f"in 1 cell: {line}")
     assert set(shown) == words("deciding")
     ((row,),) = shown["alone"]
     assert row[1:] == ("d_psgd", "0", "3", "no: not reached in 5.99 s")

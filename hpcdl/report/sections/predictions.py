@@ -8,9 +8,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.report import published_results
-from hpcdl.report.formats.cells import digits, percent, plural
+from hpcdl.report.formats.cells import digits, percent, plural, rate
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.predictions import network, predicted
+from hpcdl.report.run.certainty import certainty
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.method_names import scheme_name
 
@@ -72,6 +73,31 @@ def predicted_short(findings: Findings) -> Section:
     )
 
 
+NEAR: Final = 0.1
+"""Relative error, at most, of a time that a prediction reaches."""
+
+
+def predicted_answer(findings: Findings) -> Answer | None:
+    """Return how many measured times one network explains, and the farthest, if the suite asks for it."""
+    prediction = findings.predicted
+    rows = prediction.rows if prediction else []
+    if "predictions" not in findings.answered_by or prediction is None or not rows:
+        return None
+    ratios = [row["time_p50_seconds"] / row["predicted_seconds"] for row in rows]
+    near = sum(abs(ratio - 1) <= NEAR for ratio in ratios)
+    ratio, row = max(zip(ratios, rows, strict=True), key=lambda pair: abs(math.log(pair[0])))
+    link = prediction.fitted.network.common_link(max(row["ranks"] for row in rows))
+    emulated = (findings.run.environment.get("emulated") or {}).get("rate")
+    nominal = f" (emulated: {emulated})" if emulated else ""
+    speed = f" with links of {rate(1 / link.beta)}{nominal}" if link and link.beta else ""
+    half = percent(prediction.fitted.errors["fitted"]["median"], 1)
+    return Answer(
+        f"{near} of {len(rows)} measured times are within {NEAR:.0%} of the schemes' on one network{speed}, half "
+        f"of them within {half}; farthest is {scheme_name(row)} on {plural(row['ranks'], 'rank')}, "
+        f"{digits(ratio)} times as long ({certainty(findings, rows)})."
+    )
+
+
 def _by_algorithm(rows: Sequence[Record]) -> Table:
     """Which algorithms a network explains, and which it does not."""
     ratios: dict[tuple[str, int], list[float]] = {}
@@ -86,4 +112,4 @@ def _by_algorithm(rows: Sequence[Record]) -> Table:
     return Table("Predicted by measured time", header, cells, order="largest error first")
 
 
-PREDICTED: Final = Declaration(130, predicted_page, predicted_short, rows=30)
+PREDICTED: Final = Declaration(130, predicted_page, predicted_short, rows=30, answer=predicted_answer)

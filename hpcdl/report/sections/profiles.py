@@ -10,6 +10,7 @@ from hpcdl.analysis.run.deciding import WIDEST, area
 from hpcdl.report.formats.cells import NONE, digits, interval, plural
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run.certainty import certainty
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.sections.deciding import naming
 from hpcdl.report.verdicts import Verdict
@@ -17,25 +18,34 @@ from hpcdl.report.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hpcdl.analysis.run.deciding import Decision
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.verdicts import Mark
 
 HEADER: Final = ("method", "area", "first", "missed", "least ratio", "median ratio", "largest ratio")
 
 
-def _ratios(findings: Findings) -> list[tuple[str, list[float]]]:
-    """Return each method's times by the best of each cell, of methods in every cell; largest area first.
+def _ratios(findings: Findings) -> dict[str, list[float]]:
+    """Return each method's times by the best of each cell, of methods judged in every cell; largest area first.
 
-    Nothing unless there are several cells and methods. Infinite: a seed missed the target.
+    Nothing for one method, nor for one cell unless the suite asks. Infinite: a seed missed the target.
     """
     decisions = findings.decisions
+    asked = "profiles" in findings.answered_by
+    kept = {method: ratios for method, ratios in _every(decisions).items() if len(ratios) == len(decisions)}
+    if len(kept) < 2 or (len(decisions) < 2 and not asked):
+        return {}
+    return dict(sorted(kept.items(), key=lambda item: -area(item[1])))
+
+
+def _every(decisions: Sequence[Decision]) -> dict[str, list[float]]:
+    """Return the ratios of each method in the cells in which it has enough seeds."""
     name = naming(decisions)
     by_method: dict[str, list[float]] = {}
     for decision in decisions:
         for place, ratio in zip(decision.places, decision.ratios, strict=True):
-            by_method.setdefault(name.method(place), []).append(ratio)
-    kept = [(method, ratios) for method, ratios in by_method.items() if len(ratios) == len(decisions)]
-    return sorted(kept, key=lambda item: -area(item[1])) if min(len(decisions), len(kept)) > 1 else []
+            ratios = by_method.setdefault(name.method(place), [])
+            ratios += [ratio] if place.state != "too few seeds" else []
+    return by_method
 
 
 def page(findings: Findings) -> Section:
@@ -51,7 +61,7 @@ def page(findings: Findings) -> Section:
                 for value in (min(ratios), float(np.median(ratios)), max(ratios))
             ),
         )
-        for method, ratios in _ratios(findings)
+        for method, ratios in _ratios(findings).items()
     ]
     note = (
         f"Ratio: time to the target by the best one of the cell. Area under the performance profile up to "
@@ -61,23 +71,27 @@ def page(findings: Findings) -> Section:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the range over the cells of each method's time by that of the first."""
+    """Return the range over the cells of each method's time by that of the first, and the methods left out."""
     ratios, decisions = _ratios(findings), findings.decisions
     if not ratios:
         return None
     facts = {
         "cells": plural(len(decisions), "cell"),
-        "ranges": ", ".join(f"{method} {_range(own)}" for method, own in ratios),
+        "ranges": "; ".join(f"{method} {_range(own)}" for method, own in ratios.items()),
+        "basis": certainty(findings, [one for one in findings.records if one.get("target_accuracy") is not None]),
     }
-    marks: list[Mark] = ["simulated"] if all(one.fields.get("network") for one in decisions) else []
-    return Answer(Verdict(topic="profiles", word="ranges", marks=marks, facts=facts).sentence)
+    left_out = ", ".join(method for method in _every(decisions) if method not in ratios)
+    cause = f"Without {left_out}: too few usable seeds, or not in every cell." if left_out else ""
+    return Answer(Verdict(topic="profiles", word="ranges", cause=cause, facts=facts).sentence)
 
 
 def _range(ratios: Sequence[float]) -> str:
     known = [ratio for ratio in ratios if np.isfinite(ratio)]
+    if not known:
+        return "misses the target"
+    shown = digits(known[0]) if len(known) == 1 else interval(min(known), max(known))
     missed = len(ratios) - len(known)
-    words = [interval(min(known), max(known))] if known else []
-    return ", ".join([*words, *([f"target missed in {missed}"] if missed else [])])
+    return f"{shown}, target missed in {missed}" if missed else shown
 
 
 def charts(findings: Findings) -> list[Lines]:
@@ -88,7 +102,7 @@ def charts(findings: Findings) -> list[Lines]:
     steps = np.geomspace(1, WIDEST, 40)
     lines = [
         Series(method, [Point(float(t), float(np.mean(np.array(own) <= t * (1 + 1e-12)))) for t in steps])
-        for method, own in ratios
+        for method, own in ratios.items()
     ]
     note = "Share of cells in which a method reaches the target within so many times the best time of the cell."
     axis = Axis("time to the target by that of the first", digits, 10)
