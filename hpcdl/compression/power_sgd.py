@@ -12,7 +12,9 @@ import numpy as np
 from hpcdl.compression.parts.protocol import Compression, Layout, check_finite, kernels, to_device
 from hpcdl.fabric.comm import Array
 
-TRAITS: Final = Compression(whole_tensors=True, dependent_sums=True, on_device=True, title="Vogels et al. 2019")
+TRAITS: Final = Compression(
+    whole_tensors=True, sends_zeros=False, dependent_sums=True, on_device=True, title="Vogels et al. 2019"
+)
 
 
 class Matrix(NamedTuple):

@@ -16,7 +16,12 @@ from hpcdl.compression.parts.protocol import (
 from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(
-    error_feedback=False, both_ways=True, on_device=True, scaled=False, title="Bernstein 2018"
+    error_feedback=False,
+    both_ways=True,
+    on_device=True,
+    scaled=False,
+    sends_zeros=False,
+    title="Bernstein 2018",
 )
 
 

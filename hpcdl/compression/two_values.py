@@ -111,6 +111,6 @@ def _magnitudes(totals: Array, lengths: Array) -> Array:
 
 OFFERS: Final = {"one_bit": OneBit, "ef_sign": EFSign}
 TRAITS: Final = {
-    "one_bit": Compression(both_ways=True, on_device=True, title="Seide 2014"),
-    "ef_sign": Compression(both_ways=True, on_device=True, title="Karimireddy 2019"),
+    "one_bit": Compression(both_ways=True, sends_zeros=False, on_device=True, title="Seide 2014"),
+    "ef_sign": Compression(both_ways=True, sends_zeros=False, on_device=True, title="Karimireddy 2019"),
 }

@@ -16,6 +16,7 @@ from hpcdl.launch.disturbance import Counters
 from hpcdl.launch.environment import describe_rank
 from hpcdl.launch.process import stop_requested
 from hpcdl.nn.backend import backend
+from hpcdl.nn.threads import threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -101,22 +102,22 @@ class Job:
 
         One rank of each node compiles; the others load its result from the disk.
         """
-        chosen, dtype = case.setting("backend"), case.setting("dtype")
-        if chosen is None:
+        chosen, dtype, count = case.setting("backend"), case.setting("dtype"), case.spec.threads
+        key = f"{chosen} {dtype} {count}"
+        if chosen is None or key in self._prepared:
             return
-        if f"{chosen} {dtype}" in self._prepared:
-            return
-        self._prepared.add(f"{chosen} {dtype}")
+        self._prepared.add(key)
         ready = backend(chosen.name, **chosen.settings).prepare
         if ready is None:
             return
-        if self._leads_node:
-            line = f"compiling the {dtype} kernels of backend {chosen.name!r}: once on each kind of processor"
-            with _if_slow(lambda: show(line)):
+        with threads(count):  # loops over threads are kernels of their own
+            if self._leads_node:
+                line = f"compiling the {dtype} kernels of backend {chosen.name!r}: once on each kind of processor"
+                with _if_slow(lambda: show(line)):
+                    ready(dtype)
+            self.world.library.Barrier()
+            if not self._leads_node:
                 ready(dtype)
-        self.world.library.Barrier()
-        if not self._leads_node:
-            ready(dtype)
         self.world.library.Barrier()
 
     @property

@@ -4,6 +4,7 @@ import importlib
 import itertools
 import math
 import pkgutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES, ROWS, VECTORS, lanes,
 from hpcdl.nn.kernels.numba.winograd import Winograd
 from hpcdl.nn.kernels.numpy.affine import Im2col
 from hpcdl.nn.replica import Replica
-from hpcdl.nn.threads import parallel_ranges, threads
+from hpcdl.nn.threads import limit, parallel_ranges, threads
+from hpcdl.run.job import Job
 
 
 @njit
@@ -197,6 +199,19 @@ def check_that_nothing_is_compiled(kernels, dtype, zoo, batch, step):
         y = op.forward(np.ones((1, *places.image), dtype), weight, None)
         op.backward(y, weight, np.empty_like(weight), None, needs_dx=False)
     assert compiled() == before
+
+
+def test_kernels_are_prepared_with_the_threads_of_each_case(monkeypatch):
+    """Loops over threads are kernels of their own, which a first step would compile."""
+    job, seen = Job.__new__(Job), []
+    job._prepared, job._leads_node = set(), True
+    job.world = SimpleNamespace(library=SimpleNamespace(Barrier=lambda: None))
+    ready = SimpleNamespace(prepare=lambda dtype: seen.append((dtype, limit())))
+    monkeypatch.setattr("hpcdl.run.job.backend", lambda _name: ready)
+    setting = {"backend": SimpleNamespace(name="numba", settings={}), "dtype": "float32"}.get
+    for count in (1, 2, 2):
+        job.prepare(SimpleNamespace(setting=setting, spec=SimpleNamespace(threads=count)), print)
+    assert seen == [("float32", 1), ("float32", 2)]
 
 
 def test_the_largest_window_a_byte_can_index():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl import registry
@@ -234,6 +235,11 @@ OWN_MOMENTUM: Final = compressor("with a momentum of its own", lambda traits: tr
 OWN_TYPE: Final = compressor("of vectors of its own type", lambda traits: traits.own_sums)
 WAITING_SUMS: Final = compressor("whose sums wait for others", lambda traits: traits.dependent_sums)
 OWN_REST: Final = compressor("that holds itself what is not sent", lambda traits: traits.own_residual)
+NO_ZEROS: Final = compressor("that sends no zeros", lambda traits: not traits.sends_zeros)
+NEVER_COMPRESSED: Final = Feature(
+    "as many dense steps",
+    lambda case: case.plan and case.plan.settings.warmup_steps >= (case.planned_steps or inf),
+)
 VECTORS, ENTRIES, MESSAGES = (_product(kind) for kind in ("vectors", "entries", "messages"))
 OTHER_PRODUCT: Final = Feature(
     "an aggregation that cannot exchange them",
@@ -295,6 +301,8 @@ ROWS: Final = (
     Row("quantization", QUANTIZATION, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
     Row("sharpness", SHARPNESS, QUANTIZATION, "rounded weights have no derivatives", LEAVE_ONE),
     Row("sharpness", SHARPNESS, ANY_MESH, "one rank computes it, with all layers", LEAVE_ONE),
+    Row("sharpness", SHARPNESS, PRUNING, "pruned weights would vary", LEAVE_ONE),
+    Row("pruning", PRUNING, NO_ZEROS, "pruned weights would change"),
     Row("pruning", PRUNING, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
     Row("aggregation", SUMS_NOTHING, COLLECTIVE, "there is nothing to time", "choose one that sums"),
     Row(
@@ -327,6 +335,7 @@ ROWS: Final = (
     ),
     Row("compression", OWN_MOMENTUM, MOMENTUM, "there would be two", "the optimizer's must be 0"),
     Row("compression", COMPRESSION, SUMS_NOTHING, "it exchanges nothing", "choose one that sums"),
+    Row("compression", COMPRESSION, NEVER_COMPRESSED, "it compresses nothing", "lower warmup_steps"),
     Row("compression", VECTORS, OTHER_PRODUCT, "it exchanges no vectors"),
     Row("compression", ENTRIES, OTHER_PRODUCT, "it exchanges no entries"),
     Row("compression", MESSAGES, OTHER_PRODUCT, "it exchanges no messages"),

@@ -158,6 +158,8 @@ class Compression:
     """Servers may sum its messages: they encode the sum again, with a residual of their own."""
     scaled: bool = True
     """Decoded values are about as large as those encoded; False: only their signs matter."""
+    sends_zeros: bool = True
+    """An entry that is zero on all ranks stays zero; False: pruned weights would not."""
     own_sums: bool = False
     """Its vectors have a type that only their own addition sums, and no library."""
     dependent_sums: bool = False

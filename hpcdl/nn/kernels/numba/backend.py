@@ -8,7 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.fabric.comm import Array
 from hpcdl.nn import geometry
 from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, PoolingGeometry
 from hpcdl.nn.kernels.numba.convolution import Convolution
@@ -20,25 +19,23 @@ from hpcdl.nn.kernels.numpy.backend import BACKEND as REFERENCE
 from hpcdl.nn.ops import Affine, Elementary
 from hpcdl.nn.threads import limit, parallel_ranges
 
-SIDE, CHANNELS = 4, 16
+SIDE: Final = 4
 """Size of the test images; a kernel is compiled per dtype, not per size."""
-
-
-MANY: Final = 256
-"""So many test images are divided among threads."""
+SMALL, LARGE = (1, 16), (256, 32)
+"""Images and channels of loops for one thread, and for several."""
 
 
 def compile_kernels(dtype: str) -> None:
     """Call every kernel once on small images; numba compiles it or loads it from its cache."""
-    for images in (1, MANY) if limit() > 1 else (1,):
-        _call_kernels(np.ones((images, SIDE, SIDE, CHANNELS), dtype), dtype)
+    for images, channels in (SMALL, LARGE) if limit() > 1 else (SMALL,):
+        _call_kernels(images, channels, dtype)
 
 
-def _call_kernels(x: Array, dtype: str) -> None:
-    shape = (SIDE, SIDE, CHANNELS)
-    vectors = [np.ones(CHANNELS, dtype) for _ in range(6)]
+def _call_kernels(images: int, channels: int, dtype: str) -> None:
+    shape = (SIDE, SIDE, channels)
+    x, vectors = np.ones((images, *shape), dtype), [np.ones(channels, dtype) for _ in range(6)]
 
-    window = geometry.PoolingGeometry(shape, (2, 2, CHANNELS), (2, 2), (2, 2), (0, 0), dtype)
+    window = geometry.PoolingGeometry(shape, (2, 2, channels), (2, 2), (2, 2), (0, 0), dtype)
     elementary: list[Elementary] = [
         MaxPooling(window),
         ResponseNormalization(geometry.ResponseGeometry(shape, 3, 1.0, 0.75, 1.0, dtype)),
@@ -49,10 +46,10 @@ def _call_kernels(x: Array, dtype: str) -> None:
     for taps in (1, 3):
         size = SIDE - taps + 1
         places = geometry.ConvolutionGeometry(
-            shape, (size, size, CHANNELS), (taps, taps), (1, 1), (0, 0), 1, dtype, relu=True
+            shape, (size, size, channels), (taps, taps), (1, 1), (0, 0), 1, dtype, relu=True
         )
         affine = _convolution(places)
-        weight = np.ones((CHANNELS, taps, taps, CHANNELS), dtype)
+        weight = np.ones((channels, taps, taps, channels), dtype)
         y = affine.forward(x, weight, vectors[0])
         affine.backward(y, weight, np.empty_like(weight), vectors[1], needs_dx=True)
 
