@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import check_page, write_output
 from hpcdl.commands.parts.parser import Command, path
-from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
     import argparse
@@ -23,21 +22,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
+    from hpcdl.report.claims import claims, decide, document, summary
     from hpcdl.report.formats import markdown
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.report.published_results import ABSENT, claims, decide, document
+    from hpcdl.report.verdicts import exit_code
+    from hpcdl.suite import UsageError
 
     check_page(options.output, ".md")
+    if not options.runs.is_dir():
+        raise UsageError(f"{options.runs}: no such folder")
     known = claims()
-    records = {name: _records(options.runs / name) for name in {claim.run for claim in known}}
-    decisions = [decide(claim, records[claim.run]) for claim in known]
+    names = {clause.run for claim in known for clause in claim.clauses}
+    records = {name: _records(options.runs / name) for name in names}
+    decisions = [decide(claim, records) for claim in known]
     page = document(decisions)
     if options.output is not None:
         write_output("-o", options.output, markdown.written([page]))
     print(coloured(plain([page])), end="")
-    if any(decision.is_surprising for decision in decisions):
-        return FAILED
-    return INCONCLUSIVE if all(decision.verdict == ABSENT for decision in decisions) else OK
+    return exit_code([summary(decisions), *(decision.verdict for decision in decisions)])
 
 
 def _records(folder: Path) -> list[Record]:
@@ -59,8 +61,8 @@ COMMAND: Final = Command(
     65,
     "check the claims of the sources against runs",
     "Decide each claim of the papers that hpcdl follows by the runs of the shipped suites. FOLDER has a run, or a "
-    "folder of launches, for each suite. Exit code 1: a claim came out otherwise than expected; 3: no "
-    "run.",
+    "folder of launches, for each suite. Exit code 1: a claim came out otherwise than expected; 3: "
+    "none is decided.",
     arguments,
     execute,
     "hpcdl claims runs/reports -o claims.md",

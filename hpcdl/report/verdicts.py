@@ -40,6 +40,19 @@ class Sentence(NamedTuple):
 
 
 SENTENCES: Final[tuple[Sentence, ...]] = (
+    Sentence("claims", "holds", "each clause holds", "{case}: holds; {numbers}.", good=True),
+    Sentence("claims", "does not hold here", "a clause does not hold", "{case}: does not hold here; {numbers}."),
+    Sentence("claims", "undecided", "a clause is open, none fails", "{case}: undecided; {numbers}."),
+    Sentence("claims", "no run", "no clause has a run", "{case}: no run decides it."),
+    Sentence(
+        "claims",
+        "otherwise",
+        "a decided claim is the opposite of what it says of these runs",
+        "OTHERWISE THAN BEFORE: {case}: {verdict}; {numbers}.",
+        FAILED,
+    ),
+    Sentence("claims", "decided", "a claim is decided", "{decided} of {claims} are decided: {counts}."),
+    Sentence("claims", "nothing decided", "no claim is decided", "None of {claims} is decided.", INCONCLUSIVE),
     Sentence(
         "batches",
         "half",

@@ -308,8 +308,9 @@ def _title(ranks: int, settings: Mapping[str, Any]) -> str:
     if bound is not None:
         return f"SSP({bound})" if gradients == 1 else f"SSP({bound}) collecting {gradients}"
     if gradients > 1:
-        splits = [n for n in range(1, workers + 1) if workers // n == gradients]
-        return f"{splits[0]}-softsync" if splits else f"softsync collecting {gradients}"
+        splits = workers // gradients  # the largest n with workers // n == gradients, if there is one
+        exact = workers // splits == gradients
+        return f"{splits}-softsync" if exact else f"softsync collecting {gradients}"
     return {"none": "Downpour", "constant": "DC-ASGD", "adaptive": "DC-ASGD-a"}[settings["delay_compensation"]]
 
 

@@ -1,5 +1,6 @@
-"""Claims are decided by intervals, and their cases exist."""
+"""Claims are decided by intervals, clause by clause, and their cases exist."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pytest
 
 from hpcdl import suite
 from hpcdl.cli import main
-from hpcdl.report.published_results import FAILS, HOLDS, OPEN, Claim, claims, decide
+from hpcdl.report.claims import Claim, Clause, claims, decide, document, summary
+from hpcdl.report.verdicts import exit_code, words
 
 ROOT = Path(__file__).parents[2]
+HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
 
 
 def record(name, value, low=None, high=None, **fields):
@@ -22,8 +25,10 @@ def record(name, value, low=None, high=None, **fields):
     }
 
 
-def claim(**fields):
-    return Claim(text="t", source="s", run="r", field="step_seconds", case={"aggregation": "ring"}, **fields)
+def decided(records, field="step_seconds", here="holds", **limits):
+    case = {"aggregation": "ring"} if field == "step_seconds" else {}
+    claim = Claim("t", "s", [Clause(run="r", field=field, case=case, **limits)], here)
+    return decide(claim, {"r": records})
 
 
 @pytest.mark.parametrize(
@@ -35,35 +40,79 @@ def claim(**fields):
     ],
 )
 def test_a_ratio_is_decided_by_its_whole_interval(ring, tree, verdict):
-    decision = decide(claim(by={"aggregation": "tree"}, below=0.5), [record("ring", *ring), record("tree", *tree)])
-    assert decision.value[1:] == (ring[1] / tree[2], ring[2] / tree[1])
-    assert decision.verdict == verdict
+    decision = decided([record("ring", *ring), record("tree", *tree)], by={"aggregation": "tree"}, below=0.5)
+    assert decision.clauses[0].value[1:] == (ring[1] / tree[2], ring[2] / tree[1])
+    assert decision.word == verdict
     assert decision.is_surprising == (verdict == FAILS)
 
 
 def test_seeds_span_a_range_and_failed_cases_do_not_count():
     records = [record("ring", value, seed=value) for value in (1.0, 2.0, 4.0)]
     records += [record("ring", 100.0, error="it failed")]
-    assert decide(claim(below=5), records).value == (2.0, 1.0, 4.0)
-    assert decide(claim(below=3), records).verdict == OPEN
+    assert decided(records, below=5).clauses[0].value == (2.0, 1.0, 4.0)
+    assert decided(records, below=3).word == OPEN
 
 
 def test_the_accuracy_of_one_seed_decides_nothing():
-    one = Claim(text="t", source="s", run="r", field="final_accuracy", case={}, above=0.5)
-    assert decide(one, [{"final_accuracy": 0.9}]).verdict == OPEN
-    assert decide(one, [{"final_accuracy": 0.9}, {"final_accuracy": 0.8}]).verdict == HOLDS
+    assert decided([{"final_accuracy": 0.9}], "final_accuracy", above=0.5).word == OPEN
+    assert decided([{"final_accuracy": 0.9}, {"final_accuracy": 0.8}], "final_accuracy", above=0.5).word == HOLDS
+
+
+def test_a_claim_holds_if_all_of_its_clauses_hold():
+    """Sentences of each verdict; a claim that simulated numbers decide says so."""
+    fast, slow = (
+        Clause(run="r", field="step_seconds", case={}, text=text, **limits)
+        for text, limits in (("fast", {"below": 2}), ("slow", {"above": 2}))
+    )
+    absent = Clause(run="none", field="step_seconds", case={}, above=1)
+    runs = {"r": [record("ring", 1.0, 0.9, 1.1, network="lan")], "none": []}
+    cases = [([fast], HOLDS), ([fast, slow], FAILS), ([fast, absent], OPEN), ([absent], ABSENT), ([slow], FAILS)]
+    found = [decide(Claim("Rings are fast", "s", clauses, "holds"), runs) for clauses, _ in cases]
+    found[1] = decide(Claim("Rings are fast", "s", [fast, slow], "fails"), runs)
+    assert [one.word for one in found] == [word for _, word in cases]
+    assert found[1].verdict.sentence == (
+        "Rings are fast: does not hold here; fast: 1.00 (0.900 to 1.10); slow: 1.00 (0.900 to 1.10) (simulated)."
+    )
+    shown = [*(one.verdict for one in found), summary(found), summary([found[3]])]
+    assert {verdict.word for verdict in shown} == words("claims")
+    assert [exit_code([verdict]) for verdict in shown] == [0, 0, 0, 0, 1, 0, 3]
+    (table,) = document([found[1]]).sections[0].tables
+    assert [(row[0], row[2], row[-1]) for row in table.rows][:2] == [
+        ("Rings are fast", FAILS, "simulated"),
+        ("- fast", HOLDS, "simulated"),
+    ]
+
+
+def test_a_rings_time_without_latency_depends_on_its_volume_alone():
+    times = {ranks: 2 * (ranks - 1) * (15e-6 + 53.5e6 / ranks / (9.4e9 / 8)) for ranks in (64, 1024)}
+    rows = [
+        {"aggregation": "ring", "ranks": p, "network": "ethernet-10g", "time_p50_seconds": seconds,
+         "messages_per_rank": 2 * (p - 1)}
+        for p, seconds in times.items()
+    ]  # fmt: skip
+    rows += [
+        row | {"settings": '{"ranks_per_host": 8}', "time_p50_seconds": 1.0} for row in rows
+    ]  # two kinds of links
+    (ring,) = [claim for claim in claims() if claim.text.startswith("A ring's time does not depend")]
+    assert decide(ring, {"simulated": rows}).clauses[0].value.value == pytest.approx(1023 / 1024 * 64 / 63)
 
 
 @pytest.mark.slow
-def test_every_claim_has_its_cases_in_a_shipped_suite():
+def test_every_clause_has_its_cases_in_a_shipped_suite():
     reports = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]
+    commands = {
+        report["name"]: re.search(r"hpcdl run (?:suites/)?([\w-]+)", report["command"]) for report in reports
+    }
     assert len(claims()) >= 20
-    for known in claims():
-        assert known.run in {report["name"] for report in reports}
-        fields = [case.fields() for case in suite.load(ROOT / "suites" / f"{known.run}.toml", check=False).cases]
+    cases = {}
+    for known in (clause for claim in claims() for clause in claim.clauses):
+        name = commands[known.run][1] if known.run in commands else known.run
+        if name not in cases:
+            whole = suite.load(ROOT / "suites" / f"{name}.toml", check=False)
+            cases[name] = [case.fields() for case in whole.cases]
         for case in filter(None, (known.case, known.by, known.minus)):
-            assert any(all(str(row.get(key)) == str(case[key]) for key in case) for row in fields), (
-                known.text,
+            assert any(all(str(row.get(key)) == str(case[key]) for key in case) for row in cases[name]), (
+                known,
                 case,
             )
 
@@ -80,3 +129,4 @@ def test_a_run_that_contradicts_a_claim_fails_the_command(hand, tmp_path, capsys
     assert main(["claims", str(tmp_path / "runs")]) == 1
     assert "OTHERWISE THAN BEFORE: A reduction tree sums" in " ".join(capsys.readouterr().out.split())
     assert main(["claims", str(tmp_path)]) == 3
+    assert main(["claims", str(tmp_path / "none")]) == 2

@@ -233,6 +233,8 @@ def test_running_statistics_are_the_mean_over_the_workers():
 )
 def test_the_title_is_the_literatures_name(numbers, expected):
     assert title(4, in_full(asynchronous, numbers)) == expected
+    thirty = in_full(asynchronous, {"collect": 2, "dedicated": True})
+    assert title(31, thirty) == "15-softsync"  # 30 workers: an update has 30 // 15 gradients
 
 
 @pytest.mark.parametrize(
