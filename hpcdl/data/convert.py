@@ -1,19 +1,21 @@
 """Convert folders of JPEG or PNG to one HDF5 file: ``python -m hpcdl.data.convert SOURCE -o images.h5``.
 
 SOURCE has ImageNet's layout, ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` (or ``test``). Classes are numbered in
-the order of their sorted names, as in torchvision's ImageFolder. :mod:`hpcdl.data.hdf5` describes the
-result. Needs Pillow: ``pip install 'hpcdl[images]'``.
+the order of their sorted names, as in torchvision's ImageFolder. Hidden files and folders, links to folders inside
+a class, and files with other endings are skipped and counted. :mod:`hpcdl.data.hdf5` describes the result. Needs
+Pillow: ``pip install 'hpcdl[images]'``.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from shutil import disk_usage
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 ENDINGS: Final = frozenset({".jpg", ".jpeg", ".png"})
 """File name endings of images, in lower case."""
+KEPT: Final = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
+"""Pillow's modes with at most 8 bits a channel."""
 _BATCH: Final = 128
 """Images in memory at a time: 25 MB of 256 x 256."""
 
@@ -59,8 +63,10 @@ def write_image_file(source: Path, output: Path, *, size: int = 256) -> None:
     ``size`` x ``size`` pixels, as by torchvision's Resize and CenterCrop. The order of images within a split is
     random, so that neighbours have different classes. A few hundred images are in memory at a time.
 
-    Raises DataError, one line that names the file or folder, for a damaged image, a missing or empty folder, an
-    invalid setting, a full disk, and without Pillow; OSError if ``output`` cannot be written.
+    Transparency is dropped, and such images are counted. Raises DataError, one line that names the file or folder,
+    for an image that is damaged, of another format, animated or of more than 8 bits a channel; for a missing,
+    empty or unreadable folder, an invalid setting, a full disk, and without Pillow; OSError if ``output`` cannot
+    be written.
     """
     import h5py
 
@@ -71,7 +77,7 @@ def write_image_file(source: Path, output: Path, *, size: int = 256) -> None:
     needed, free = sum(map(len, splits.values())) * size * size * 3, disk_usage(output.absolute().parent).free
     if needed > free:
         raise DataError(f"{output}: needs {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free")
-    counts = PixelCounts(3)
+    counts, transparent = PixelCounts(3), 0
     with (
         atomic_write(output) as temporary,
         h5py.File(temporary, "w", locking=False) as file,
@@ -84,13 +90,17 @@ def write_image_file(source: Path, output: Path, *, size: int = 256) -> None:
             for begin in range(0, len(listed), _BATCH):
                 paths = [listed[index][0] for index in order[begin : begin + _BATCH]]
                 end = begin + len(paths)
-                images[begin:end] = part = np.stack([*pool.map(decode, paths)])
+                decoded, alphas = zip(*pool.map(decode, paths), strict=True)
+                images[begin:end] = part = np.stack(decoded)
+                transparent += sum(alphas)
                 if split == "train":
                     counts.add(part)
                 if 10 * end // len(listed) > 10 * begin // len(listed):
                     print(f"{split}: {end} of {len(listed)} images", file=sys.stderr)
         normalization = counts.normalization()
         file.attrs.update(mean=normalization.mean, std=normalization.std)
+    if transparent:
+        print(f"transparency dropped: {transparent} images", file=sys.stderr)
 
 
 def _list_images(source: Path) -> dict[str, list[tuple[Path, int]]]:
@@ -98,47 +108,77 @@ def _list_images(source: Path) -> dict[str, list[tuple[Path, int]]]:
     held_out = next((source / name for name in ("val", "test") if (source / name).is_dir()), None)
     if held_out is None:
         raise DataError(f"{source}: has neither val nor test")
-    train, test = _classes(source / "train"), _classes(held_out)
+    skipped: list[Path] = []
+    train, test = _classes(source / "train", skipped), _classes(held_out, skipped)
     numbers = {name: number for number, name in enumerate(train)}
     for name in test:
         if name not in numbers:
             raise DataError(f"{held_out}/{name}: a class that {source / 'train'} does not have")
+    if skipped:
+        print(f"skipped: {len(skipped)} files, folders or links, such as {skipped[0]}", file=sys.stderr)
     return {
         split: [(path, numbers[name]) for name, paths in found.items() for path in paths]
         for split, found in (("train", train), ("test", test))
     }
 
 
-def _classes(folder: Path) -> dict[str, list[Path]]:
-    """Return the image files of each class, sorted by name."""
+def _classes(folder: Path, skipped: list[Path]) -> dict[str, list[Path]]:
+    """Return the image files of each class, sorted by name; add all other entries to ``skipped``."""
     try:
-        names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        entries = sorted(folder.iterdir())
     except OSError as error:
-        raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
-    if not names:
+        _refuse(error)
+    classes = {entry.name: _images(entry, skipped) for entry in entries if entry.is_dir() and entry.name[0] != "."}
+    skipped += [entry for entry in entries if entry.name not in classes]
+    if not classes:
         raise DataError(f"{folder}: has no folders, one per class; are its images not sorted yet?")
-    classes = {}
-    for name in names:
-        classes[name] = sorted(path for path in (folder / name).rglob("*") if path.suffix.lower() in ENDINGS)
-        if not classes[name]:
+    for name, images in classes.items():
+        if not images:
             raise DataError(f"{folder / name}: has no .jpg, .jpeg or .png")
     return classes
 
 
-def _decode(pillow: Any, size: int, path: Path) -> NDArray[np.uint8]:
-    """Return one image, (size, size, 3). Raises DataError, naming the file."""
+def _images(folder: Path, skipped: list[Path]) -> list[Path]:
+    """Return the image files of a class, in folders of any depth; add all other entries to ``skipped``."""
+    images = []
+    for place, folders, files in os.walk(folder, onerror=_refuse):
+        inside = [Path(place, name) for name in folders]
+        others = [path for path in inside if path.name[0] == "." or path.is_symlink()]
+        folders[:] = [path.name for path in inside if path not in others]
+        paths = [Path(place, name) for name in files]
+        images += (chosen := [one for one in paths if one.name[0] != "." and one.suffix.lower() in ENDINGS])
+        skipped += [*others, *(set(paths) - set(chosen))]
+    return sorted(images)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise DataError(f"{error.filename}: cannot be read: {error.strerror}") from error
+
+
+def _decode(pillow: Any, size: int, path: Path) -> tuple[NDArray[np.uint8], bool]:
+    """Return one image, (size, size, 3), and True if it has transparency. Raises DataError, naming the file."""
     try:
         check_regular(path)
-        with pillow.open(path) as opened:
+        with pillow.open(path, formats=("JPEG", "PNG")) as opened:
+            _check_kept(opened)
+            transparent = opened.has_transparency_data and opened.convert("RGBA").getextrema()[3][0] < 255
             image = opened.convert("RGB")
         width, height = image.size
         shorter = min(width, height)
         width, height = size * width // shorter, size * height // shorter
         image = image.resize((width, height), pillow.Resampling.BILINEAR)
         left, top = round((width - size) / 2), round((height - size) / 2)
-        return np.asarray(image.crop((left, top, left + size, top + size)), np.uint8)
+        return np.asarray(image.crop((left, top, left + size, top + size)), np.uint8), transparent
     except Exception as error:  # Pillow raises many types for damaged files, even SyntaxError
-        raise DataError(f"{path}: damaged image: {' '.join(str(error).split())}") from error
+        raise DataError(f"{path}: cannot be converted: {' '.join(str(error).split())}") from error
+
+
+def _check_kept(image: Any) -> None:
+    """Raise ValueError for an image of more than 8 bits a channel, or of several frames."""
+    if image.mode not in KEPT:
+        raise ValueError(f"its mode is {image.mode}, but 8 bits a channel would be kept")
+    if image.format == "PNG" and image.is_animated:
+        raise ValueError(f"it has {image.n_frames} frames, of which one would be kept")
 
 
 def _pillow() -> Any:

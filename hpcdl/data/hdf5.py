@@ -7,6 +7,7 @@ The file has ``train/images`` and ``test/images``, uint8 (images, height, width,
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -124,10 +125,24 @@ def _split(file: h5py.File, path: Path, split: str) -> tuple[Images, NDArray[np.
         raise DataError(
             f"{path}: {split}/labels must be {len(images)} integers, not {labels.dtype} {labels.shape}"
         )
+    for dataset in found:
+        _check_stored(path, dataset)
     classes = labels[()].astype(np.int64)
     if classes.min() < 0:
         raise DataError(f"{path}: {split}/labels: label {classes.min()} at {classes.argmin()} is negative")
     return Images(path, images), classes
+
+
+def _check_stored(path: Path, dataset: h5py.Dataset) -> None:
+    """Raise DataError if HDF5 would return zeros in place of values: of other files, or never written."""
+    where = f"{path}: {dataset.name[1:]}"
+    if dataset.is_virtual or dataset.external:
+        raise DataError(f"{where}: its values are in other files, and zeros where these lack them; copy them")
+    shape, chunks = dataset.shape, dataset.chunks
+    parts = math.prod(-(-length // side) for length, side in zip(shape, chunks or shape, strict=True))
+    written = dataset.id.get_num_chunks() if chunks else int(dataset.id.get_storage_size() > 0)
+    if written < parts:
+        raise DataError(f"{where}: never written: {parts - written} of {parts} chunks")
 
 
 def _normalization(file: h5py.File, train: Images) -> PixelNormalization:

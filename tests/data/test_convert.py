@@ -1,5 +1,6 @@
 """Conversion of folders of images to one HDF5 file, and messages for bad images."""
 
+import os
 import subprocess
 import sys
 
@@ -136,13 +137,63 @@ def test_damaged_images_are_named(source, refused):
     write_image(whole, noise)
     data = whole.read_bytes()
     for content, said in (
-        (b"", "damaged image: "),
-        (b"<html>not found</html>", "damaged image: "),
-        (data[:1000], "damaged image: "),
-        (data[:200] + b"\xff" * 100 + data[300:], "damaged image: "),
+        (b"", "cannot be converted: "),
+        (b"<html>not found</html>", "cannot be converted: "),
+        (data[:1000], "cannot be converted: "),
+        (data[:200] + b"\xff" * 100 + data[300:], "cannot be converted: "),
     ):
         path.write_bytes(content)
         assert refused().startswith(f"{path}: {said}")
+
+
+def test_what_is_skipped_or_dropped_is_counted_in_one_line(source, tmp_path, capsys):
+    """Among classes a hidden folder would be class 0."""
+    write_image(source / "train" / ".ipynb_checkpoints" / "1.png", plain(1, 2, 3))
+    write_image(source / "train" / "bee" / ".hidden.png", plain(1, 2, 3))
+    write_image(source / "val" / "cat" / "clear.png", np.zeros((9, 9, 4)))
+    (source / "val" / "cat" / "link").symlink_to(source / "val" / "bee")
+    output = tmp_path / "images.h5"
+    assert main([str(source), "-o", str(output), "--size", str(SIZE)]) == 0
+    said = capsys.readouterr().err.splitlines()
+    first = source / "train" / "bee" / ".hidden.png"
+    assert said[0] == f"skipped: 3 files, folders or links, such as {first}"
+    assert said[-1] == "transparency dropped: 1 images"
+    train, labels, test, _ = arrays(output)
+    assert (len(train), len(test), labels.max()) == (60, 16, 2)
+
+
+@pytest.mark.parametrize(
+    ("image", "options", "said"),
+    [
+        (
+            np.full((9, 9), 40_000, np.uint16),
+            {"format": "PNG"},
+            "its mode is I;16, but 8 bits a channel would be kept",
+        ),
+        (plain(1, 2, 3), {"format": "GIF"}, "cannot identify image file"),
+        (
+            plain(1, 2, 3),
+            {"format": "PNG", "save_all": True, "append_images": [Image.new("RGB", (9, 11))]},
+            "it has 2 frames, of which one would be kept",
+        ),
+    ],
+)
+def test_images_that_cannot_be_kept_are_refused(source, refused, image, options, said):
+    path = source / "train" / "ant" / "000.png"
+    Image.fromarray(image).save(path, **options)
+    assert refused().startswith(f"{path}: cannot be converted: {said}")
+
+
+def test_folders_that_cannot_be_read_are_named(source, refused, monkeypatch):
+    plain_scan, denied = os.scandir, source / "val" / "bee"
+
+    def scan(path):
+        if str(path) == str(denied):
+            raise PermissionError(13, "Permission denied", str(path))
+        return plain_scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert refused() == f"{denied}: cannot be read: Permission denied"
 
 
 def test_messages_name_wrong_folders(source, refused):
