@@ -31,8 +31,11 @@ def _machine() -> int:
     import os
 
     from hpcdl.launch.preflight import preflight, preflight_of_job
-    from hpcdl.launch.process import is_first, launched
+    from hpcdl.launch.process import is_first, launched, leftover
+    from hpcdl.suite import UsageError
 
+    if line := leftover(os.environ):
+        raise UsageError(line)
     findings = preflight_of_job() if launched(os.environ) else preflight()
     if isinstance(findings, str):
         if not is_first(os.environ):

@@ -74,10 +74,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.launch.process import is_first, launched
+    from hpcdl.launch.process import is_first, launched, leftover
     from hpcdl.launch.testbed import emulated
     from hpcdl.suite import UsageError
 
+    if line := leftover(os.environ):
+        raise UsageError(line)
     emulated()  # raises TestbedError before any rank starts
     if options.case_timeout is not None and not 1 <= options.case_timeout < float("inf"):
         raise UsageError(f"--case-timeout {options.case_timeout:g}: must be at least 1, in seconds")

@@ -79,8 +79,12 @@ def python_command(ranks: int, arguments: Sequence[str], *, fault_tolerant: bool
 
 
 def launch_environment() -> dict[str, str]:
-    """Return this environment, with Open MPI's permission to run as root, as in containers."""
-    return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    """Return this environment, with Open MPI's permission to run as root, as in containers.
+
+    Within a step of Slurm, such as a shell, mpirun's own step shares the cores: it would wait for them for ever.
+    """
+    overlap = {"SLURM_OVERLAP": "1"} if "SLURM_STEP_ID" in os.environ else {}
+    return {**os.environ, **overlap, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def self_launch(

@@ -21,7 +21,7 @@ from hpcdl.launch import machine
 from hpcdl.launch.disturbance import UNKNOWN, Counters
 from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
-from hpcdl.launch.process import incompatibility, mismatch
+from hpcdl.launch.process import batch_advice, incompatibility, mismatch
 from hpcdl.launch.testbed import emulated
 
 if TYPE_CHECKING:
@@ -284,6 +284,8 @@ def oversubscription(probe: Probe) -> Finding:
 
 START_LIMIT: Final = 60
 """Seconds in which two ranks must find each other."""
+START_LIMIT_IN_JOB: Final = 25
+"""In a job, or with variables of one."""
 SHOWN: Final = 3
 """Hosts that a finding names, at most."""
 
@@ -301,7 +303,8 @@ def _mpi() -> Iterator[Finding]:
         yield Finding("FAILED", "launcher", "no mpirun was found", str(error).partition(": ")[2])
         return
     yield Finding("ok", "launcher", str(launcher))
-    other = "use the mpirun of the library that mpi4py was built for"
+    other, advice = "use the mpirun of the library that mpi4py was built for", batch_advice(os.environ)
+    limit = START_LIMIT_IN_JOB if advice else START_LIMIT
     try:
         ended = subprocess.run(
             python_command(2, ["-m", "hpcdl.launch.mpi_probe"]),
@@ -309,11 +312,11 @@ def _mpi() -> Iterator[Finding]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=START_LIMIT,
+            timeout=limit,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        yield Finding("FAILED", "MPI", f"two ranks did not find each other within {START_LIMIT} s", other)
+        yield Finding("FAILED", "MPI", f"two ranks did not find each other within {limit} s", advice or other)
         return
     answers = [line for line in ended.stdout.splitlines() if line.startswith('{"library"')]
     if ended.returncode or not answers:

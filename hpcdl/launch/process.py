@@ -47,18 +47,67 @@ _INTERACTIVE_STEP: Final = "4294967290"
 """Slurm step of the interactive shell of salloc."""
 
 
+def _in_shell(environment: Mapping[str, str]) -> bool:
+    """Return True in a Slurm step that is an interactive shell: of salloc, or of srun --pty.
+
+    Steps that are started from a shell inherit its variables, but have tasks of their own, without a terminal.
+    """
+    if environment.get("SLURM_STEP_ID") == _INTERACTIVE_STEP:
+        return True
+    try:
+        task = Path(f"/proc/{int(environment['SLURM_TASK_PID'])}/stat").read_text(encoding="utf-8")
+    except (KeyError, ValueError, OSError):  # no step, or its process has ended
+        return False
+    return "SLURM_PTY_PORT" in environment and task.rpartition(")")[2].split()[4] != "0"  # tty_nr of proc(5)
+
+
 def _size_variable(environment: Mapping[str, str]) -> str | None:
     """Return the variable with the innermost launcher's number of processes; None without a launcher."""
-    for name in _SIZE_VARIABLES:
-        by_hand = name.startswith("SLURM") and environment.get("SLURM_STEP_ID") == _INTERACTIVE_STEP
-        if environment.get(name, "").isdecimal() and not by_hand:
-            return name
-    return None
+    of_slurm = (
+        {"SLURM_STEP_NUM_TASKS"} if "MPI_LOCALNRANKS" in environment else {"SLURM_STEP_NUM_TASKS", "PMI_SIZE"}
+    )
+    by_hand = of_slurm if _in_shell(environment) else ()
+    return next(
+        (name for name in _SIZE_VARIABLES if environment.get(name, "").isdecimal() and name not in by_hand), None
+    )
 
 
 def launched(environment: Mapping[str, str]) -> bool:
     """Return True if a launcher started this process."""
-    return _size_variable(environment) is not None or "PMIX_RANK" in environment
+    by_srun = environment.get(_PMIX, "").startswith("slurm.")
+    by_pmix = "PMIX_RANK" in environment and not (by_srun and _in_shell(environment))
+    return by_pmix or _size_variable(environment) is not None
+
+
+def leftover(environment: Mapping[str, str]) -> str | None:
+    """Return one line if variables are left from a launcher that has ended, as in a notebook; None otherwise."""
+    descriptor = environment.get("PMI_FD", "")
+    try:
+        os.fstat(int(descriptor))
+    except ValueError:
+        return None
+    except OSError:
+        return (
+            f"PMI_FD={descriptor} is not open, so that a launcher which has ended left it; {_advice(environment)}"
+        )
+    return None
+
+
+def _advice(environment: Mapping[str, str]) -> str:
+    """Return how to go on where no launcher started this process."""
+    names = [name for name in environment if name in _SIZE_VARIABLES or name.startswith(("PMI_", "PMIX_"))]
+    return f"if no launcher started this process: env -u {' -u '.join(names)} hpcdl ..."
+
+
+def batch_advice(environment: Mapping[str, str]) -> str:
+    """Return what to do if mpirun starts no rank: which variable makes it ask a batch system; empty if none."""
+    name = next((name for name in _BATCH_JOBS if name in environment), None)
+    if name is None:
+        return ""
+    return (
+        f"{name}={environment[name]} is set, so that mpirun asks the batch system to start ranks; where that does "
+        f"not answer (a container, a notebook, an ended job): unset ${{!{name.partition('_')[0]}_*}}"
+    )
 
 
 def in_batch_job(environment: Mapping[str, str]) -> bool:
@@ -103,7 +152,7 @@ def mismatch(size: int, environment: Mapping[str, str], library: str) -> str | N
     return (
         f"{_SIZE_VARIABLES[name][1]} started {environment[name]} processes ({name}) but {library} sees one rank: "
         f"launcher and MPI library do not fit. With Slurm try srun --mpi=pmi2 (MPICH), srun --mpi=pmix "
-        f"(Open MPI), or the library's own mpirun inside the job"
+        f"(Open MPI), or the library's own mpirun inside the job; {_advice(environment)}"
     )
 
 

@@ -66,8 +66,8 @@ class RankProcesses:
         for path in self._folder.glob(f"{PREFIX}*"):
             path.unlink(missing_ok=True)
 
-    def watch(self) -> None:
-        """Watch the processes that were announced since the last call."""
+    def watch(self) -> int:
+        """Watch the processes that were announced since the last call; return the number of all."""
         for path in self._folder.glob(f"{PREFIX}*@{gethostname()}"):
             with suppress(OSError):  # it is gone
                 descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -77,6 +77,7 @@ class RankProcesses:
                     continue
                 self._ranks[descriptor] = int(path.name.removeprefix(PREFIX).partition("@")[0])
                 self._ended.register(descriptor, select.EPOLLHUP)
+        return len(self._ranks)
 
     def forget(self) -> None:
         """Name no rank: the launcher is about to be killed, and its ranks with it."""

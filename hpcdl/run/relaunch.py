@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch.mpirun import self_launch
-from hpcdl.launch.process import RELAUNCH
+from hpcdl.launch.process import RELAUNCH, batch_advice
 from hpcdl.launch.rank_processes import RankProcesses
 from hpcdl.run import failed_cases
 
@@ -25,6 +27,8 @@ PERIOD: Final = 0.25
 """Seconds between two checks."""
 HEARTBEAT_TIMEOUT: Final = 900.0
 """Seconds without a heartbeat of rank 0, which has one every 15 s unless it writes a long trace."""
+START_NOTICE: Final = 20.0
+"""Seconds without a rank after which the user sees a line."""
 END_TIMEOUT: Final = 60.0
 """Seconds until the launcher must have ended, once rank 0 has ended or a case has failed."""
 KILL_DELAY: Final = 5.0
@@ -39,11 +43,12 @@ def supervise(
     before_kill: Callable[[], None] = lambda: None,
     heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     end_timeout: float = END_TIMEOUT,
+    start_notice: float = START_NOTICE,
 ) -> None:
     """Wait for the launcher; kill it when rank 0 has no heartbeat, or when the launcher does not end in time.
 
-    ``heartbeat`` returns a value that changes while rank 0 runs; ``is_ending`` returns True once the launcher
-    should end.
+    ``heartbeat`` returns a value that changes when ranks start and while rank 0 runs; ``is_ending`` returns True
+    once the launcher should end.
     """
     quiet, seen = 0.0, heartbeat()
     while True:
@@ -55,7 +60,11 @@ def supervise(
         quiet += min(PERIOD, limit)
         now = heartbeat()
         if now != seen:
-            quiet, seen = 0.0, now
+            quiet, seen, start_notice = 0.0, now, inf
+        if quiet >= start_notice:
+            advice = batch_advice(os.environ) or "their start is slow, or mpirun hangs"
+            print(f"hpcdl: no rank has started within {quiet:.0f} s; {advice}", file=sys.stderr, flush=True)
+            start_notice = inf
         if quiet >= limit:
             print(f"hpcdl: no heartbeat of rank 0 for {quiet:.0f} s; killing {launcher.args!r}", file=sys.stderr)
             before_kill()
@@ -134,9 +143,8 @@ def run_cases(
 
 
 def _heartbeat(processes: RankProcesses, *files: Path) -> tuple[int, ...]:
-    """Return a value that changes while rank 0 runs, and watch new processes."""
-    processes.watch()
-    return modified(*files)
+    """Return a value that changes when ranks start and while rank 0 runs, and watch new processes."""
+    return processes.watch(), *modified(*files)
 
 
 def _is_ending(status: Path, parts: Path, began: int) -> bool:

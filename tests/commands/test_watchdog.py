@@ -118,9 +118,12 @@ def test_a_launcher_without_heartbeat_is_killed(tmp_path, capsys, monkeypatch):
         while not ready.exists():
             assert run.poll() is None
             time.sleep(0.01)
-        supervise(run, lambda: modified(ready), lambda: False, heartbeat_timeout=0.5)
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        supervise(run, lambda: modified(ready), lambda: False, heartbeat_timeout=0.5, start_notice=0.2)
         assert run.returncode == -9
-    assert "no heartbeat of rank 0 for 0 s" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "no heartbeat of rank 0 for 0 s" in err
+    assert err.count("no rank has started within 0 s; SLURM_JOB_ID=7 is set, so that mpirun asks ") == 1
 
 
 def test_a_launcher_that_does_not_end_in_time_is_terminated():

@@ -3,9 +3,22 @@
 The environments are Slurm 22.05's, MPICH 5.0's and Open MPI 5.0's, as found in jobs on two nodes with four tasks.
 """
 
+import os
+import pty
+import signal
+import time
+
 import pytest
 
-from hpcdl.launch.process import Library, incompatibility, is_first, launched, mismatch
+from hpcdl.launch.process import (
+    Library,
+    batch_advice,
+    incompatibility,
+    is_first,
+    launched,
+    leftover,
+    mismatch,
+)
 
 IN_JOB = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
 IN_STEP = {**IN_JOB, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2"}
@@ -64,6 +77,31 @@ def test_one_rank_of_many_processes_is_a_mismatch(environment, said):
     assert "MPICH sees one rank" in complaint
     assert "--mpi=pmi2" in complaint
     assert "\n" not in complaint
+
+
+def test_a_shell_of_srun_is_known_by_its_terminal():
+    """``srun -n 4 --pty bash`` with PMI; mpirun and srun within it have tasks, or a number of local ranks."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.write(1, b"!")
+        time.sleep(60)
+    os.read(terminal, 1)
+    shell = {**IN_STEP, "SLURM_PTY_PORT": "1", "PMI_SIZE": "4", "PMI_RANK": "0", "SLURM_TASK_PID": str(pid)}
+    try:
+        assert not launched(shell)
+        assert launched({**shell, "MPI_LOCALNRANKS": "4"})
+        assert launched({**shell, "SLURM_TASK_PID": "1"})
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def test_variables_of_a_launcher_that_has_ended_are_named():
+    variables = {"PMI_FD": "999", "PMI_SIZE": "1", "PATH": "/bin"}
+    assert leftover(variables).endswith("env -u PMI_FD -u PMI_SIZE hpcdl ...")
+    assert leftover({**variables, "PMI_FD": "0"}) is None
+    assert "unset ${!SLURM_*}" in batch_advice(IN_JOB)
 
 
 @pytest.mark.parametrize("environment", ALONE.values(), ids=ALONE)
