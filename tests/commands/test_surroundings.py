@@ -58,6 +58,17 @@ def test_a_variable_that_is_not_text_gives_a_report(hpcdl):
     assert "\\udce9" in (hpcdl.folder / "run/report.md").read_text(encoding="utf-8")
 
 
+def test_settings_of_libraries_do_not_reach_a_figure(hpcdl, hand):
+    hand.train([[1.0] * 8] * 2, case="c").train([[2.0] * 8], case="d").read({}, "[suite]\nname = 's'\n")
+    assert hpcdl("report", ".", "-o", "plain.svg").returncode == 0
+    (hpcdl.folder / "matplotlibrc").write_bytes(b"lines.linewidth: 9\nfont.size: 30\n\xff")
+    options = "threshold=2, edgeitems=1, legacy='1.13', formatter={'all': lambda _: 'X'}"
+    (hpcdl.folder / "sitecustomize.py").write_text(f"import numpy\nnumpy.set_printoptions({options})\n")
+    done = hpcdl("report", ".", "-o", "other.svg", MPLBACKEND="module://of_a_notebook", HOME="/proc")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (hpcdl.folder / "other.svg").read_bytes() == (hpcdl.folder / "plain.svg").read_bytes()
+
+
 def refusal(capsys, *arguments):
     try:
         code = main(arguments)

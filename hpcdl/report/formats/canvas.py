@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import io
+import logging
+import os
 import re
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from matplotlib import rc_context
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
 
 from hpcdl.report.formats.cells import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from matplotlib.axes import Axes
+
+
+@contextmanager
+def _without_settings_of_the_user() -> Iterator[None]:
+    """Hide the user's settings of matplotlib while it is imported: variables, and a file in the current folder."""
+    folder = os.open(".", os.O_PATH)
+    variables = {name: os.environ.pop(name, None) for name in ("MPLBACKEND", "MATPLOTLIBRC")}
+    try:
+        os.chdir("/")
+        os.environ["MATPLOTLIBRC"] = os.devnull
+        yield
+    finally:
+        os.fchdir(folder)
+        os.close(folder)
+        del os.environ["MATPLOTLIBRC"]
+        os.environ |= {name: value for name, value in variables.items() if value is not None}
+
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # otherwise a home that is not writable is a warning
+with _without_settings_of_the_user():
+    from matplotlib import rc_context, rcdefaults, rcParams
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
 
 
 SERIES: Final = 8
@@ -116,8 +138,10 @@ SETTINGS: Final[Any] = {
 
 def drawn(draw: Callable[[Axes], None], height: float, number: int) -> str:
     """Return the drawing of ``draw`` as an SVG element; ``number`` makes its ids unique on a page."""
-    with rc_context(SETTINGS), warnings.catch_warnings():
+    with rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # glyphs that its fonts lack; the browser has its own
+        rcdefaults()
+        rcParams.update(SETTINGS)
         figure = Figure(figsize=(WIDTH, height))
         FigureCanvasSVG(figure)
         figure.patch.set_visible(False)
@@ -143,10 +167,12 @@ def themed(svg: str, number: int) -> str:
     svg = re.sub(
         r'<svg [^>]*viewBox="([^"]*)"[^>]*>', r'<svg class="chart" role="img" viewBox="\1">', svg, count=1
     )
-    used = set(re.findall(r"(?:url\(|href=\")#([\w-]+)", svg))
+    used = {name: i for i, name in enumerate(dict.fromkeys(re.findall(r"(?:url\(|href=\")#([\w-]+)", svg)))}
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' id="([^"]+)"', lambda element: element[0] if element[1] in used else "", svg)
-    svg = re.sub(r'(url\(#|href="#| id=")(?=[\w-])', rf"\1f{number}-", svg)
+    svg = re.sub(
+        r'(url\(#|href="#| id=")([\w-]+)', lambda place: f"{place[1]}f{number}-{used[place[2]]}", svg
+    )  # matplotlib's ids depend on numpy's print options
     svg = svg.replace("xlink:href", "href")
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", _rounded, tag[0]), svg)
