@@ -124,6 +124,22 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
             ],
             ["Downpour", "Downpour(v=2)", "softsync"],
         ),
+        (
+            [
+                {"training": "synchronous(bucket_bytes=2097152)", "aggregation": "ring"},
+                {"training": "synchronous(bucket_bytes=0)", "aggregation": "ring"},
+                {"training": "synchronous(bucket_bytes=0)", "aggregation": "tree"},
+                {"training": "layerwise(bucket_bytes=0)", "aggregation": "ring"},
+            ],
+            [
+                *(
+                    "buckets of 2 MiB during backward",
+                    "ring, one sum after backward",
+                    "tree, one sum after backward",
+                ),
+                "layerwise",
+            ],
+        ),
     ],
 )
 def test_names_tell_what_differs_and_no_more(cases, expected):

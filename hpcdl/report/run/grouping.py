@@ -193,6 +193,11 @@ class Settings:
         """Return the model of a problem; where models recur, the simulated network or a letter; empty if alone."""
         return self.own.get(problem(fields), ("", ""))[0]
 
+    def further(self, fields: Mapping[str, Any]) -> str:
+        """Return the settings beside the name as a sentence; empty if there is only one problem."""
+        _, settings = self.own.get(problem(fields), ("", ""))
+        return f"{settings}. " if settings else ""
+
     def title(self, fields: Mapping[str, Any]) -> str:
         """Return name and further settings; empty if there is only one problem."""
         return ": ".join(filter(None, self.own.get(problem(fields), ())))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.run.record_fields import ANY, OWN, parts
+from hpcdl.report.formats.cells import volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +70,7 @@ class Names:
                 words.append(brief.get(text_of(case, field), ""))
             if field == "training" and len(self._schemes(case)) > 1:
                 words.append(scheme_name(case))
+                words.sort(key=lambda word: word.endswith(BACKWARD))  # "ring, one sum after backward"
             given.append(field)
         alone = scheme_name(case) or self._brief["training"].get(text_of(case, "training"), "")
         return ", ".join(filter(None, words)) or alone
@@ -126,6 +128,19 @@ def _brief(heads: Mapping[str, str]) -> dict[str, str]:
         keys = list(dict.fromkeys(key for setting in settings.values() for key in setting))
         differing = [key for key in keys if len({setting.get(key) for setting in settings.values()}) > 1]
         for label, setting in settings.items():
-            named = ",".join(f"{key}={setting[key]}" for key in differing if key in setting)
-            names[label] = f"{head}({named})" if named else head
+            named = {key: setting[key] for key in differing if key in setting}
+            listed = ",".join(f"{key}={value}" for key, value in named.items())
+            names[label] = _buckets(head, named) or (f"{head}({listed})" if listed else head)
     return names
+
+
+BACKWARD: Final = "backward"
+"""Last word of the names of synchronous training by its buckets."""
+
+
+def _buckets(head: str, settings: Mapping[str, str]) -> str:
+    """Return the name of synchronous training by the size of its buckets; empty for other settings."""
+    size = settings.get("bucket_bytes", "")
+    if head != "synchronous" or not size.isdecimal():
+        return ""
+    return f"buckets of {volume(int(size))} during {BACKWARD}" if int(size) else f"one sum after {BACKWARD}"

@@ -91,10 +91,10 @@ def predicted_answer(findings: Findings) -> Answer | None:
     nominal = f" (emulated: {emulated})" if emulated else ""
     speed = f" with links of {rate(1 / link.beta)}{nominal}" if link and link.beta else ""
     half = percent(prediction.fitted.errors["fitted"]["median"], 1)
+    farthest = f"{scheme_name(row)} on {plural(row['ranks'], 'rank')}, {digits(ratio)} times as long"
     return Answer(
-        f"{near} of {len(rows)} measured times are within {NEAR:.0%} of the schemes' on one network{speed}, half "
-        f"of them within {half}; farthest is {scheme_name(row)} on {plural(row['ranks'], 'rank')}, "
-        f"{digits(ratio)} times as long ({certainty(findings, rows)})."
+        f"{near} of {len(rows)} measured times are within {percent(NEAR, 1)} of the schemes' on one network"
+        f"{speed}, half of them within {half}; farthest is {farthest} ({certainty(findings, rows)})."
     )
 
 

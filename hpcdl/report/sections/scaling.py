@@ -205,6 +205,7 @@ def answer(findings: Findings) -> Answer | None:
         problems += [(name, compared)] * bool(compared)
         soonest += [f"{name}: {line}" if name else line for line in _soonest(methods)]
         lines += [f"{name}: {line}" if name else line for line in _least_exposed(methods)]
+    problems.sort(key=lambda problem: -max(method.scales[-1]["ranks"] for method in problem[1]))
     ends = [method.scales[-1] for _, methods in problems for method in methods]
     if len(problems) == 1:
         lines = [_count(problems[0][1]) + _oversubscription(ends, findings.oversubscribed), *lines]
@@ -271,10 +272,12 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, str]:
         ranks = plural(near["ranks"], "rank")
         line = f"{name}: near-linear {upto} {ranks} with {methods[place].name} (efficiency {efficiency})."
         return near["ranks"], line
-    verdicts = [method.scales[-1].near_linear for method in methods]
-    state = "not near-linear" if verdicts.count(False) > len(verdicts) / 2 else "no verdict"
+    ends = [method.scales[-1] for method in methods]
+    reasons = dict.fromkeys(verdict(end) for end in ends if end.near_linear is None)
+    failed = sum(end.near_linear is False for end in ends) > len(ends) / 2
+    state, reasons = ("not near-linear", {}) if failed else ("no verdict", reasons)
     ranks = plural(beyond[place][-1]["ranks"], "rank")
-    return 0, f"{name}: {state} at {ranks} (efficiency {_range(methods)})."
+    return 0, f"{name}: {state} at {ranks} ({'; '.join([f'efficiency {_range(methods)}', *reasons])})."
 
 
 def _end(method: Method) -> float:
@@ -326,12 +329,12 @@ def _least_exposed(methods: Sequence[Method]) -> list[str]:
 
 
 def charts(findings: Findings) -> list[Lines]:
-    """Return one chart per problem with several numbers of ranks, that with most scales first."""
-    drawn = [_speedup(methods, findings.settings.title(methods[0].fields)) for methods in findings.problems]
-    return sorted(filter(None, drawn), key=lambda chart: -sum(len(line.points) for line in chart.series))
+    """Return one chart per problem with several numbers of ranks, the most ranks first."""
+    drawn = [_speedup(methods, findings.settings) for methods in findings.problems]
+    return sorted(filter(None, drawn), key=lambda chart: -max(chart.x.ticks))
 
 
-def _speedup(methods: Sequence[Method], title: str) -> Lines | None:
+def _speedup(methods: Sequence[Method], settings: Settings) -> Lines | None:
     series = [
         Series(
             method.name + (" (no communication)" if method.is_ceiling else ""),
@@ -347,11 +350,12 @@ def _speedup(methods: Sequence[Method], title: str) -> Lines | None:
     ordered = sorted(series, key=lambda line: (line.role == "ceiling", -line.points[-1].x, -line.points[-1].y))
     ideal = Series("ideal", [Point(ranks[0], ranks[0]), Point(ranks[-1], ranks[-1])], "reference")
     return Lines(
-        f"Speedup{': ' if title else ''}{title}",
+        ": ".join(filter(None, ("Speedup", settings.name(methods[0].fields)))),
         Axis("ranks", whole, 2, ranks),
         Axis("speedup", digits, 2),
         [*ordered, ideal],
-        "Speedup: efficiency times ranks; bars are 95 % intervals. Ideal: equal to the number of ranks.",
+        f"{settings.further(methods[0].fields)}Speedup: efficiency times ranks; bars are 95 % intervals. "
+        "Ideal: equal to the number of ranks.",
     )
 
 

@@ -170,9 +170,10 @@ def step_breakdown(findings: Findings) -> list[Bars]:
             for row in shown[:MAX_BARS]
         ]
         parts = {name: lengths for name, *lengths in zip(PARTS, *split, strict=True) if any(lengths)}
-        title = ": ".join(filter(None, ("Where a step's time goes", findings.settings.title(methods[0].fields))))
+        title = ": ".join(filter(None, ("Where a step's time goes", findings.settings.name(methods[0].fields))))
         rest = f" The fastest {MAX_BARS} of {len(shown)}." if len(shown) > MAX_BARS else ""
-        made.append(Bars(title, labels, parts, Axis("step", seconds), BREAKDOWN_NOTE + rest))
+        note = f"{findings.settings.further(methods[0].fields)}{BREAKDOWN_NOTE}{rest}"
+        made.append(Bars(title, labels, parts, Axis("step", seconds), note))
     return made
 
 
