@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gpus-per-node", type=whole_number, metavar="N", help="the cases are checked on the nodes, not here"
     )
-    parser.add_argument("--time", default="01:00:00", metavar="LIMIT", help="default: 01:00:00")
+    parser.add_argument("--time", metavar="LIMIT", help="default: the partition's")
     parser.add_argument(
         "--launches", type=whole_number, default=1, metavar="N", help="a job array of N independent launches"
     )
@@ -46,7 +46,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", dest="script", type=path, metavar="FILE", help="default: SUITE.sbatch")
     parser.add_argument("--dry-run", action="store_true", help="show the script, write and submit nothing")
     parser.add_argument(
-        "--submit", action="store_true", help="submit the jobs, and one that reports when all have ended"
+        "--submit",
+        action="store_true",
+        help="submit the jobs, and one that reports them together when all have ended",
     )
 
 
@@ -147,6 +149,20 @@ def _without_actions(given: list[str]) -> list[str]:
     return kept
 
 
+_REPORT: Final = """\
+for run in {folders}; do
+    if ls "$run"/parts/*.h5 >/dev/null 2>&1; then
+        set -- "$@" "$run"
+    else
+        echo "$run: no case has finished"
+    fi
+done
+hpcdl report "$@" --together -o {page}.md
+hpcdl report "$@" --together -o {page}.html
+"""
+"""Shell: one report of the runs that have a case, although a job may have failed."""
+
+
 def _submit(job: BatchJob, site: SiteProfile, script: Path) -> int:
     """Submit a job for each number of nodes, and a job that reports when all have ended."""
     import shutil
@@ -172,8 +188,7 @@ def _submit(job: BatchJob, site: SiteProfile, script: Path) -> int:
             folders += [f"runs/{job.name}-{nodes}-nodes-{task}" for task in tasks]
             print(f"job {number}: {nodes} nodes")
         page = f"runs/{job.name}-{numbers[0]}"
-        reports = [shlex.join(["hpcdl", "report", *folders, "-o", f"{page}.{form}"]) for form in ("md", "html")]
-        commands = [*environment(site), *reports]
+        commands = [*environment(site), _REPORT.format(folders=shlex.join(folders), page=shlex.quote(page))]
         asked = [f"--{option}" for option in site_options(site)]
         name, after = f"--job-name=hpcdl-{job.name}-report", f"--dependency=afterany:{':'.join(numbers)}"
         number = sbatch(*asked, name, after, "--ntasks=1", "--wrap=" + "\n".join(commands))

@@ -93,7 +93,8 @@ class BatchJob:
     ranks_per_node: int = 1
     cpus_per_rank: int | None = None
     gpus_per_node: int | None = None
-    time: str = "01:00:00"
+    time: str | None = None
+    """Slurm's time limit; None: the partition's default."""
     launches: int = 1
     """Tasks of a job array; each is an independent launch."""
     options: tuple[str, ...] = ()
@@ -150,7 +151,8 @@ def _options(job: BatchJob, site: SiteProfile) -> Iterator[str]:
         yield f"cpus-per-task={job.cpus_per_rank}"
     if job.gpus_per_node is not None:
         yield f"gpus-per-node={job.gpus_per_node}"
-    yield f"time={job.time}"
+    if job.time is not None:
+        yield f"time={job.time}"
     if job.launches > 1:
         yield f"array=1-{job.launches}"
         yield "output=%x-%A_%a.out"

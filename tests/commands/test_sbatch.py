@@ -44,6 +44,7 @@ def test_one_job_uses_the_suites_numbers_of_ranks_and_several_set_them(script):
     several = script("--nodes", "8,16")
     assert "--set case.ranks=$SLURM_NTASKS" in several
     assert "#SBATCH --nodes" not in several
+    assert "#SBATCH --time" not in several  # the partition's default
 
 
 def test_a_site_profile_is_in_the_script(script, tmp_path):

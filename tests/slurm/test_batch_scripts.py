@@ -226,16 +226,15 @@ def test_a_launcher_that_does_not_fit_the_library_ends_with_78(job):
     assert not job.cases()
 
 
-def test_a_study_is_submitted_with_a_job_that_reports(job):
-    (job.folder / "suite.toml").write_text(SUITE)
-    said = job.run("hpcdl", "sbatch", "suite.toml", "--nodes", "2,4", "--submit").stdout
+def test_a_study_is_submitted_with_a_job_that_reports_one_scaling_table(job):
+    (job.folder / "suite.toml").write_text(SLOW)
+    said = job.run("hpcdl", "sbatch", "suite.toml", "--nodes", "1,2", "--submit").stdout
     *numbers, last = re.findall(r"job (\d+):", said)
     assert [job.ended(number) for number in (*numbers, last)] == [[("COMPLETED", "0")]] * 3, job.output()
-    page = (job.folder / f"runs/sums-{numbers[0]}.md").read_text()
-    assert job.cases() == {
-        f"sums-{nodes}-nodes-{number}": 2 for nodes, number in zip((2, 4), numbers, strict=True)
-    }
-    assert "ring" in page
+    assert job.cases() == {f"slow-{nodes}-nodes-{numbers[nodes - 1]}": CASES for nodes in (1, 2)}
+    scaling = (job.folder / f"runs/slow-{numbers[0]}.md").read_text().partition("## Scaling")[2]
+    assert re.search(r"^\| ring +\| +2 \| +2 \|", scaling, re.MULTILINE)
+    assert re.search(r"^\| 1 rank \(any scheme\) +\| +1 \| +1 \|", scaling, re.MULTILINE)
 
 
 def test_the_check_of_a_job_is_of_its_tasks(job):
