@@ -57,7 +57,7 @@ def answer(findings: Findings) -> Answer | None:
         return None
     calm = [pair for pair in pairs if not _disturbed(pair[1]) and not _disturbed(pair[2])]
     fast = [pair for pair in calm if _wins(*pair)]
-    won = [pair for pair in fast if not is_less_accurate(*pair[1:])]
+    won = [pair for pair in fast if not _is_less_accurate(*pair[1:])]
     gain, best, dense = max(won or fast or calm or pairs, key=lambda pair: pair[0])
     points = points_of(best, dense)
     times = f"{best.name} has {digits(gain)} times the dense speed"
@@ -87,7 +87,7 @@ def _wins(gain: float, row: Row, dense: Row) -> bool:
     return gain >= WON and (slow is None or fast is None or slow < fast)
 
 
-def is_less_accurate(row: Row, dense: Row) -> bool:
+def _is_less_accurate(row: Row, dense: Row) -> bool:
     """Return True if the accuracy is lower by :data:`LOST`, and beyond the interval over seeds."""
     points = points_of(row, dense)
     if len(points) < 2:

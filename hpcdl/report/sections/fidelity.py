@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.report.formats.cells import NONE, digits, volume
-from hpcdl.report.run.certainty import certainty
+from hpcdl.report.formats.cells import NONE, digits, plural, volume
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, per_setting
-from hpcdl.report.sections.compression import compared, difference, is_less_accurate, points_of
+from hpcdl.report.sections.compression import LOST, compared, difference, points_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,28 +78,26 @@ def _percent(share: float | None) -> str:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the smallest share of entries whose accuracy is not seen to be lower, and the bits of an entry."""
+    """Return the smallest share of entries whose mean accuracy is the dense one's, and the bits of an entry."""
     known = [
-        (sent, row, dense)
+        (sent, row, dense, float(np.mean(points)))
         for methods in findings.problems
         for row, dense in compared(methods)
-        if dense is not None and (sent := sent_of(row)) is not None and points_of(row, dense)
+        if dense is not None and (sent := sent_of(row)) is not None and (points := points_of(row, dense))
     ]
     if not known:
         return None
-    basis = certainty(findings, [record for _, row, _ in known for record in row.scale.records])
-    least, best = min(
-        ((row.scale.median("bits_per_entry") or np.inf, row) for _, row, _ in known), key=lambda one: one[0]
-    )
-    entropy = best.scale.median("entropy_bits_per_entry")
-    bits = f"an entry takes {digits(least)} bits at least, with {best.name} (entropy {digits(entropy)})"
-    full = [one for one in known if not is_less_accurate(*one[1:])]
-    if not full:
-        return Answer(f"No share of the entries reaches the dense accuracy; {bits}. Basis: {basis}.")
-    sent, row, dense = min(full, key=lambda one: one[0])
+    full = [one for one in known if one[-1] >= -LOST]
+    sent, row, dense, _ = min(full, key=lambda one: one[0]) if full else max(known, key=lambda one: one[-1])
+    reaches = f"reaches the dense accuracy within {LOST} points"
+    reaches = reaches if full else f"is nearest to the dense accuracy, but not within {LOST} points"
+    bits = [one[1].scale.median("bits_per_entry") for one in known]
+    low, high = (digits(bound(value for value in bits if value is not None)) for bound in (min, max))
+    own, entropy = (digits(row.scale.median(f"{name}bits_per_entry")) for name in ("", "entropy_"))
+    seeds = plural(len(points_of(row, dense)), "seed")
     return Answer(
-        f"{_percent(sent)} of the entries suffice as far as these seeds tell: {row.name} is at "
-        f"{difference(row, dense)} points of the dense accuracy; {bits}. Basis: {basis}."
+        f"{row.name}, which sends {_percent(sent)} of the entries, {reaches} (difference {difference(row, dense)}, "
+        f"{seeds}); its entries take {own} bits (entropy {entropy}), those of all methods {low} to {high}."
     )
 
 
