@@ -94,10 +94,10 @@ def answer(findings: Findings) -> Answer | None:
     bits = [one[1].scale.median("bits_per_entry") for one in known]
     low, high = (digits(bound(value for value in bits if value is not None)) for bound in (min, max))
     own, entropy = (digits(row.scale.median(f"{name}bits_per_entry")) for name in ("", "entropy_"))
-    seeds = plural(len(points_of(row, dense)), "seed")
+    seeds, change = plural(len(points_of(row, dense)), "seed"), difference(row, dense)
     return Answer(
-        f"{row.name}, which sends {_percent(sent)} of the entries, {reaches} (difference {difference(row, dense)}, "
-        f"{seeds}); its entries take {own} bits (entropy {entropy}), those of all methods {low} to {high}."
+        f"{row.name}, which sends {_percent(sent)} of the entries, {reaches} (difference {change}, {seeds}); "
+        f"its entries take {own} bits (entropy {entropy}), those of all methods {low} to {high}."
     )
 
 
