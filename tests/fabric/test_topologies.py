@@ -134,6 +134,20 @@ def test_settings_of_a_site():
     assert {tuple(sorted(np.frombuffer(place, np.int64))) for place in places} == {tuple(range(8))}
 
 
+@pytest.mark.parametrize("sends", [True, False])
+def test_the_overhead_of_a_message_occupies_both_its_ranks(sends):
+    async def program(comm):
+        """Rank 0 has two short messages under way at once."""
+        move = comm.send if (comm.rank == 0) == sends else comm.recv
+        peers = [1, 2] if comm.rank == 0 else [0]
+        for task in [comm.start(move(phantom(1, "float32"), peer), shared_tags=True) for peer in peers]:
+            await task
+
+    world = simulated(3, on(FatTree(hosts=[4]), overhead_seconds=1e-3))
+    world.run(program)
+    assert world.now == pytest.approx(2e-3 + ALPHA + 4 * BETA, rel=1e-9)
+
+
 def test_ranks_of_a_host_share_its_port_and_not_each_others_memory():
     inside = replace(on(FatTree(hosts=[2, 1])).on(2), inside=Link(ALPHA, BETA / 10))
     assert seconds(parameter_server, 2, inside) == exactly(2, 2 * N / 10)

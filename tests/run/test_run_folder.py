@@ -1,0 +1,34 @@
+"""Exit code of a run that another job has begun."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from hpcdl.run.run_folder import RunFolder, part_name
+from hpcdl.suite import parse
+from hpcdl.trace.recorder import CaseRecord, Recorder
+from hpcdl.trace.schema import write_part
+
+SUITE = """
+[suite]
+name = "tiny"
+[[case]]
+kind = "collective"
+collective = "allreduce"
+aggregation = "ring"
+ranks = 2
+message_bytes = 64
+"""
+
+
+@pytest.mark.parametrize("correct", [True, False])
+def test_a_resumed_run_fails_if_an_earlier_case_was_wrong(tmp_path, correct):
+    suite = parse(SUITE, "tiny.toml")
+    (case,) = suite.cases
+    (tmp_path / "parts").mkdir()
+    record = CaseRecord({**case.fields(), "correct": correct}, [Recorder().pack()] * 2)
+    write_part(tmp_path / "parts" / part_name(0, case), record)
+    job = SimpleNamespace(world=SimpleNamespace(size=2), nodes=1, ranks=[{"hostname": "here"}] * 2)
+    run = RunFolder(suite, tmp_path, job, resume=True, show=lambda _line: None, mix_environments=True)
+    assert not run.todo
+    assert run.finish() is not correct
