@@ -1,5 +1,6 @@
 """The examples of CONTRIBUTING.md work as the text states: as files of the package, and two in a user's folder."""
 
+import importlib
 import json
 import os
 import re
@@ -69,6 +70,26 @@ ranks = 3
 batch_per_rank = 20
 flops = 1e9
 """
+
+
+def named(path, name):
+    """Return an object of a module by the path of its file."""
+    return getattr(importlib.import_module(path.replace("/", ".")), name)
+
+
+def test_the_named_members_and_objects_exist():
+    text = TEXT.read_text(encoding="utf-8")
+    objects = re.findall(r"`(\w+)`\s+(?:in\s+|\()`(hpcdl/[\w/]+)\.py`", text)
+    assert {name for name, _ in objects} >= {"Aggregation", "Comm", "Session", "gradient", "Optimizer", "Kind"}
+    owners = {name: named(path, name) for name, path in objects}
+    tables = {"method": "Comm", "member of `Session`": "Session"}
+    for header, owner in tables.items():
+        table = text.partition(f"| {header} |")[2].partition("\n\n")[0]
+        for member in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE):
+            for name in re.findall(r"`(\w+)", member):
+                assert name in dir(owners[owner]) or name in owners[owner].__annotations__, name
+        for part, name in re.findall(r"`(\w+)\.(\w+)", table):
+            assert hasattr(named(f"hpcdl/training/parts/{part}", owners[owner].__annotations__[part]), name)
 
 
 @pytest.fixture(scope="module")
