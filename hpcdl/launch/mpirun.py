@@ -101,9 +101,9 @@ def self_launch(
     ``arguments`` are the ``typed`` arguments and additions. ``wait`` returns when the launcher has ended.
 
     SIGUSR1 becomes a file that the ranks look for between cases: a signal would kill those that still start,
-    because launchers reset what they inherit. Ctrl-C (which the terminal also sends to the launcher), SIGTERM and
-    SIGHUP end the launcher and raise KeyboardInterrupt. If this process is killed, the launcher receives SIGTERM.
-    Raises NoLauncher.
+    because launchers reset what they inherit. Ctrl-C (which the terminal also sends to the launcher), SIGTERM,
+    SIGHUP and SIGQUIT end the launcher and raise KeyboardInterrupt. If this process is killed, the launcher
+    receives SIGTERM. Raises NoLauncher.
     """
     variables = {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else "", COMMAND: shlex.join(typed)}
     variables["COLUMNS"] = str(shutil.get_terminal_size().columns)  # ranks may have another terminal, or none
@@ -124,9 +124,9 @@ def self_launch(
             status.with_name(STOP).touch()
 
         signal.signal(signal.SIGUSR1, ask_to_stop)
-        signal.signal(signal.SIGTERM, terminate)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
-            signal.signal(signal.SIGHUP, terminate)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
+                signal.signal(number, terminate)
         if stop_requested():
             ask_to_stop()
         try:

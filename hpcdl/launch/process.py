@@ -196,6 +196,7 @@ def start(limit: float = START_LIMIT) -> None:
         warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # launcher_check reports it
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     faulthandler.cancel_dump_traceback_later()
+    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # UCX has taken it for its debugger
 
 
 def abort(code: int) -> NoReturn:

@@ -166,6 +166,8 @@ class RunFolder:
         self._environment = describe_job({**library_version(), "ranks": job.world.size, "nodes": job.nodes})
         self._environment["ranks"] = job.ranks
         self._parts.mkdir(parents=True, exist_ok=True)
+        for partial in (*folder.glob(".*.partial"), *self._parts.glob(".*.partial")):
+            partial.unlink(missing_ok=True)  # of a rank that was killed
         self._earlier = finished_parts(self._parts) if resume else FinishedParts()
         self.todo: list[int] = []
         self.refusal = None if mix_environments else self._earlier.difference(self._environment)

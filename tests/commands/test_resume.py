@@ -71,8 +71,11 @@ def test_the_case_of_a_damaged_part_runs_again_and_one_line_reports_it(hpcdl, be
     damaged, sound = parts(folder)
     damage(damaged)
     before = sound.read_bytes()
+    partial = folder / "parts/.0.partial"  # of a rank that was killed
+    partial.touch()
     done = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume")
     assert done.returncode == 0, done.stderr
+    assert not partial.exists()
     (line,) = (line for line in done.stdout.splitlines() if damaged.name in line)
     assert "its case runs again" in line
     assert "resuming: 1 of 3 cases are finished" in done.stdout
