@@ -167,15 +167,6 @@ def test_one_size_on_several_numbers_of_ranks_is_one_line(hand):
     )
 
 
-def test_the_fastest_method_and_its_accuracy_answer_a_comparison_of_strategies(hand):
-    for strategy, ms, reached in (("synchronous", 20, 0.9), ("layerwise", 10, 0.8)):
-        evaluations = [(10, 1.0, 0.5, 0.3, reached, 640)]
-        hand.train([steps(ms)] * 2, training=strategy, evaluations=evaluations)
-    assert verdict(hand.read())[0] == (
-        "Final accuracy from 0.800 (layerwise) to 0.900 (synchronous); fastest is layerwise (3200 images/s, 0.800)."
-    )
-
-
 @pytest.mark.parametrize("failed", [11])
 def test_a_verdict_has_at_most_16_lines_on_a_terminal(hand, failed):
     for number in range(15):

@@ -109,13 +109,13 @@ def _ranged(scale: Scale, name: str, shown: Callable[[Number], str]) -> str:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return per problem the range of final accuracies, the fastest strategy, and how many reached the target."""
+    """Return per problem the range of final accuracies, and how many reached the target."""
     lines = []
     for methods in findings.problems:
         if learned := _learned(methods):
             name, scales = findings.settings.name(methods[0].fields), [row.scale for row in learned]
             known = [row for row in learned if not _diverged(row.scale)]
-            line = _accuracy_range(known) + _fastest(known) if known else "No final accuracy"
+            line = _accuracy_range(known) if known else "No final accuracy"
             cases = plural(sum(len(scale.records) for scale in scales), "case")
             if lost := sum(len(diverged(scale.records)) for scale in scales):
                 line += f"; {lost} of {cases} diverged"
@@ -131,16 +131,6 @@ def _accuracy_range(learned: Sequence[Row]) -> str:
     if low == high:
         return f"Final accuracy {low}{' with every method' if len(learned) > 1 else ''}"
     return f"Final accuracy from {low} ({ordered[0][1]}) to {high} ({ordered[-1][1]})"
-
-
-def _fastest(learned: Sequence[Row]) -> str:
-    """Return the method with most images per second if strategies are compared; empty if not."""
-    known = [(row.scale.median("images_per_second"), row) for row in learned]
-    timed = [(images, row) for images, row in known if images]
-    if len({row.scale["training"] for _, row in timed}) < 2:
-        return ""
-    images, row = max(timed, key=lambda pair: pair[0])
-    return f"; fastest is {row.name} ({digits(images)} images/s, {digits(row.scale.median('final_accuracy'))})"
 
 
 def charts(findings: Findings) -> list[Lines]:

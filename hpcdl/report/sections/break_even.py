@@ -2,91 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.run.record_fields import problem
-from hpcdl.report.formats.cells import NONE, digits
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.cells import digits
+from hpcdl.report.formats.document import Section
 from hpcdl.report.run.certainty import certainty
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.sections.compression import compared, gain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from hpcdl.analysis.run.record_fields import Key
     from hpcdl.report.run.findings import Findings
     from hpcdl.report.run.grouping import Row
 
 
-NOTE: Final = "Dense step by compressed step; networks from the slowest dense step to the fastest."
-
-
-class Sweep(NamedTuple):
-    """One problem on several networks."""
-
-    networks: list[str]
-    """Slowest dense step first."""
-    gains: Mapping[str, Mapping[str, float]]
-    """Dense step by the compressed one, by method and network."""
-    rows: list[Row]
-
-
-def _sweeps(findings: Findings) -> list[Sweep]:
-    """Return the problems with compressed and dense steps on several networks."""
-    groups: dict[Key, list[tuple[str, Row, Row]]] = {}
-    for methods in findings.problems:
-        fields = methods[0].fields
-        groups.setdefault(problem(fields, "network"), []).extend(
-            (str(fields["network"]), row, dense)
-            for row, dense in compared(methods)
-            if fields.get("network") and dense is not None and gain_of(row, dense)
-        )
-    sweeps = []
-    for found in groups.values():
-        dense_steps = {network: dense.step_seconds or 0.0 for network, _, dense in found}
-        if len(dense_steps) < 2:
-            continue
-        gains: dict[str, dict[str, float]] = {}
-        for network, row, dense in found:
-            gains.setdefault(row.name, {})[network] = gain_of(row, dense) or 0.0
-        networks = sorted(dense_steps, key=lambda name: -dense_steps[name])
-        sweeps.append(Sweep(networks, gains, [row for _, *pair in found for row in pair]))
-    return sweeps
-
-
-def page(findings: Findings) -> Section:
-    """Return one table per problem: a row for each compressor, a column for each network."""
-    tables = [
-        Table("", ("method", *sweep.networks), [
-            (name, *(digits(gains[network]) if network in gains else NONE for network in sweep.networks))
-            for name, gains in sweep.gains.items()
-        ], 1, [NOTE])
-        for sweep in _sweeps(findings)
-    ]  # fmt: skip
-    return Section("Break-even", tables=tables)
-
-
 def answer(findings: Findings) -> Answer | None:
-    """Return the fastest network up to which each compressor's step is faster than the dense one."""
+    """Return the fastest network up to which each compressor's step is faster than the dense one.
+
+    A line for each problem on several simulated networks, which are ordered by their dense steps.
+    """
+    groups: dict[Key, list[tuple[Row, Row]]] = {}
+    for methods in findings.problems:
+        pairs = [(row, dense) for row, dense in compared(methods) if dense is not None and gain_of(row, dense)]
+        if methods[0].fields.get("network"):
+            groups.setdefault(problem(methods[0].fields, "network"), []).extend(pairs)
     lines = []
-    for sweep in _sweeps(findings):
-        parts = [_up_to(sweep, name) for name in sweep.gains]
-        basis = certainty(findings, [record for row in sweep.rows for record in row.scale.records])
-        lines.append(f"Compressed steps are faster than the fastest dense one with {'; '.join(parts)} ({basis}).")
+    for group in groups.values():
+        group.sort(key=lambda pair: -(pair[1].step_seconds or 0.0))
+        gains: dict[str, list[tuple[str, float]]] = {}
+        for row, dense in group:
+            gains.setdefault(row.name, []).append((str(row.scale["network"]), gain_of(row, dense) or 0.0))
+        basis = certainty(findings, [record for pair in group for row in pair for record in row.scale.records])
+        if len({row.scale["network"] for row, _ in group}) > 1:
+            parts = "; ".join(f"{name} {_up_to(each)}" for name, each in gains.items())
+            lines.append(f"Compressed steps are faster than the fastest dense one with {parts} ({basis}).")
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-def _up_to(sweep: Sweep, name: str) -> str:
-    gains = sweep.gains[name]
-    known = [network for network in sweep.networks if network in gains]
-    slower = next((place for place, network in enumerate(known) if gains[network] <= 1), len(known))
+def _up_to(gains: Sequence[tuple[str, float]]) -> str:
+    """Return the last network before one on which the dense step is faster, from the slowest on."""
+    slower = next((place for place, (_, gain) in enumerate(gains) if gain <= 1), len(gains))
+    network, gain = gains[max(0, slower - 1)]
+    times = f"{digits(gain)} times as fast"
     if slower == 0:
-        return f"{name} on none ({digits(gains[known[0]])} times as fast on {known[0]})"
-    last = f"{name} up to {known[slower - 1]} ({digits(gains[known[slower - 1]])} times as fast"
-    if slower == len(known):
-        return f"{last}, the fastest network here)"
-    return f"{last}; {digits(gains[known[slower]])} on {known[slower]})"
+        return f"on none ({times} on {network})"
+    if slower == len(gains):
+        return f"up to {network} ({times}, the fastest network here)"
+    return f"up to {network} ({times}; {digits(gains[slower][1])} on {gains[slower][0]})"
 
 
-SECTION: Final = Declaration(86, page, answer=answer)
+SECTION: Final = Declaration(86, lambda _: Section("Break-even"), answer=answer)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record_fields import configuration, parts, strategy
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval, ratio_interval
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.report.formats.cells import NONE, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.certainty import certainty
@@ -15,9 +15,8 @@ from hpcdl.report.run.grouping import rows
 from hpcdl.report.run.method_names import Names, scheme_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from hpcdl.analysis.run.record_fields import Key
     from hpcdl.report.formats.cells import Number
     from hpcdl.report.run.findings import Findings
     from hpcdl.report.run.grouping import Method, Scale
@@ -47,7 +46,7 @@ class Timed(NamedTuple):
     """Share of the communication; NaN if it is not known."""
 
 
-def _groups(findings: Findings, methods: Sequence[Method]) -> list[list[Timed]]:
+def _groups(methods: Sequence[Method]) -> list[list[Timed]]:
     """Return the strategies of each scheme and number of ranks, if there are several; the suite's first first."""
     groups: dict[Any, list[Scale]] = {}
     for row in rows(methods):
@@ -55,45 +54,37 @@ def _groups(findings: Findings, methods: Sequence[Method]) -> list[list[Timed]]:
         if strategy(fields) in STRATEGIES and row.scale["ranks"] > 1 and not row.is_ceiling and row.step_seconds:
             key = (row.scale["ranks"], configuration({**fields, "training": ""}))
             groups.setdefault(key, []).append(row.scale)
-    return [_timed(findings, scales) for scales in groups.values() if len(scales) > 1]
+    return [_timed(scales) for scales in groups.values() if len(scales) > 1]
 
 
-def _timed(findings: Findings, scales: Sequence[Scale]) -> list[Timed]:
+def _timed(scales: Sequence[Scale]) -> list[Timed]:
     names = Names(record for scale in scales for record in scale.records)
-    whole = next((_exposed(scale) for scale in scales if _is_one_sum(scale)), NOTHING)
-    keys = [{_key(record) for record in scale.records} for scale in scales]
-    launches = [[launch for launch in findings.launches if _key(launch.fields) in known] for known in keys]
-    vectors = [
-        [launch.seconds for launch in group if not launch.disturbed] or [launch.seconds for launch in group]
-        for group in launches
+    whole = next(filter(_is_one_sum, scales), None)
+    return [
+        Timed(
+            names(scale.records[0]), scale, _less(scale, scales[0], "step_seconds"), _less(scale, whole, EXPOSED)
+        )
+        for scale in scales
     ]
-    timed = []
-    for scale, vector in zip(scales, vectors, strict=True):
-        saved = NOTHING if scale is scales[0] else _less(ratio_interval(vector, vectors[0]))
-        share, left = NOTHING, _exposed(scale)
-        if whole.low > 0 and not _is_one_sum(scale):
-            share = Interval(left.value / whole.value, left.low / whole.high, left.high / whole.low)
-        timed.append(Timed(names(scale.records[0]), scale, saved, _less(share)))
-    return timed
 
 
-def _exposed(scale: Scale) -> Interval:
-    """Return the exposed communication (s); NaN if it, or its interval, is not known."""
-    known = scale.median(EXPOSED), scale.low(f"{EXPOSED}_low"), scale.high(f"{EXPOSED}_high")
-    return NOTHING if None in known else Interval(*(value or 0.0 for value in known))
-
-
-def _less(share: Interval) -> Interval:
-    return Interval(1 - share.value, 1 - share.high, 1 - share.low)
+def _less(scale: Scale, base: Scale | None, name: str) -> Interval:
+    """Return 1 less the ratio of a field to the base's, within the bounds of both; NaN if unknown."""
+    if base is None or scale is base:
+        return NOTHING
+    (value, low, high), (whole, least, most) = (
+        (math.nan if known is None else known for known in (one.median(name), one.low(low), one.high(high)))
+        for one in (scale, base)
+        for low, high in [(f"{name}_low", f"{name}_high")]
+    )
+    if not whole > 0:
+        return NOTHING
+    return Interval(1 - value / whole, 1 - high / (least or math.nan), 1 - low / (most or math.nan))
 
 
 def _is_one_sum(scale: Scale) -> bool:
     """Return True if all gradients are summed after backward, so that nothing overlaps."""
     return parts(str(scale["training"])) == ("synchronous", {"bucket_bytes": "0"})
-
-
-def _key(fields: Mapping[str, Any]) -> Key:
-    return (configuration(fields), fields.get("ranks"), fields.get("seed"))
 
 
 def _percent(share: Number) -> str:
@@ -114,7 +105,7 @@ def page(findings: Findings) -> Section:
                 seconds(scale.median(EXPOSED)),
                 *(_percents(overlapped) if math.isfinite(overlapped.value) else (NONE, NONE)),
             )
-            for group in _groups(findings, methods)
+            for group in _groups(methods)
             for name, scale, saved, overlapped in group
         ]
         if cells:
@@ -130,7 +121,7 @@ def _percents(share: Interval) -> tuple[str, str]:
 def answer(findings: Findings) -> Answer | None:
     """Return per scheme the share that each strategy overlaps, and what each saves of the first one's step."""
     shares, times = [], []
-    for group in (group for methods in findings.problems for group in _groups(findings, methods)):
+    for group in (group for methods in findings.problems for group in _groups(methods)):
         fields, scale = group[0].scale.records[0], group[0].scale
         records = [record for one in group for record in one.scale.records]
         subject = ", ".join(filter(None, (findings.settings.name(fields), scheme_name(fields))))
@@ -154,6 +145,7 @@ def _gains(verb: str, known: Sequence[tuple[str, Interval]]) -> str:
     for name, share in known:
         value, bounds = _percents(share)
         shown = "none beyond noise" if share.low <= 0 <= share.high else value
+        shown = "none" if verb == "overlaps" and share.value <= 0 else shown
         words.append(f"{name}{'' if words else f' {verb}'} {shown}{'' if bounds == NONE else f' ({bounds})'}")
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
