@@ -20,6 +20,7 @@ def launch(method, seed, seconds, cell="lenet5"):
             "epoch": np.array([2.0, 1.0]),
         },
         disturbed=False,
+        diverged=None,
     )
 
 

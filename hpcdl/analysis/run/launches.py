@@ -163,8 +163,9 @@ class Launch:
 
     @property
     def images_per_second(self) -> float:
-        """All measured images by the time that they took, whatever the strategy; not a number without any."""
-        return float(self.images.sum() / self.seconds.sum()) if len(self.seconds) else float("nan")
+        """All measured images by the time that they took, pauses included; not a number without any."""
+        images = self.images.sum() or len(self.seconds) * (batch(self.fields) or np.nan)
+        return float(images / self.seconds.sum()) if self.seconds.any() else float("nan")
 
 
 def undisturbed(launches: Sequence[Launch]) -> list[Launch]:

@@ -38,7 +38,6 @@ from hpcdl.analysis.run.points import Point, points_of
 from hpcdl.analysis.run.record_fields import (
     ANY,
     CONTRACT,
-    batch,
     is_independent,
     keeps_step,
     planned_steps,
@@ -240,14 +239,13 @@ def _waiting(point: Point) -> Record:
 def _training(point: Point, points: Sequence[Point]) -> Record:
     step = _step(point)
     compute = _middle(point, lambda launch: launch.compute_seconds) or None
-    images = _middle(point, lambda launch: launch.images) or batch(point.fields)
     exposed, ceiling_disturbed = _exposed(point, points)
     shown = Interval(*(max(0.0, bound) if math.isfinite(bound) else bound for bound in exposed))
     return {
         "step_seconds": step.value,
         "step_seconds_low": step.low,
         "step_seconds_high": step.high,
-        "images_per_second": images / step.value if images and step.value > 0 else None,
+        "images_per_second": _median([launch.images_per_second for launch in point.timed if launch.seconds.any()]),
         **_scaling(point, points),
         "compute_seconds": compute,
         "input_seconds": _middle(point, lambda launch: launch.input_seconds) or None,

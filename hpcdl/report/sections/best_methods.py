@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hpcdl.analysis.run.deciding import is_evaluated
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds
 from hpcdl.report.formats.document import Section, Table
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 HEADER: Final = ("dataset", "conditions", "question", "budget", "method", "ranks", "value", "tied with", "of")
 NOTE: Final = (
-    "A budget is the largest that every method ran through. Values are means over seeds and launches. Tied: "
-    "Welch's test, adjusted for the number of methods, does not tell it from the best; a single seed or launch "
-    "cannot tell. Disturbed launches are left out of speeds. At the end: the last evaluation; within a budget: "
-    "the best until then."
+    "A budget is the largest that every method ran through. Accuracies are means over seeds and launches. "
+    "Images/s: all measured images by the time that they took, the median over undisturbed launches, then over "
+    "seeds. Tied: Welch's test, adjusted for the number of methods, does not tell it from the best; a single seed "
+    "or launch cannot tell. At the end: the last evaluation; within a budget: the best until then."
 )
 MAX_RIVALS: Final = 3
 """Tied methods that are named; more are counted."""
@@ -45,7 +46,7 @@ def page(findings: Findings) -> Section:
             ranked = _ranked(field, value)
             if len(ranked) < 2:
                 continue
-            best, values = ranked[0]
+            best, values, center = ranked[0]
             rows.append(
                 (
                     field.dataset,
@@ -54,7 +55,7 @@ def page(findings: Findings) -> Section:
                     budget,
                     name(best.fields),
                     str(best.fields.get("ranks")),
-                    f"{digits(float(np.mean(values)))}{unit}",
+                    f"{digits(center)}{unit}",
                     _rivals([called(candidate) for candidate in _tied(ranked)], len(values), len(ranked) - 1),
                     str(len(ranked)),
                 )
@@ -64,7 +65,7 @@ def page(findings: Findings) -> Section:
 
 def _questions(field: Field) -> list[tuple[str, str, str, Callable[[Launch], float]]]:
     """Return the question, its budget in words, the unit, and the value of a launch, not a number if unknown."""
-    evaluated = [launch for candidate in field.candidates for launch in candidate.launches if _has_tests(launch)]
+    evaluated = [launch for candidate in field.candidates for launch in candidate.launches if is_evaluated(launch)]
     asked: list[tuple[str, str, str, Callable[[Launch], float]]] = [
         ("fastest: most images per second", NONE, " images/s", _speed),
         ("highest accuracy at the end", NONE, "", lambda launch: _accuracy(launch, "epoch", np.inf, last=True)),
@@ -91,39 +92,41 @@ def _questions(field: Field) -> list[tuple[str, str, str, Callable[[Launch], flo
     return asked
 
 
-def _has_tests(launch: Launch) -> bool:
-    return len(launch.evaluations.get("step", ())) > 0
-
-
 def _speed(launch: Launch) -> float:
     return launch.images_per_second if len(launch.seconds) and not launch.disturbed else np.nan
 
 
 def _accuracy(launch: Launch, column: str, budget: float, *, last: bool = False) -> float:
     """Return the best accuracy, or the last one, of the evaluations within a budget."""
-    if not _has_tests(launch):
+    if not is_evaluated(launch) or launch.diverged:
         return np.nan
     seen = launch.evaluations["accuracy"][launch.evaluations[column] <= budget * (1 + 1e-9)]
     return float(seen[-1] if last else seen.max()) if len(seen) else np.nan
 
 
-def _ranked(field: Field, value: Callable[[Launch], float]) -> list[tuple[Candidate, Any]]:
-    """Return the methods with known values, the highest mean first."""
+def _ranked(field: Field, value: Callable[[Launch], float]) -> list[tuple[Candidate, Any, float]]:
+    """Return the methods with known values, and their center; the highest center first."""
     known = []
     for candidate in field.candidates:
-        values = np.array([value(launch) for launch in candidate.launches])
-        if np.isfinite(values).any():
-            known.append((candidate, values[np.isfinite(values)]))
-    return sorted(known, key=lambda row: -row[1].mean())
+        by_seed: dict[Any, list[float]] = {}
+        for launch in candidate.launches:
+            if np.isfinite(one := value(launch)):
+                by_seed.setdefault(launch.fields.get("seed"), []).append(one)
+        values = np.array([one for each in by_seed.values() for one in each])
+        if len(values):
+            medians = [np.median(each) for each in by_seed.values()]
+            center = np.median(medians) if value is _speed else np.mean(values)
+            known.append((candidate, values, float(center)))
+    return sorted(known, key=lambda row: -row[2])
 
 
-def _tied(ranked: Sequence[tuple[Candidate, Any]]) -> list[Candidate]:
+def _tied(ranked: Sequence[tuple[Candidate, Any, float]]) -> list[Candidate]:
     """Return the methods that are not told from the best; one with a single value never is."""
-    (_, best), *others = ranked
+    (_, best, _), *others = ranked
     if len(best) < 2:
-        return [candidate for candidate, _ in others]
-    p = adjusted(np.array([_p(best, values) for _, values in others]))
-    return [candidate for (candidate, _), chance in zip(others, p, strict=True) if chance >= ALPHA]
+        return [candidate for candidate, _, _ in others]
+    p = adjusted(np.array([_p(best, values) for _, values, _ in others]))
+    return [candidate for (candidate, *_), chance in zip(others, p, strict=True) if chance >= ALPHA]
 
 
 def _rivals(names: Sequence[str], values: int, others: int) -> str:

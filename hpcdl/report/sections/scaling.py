@@ -34,6 +34,7 @@ HEADER: Final = (
 )
 BASE: Final = "Base: ranks and step of the case that efficiency and speedup are relative to."
 COLUMN_NOTES: Final = {
+    "images/s": "Images/s: all measured images by the time that they took, pauses included. Steps are medians.",
     "load balance": (
         "Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: compute "
         "time of the slowest rank by the step time. Their product is the share of the step in which ranks compute."
@@ -63,7 +64,9 @@ def page(findings: Findings) -> Section:
 
 
 def _table(methods: Sequence[Method], settings: Settings, network: Network | None) -> Table:
-    shown = sorted(rows(methods), key=lambda row: (-row.scale["ranks"], -(_images_per_second(row) or 0)))
+    shown = sorted(
+        rows(methods), key=lambda row: (-row.scale["ranks"], -(row.scale.median("images_per_second") or 0))
+    )
     bases = {_base(row) for row in shown} - {NONE}
     reached = any(_reached(row.scale) for row in shown)
     cells = [
@@ -73,7 +76,7 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
             str(row.scale["nodes"] or NONE),
             seconds(row.step_seconds),
             _step_bounds(row),
-            digits(_images_per_second(row)),
+            digits(row.scale.median("images_per_second")),
             *_efficiency(row),
             _base(row) if len(bases) > 1 else NONE,
             digits(row.scale.median("load_balance")),
@@ -135,16 +138,6 @@ def _predicted(scale: Scale) -> tuple[str, str]:
     predicted, measured = scale.median("predicted_seconds"), scale.median("step_seconds")
     error = f"{100 * (predicted / measured - 1):+.1f} %" if predicted and measured else NONE
     return seconds(predicted), error
-
-
-def _images_per_second(row: Row) -> float | None:
-    """Return the images of a step by the step that is shown."""
-    known = [
-        record["images_per_second"] * record["step_seconds"]
-        for record in row.scale.records
-        if record.get("images_per_second") and record.get("step_seconds")
-    ]
-    return median(known) / row.step_seconds if known and row.step_seconds else None
 
 
 def _efficiency(row: Row) -> tuple[str, str, str]:
