@@ -21,7 +21,7 @@ ONLY_IN = {
     "mpi4py": ["fabric/mpi/*", "fabric/device/*", "launch/*"],
     "cupy": ["nn/backend.py", "nn/kernels/*cupy*", "fabric/device/*"],
     "cudnn": ["nn/kernels/*cupy*"],
-    "numba": ["nn/kernels/*numba*", "compression/kernels/*"],
+    "numba": ["compiled.py", "nn/kernels/*numba*", "compression/kernels/*"],
     "h5py": ["trace/*", "data/*"],
     "PIL": ["data/convert.py"],
     "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/export.py"],
@@ -35,7 +35,7 @@ ONLY_IN = {
 """Libraries, and the only modules that may import them."""
 
 ARRAYS_ONLY = ["nn", "optim", "compression"]
-"""Folders that compute and never communicate; from others they import only ``Array``."""
+"""Folders that compute and never communicate; from others they import only ``Array`` and ``njit``."""
 
 ALGORITHMS = ["aggregation", "training"]
 """Folders of algorithms over ``Comm``, which import no interpreter, clock, thread or file."""
@@ -110,7 +110,7 @@ def test_the_fabric_imports_only_itself():
 def test_layers_compute_and_never_communicate(folder):
     for path in files(folder):
         foreign = {n for n in imports(path) if within(n, "hpcdl") and not within(n, f"hpcdl.{folder}")}
-        assert foreign <= {"hpcdl.fabric.comm.Array"}, place(path)
+        assert foreign <= {"hpcdl.fabric.comm.Array", "hpcdl.compiled.njit"}, place(path)
 
 
 @pytest.mark.parametrize("folder", ALGORITHMS)
@@ -148,7 +148,7 @@ FLOORS = [
     ["analysis"],
     ["training", "models"],
     ["aggregation", "compression", "data", "nn", "optim"],
-    ["fabric", "trace", "registry", "exit_codes"],
+    ["fabric", "trace", "registry", "exit_codes", "compiled"],
 ]
 """Folders and modules of the package from the top floor down. Each imports from its own floor and from lower ones."""
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 
+from hpcdl.compiled import njit
 from hpcdl.compression.kernels.integer_codes import trailing_zeros
 from hpcdl.fabric.comm import Array
 

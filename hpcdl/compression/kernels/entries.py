@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 
+from hpcdl.compiled import njit
 from hpcdl.compression.parts.selection import bits, bits_of
 
 

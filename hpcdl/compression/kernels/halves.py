@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
 
 _MAGNITUDE: Final = np.uint32(0x7FFFFFFF)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from hpcdl.compiled import njit
 from hpcdl.compression.parts.code import LARGEST
 
 WINDOW: Final = 57

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
+from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
 
 BLOCK: Final = 4096

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
+
+from hpcdl.compiled import njit
 
 DEPENDENT: Final = 1e-5
 """Share of a column's norm below which its remainder is rounding error."""

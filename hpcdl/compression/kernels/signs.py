@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hpcdl.compiled import njit
 from hpcdl.compression.kernels.lanes import BLOCK, pack_bits, unpack_bits
 from hpcdl.fabric.comm import Array
 

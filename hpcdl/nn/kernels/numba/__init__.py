@@ -6,13 +6,7 @@ from hpcdl.nn.backend import Backend
 
 
 def numba() -> Backend:
-    """Return the numba backend: register tiles, Winograd, fused normalisation, pooling.
-
-    ImportError: numba has no writable cache folder.
-    """
-    try:
-        from hpcdl.nn.kernels.numba.backend import BACKEND
-    except RuntimeError as error:
-        raise ImportError(f"{error}; set NUMBA_CACHE_DIR to a writable folder") from error
+    """Return the numba backend: register tiles, Winograd, fused normalisation, pooling."""
+    from hpcdl.nn.kernels.numba.backend import BACKEND
 
     return BACKEND

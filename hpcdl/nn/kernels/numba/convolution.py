@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import ConvolutionGeometry, Shape
 from hpcdl.nn.kernels.numba.parts import bounds

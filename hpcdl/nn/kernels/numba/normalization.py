@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 from hpcdl.nn.kernels.numba.parts import bounds, kernel

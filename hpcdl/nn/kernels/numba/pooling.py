@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import PoolingGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import allocate

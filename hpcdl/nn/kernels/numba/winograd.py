@@ -6,8 +6,9 @@ import math
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
+from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import ConvolutionGeometry
 from hpcdl.nn.kernels.numba.convolution import add_parts
