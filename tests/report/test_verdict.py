@@ -112,7 +112,7 @@ def fidelity(hand):
 
 ANSWERS = {
     overlap: "ring on 2 ranks: synchronous overlaps 50.0 % (49.6 to 50.4 %) and layerwise 75.0 % (74.7 to 75.3 %) of "
-    "the communication with computing (1 launch).",
+    "the communication that one sum after backward exposes (1 launch).",
     step_parts: "Ranks of a pipeline wait 25.0 % of a step with gpipe (activations of 8 MiB a rank) and 40.0 % of a "
     "step with 1f1b (activations of 2 MiB a rank, 0.250 times those of gpipe): 2 stages, 4 microbatches (1 launch).",
     break_even: "Compressed steps are faster than the fastest dense one with ring + fp16 up to slow (2.00 times as "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hpcdl.analysis.run.record_fields import configuration, parts, strategy
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.report.formats.cells import NONE, interval, percent, plural, seconds
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Section
 from hpcdl.report.run.certainty import certainty
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.grouping import rows
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
 EXPOSED: Final = "exposed_communication_seconds"
-HEADER: Final = (
-    *("scheme", "ranks", "strategy", "step", "saved", "saved 95 %", "exposed", "overlapped", "overlapped 95 %"),
-)
-NOTE: Final = (
-    "Saved: share of the step of the strategy that the suite lists first. Overlapped: share of the communication "
-    "that computing hides, which is 1 less the exposed communication by that of one sum after backward "
-    "(bucket_bytes=0)."
-)
 
 
 class Timed(NamedTuple):
@@ -91,29 +83,6 @@ def _percent(share: Number) -> str:
     return percent(share, 1)
 
 
-def page(findings: Findings) -> Section:
-    """Return one table per problem: each strategy's step, what it saves, and the share that it overlaps."""
-    tables = []
-    for methods in findings.problems:
-        cells = [
-            (
-                scheme_name(scale.records[0]),
-                str(scale["ranks"]),
-                name,
-                seconds(scale.median("step_seconds")),
-                *(_percents(saved) if math.isfinite(saved.value) else ("base", NONE)),
-                seconds(scale.median(EXPOSED)),
-                *(_percents(overlapped) if math.isfinite(overlapped.value) else (NONE, NONE)),
-            )
-            for group in _groups(methods)
-            for name, scale, saved, overlapped in group
-        ]
-        if cells:
-            title = findings.settings.title(methods[0].fields)
-            tables.append(Table(title, HEADER, cells, 1, [NOTE]).without_empty())
-    return Section("Overlap", tables=tables, per="setting")
-
-
 def _percents(share: Interval) -> tuple[str, str]:
     return _percent(share.value), interval(share.low, share.high, _percent) if math.isfinite(share.low) else NONE
 
@@ -131,7 +100,8 @@ def answer(findings: Findings) -> Answer | None:
         basis = certainty(findings, records)
         known = [(one.name, one.overlapped) for one in group if math.isfinite(one.overlapped.value)]
         if known:
-            shares.append(f"{where}: {_gains('overlaps', known)} of the communication with computing ({basis}).")
+            exposed = "of the communication that one sum after backward exposes"
+            shares.append(f"{where}: {_gains('overlaps', known)} {exposed} ({basis}).")
         saved = _gains("saves", [(one.name, one.saved) for one in group[1:]])
         step = seconds(scale.median("step_seconds"))
         times.append(f"{where}: {saved} of the step of {group[0].name}, {step} ({basis}).")
@@ -151,4 +121,4 @@ def _gains(verb: str, known: Sequence[tuple[str, Interval]]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-SECTION: Final = Declaration(82, page, answer=answer)
+SECTION: Final = Declaration(82, lambda _: Section("Overlap"), answer=answer)
