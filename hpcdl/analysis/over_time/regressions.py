@@ -5,7 +5,8 @@ launch, and launches of a job, are not independent. If each side is one job, a s
 A ratio is exp of the difference of mean logarithms, with the 95 % interval of a moderated t
 (:mod:`hpcdl.analysis.statistics.differences`); p-values are adjusted over all comparisons (Benjamini & Hochberg).
 A regression needs an adjusted p < 0.05 and a change beyond ``min_effect``; "unchanged" needs an interval within
-it; everything else is inconclusive.
+it; everything else is inconclusive. Launches that a gap sets apart are counted: a larger share of slow ones is a
+regression by Fisher's exact test.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
-    from hpcdl.analysis.statistics.differences import Array
+    from hpcdl.analysis.statistics.differences import Array, Group
 
 
 FAILED, MISSING, REGRESSED, ACCEPTED = "failed", "missing", "regressed", "accepted"
 INCONCLUSIVE, IMPROVED, UNCHANGED, NEW = "inconclusive", "improved", "unchanged", "new"
 VERDICTS: Final = (FAILED, REGRESSED, MISSING, ACCEPTED, INCONCLUSIVE, IMPROVED, UNCHANGED, NEW)
 """Worst first."""
+
+SHARE: Final = 0.25
+"""Probability of a share of slow launches below which a measure is not unchanged: two more of them on one side."""
 
 BAD: Final = (FAILED, REGRESSED, MISSING)
 """Verdicts with which a comparison fails."""
@@ -46,7 +50,7 @@ class Change:
     measure: str
     verdict: str
     reason: str
-    """Reason of the verdict: an error, missing launches, or an accepted regression; empty for a test result."""
+    """An error, missing launches, an accepted regression, or launches apart from the others; else empty."""
     launches: tuple[int, int]
     """Of the baseline and of the candidate."""
     baseline: float = math.nan
@@ -60,6 +64,8 @@ class Change:
     """Adjusted."""
     smallest: float = math.nan
     """Smallest ratio that would be found with 80 % power if no other measure changed."""
+    by_share: bool = False
+    """True for a regression of the share of slow launches; its ratio is that of all launches and has no interval."""
 
 
 @dataclass(frozen=True)
@@ -320,7 +326,7 @@ def compare(
     by_job = max(jobs) > 1 and jobs != (len(baseline), len(candidate))
     compared = [pair for pair in paired if not pair.verdict]
     between = between_jobs if jobs == (1, 1) else 0.0
-    changes = _changes(compared, min_effect, math.log1p(between), by_job=by_job)
+    changes = changes_of(compared, min_effect, math.log1p(between), by_job=by_job)
     changes += [_uncompared(pair) for pair in paired if pair.verdict]
     applied = apply(changes, accepted, today)
     return Comparison(
@@ -344,33 +350,60 @@ def _uncompared(pair: Pair) -> Change:
     return Change(pair.suite, pair.case, pair.measure, pair.verdict, pair.reason, counts)
 
 
-def _changes(compared: Sequence[Pair], min_effect: float, between: float, *, by_job: bool) -> list[Change]:
-    """Test all pairs that have values on both sides."""
+def changes_of(compared: Sequence[Pair], min_effect: float, between: float, *, by_job: bool) -> list[Change]:
+    """Test all pairs that have values on both sides: their means, and their shares of slow launches.
+
+    Shares are tested apart, of the measures whose numbers of slow launches can be significant at all (Tarone 1990).
+    """
     if not compared:
         return []
     baseline, candidate = (_table(compared, side, by_job=by_job) for side in (0, 1))
     result = moderated(baseline, candidate, between)
     difference, limit = result.difference, math.log1p(min_effect)
     p = adjusted(difference.p)
+    of_shares = [group.p(1) if group and group.p(1, least=True) < ALPHA else math.nan for group in result.groups]
+    shares = adjusted(np.array(of_shares))
     low, high = difference.bounds()
     total = int(np.count_nonzero(~np.isnan(p)))
     visible = smallest_visible(difference, limit, max(total, 1))
+    unit = "job" if by_job else "launch"
     changes = []
-    for number, pair in enumerate(compared):
+    for number, (pair, group) in enumerate(zip(compared, result.groups, strict=True)):
         counts = (len(pair.baseline), len(pair.candidate))
         before, after = np.exp(result.means[number]).tolist()
+        reason = _described(group, unit) if group else ""
         change = Change(
-            pair.suite, pair.case, pair.measure, INCONCLUSIVE, "", counts, before, after, after / before
+            pair.suite, pair.case, pair.measure, INCONCLUSIVE, reason, counts, before, after, after / before
         )
         if np.isnan(p[number]):
-            changes.append(replace(change, reason=f"one {'job' if by_job else 'launch'} on each side"))
+            changes.append(replace(change, reason=f"one {unit} on each side"))
             continue
-        verdict = _verdict(p[number], difference.value[number], low[number], high[number], limit)
         first, last, smallest = (_exp(value[number]) for value in (low, high, visible))
-        lost = f"outliers left out: {result.left_out[number]}" if result.left_out[number] else ""
-        change = replace(change, verdict=verdict, reason=lost, p=float(p[number]), smallest=smallest)
-        changes.append(replace(change, low=first, high=last))
+        change = replace(change, p=float(p[number]), low=first, high=last, smallest=smallest)
+        verdict = _verdict(p[number], difference.value[number], low[number], high[number], limit)
+        if verdict != REGRESSED and shares[number] < ALPHA and abs(math.log(group.factor)) > limit:
+            before, after = (float(np.exp(np.nanmean(side[number]))) for side in (baseline, candidate))
+            ratio = after / before
+            change = replace(change, baseline=before, candidate=after, ratio=ratio, p=float(shares[number]))
+            change = replace(change, low=math.nan, high=math.nan, by_share=True)
+            verdict = REGRESSED
+        elif verdict == UNCHANGED and group and min(group.p(0), group.p(1)) < SHARE:
+            verdict = INCONCLUSIVE
+        changes.append(replace(change, verdict=verdict))
     return changes
+
+
+def _described(group: Group, unit: str) -> str:
+    """Return the number and the slowness of the launches of a group: 4 of 12 launches are 1.5 times slower, ..."""
+    (before, now), (earlier, size) = group.counts, group.sizes
+    factor, word = (group.factor, "slower") if group.factor > 1 else (1 / group.factor, "faster")
+    units = unit if size == 1 else "jobs" if unit == "job" else "launches"
+    state = "" if group.few else "two states: "
+    share, other = (f"{count or 'none'} of" for count in (now, before))
+    return (
+        f"{state}{share} {size} {units} {'are' if now > 1 else 'is'} {factor:.3g} times {word}, "
+        f"{other} {'the' if not before else f'{earlier} of the'} baseline's"
+    )
 
 
 def _table(compared: Sequence[Pair], side: int, *, by_job: bool) -> Array:

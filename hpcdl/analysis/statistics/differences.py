@@ -134,8 +134,12 @@ def usual_variance(values: npt.NDArray[np.float64]) -> Variance:
 
 Array = npt.NDArray[np.float64]
 
-FAR: Final = 6.0
-"""Robust standard deviations from the median of its side beyond which a launch is left out."""
+FAR: Final = 5.0
+"""Robust standard deviations without a launch that set a group of launches apart."""
+FEW: Final = 6
+"""One of so many launches of both sides together, at most, are outliers; more are another state."""
+FLOOR: Final = 2.0
+"""Degrees of freedom of the upper quartile of variances, with which a smaller variance is raised."""
 POWER: Final = 0.8
 """Probability with which the smallest visible change is found."""
 DRAWS: Final = 10_000
@@ -144,14 +148,42 @@ OWN: Final = 0.01
 """Probability of a variance below which it is not shrunk."""
 
 
+class Group(NamedTuple):
+    """Launches of one measure that a gap sets apart from the others: the smaller group of both sides together."""
+
+    factor: float
+    """Their mean time by that of the others, geometric; above 1 they are slow."""
+    counts: tuple[int, int]
+    """Of the baseline and of the candidate."""
+    sizes: tuple[int, int]
+    """All launches of the baseline and of the candidate."""
+
+    @property
+    def few(self) -> bool:
+        """True for outliers: means leave them out, of both sides alike."""
+        remain = min(size - count for size, count in zip(self.sizes, self.counts, strict=True))
+        return sum(self.counts) <= sum(self.sizes) // FEW and remain > 0
+
+    def p(self, side: int, *, least: bool = False) -> float:
+        """Return the probability that chance alone gives a side so many slow launches or more (Fisher's exact test).
+
+        ``least``: that of the most that it could have, which is the smallest p (Tarone, Biometrics 46, 1990).
+        """
+        from scipy.stats import hypergeom  # late: ranks do not need it
+
+        slow = self.counts if self.factor > 1 else [self.sizes[n] - self.counts[n] for n in (0, 1)]
+        number = min(sum(slow), self.sizes[side]) if least else slow[side]
+        return float(hypergeom.sf(number - 1, sum(self.sizes), sum(slow), self.sizes[side]))
+
+
 class Moderated(NamedTuple):
     """Result of :func:`moderated`, per measure."""
 
     difference: Difference
-    left_out: npt.NDArray[np.int64]
-    """Launches of both sides that are outliers."""
+    groups: list[Group | None]
+    """Launches apart from the others; None without any."""
     means: Array
-    """(measures, 2): of the launches that count."""
+    """(measures, 2): without outliers."""
 
 
 def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
@@ -160,9 +192,16 @@ def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
     ``baseline``, ``candidate``: logarithms, (measures, launches or jobs), NaN where there is none.
     ``between``: standard deviation between jobs if each side is one job, which its launches do not show.
     """
-    sides = _without_outliers(baseline, candidate)
+    values = np.concatenate([baseline, candidate], axis=1)
+    later = np.arange(values.shape[1]) >= baseline.shape[1]
+    groups: list[Group | None] = []
+    for row, scale in zip(values, _scales(baseline, candidate), strict=True):
+        apart = _apart(row, later, FAR * scale)
+        groups.append(_group(row, later, apart) if len(apart) else None)
+        if groups[-1] and groups[-1].few:
+            row[apart] = np.nan
+    sides = values[:, ~later], values[:, later]
     counts = np.stack([np.isfinite(side).sum(axis=1) for side in sides], axis=1)
-    lost = np.isfinite(baseline).sum(axis=1) + np.isfinite(candidate).sum(axis=1) - counts.sum(axis=1)
     means = np.stack([np.nanmean(side, axis=1) for side in sides], axis=1)
     residuals = np.concatenate([side - means[:, [n]] for n, side in enumerate(sides)], axis=1)
     own = counts.sum(axis=1) - 2.0
@@ -172,12 +211,52 @@ def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
     square = noise + 2 * between**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(noise > 0, freedom * (square / noise) ** 2, freedom)  # Satterthwaite; between is known
-    return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), lost, means)
+    return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), groups, means)
+
+
+def _scales(*sides: Array) -> Array:
+    """Return the median distance from the side's median, of a measure or of all measures if that is larger."""
+    together = np.concatenate([np.abs(side - np.nanmedian(side, axis=1)[:, None]) for side in sides], axis=1)
+    apart = np.greater(together, 0)
+    own = 1.4826 * np.nanmedian(np.where(apart | ~apart.any(axis=1, keepdims=True), together, np.nan), axis=1)
+    return np.maximum(own, np.median(own))
+
+
+def _apart(row: Array, later: npt.NDArray[np.bool_], gap: float) -> npt.NDArray[np.intp]:
+    """Return the launches beyond the first gap from the median, the slow ones rather than the fast ones.
+
+    The sides are not looked at, so that a difference between them is no artefact of the choice; but a gap that
+    separates one side from the other is a change, not two groups.
+    """
+    order = np.argsort(row)[: np.isfinite(row).sum()]
+    number = len(order)
+    wide = np.flatnonzero(np.diff(row[order]) > gap) + 1
+    slow = [order[first:] for first in wide if 2 * first >= number]
+    fast = [order[:first] for first in wide[::-1] if 2 * first < number]
+    for group in (*slow, *fast):
+        others = np.setdiff1d(order, group)
+        if len({*later[group]}) + len({*later[others]}) > 2:
+            return group
+    return order[:0]
+
+
+def _group(row: Array, later: npt.NDArray[np.bool_], apart: npt.NDArray[np.intp]) -> Group:
+    finite = np.isfinite(row)
+    inside = np.isin(np.arange(len(row)), apart)
+    factor = math.exp(min(float(row[inside].mean() - row[finite & ~inside].mean()), 700.0))
+    counts, sizes = (
+        (int((which & ~later).sum()), int((which & later).sum())) for which in (inside, finite)
+    )
+    return Group(factor, counts, sizes)
 
 
 def _variances(residuals: Array, own: Array) -> tuple[Array, Array]:
-    """Return variances and their degrees of freedom; ``own``: those of each measure by itself."""
-    from scipy.special import fdtrc, polygamma, psi  # late: ranks do not need it
+    """Return variances and their degrees of freedom; ``own``: those of each measure by itself.
+
+    A variance below the upper quartile of all is raised towards it: launches that happen to be in one state of two
+    on either side have a small variance, while other measures show the states.
+    """
+    from scipy.special import chdtri, fdtrc, polygamma, psi  # late: ranks do not need it
 
     variance = np.nansum(residuals**2, axis=1) / own
     usable = variance > 0
@@ -194,7 +273,10 @@ def _variances(residuals: Array, own: Array) -> tuple[Array, Array]:
     strength = min(2 * half, max(_independent(residuals[usable], s) * float(d.mean()) - float(d.mean()), 0))
     shrunk = (strength * prior + own * variance) / (strength + own)
     alone = fdtrc(own, max(2 * half, 1), variance / prior) < OWN if strength else np.full(len(own), True)
-    return np.where(alone, variance, shrunk), np.where(alone, own, own + strength)
+    quartile = float(np.quantile(s / (chdtri(d, 0.25) / d), 0.75))  # that of chi-squared variances is 1
+    raised = np.where(variance < quartile, (FLOOR * quartile + own * variance) / (FLOOR + own), 0.0)
+    moderate = np.maximum(np.where(alone, variance, shrunk), raised)
+    return moderate, np.where(alone, own, own + strength)
 
 
 def _independent(residuals: Array, variance: Array) -> float:
@@ -210,26 +292,6 @@ def _independent(residuals: Array, variance: Array) -> float:
     together = max(2.0, float(number.max()))
     r = max(0.0, (of_mean - 1) / (together - 1))
     return len(variance) / (1 + (together - 1) * r**2)
-
-
-def _without_outliers(*sides: Array) -> list[Array]:
-    """Return the sides without launches far from the others of their measure; at most a third of a side.
-
-    The scale is the median distance from the median, of the measure or of all measures, whichever is larger. Two
-    launches do not say which of them is an outlier.
-    """
-    distances = [np.abs(side - np.nanmedian(side, axis=1)[:, None]) for side in sides]
-    counts = [np.isfinite(side).sum(axis=1) for side in sides]
-    together = np.concatenate(distances, axis=1)
-    apart = np.greater(together, 0)
-    own = 1.4826 * np.nanmedian(np.where(apart | ~apart.any(axis=1, keepdims=True), together, np.nan), axis=1)
-    scale = np.maximum(own, np.median(own))
-    kept = []
-    for side, distance, count in zip(sides, distances, counts, strict=True):
-        far = distance > FAR * scale[:, None]
-        far &= (far.sum(axis=1) <= count // 3)[:, None]
-        kept.append(np.where(far, np.nan, side))
-    return kept
 
 
 def smallest_visible(differences: Difference, minimum: float, comparisons: int = 1) -> Array:

@@ -1,0 +1,115 @@
+"""False findings and power of `hpcdl compare` for twelve measures, as shares of comparisons.
+
+    python tests/analysis/comparison_figures.py [COMPARISONS [LAUNCHES,...]]
+
+A finding is a regressed measure. Without a change the share is of comparisons with any; with one, of those that find
+the measure that changed, or any if all changed. LAUNCHES: of each side, or of baseline and candidate, as 20v3.
+"""
+
+import sys
+from itertools import count
+
+import numpy as np
+
+from hpcdl.analysis.over_time.regressions import REGRESSED, Pair, changes_of
+
+MEASURES = 12
+
+
+def normal(rng, n, deviation=0.01):
+    return rng.normal(0, deviation, (MEASURES, n))
+
+
+def states(probability, *, shared=False, deviation=0.01, measures=MEASURES):
+    """Each launch, or each measure of it, is in a state 8 % slower with a probability."""
+
+    def side(rng, n, _):
+        slow = rng.random((1 if shared else MEASURES, n)) < probability
+        return normal(rng, n, deviation) + np.log(1.08) * (slow & (np.arange(MEASURES) < measures)[:, None])
+
+    return side
+
+
+def outliers(probability, least=1.3, largest=3.0, deviation=0.01):
+    def side(rng, n, _):
+        slow = rng.random((MEASURES, n)) < probability
+        return normal(rng, n, deviation) + slow * np.log(rng.uniform(least, largest, (MEASURES, n)))
+
+    return side
+
+
+def unequal(noisy):
+    return lambda rng, n, side: normal(rng, n, 0.06 if side == noisy else 0.02)
+
+
+def changed(side, factor, measures=1, share=1.0):
+    """Make the first measures of a share of the candidate's launches slower."""
+
+    def slower(rng, n, which):
+        values = side(rng, n, which)
+        values[:measures, : round(share * n)] += which * np.log(factor)
+        return values
+
+    return slower
+
+
+QUIET = states(0.0)
+UNCHANGED = {
+    "normal, 2 %": states(0.0, deviation=0.02),
+    **{
+        f"two states of {'launches' if shared else 'measures'}, {100 * p:.0f} %, noise {100 * noise:g} %": states(
+            p, shared=shared, deviation=noise
+        )
+        for shared in (False, True)
+        for p in (0.1, 0.5)
+        for noise in (0.01, 0.002)
+    },
+    "two states of one measure, 50 %": states(0.5, measures=1),
+    "candidate varies three times as much": unequal(1),
+    "baseline varies three times as much": unequal(0),
+    "outliers, 3 %": outliers(0.03),
+    "outliers, 10 %": outliers(0.1),
+}
+CHANGED = {
+    "+10 % in one, noise 2 %": changed(states(0.0, deviation=0.02), 1.1),
+    "+10 % in one, noise 2 %, outliers 3 % to +50 %": changed(outliers(0.03, 1.1, 1.5, 0.02), 1.1),
+    "+10 % in one, outliers 10 %": changed(outliers(0.1), 1.1),
+    "+5 % in all": changed(QUIET, 1.05, MEASURES),
+    "+10 % in one, two states of measures, 10 %": changed(states(0.1), 1.1),
+    "a third of launches +50 % in one": changed(QUIET, 1.5, share=1 / 3),
+    "a third of launches +50 % in all": changed(QUIET, 1.5, MEASURES, share=1 / 3),
+}
+
+
+def regressions(before, now):
+    """Return a flag per measure; ``before``, ``now``: logarithms, (measures, launches)."""
+    names = count()
+    pairs = [
+        Pair("s", str(next(names)), "step_seconds", *(
+            [("", f"{side}{run}", float(np.exp(value))) for run, value in enumerate(values)]
+            for side, values in zip("ab", rows, strict=True)
+        ))
+        for rows in zip(before, now, strict=True)
+    ]
+    return np.array([change.verdict == REGRESSED for change in changes_of(pairs, 0.03, 0.0, by_job=False)])
+
+
+def share(side, launches, comparisons, *, first):
+    """Return the share of comparisons with a regressed measure, or in which the ``first`` one is."""
+    rng = np.random.default_rng(launches)
+    found = [
+        regressions(*(side(rng, n, which) for which, n in enumerate(launches))) for _ in range(comparisons)
+    ]
+    return np.mean([flags[0] if first else flags.any() for flags in found])
+
+
+if __name__ == "__main__":
+    comparisons = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
+    texts = (sys.argv[2] if len(sys.argv) > 2 else "2,3,6,12,20").split(",")
+    for kinds, first in ((UNCHANGED, False), (CHANGED, True)):
+        for title, side in kinds.items():
+            shares = [
+                share(side, [int(n) for n in (text if "v" in text else f"{text}v{text}").split("v")], comparisons, first=first)
+                for text in texts
+            ]
+            print(f"{title}: " + ", ".join(f"{one:.3f} ({n})" for n, one in zip(texts, shares, strict=True)), flush=True)
