@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import check_page, write_output
 from hpcdl.commands.parts.parser import Command, path
-from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,44 +64,53 @@ def execute(options: argparse.Namespace) -> int:
 
     check_page(options.output, ".html", ".md")
     accepted = [] if options.accept is None else read_accepted(options.accept)
-    baseline, candidate = _series(options.baseline, options.candidate)
+    baseline, candidate, copies = _series(options.baseline, options.candidate)
     now = dt.datetime.now(dt.UTC)
     try:
         comparison = compare(baseline, candidate, options.min_effect, accepted, now.date(), options.between_jobs)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    code = {"regressed": FAILED, "inconclusive": INCONCLUSIVE}.get(comparison.verdict, OK)
-    page = pages.page(comparison, baseline, candidate)
+    overall = pages.verdict(comparison)
+    page = pages.page(comparison, baseline, candidate, copies)
     text = plain([page])
     if options.output is not None:
         html = options.output.suffix == ".html"
-        form = pages.html(page, failed=code == FAILED) if html else markdown.written([page])
+        form = pages.html(page, overall) if html else markdown.written([page])
         write_output("-o", options.output, form)
     if options.junit is not None:
         write_output("--junit", options.junit, pages.junit(comparison, text, now))
-    print(pages.json_text(comparison, baseline, candidate, code) if options.json else coloured(text), end="")
-    return code
+    print(pages.json_text(comparison, baseline, candidate, copies) if options.json else coloured(text), end="")
+    return overall.row.code
 
 
-def _series(baseline: Sequence[Path], candidate: Sequence[Path]) -> tuple[list[RunSeries], list[RunSeries]]:
-    """Read both sides. Raises UsageError for a run that cannot be read, or is given twice."""
-    from hpcdl.analysis.over_time.archive import read_series
+def _series(
+    baseline: Sequence[Path], candidate: Sequence[Path]
+) -> tuple[list[RunSeries], list[RunSeries], list[str]]:
+    """Read both sides; copies of a run count once, and have one line each.
+
+    Raises UsageError for a run that cannot be read, or is on both sides.
+    """
+    from hpcdl.analysis.over_time.archive import content, read_series
     from hpcdl.analysis.run.pooling import runs_in
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError
 
-    sides = [[run for path in given for run in runs_in(path)] for given in (baseline, candidate)]
-    seen = set()
-    for run in (run for side in sides for run in side):
-        folder = (run.parent if run.name == "run.h5" else run).resolve()
-        if folder in seen:
-            raise UsageError(f"{run}: the run is given more than once")
-        seen.add(folder)
-    try:
-        before, now = ([read_series(run) for run in side] for side in sides)
-    except TraceError as error:
-        raise UsageError(str(error)) from None
-    return before, now
+    first: dict[str, tuple[int, Path]] = {}
+    sides: tuple[list[RunSeries], list[RunSeries]] = [], []
+    copies = []
+    for side, paths in enumerate((baseline, candidate)):
+        for run in (run for given in paths for run in runs_in(given)):
+            where, original = first.setdefault(content(run), (side, run))
+            if where != side:
+                raise UsageError(f"{run}: the run is given more than once, also as {original} of the baseline")
+            if original is not run:
+                copies.append(f"{run} is a copy of {original}, and is left out.")
+                continue
+            try:
+                sides[side].append(read_series(run))
+            except TraceError as error:
+                raise UsageError(str(error)) from None
+    return *sides, copies
 
 
 COMMAND: Final = Command(

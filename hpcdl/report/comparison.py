@@ -14,16 +14,23 @@ import numpy as np
 
 from hpcdl.analysis.over_time.regressions import (
     BAD,
+    IMPROVED,
     INCONCLUSIVE,
     MEASURE_NAMES,
+    MISSING,
     NEW,
+    REGRESSED,
     VERDICTS,
 )
+from hpcdl.analysis.over_time.regressions import FAILED as FAILED_CASE
 from hpcdl.analysis.run.cores import facts as table
+from hpcdl.analysis.statistics.estimates import Interval
+from hpcdl.exit_codes import FAILED
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, plural
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.formats.junit import TestCase, TestSuite, written
+from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -31,6 +38,7 @@ if TYPE_CHECKING:
 
     from hpcdl.analysis.over_time.regressions import Accepted, Change, Comparison
     from hpcdl.analysis.over_time.series import RunSeries
+    from hpcdl.report.formats.charts import Chart
 
 
 FACTS: Final = 8
@@ -41,24 +49,34 @@ MAX_RATIO: Final = 10.0
 """Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
 
 
-def page(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> Document:
-    """Return the page."""
+def page(
+    comparison: Comparison,
+    baseline: Sequence[RunSeries],
+    candidate: Sequence[RunSeries],
+    copies: Sequence[str] = (),
+) -> Document:
+    """Return the page; ``copies``: one line per run that was given twice."""
     return Document(
         "Comparison of runs",
         [
-            Section("Runs and environment", _runs(comparison, baseline, candidate), _facts(baseline, candidate)),
+            Section(
+                "Runs and environment",
+                [*_runs(comparison, baseline, candidate), *copies],
+                _facts(baseline, candidate),
+            ),
             Section("Verdict", points=[*_headline(comparison), *_notes(comparison)]),
             Section("All measures, worst first", tables=[_table(comparison.changes)]),
         ],
     )
 
 
-def html(document: Document, *, failed: bool) -> str:
-    """Return the page in HTML, the verdict first."""
+def html(document: Document, overall: Verdict) -> str:
+    """Return the page in HTML, the verdict first; it is green if the comparison is unchanged or improved."""
     from hpcdl.report.formats.html import Source, headed, written  # late: it needs jinja2
 
-    runs, verdict, measures = document.sections
-    return written([Source(document, [(section, []) for section in (headed(verdict), runs, measures)], failed)])
+    runs, headline, measures = document.sections
+    contents: list[tuple[Section, list[Chart]]] = [(section, []) for section in (headed(headline), runs, measures)]
+    return written([Source(document, contents, overall.row.code == FAILED, overall.row.good)])
 
 
 def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
@@ -87,17 +105,45 @@ def _facts(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> lis
     return facts[:FACTS] + more or ["the environments are the same in all recorded facts"]
 
 
-def _headline(comparison: Comparison) -> list[str]:
-    counts = ", ".join(
-        f"{comparison.count(verdict)} {verdict}" for verdict in VERDICTS if comparison.count(verdict)
-    )
+def verdict(comparison: Comparison) -> Verdict:
+    """Return the verdict of all measures, with the sentence of the worst one, or of the one that improved most."""
+    counts = ", ".join(f"{comparison.count(word)} {word}" for word in VERDICTS if comparison.count(word))
     cases = len({(change.suite, change.case) for change in comparison.changes})
-    lines = [
-        (
-            f"{comparison.verdict.upper()}: {plural(len(comparison.changes), 'measure')} of "
-            f"{plural(cases, 'case')}: {counts}"
-        )
-    ]
+    improved = [change for change in comparison.changes if change.verdict == comparison.verdict == IMPROVED]
+    worst = verdict_of((improved or comparison.changes)[-1 if improved else 0], SHORT)
+    measures = f"{plural(len(comparison.changes), 'measure')} of {plural(cases, 'case')}"
+    facts = {"worst": worst.sentence, "measures": measures, "counts": counts}
+    return Verdict(
+        topic="comparison", word=comparison.verdict, size=worst.size, launches=worst.launches, facts=facts
+    )
+
+
+def verdict_of(change: Change, width: int = 10_000) -> Verdict:
+    """Return the verdict of one measure; ``width``: longest name and reason (characters)."""
+    reason = _shortened(change.reason, width)
+    word = f"{change.verdict} by shares" if change.by_share and change.verdict == REGRESSED else change.verdict
+    if change.verdict == INCONCLUSIVE and math.isnan(change.p):
+        word = "not compared"
+    told = word in {FAILED_CASE, MISSING, "not compared"}  # the sentence has the reason
+    return Verdict(
+        topic="compare",
+        word=word,
+        case=_shortened(change.case, width),
+        size=Interval(change.ratio, change.low, change.high),
+        launches=change.launches,
+        cause="" if told or not reason else f"{reason[0].upper()}{reason[1:]}.",
+        facts={
+            "measure": MEASURE_NAMES.get(change.measure, change.measure),
+            "times": f"{change.ratio:.3f} times",
+            "bounds": f"{change.low:.3f} to {change.high:.3f}",
+            "p": f"{change.p:.2g}",
+            "reason": reason,
+        },
+    )
+
+
+def _headline(comparison: Comparison) -> list[str]:
+    lines = [verdict(comparison).sentence]
     visible = [change.smallest for change in comparison.changes if math.isfinite(change.smallest)]
     if visible:
         smallest = _visible(float(np.median(visible)))
@@ -191,18 +237,21 @@ def _recorded_facts(env: Mapping[str, Any]) -> dict[str, str]:
 
 
 def json_text(
-    comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries], exit_code: int
+    comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries], copies: Sequence[str]
 ) -> str:
     """Return the document as ASCII text; null for unknown values."""
+    overall = verdict(comparison)
     document = {
         "schema": 1,
-        "verdict": comparison.verdict,
-        "exit_code": exit_code,
+        "verdict": overall.word,
+        "sentence": overall.sentence,
+        "exit_code": overall.row.code,
         "min_effect": comparison.min_effect,
         "unit": comparison.unit,
         "between_jobs": comparison.between_jobs,
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
+        "copies": list(copies),
         "environment_differences": environment_changes(baseline, candidate),
         "measures": [_change(change) for change in comparison.changes],
         "accepted_expired": [_accepted(accepted) for accepted in comparison.expired],
@@ -228,6 +277,7 @@ def _change(change: Change) -> dict[str, Any]:
         "measure": change.measure,
         "verdict": change.verdict,
         "reason": change.reason or None,
+        "sentence": verdict_of(change).sentence,
         "baseline_launches": change.launches[0],
         "candidate_launches": change.launches[1],
         "baseline_seconds": _known(change.baseline),
@@ -258,18 +308,9 @@ def junit(comparison: Comparison, text: str, now: dt.datetime) -> str:
             change.suite,
             f"{change.case} {change.measure}",
             change.verdict if change.verdict in BAD else "",
-            [_message(change)],
-            _message(change) if change.verdict == INCONCLUSIVE else "",
+            [verdict_of(change).sentence],
+            verdict_of(change).sentence if change.verdict == INCONCLUSIVE else "",
         )
         for change in comparison.changes
     ]
     return written([TestSuite("hpcdl compare", cases, text.split("\n"))], now)
-
-
-def _message(change: Change) -> str:
-    numbers = ""
-    if math.isfinite(change.ratio):
-        numbers = f"{change.baseline:.6g} s became {change.candidate:.6g} s, a ratio of {change.ratio:.4f}"
-    if math.isfinite(change.p):
-        numbers += f" ({change.low:.4f} to {change.high:.4f}), adjusted p = {change.p:.2g}"
-    return "; ".join(filter(None, [change.verdict, numbers, change.reason]))

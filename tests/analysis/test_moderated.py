@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from analysis.comparison_figures import UNCHANGED, share
 
 from hpcdl.analysis.statistics.differences import adjusted, difference, moderated, smallest_visible
 
@@ -89,13 +90,21 @@ def test_effects_that_all_measures_share_leave_one_variance():
     assert found.freedom == pytest.approx(np.full(MEASURES, 4))
 
 
-def test_an_outlier_of_three_launches_is_left_out():
+def test_an_outlier_of_three_launches_is_counted_apart():
     generator = np.random.default_rng(4)
     before, now = (side(generator, 3, jobs=3) for _ in range(2))
     now[2, 1] += 0.3
     found = moderated(before, now, 0.0)
-    assert found.left_out.tolist() == [0, 0, 1, *[0] * 9]
+    assert [bool(group) for group in found.groups] == [False, False, True, *[False] * 9]
+    assert found.groups[2].counts == (0, 1) and found.groups[2].few
     assert found.means[2, 1] == pytest.approx(np.delete(now[2], 1).mean())
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", [kind for kind in UNCHANGED if "noise 0.2 %" in kind or "three times" in kind])
+@pytest.mark.parametrize("n", [3, 6])
+def test_states_and_unequal_variances_are_no_regression(kind, n):
+    assert share(UNCHANGED[kind], (n, n), 60, first=False) <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 60)
 
 
 def test_the_stated_variation_between_jobs_counts_once_a_side():

@@ -69,6 +69,25 @@ def test_one_launch_is_judged_by_the_spread_of_the_other_side(sides, factor, ver
     assert found.verdict == verdict
 
 
+STATES = (1.000, 1.003, 0.998, 1.002, 1.080, 1.081), (1.001, 0.999, 1.079, 1.082, 1.080, 1.083)
+TWELVE = tuple(np.exp(np.linspace(-0.01, 0.01, 12)))
+
+
+@pytest.mark.parametrize(
+    ("sides", "verdict", "reason"),
+    [
+        (STATES, "inconclusive", "two states: 4 of 6 launches are 1.08 times slower, 2 of 6 of the baseline's"),
+        (STATES[::-1], "inconclusive", "two states: 2 of 6 launches are 1.08 times slower, 4 of 6 of the baseline's"),
+        ((TWELVE, (*TWELVE[4:], *[1.5] * 4)), "regressed", "4 of 12 launches are 1.5 times slower, none of the baseline's"),
+        ((TWELVE, (*TWELVE[3:], *[1.5] * 3)), "inconclusive", "3 of 12 launches are 1.5 times slower, none of the baseline's"),
+        ((TWELVE, (*TWELVE[1:], 1.5)), "unchanged", "1 of 12 launches is 1.5 times slower, none of the baseline's"),
+    ],
+)  # fmt: skip
+def test_launches_apart_from_the_others_are_counted_on_both_sides(sides, verdict, reason):
+    change = only(compared(*(runs(*side) for side in sides)))
+    assert (change.verdict, change.reason) == (verdict, reason)
+
+
 def of_one_job(*launches, name):
     return runs(*launches, job=name)
 

@@ -1,13 +1,19 @@
 """``hpcdl compare``: exit codes, pages, accepted regressions, JUnit, and runs that cannot be read."""
 
 import json
+import math
 import os
 import re
+import shutil
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from hpcdl.analysis.over_time.regressions import VERDICTS, Change, Comparison
 from hpcdl.cli import main
+from hpcdl.report.comparison import verdict, verdict_of
+from hpcdl.report.verdicts import words
 
 CASE = {"suite": "s", "kind": "collective", "collective": "allreduce", "message_bytes": 64, "aggregation": "ring"}
 
@@ -27,10 +33,16 @@ def nights(hand, tmp_path):
             run = type(hand)(folder)
             for name, ms in (cases or {"ring": 1.0, "tree": 2.0}).items():
                 run.case([[factor * ms] * 3] * 2, **CASE, case=name, warmup_steps=0, correct=True)
-            run.read({**environment, "date": f"2026-11-{number + 1:02d}T03:00:00+00:00"}, complete=True)
+            run.read(
+                {**environment, "date": f"2026-{11 + (side == 'b')}-{number + 1:02d}T03:00:00+00:00"},
+                complete=True,
+            )
         return sorted(map(str, (tmp_path / side).glob("night-*")))
 
     return write
+
+
+BEGIN = {"UNCHANGED": "is unchanged,", "REGRESSED": "takes", "IMPROVED": "is faster,"}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +51,9 @@ def nights(hand, tmp_path):
 def test_exit_codes(nights, capsys, factor, code, word):
     before, now = nights("a", STEADY), nights("b", [factor * one for one in STEADY])
     assert main(["compare", *before, "--with", *now]) == code
-    assert f"- {word}: 2 measures of 2 cases: 2 {word.lower()}" in capsys.readouterr().out
+    page = " ".join(capsys.readouterr().out.split())
+    assert re.search(rf"- {word}: (ring|tree): p50 {BEGIN[word]} {factor:.3f} times as long", page)
+    assert f"2 measures of 2 cases: 2 {word.lower()}." in page
 
 
 @pytest.mark.parametrize("ending", ["html", "md", "txt"])
@@ -51,9 +65,9 @@ def test_a_page_in_a_file(nights, capsys, tmp_path, ending):
         assert "must end in .html or .md" in capsys.readouterr().err
         return
     assert code == 1
-    headline = "REGRESSED: 2 measures of 2 cases: 2 regressed"
-    start = "<h1>" if ending == "html" else "- "
-    assert f"{start}{headline}" in file.read_text(encoding="utf-8")
+    start = '<h1 class="long">' if ending == "html" else "- "
+    headline = rf"{start}REGRESSED: (ring|tree): p50 takes 1\.200 times as long"
+    assert re.search(headline, file.read_text(encoding="utf-8"))
 
 
 def test_what_launches_left_is_taken_as_it_is(hand, tmp_path, capsys):
@@ -61,10 +75,11 @@ def test_what_launches_left_is_taken_as_it_is(hand, tmp_path, capsys):
         for number, factor in enumerate(STEADY, 1):
             folder = tmp_path / side / f"launch-{number}"
             folder.mkdir(parents=True)
-            type(hand)(folder).case([[factor] * 3], **CASE, case="c", warmup_steps=0).read()
+            type(hand)(folder).case([[factor + (side == "b") / 1e6] * 3], **CASE, case="c", warmup_steps=0).read()
         (tmp_path / side / "report.md").touch()
     sides = [str(tmp_path / "a"), "--with", str(tmp_path / "b")]
-    assert main(["compare", *sides]) == 3
+    assert main(["compare", *sides, "-o", str(tmp_path / "page.html")]) == 3
+    assert '<header class="">' in (tmp_path / "page.html").read_text(encoding="utf-8")
     page = " ".join(capsys.readouterr().out.split())
     assert "Baseline: 5 launches of 1 job" in page
     assert "Jobs are taken to vary by 2 % (--between-jobs): compare several jobs." in page
@@ -88,7 +103,7 @@ def test_environment_differences_come_first(nights, capsys):
     assert "SLURM" not in facts
 
 
-def test_the_verdict_has_five_lines_of_eighty_columns(nights, capsys, tmp_path):
+def test_the_verdict_is_short_and_of_eighty_columns(nights, capsys, tmp_path):
     cases = {f"train-{'long-' * 20}{number}": 1.0 for number in range(9)}
     before = nights("a", STEADY, **cases, **{"gone-" * 20 + "1": 1.0})
     now = nights("b", [1.5 * one for one in STEADY], **cases, **{"new-" * 30: 1.0, "new2": 1.0})
@@ -97,7 +112,7 @@ def test_the_verdict_has_five_lines_of_eighty_columns(nights, capsys, tmp_path):
     assert main(["compare", *before, "--with", *now, "--accept", str(accept)]) == 1
     page = capsys.readouterr().out
     verdict = page[page.index("VERDICT") : page.index("ALL MEASURES")].strip().split("\n")
-    assert len(verdict) <= 7
+    assert len(verdict) <= 8
     assert max(map(len, page.split("\n"))) <= 80
 
 
@@ -147,7 +162,7 @@ def test_junit_fits_its_schema(nights, capsys, tmp_path):
     failure = next(case for case in cases if case.get("name").startswith("ring")).find("failure")
     assert set(failure.keys()) == {"type", "message"}
     assert failure.get("type") == "regressed"
-    assert "a ratio of 1.2000" in failure.get("message")
+    assert "p50 takes 1.200 times as long" in failure.get("message")
     assert "VERDICT" in suite.find("system-out").text
 
 
@@ -208,6 +223,28 @@ def test_runs_that_cannot_be_read_are_refused(nights, capsys, tmp_path, damage, 
     error = capsys.readouterr().err
     assert error.startswith(f"hpcdl: {runs[side][1]}")
     assert error.count("\n") == 1
+
+
+def test_each_sentence_of_a_comparison_appears():
+    numbers = {"launches": (3, 3), "ratio": 1.2, "low": 1.1, "high": 1.3, "p": 0.01}
+    changes = [Change("s", "ring", "step_seconds", word, "why", **numbers) for word in VERDICTS]
+    changes += [replace(changes[1], by_share=True), replace(changes[4], p=math.nan)]
+    told = [verdict_of(change) for change in changes]
+    assert {one.word for one in told} == words("compare")
+    assert len({one.sentence for one in told}) == len(told)
+    overall = [verdict(Comparison([change], "launch", (1, 1), 0.0, 0.03, [], [])) for change in changes]
+    assert {one.word for one in overall} == words("comparison")
+    for one, whole in zip(told, overall, strict=True):
+        assert one.sentence in whole.sentence and whole.row.good == (whole.word in {"improved", "unchanged"})
+
+
+def test_copies_of_a_run_count_once_and_are_named(nights, capsys, tmp_path):
+    before, now = nights("a", STEADY), nights("b", STEADY)
+    copy = shutil.copytree(before[0], tmp_path / "copy")
+    assert main(["compare", *before, str(copy), "--with", *now, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["copies"] == [f"{copy} is a copy of {before[0]}, and is left out."]
+    assert found["measures"][0]["baseline_launches"] == 5
 
 
 @pytest.mark.parametrize("share", ["1", "100%", "-3%", "3 percent", "nan", ""])

@@ -47,6 +47,15 @@ def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
     return series
 
 
+def content(path: Path) -> str:
+    """Return the checksum of a run's file, equal for copies and links; for a run without one its real path."""
+    file = path / "run.h5" if path.is_dir() else path
+    with suppress(OSError):
+        if checksum := verified_checksum(file):
+            return checksum
+    return str(file.resolve())
+
+
 def is_kept(path: Path) -> bool:
     """Return True if series of a run are kept, perhaps of another version."""
     return _beside(path / "run.h5" if path.is_dir() else path).exists()

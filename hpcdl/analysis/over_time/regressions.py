@@ -65,7 +65,7 @@ class Change:
     smallest: float = math.nan
     """Smallest ratio that would be found with 80 % power if no other measure changed."""
     by_share: bool = False
-    """True for a regression of the share of slow launches; its ratio is that of all launches and has no interval."""
+    """True for a regression of the share of slow launches; the ratio is of all launches, without interval."""
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,7 @@ def _uncompared(pair: Pair) -> Change:
 def changes_of(compared: Sequence[Pair], min_effect: float, between: float, *, by_job: bool) -> list[Change]:
     """Test all pairs that have values on both sides: their means, and their shares of slow launches.
 
-    Shares are tested apart, of the measures whose numbers of slow launches can be significant at all (Tarone 1990).
+    Shares are tested apart, of the measures whose numbers of slow launches can be significant (Tarone 1990).
     """
     if not compared:
         return []
@@ -381,7 +381,7 @@ def changes_of(compared: Sequence[Pair], min_effect: float, between: float, *, b
         first, last, smallest = (_exp(value[number]) for value in (low, high, visible))
         change = replace(change, p=float(p[number]), low=first, high=last, smallest=smallest)
         verdict = _verdict(p[number], difference.value[number], low[number], high[number], limit)
-        if verdict != REGRESSED and shares[number] < ALPHA and abs(math.log(group.factor)) > limit:
+        if verdict != REGRESSED and group and shares[number] < ALPHA and abs(math.log(group.factor)) > limit:
             before, after = (float(np.exp(np.nanmean(side[number]))) for side in (baseline, candidate))
             ratio = after / before
             change = replace(change, baseline=before, candidate=after, ratio=ratio, p=float(shares[number]))

@@ -165,7 +165,7 @@ class Group(NamedTuple):
         return sum(self.counts) <= sum(self.sizes) // FEW and remain > 0
 
     def p(self, side: int, *, least: bool = False) -> float:
-        """Return the probability that chance alone gives a side so many slow launches or more (Fisher's exact test).
+        """Return the probability that chance gives a side so many slow launches or more (Fisher's exact test).
 
         ``least``: that of the most that it could have, which is the smallest p (Tarone, Biometrics 46, 1990).
         """
@@ -244,9 +244,7 @@ def _group(row: Array, later: npt.NDArray[np.bool_], apart: npt.NDArray[np.intp]
     finite = np.isfinite(row)
     inside = np.isin(np.arange(len(row)), apart)
     factor = math.exp(min(float(row[inside].mean() - row[finite & ~inside].mean()), 700.0))
-    counts, sizes = (
-        (int((which & ~later).sum()), int((which & later).sum())) for which in (inside, finite)
-    )
+    counts, sizes = ((int((which & ~later).sum()), int((which & later).sum())) for which in (inside, finite))
     return Group(factor, counts, sizes)
 
 
@@ -273,7 +271,9 @@ def _variances(residuals: Array, own: Array) -> tuple[Array, Array]:
     strength = min(2 * half, max(_independent(residuals[usable], s) * float(d.mean()) - float(d.mean()), 0))
     shrunk = (strength * prior + own * variance) / (strength + own)
     alone = fdtrc(own, max(2 * half, 1), variance / prior) < OWN if strength else np.full(len(own), True)
-    quartile = float(np.quantile(s / (chdtri(d, 0.25) / d), 0.75))  # that of chi-squared variances is 1
+    quartile = float(
+        np.quantile(s / (chdtri(d, 0.25) / d), 0.75, method="lower")
+    )  # that of chi-squared variances is 1
     raised = np.where(variance < quartile, (FLOOR * quartile + own * variance) / (FLOOR + own), 0.0)
     moderate = np.maximum(np.where(alone, variance, shrunk), raised)
     return moderate, np.where(alone, own, own + strength)
