@@ -40,6 +40,50 @@ class Sentence(NamedTuple):
 
 
 SENTENCES: Final[tuple[Sentence, ...]] = (
+    Sentence(
+        "scaling",
+        "none judged",
+        "no method of one problem has a verdict",
+        "Efficiency is {range} at {where}, without a verdict on near-linear scaling (>= {limit}): {states}.",
+    ),
+    Sentence(
+        "scaling",
+        "counted",
+        "a method of one problem has a verdict",
+        "{methods} near-linear at {where} (efficiency >= {limit}).",
+    ),
+    Sentence(
+        "scaling",
+        "near-linear",
+        "a method of one of several problems is near-linear beyond the base",
+        "{case}: near-linear {ranks} with {method} (efficiency {efficiency}).",
+        good=True,
+    ),
+    Sentence(
+        "scaling",
+        "not near-linear",
+        "most methods of one of several problems are not near-linear",
+        "{case}: not near-linear at {ranks} ({range}).",
+    ),
+    Sentence("scaling", "inconclusive", "neither of these", "{case}: no verdict at {ranks} ({range})."),
+    Sentence(
+        "scaling",
+        "soonest",
+        "the target is reached sooner on more ranks",
+        "{of}{target} soonest on {ranks}: {faster} times as fast as on {base} (speed-up of steps: {speedup}).",
+    ),
+    Sentence(
+        "scaling",
+        "soonest on the base",
+        "the target is not reached sooner on more ranks",
+        "{of}{target} soonest on {ranks}.",
+    ),
+    Sentence(
+        "scaling",
+        "exposed",
+        "several methods have exposed communication",
+        "{of}Exposed communication at {ranks}: least {least}, most {most}.",
+    ),
     Sentence("claims", "holds", "each clause holds", "{case}: holds; {numbers}.", good=True),
     Sentence("claims", "does not hold here", "a clause does not hold", "{case}: does not hold here; {numbers}."),
     Sentence("claims", "undecided", "a clause is open, none fails", "{case}: undecided; {numbers}."),

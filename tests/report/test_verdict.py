@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from conftest import Hand
 
 from hpcdl.analysis.network.links import rounds
 from hpcdl.report.run.contents import illustrated
-from hpcdl.report.run.findings import findings
+from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.run.render import render
+from hpcdl.report.sections import scaling
+from hpcdl.report.verdicts import Verdict, words
 
 
 def steps(ms):
@@ -185,3 +188,30 @@ def test_settings_and_method_come_last(hand):
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     assert titles[0] == "Verdict"
     assert titles[-3:] == ["Settings", "Job", "Method and how to reproduce"]
+
+
+def test_each_sentence_on_scaling_appears(tmp_path, monkeypatch):
+    """Problems on one and two ranks: simulated ones have a verdict, measured ones of one launch have none."""
+    seen, simulated = set(), {"network": "lan", "settings": {"network": "lan"}}
+    monkeypatch.setattr(scaling, "Verdict", lambda **row: seen.add(row["word"]) or Verdict(**row))
+
+    def answered(name, *problems):
+        (tmp_path / name).mkdir()
+        hand = Hand(tmp_path / name)
+        for model, ms, seconds, fields in problems:
+            for ranks, step, time in ((1, 40.0, 1.0), (2, ms, seconds)):
+                evaluations = [(20, 2.0, time, 0.3, 0.95, 1280)]
+                every = fields | {"model": model, "target_accuracy": 0.9, "evaluations": evaluations}
+                hand.train([[step] * 20] * ranks, **every)
+                if ranks == 2:
+                    hand.train([[step + 1] * 20] * ranks, **every, training="layerwise")
+                    hand.train([[step - 1] * 20] * ranks, **every, aggregation="none")
+        return scaling.answer(Findings(hand.read(), "run"))
+
+    assert (
+        answered("one", ("a", 20.0, 0.5, simulated)).details[0].startswith("2 of 2 methods are near-linear at 2")
+    )
+    assert "soonest on 1 rank." in answered("late", ("a", 20.0, 2.0, {})).headline
+    every = answered("all", ("a", 20.0, 2.0, simulated), ("b", 40.0, 2.0, simulated), ("c", 20.0, 2.0, {}))
+    assert any(": not near-linear at 2 ranks (efficiency 0." in line for line in every.details)
+    assert seen == words("scaling")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.grouping import rows
 from hpcdl.report.sections.collectives import one_launch
+from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -190,57 +192,57 @@ def verdict(scale: Scale) -> str:
 
 def answer(findings: Findings) -> Answer | None:
     """Return the near-linear methods of one problem, or a sentence on each of several; else exposed times."""
-    lines, soonest = list[str](), list[str]()
+    further, soonest = list[Verdict](), list[Verdict]()
     problems: list[tuple[str, list[Method]]] = []
     for methods in findings.problems:
         compared = [method for method in methods if method.is_compared and not method.is_ceiling]
         name = findings.settings.name(methods[0].fields)
         problems += [(name, compared)] * bool(compared)
-        soonest += [f"{name}: {line}" if name else line for line in _soonest(methods)]
-        lines += [f"{name}: {line}" if name else line for line in _least_exposed(methods)]
+        soonest += _soonest(name, methods)
+        further += _least_exposed(name, methods)
     problems.sort(key=lambda problem: -max(method.scales[-1]["ranks"] for method in problem[1]))
     ends = [method.scales[-1] for _, methods in problems for method in methods]
+    shared = _oversubscription(ends, findings.oversubscribed)
     if len(problems) == 1:
-        lines = [_count(problems[0][1]) + _oversubscription(ends, findings.oversubscribed), *lines]
+        further = [_count(problems[0][1], shared), *further]
     elif problems:
         ordered = sorted((_overview(*problem) for problem in problems), key=lambda pair: -pair[0])
-        headline, *others = (line for _, line in ordered)
-        lines = [headline + _oversubscription(ends, findings.oversubscribed), *others, *lines]
-    lines = [*soonest, *lines]
+        headline, *others = (verdict for _, verdict in ordered)
+        further = [replace(headline, cause=shared), *others, *further]
+    lines = [verdict.sentence for verdict in (*soonest, *further)]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-def _count(methods: Sequence[Method]) -> str:
+def _count(methods: Sequence[Method], shared: str) -> Verdict:
     """Return the number of near-linear methods of one problem at their largest scale.
 
     Without any verdict, return the range of their efficiencies.
     """
     ends = [method.scales[-1] for method in methods]
-    where = plural(ends[0]["ranks"], "rank") if len({end["ranks"] for end in ends}) == 1 else "their largest scale"
     disturbed = sum(end.disturbed for end in ends)
     inconclusive = sum(end.near_linear is None for end in ends) - disturbed
     counts = {"inconclusive": inconclusive, "disturbed": disturbed}
     states = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-    if inconclusive + disturbed == len(ends):
-        return (
-            f"Efficiency is {_range(methods)} at {where}, without a verdict on near-linear scaling "
-            f"(>= {NEAR_LINEAR:.2f}): {states}."
-        )
-    near_linear, are = (
-        sum(end.near_linear is True for end in ends),
-        "method is" if len(ends) == 1 else "methods are",
-    )
-    line = f"{near_linear} of {len(ends)} {are} near-linear at {where} (efficiency >= {NEAR_LINEAR:.2f})."
-    return line + (f" Without a verdict: {states}." if states else "")
+    none = inconclusive + disturbed == len(ends)
+    one = len({end["ranks"] for end in ends}) == 1
+    are = "method is" if len(ends) == 1 else "methods are"
+    facts = {
+        "range": _range(methods),
+        "states": states,
+        "where": plural(ends[0]["ranks"], "rank") if one else "their largest scale",
+        "limit": f"{NEAR_LINEAR:.2f}",
+        "methods": f"{sum(end.near_linear is True for end in ends)} of {len(ends)} {are}",
+    }
+    without = f"Without a verdict: {states}." if states and not none else ""
+    word = "none judged" if none else "counted"
+    return Verdict(topic="scaling", word=word, cause=" ".join(filter(None, (without, shared))), facts=facts)
 
 
 def _oversubscription(ends: Sequence[Scale], oversubscribed: Collection[int]) -> str:
     """Return a warning about measured scales whose ranks share cores; empty if none do."""
     measured = {scale["ranks"] for scale in ends if not scale["network"] and scale["kind"] != "replay"}
     shared = ", ".join(map(str, sorted(measured & set(oversubscribed))))
-    return (
-        f" OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling." if shared else ""
-    )
+    return f"OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling." if shared else ""
 
 
 def _range(methods: Sequence[Method]) -> str:
@@ -249,8 +251,8 @@ def _range(methods: Sequence[Method]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _overview(name: str, methods: Sequence[Method]) -> tuple[int, str]:
-    """Return how many ranks the methods of one problem reach near-linearly, and a sentence about the best one."""
+def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
+    """Return how many ranks the methods of one problem reach near-linearly, and a verdict on the best one."""
     beyond = [[scale for scale in method.scales if not scale.is_base] for method in methods]
     held = [
         next((number for number, scale in enumerate(scales) if not scale.near_linear), len(scales))
@@ -260,24 +262,28 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, str]:
     if reached:
         near = beyond[place][reached - 1]
         bounds = interval(near.low("efficiency_low"), near.high("efficiency_high"))
-        efficiency = digits(near.median("efficiency")) + (f", {bounds}" if bounds != NONE else "")
-        upto = "up to" if reached < len(beyond[place]) else "at"
-        ranks = plural(near["ranks"], "rank")
-        line = f"{name}: near-linear {upto} {ranks} with {methods[place].name} (efficiency {efficiency})."
-        return near["ranks"], line
+        facts = {
+            "efficiency": digits(near.median("efficiency")) + (f", {bounds}" if bounds != NONE else ""),
+            "ranks": ("up to " if reached < len(beyond[place]) else "at ") + plural(near["ranks"], "rank"),
+            "method": methods[place].name,
+        }
+        return near["ranks"], Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
     ends = [method.scales[-1] for method in methods]
     reasons = dict.fromkeys(verdict(end) for end in ends if end.near_linear is None)
     failed = sum(end.near_linear is False for end in ends) > len(ends) / 2
-    state, reasons = ("not near-linear", {}) if failed else ("no verdict", reasons)
-    ranks = plural(beyond[place][-1]["ranks"], "rank")
-    return 0, f"{name}: {state} at {ranks} ({'; '.join([f'efficiency {_range(methods)}', *reasons])})."
+    facts = {
+        "ranks": plural(beyond[place][-1]["ranks"], "rank"),
+        "range": "; ".join([f"efficiency {_range(methods)}", *(() if failed else reasons)]),
+    }
+    word = "not near-linear" if failed else "inconclusive"
+    return 0, Verdict(topic="scaling", word=word, case=name, facts=facts)
 
 
 def _end(method: Method) -> float:
     return method.scales[-1].median("efficiency") or 0.0
 
 
-def _soonest(methods: Sequence[Method]) -> list[str]:
+def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
     """Return on how many ranks the target is reached first, and what that gains, if ranks of one method differ."""
     known = [
         (time, base_time, scale, method.scales[0])
@@ -290,15 +296,19 @@ def _soonest(methods: Sequence[Method]) -> list[str]:
     if not known:
         return []
     time, base_time, scale, base = min(known, key=lambda one: one[0])
-    target = percent(base["target_accuracy"], 1)
-    if time >= base_time:
-        return [f"{target} soonest on {plural(base['ranks'], 'rank')}."]
-    faster, images = digits(base_time / time), digits(scale.median("speedup"))
-    on = f"{plural(scale['ranks'], 'rank')}: {faster} times as fast as on {base['ranks']}"
-    return [f"{target} soonest on {on}, with {images} times the images a second."]
+    facts = {
+        "of": f"{name}: " if name else "",
+        "target": percent(base["target_accuracy"], 1),
+        "ranks": plural(scale["ranks"] if time < base_time else base["ranks"], "rank"),
+        "faster": digits(base_time / time),
+        "base": str(base["ranks"]),
+        "speedup": digits(scale.median("speedup")),
+    }
+    word = "soonest" if time < base_time else "soonest on the base"
+    return [Verdict(topic="scaling", word=word, case=name, facts=facts)]
 
 
-def _least_exposed(methods: Sequence[Method]) -> list[str]:
+def _least_exposed(name: str, methods: Sequence[Method]) -> list[Verdict]:
     """Return the methods with the least and the most exposed communication at the largest scale of all.
 
     Methods that were disturbed, or whose case without communication was, are left out.
@@ -316,9 +326,10 @@ def _least_exposed(methods: Sequence[Method]) -> list[str]:
     if len(known) < 2:
         return []
     least, most = (
-        f"{name} {percent(part, 1)} of its step ({time})" for part, time, name in (min(known), max(known))
+        f"{method} {percent(part, 1)} of its step ({time})" for part, time, method in (min(known), max(known))
     )
-    return [f"Exposed communication at {plural(largest, 'rank')}: least {least}, most {most}."]
+    facts = {"of": f"{name}: " if name else "", "ranks": plural(largest, "rank"), "least": least, "most": most}
+    return [Verdict(topic="scaling", word="exposed", case=name, facts=facts)]
 
 
 def charts(findings: Findings) -> list[Lines]:
