@@ -51,6 +51,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.prediction import predict as prediction
     from hpcdl.report import predictions
     from hpcdl.report.formats.summary import coloured, plain
+    from hpcdl.trace.recorder import analysed
 
     begin = monotonic()
 
@@ -58,16 +59,17 @@ def execute(options: argparse.Namespace) -> int:
         if monotonic() > begin + SILENCE:
             print(f"hpcdl: {line} ...", file=sys.stderr, flush=True)
 
-    predicted = prediction.predict(
-        options.source,
-        options.network,
-        prediction.ascending(options.ranks),
-        globs=options.case,
-        ranks_per_host=options.ranks_per_host,
-        meshes=options.parallelism,
-        show=show,
-        jitter=options.jitter,
-    )
+    with analysed(options.source):
+        predicted = prediction.predict(
+            options.source,
+            options.network,
+            prediction.ascending(options.ranks),
+            globs=options.case,
+            ranks_per_host=options.ranks_per_host,
+            meshes=options.parallelism,
+            show=show,
+            jitter=options.jitter,
+        )
     if options.save:
         origin = predicted.fitted.origin if predicted.fitted else {}
         write_output(

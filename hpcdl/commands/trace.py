@@ -56,17 +56,18 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.suite import UsageError
     from hpcdl.trace.chakra import write_chakra
     from hpcdl.trace.export import select, write_goal, write_perfetto
-    from hpcdl.trace.recorder import TraceError
+    from hpcdl.trace.recorder import TraceError, analysed
     from hpcdl.trace.schema import read
 
     try:
         launches = runs_in(options.run)
         run = read(launches[0])
-        selection = select(run, _case(run, options.case), options.ranks, options.steps)
         write = {"perfetto": write_perfetto, "goal": write_goal, "chakra": write_chakra}[options.format]
         is_folder = options.format == "chakra"
-        with nullcontext(options.file) if is_folder else output_path("-o", options.file) as place:
-            messages = write(place, selection)
+        with analysed(options.run):
+            selection = select(run, _case(run, options.case), options.ranks, options.steps)
+            with nullcontext(options.file) if is_folder else output_path("-o", options.file) as place:
+                messages = write(place, selection)
     except ImportError as error:
         raise UsageError(
             f"--format {options.format}: {error.name} is not installed: pip install 'hpcdl[report]'"

@@ -78,6 +78,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 SIZE: Final = 512
 """Bytes of the user block."""
 MARK: Final = b"hpcdl trace sha256 "
+LENGTH: Final = slice(40, 48)
+"""Place of the length of the file in the superblock of HDF5 (version 0), which follows the user block."""
 
 
 def write_checksum(path: Path) -> None:
@@ -89,11 +91,13 @@ def write_checksum(path: Path) -> None:
 
 def verified_checksum(path: Path) -> str | None:
     """Return the checksum of a trace whose contents match it; None for any other file. Raises OSError."""
-    check_regular(path)
+    size = check_regular(path)
     with path.open("rb") as file:
-        head = file.read(SIZE)
-    digest = _digest(path) if head.startswith(MARK) else b""
-    return digest.decode() if digest and head[len(MARK) :].split(b"\n")[0] == digest else None
+        head = file.read(SIZE + LENGTH.stop)
+    # a sparse file of many GB is not read
+    is_whole = head.startswith(MARK) and int.from_bytes(head[SIZE:][LENGTH], "little") == size
+    digest = _digest(path) if is_whole else b""
+    return digest.decode() if digest and head[len(MARK) : SIZE].split(b"\n")[0] == digest else None
 
 
 def _digest(path: Path) -> bytes:
@@ -131,9 +135,9 @@ def atomic_write(path: Path) -> Iterator[Path]:
 Record = TypeVar("Record")
 
 
-def from_json(kind: type[Record], value: Any) -> Record:
-    """Return ``value``, parsed JSON, as the dataclass ``kind``. Raises ValueError, which names the place."""
-    return _converted(kind, value, kind.__name__)  # type: ignore[no-any-return]
+def from_json(kind: type[Record], value: Any, place: str = "") -> Record:
+    """Return ``value``, parsed JSON, as ``kind``, often a dataclass. Raises ValueError, which names the place."""
+    return _converted(kind, value, place or kind.__name__)  # type: ignore[no-any-return]
 
 
 @cache

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import io
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
 Scalar = str | int | float | bool | None
@@ -34,6 +37,24 @@ class CaseRecord:
 
 class TraceError(Exception):
     """A trace cannot be read or written; the message is one line and names the file."""
+
+
+UNEXPECTED: Final = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError)
+
+
+@contextmanager
+def analysed(record: object, *more: type[Exception]) -> Iterator[None]:
+    """Turn unexpected errors in the analysis of a record into a TraceError with their place.
+
+    A file whose checksum fits may hold any values. ``more``: further exceptions that are unexpected here.
+    """
+    types: tuple[type[Exception], ...] = (*UNEXPECTED, *more)
+    try:
+        yield
+    except types as error:
+        frame, line = list(walk_tb(error.__traceback__))[-1]
+        place, reason = Path(frame.f_code.co_filename).name, " ".join(f"{type(error).__name__}: {error}".split())
+        raise TraceError(f"{record}: the record cannot be analysed: {reason} ({place}, line {line})") from error
 
 
 Packed = dict[str, npt.NDArray[Any]]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import h5py
 import numpy as np
 
+from hpcdl.trace.field_types import check_fields, environment_of
 from hpcdl.trace.files import MARK, SIZE, atomic_write, check_regular, verified_checksum, write_checksum
 from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Scalar, TraceError
 from hpcdl.trace.run import Run, Table, frame, frame_of_cases
@@ -33,8 +34,10 @@ READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
 """Tables that are read with the file; events are read later."""
 CHUNK: Final = 1 << 15
 """Rows per compressed chunk: 1.6 MB of steps."""
-DAMAGE: Final = (AttributeError, OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError)
-"""Exceptions of HDF5 and of this module for a file that has other contents than a trace."""
+MAX_RATIO: Final = 400
+"""Bytes of a table in memory by those that are stored, at most; 200 where all rows are alike."""
+DEPTH: Final = 3
+"""Levels of a file: cases, their tables."""
 
 
 @contextmanager
@@ -44,39 +47,59 @@ def open_trace(path: Path, *, verified: bool = False) -> Iterator[h5py.File]:
     ``verified``: the checksum was checked at an earlier opening and is not computed again.
     """
     try:
-        check_regular(path)
-        with path.open("rb") as file:
-            marked = file.read(len(MARK)) == MARK
-        if not marked:
-            raise TraceError(f"{path}: not a trace of hpcdl")
-        if not verified and verified_checksum(path) is None:
-            raise TraceError(f"{path}: damaged or truncated file: its checksum does not fit")
-        with h5py.File(path, "r", locking=False) as file:
-            if (schema := file.attrs["schema"]) != SCHEMA:
-                raise TraceError(f"{path}: schema {schema}, but this hpcdl reads schema {SCHEMA}")
+        with _opened(path, verified=verified) as file:
             if not verified:
-                _check_links(file)
+                _check_contents(file, DEPTH)
             yield file
+    except TraceError:
+        raise
     except OSError as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror or _line(error)
         raise TraceError(f"{path}: {reason}") from None
-    except DAMAGE as error:
+    except Exception as error:  # h5py raises many types, even SystemError, for contents that are no trace
         raise TraceError(f"{path}: damaged trace: {_line(error)}") from error
 
 
-def _check_links(file: h5py.File) -> None:
-    """Raise ValueError if a file of the reader could appear in a report: by a link, or as a dataset's values."""
+def _opened(path: Path, *, verified: bool) -> h5py.File:
+    check_regular(path)
+    with path.open("rb") as stream:
+        marked = stream.read(len(MARK)) == MARK
+    if not marked:
+        raise TraceError(f"{path}: not a trace of hpcdl")
+    if not verified and verified_checksum(path) is None:
+        raise TraceError(f"{path}: damaged or truncated file: its checksum does not fit")
+    file = h5py.File(path, "r", locking=False)
+    if (schema := file.attrs["schema"]) != SCHEMA:
+        file.close()
+        raise TraceError(f"{path}: schema {schema}, but this hpcdl reads schema {SCHEMA}")
+    return file
 
-    def obstacle(name: str, link: object) -> str | None:
-        if not isinstance(link, h5py.HardLink):
-            return f"/{name}: is a link, which a trace may not have"
-        values = file[name]
-        if isinstance(values, h5py.Dataset) and (values.external or values.is_virtual):
-            return f"/{name}: has its values in another file, which a trace may not have"
-        return None
 
-    if (line := file.visititems_links(obstacle)) is not None:
-        raise ValueError(line)
+def _check_contents(group: h5py.Group, depth: int) -> None:
+    """Raise ValueError for links, values in other files, and rows that are declared but not stored.
+
+    Otherwise a file of the reader could appear in a report, and a small file could fill the memory.
+    """
+    for name in group:
+        place = f"{group.name.rstrip('/')}/{name}"
+        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+            raise ValueError(f"{place}: is a link, which a trace may not have")  # noqa: TRY004 - as all of them
+        values = group[name]
+        if isinstance(values, h5py.Group):
+            if depth == 1:
+                raise ValueError(f"{place}: is nested too deeply")
+            _check_contents(values, depth - 1)
+        elif values.external or values.is_virtual:
+            raise ValueError(f"{place}: has its values in another file, which a trace may not have")
+        elif not _is_stored(values):
+            raise ValueError(f"{place}: declares more rows than the file has")
+
+
+def _is_stored(values: h5py.Dataset) -> bool:
+    """Return True if all rows of a dataset are in the file."""
+    if values.chunks and values.id.get_num_chunks() * values.chunks[0] < values.shape[0]:
+        return False
+    return bool((values.nbytes or 0) <= MAX_RATIO * values.id.get_storage_size())
 
 
 def _line(error: BaseException) -> str:
@@ -148,7 +171,7 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
     for file in files:
         with open_trace(file) as source:
             complete = complete and bool(source.attrs["complete"])
-            environment, suite = json.loads(source["environment"][()]), source["suite"].asstr()[()]
+            environment, suite = environment_of(source["environment"][()]), source["suite"].asstr()[()]
             environments |= _environments(source)
             for name, group in source["cases"].items():
                 places.append((file, name))
@@ -177,7 +200,7 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
 def read_part(path: Path) -> tuple[dict[str, Scalar], dict[str, Any]]:
     """Return the fields and the environment of the case in a part. Raises TraceError."""
     with open_trace(path) as source:
-        return _fields(source["cases/000000"]), dict(json.loads(source["environment"][()]))
+        return _fields(source["cases/000000"]), environment_of(source["environment"][()])
 
 
 def _head(file: h5py.File, environment: Mapping[str, Any], suite_text: str, *, complete: bool) -> None:
@@ -188,18 +211,18 @@ def _head(file: h5py.File, environment: Mapping[str, Any], suite_text: str, *, c
 
 def _environments(source: h5py.File) -> dict[str, dict[str, Any]]:
     """Return the environments of the cases of a file, by key."""
-    own = json.loads(source["environment"][()])
-    others = {key: json.loads(text[()]) for key, text in source.get("environments", {}).items()}
+    own = environment_of(source["environment"][()])
+    others = {key: environment_of(text[()]) for key, text in source.get("environments", {}).items()}
     return others | ({own["key"]: own} if "key" in own else {})
 
 
 def _fields(group: h5py.Group) -> dict[str, Scalar]:
-    """Return the fields of a case; None for an empty attribute."""
+    """Return the fields of a case; None for an empty attribute. Raises ValueError for fields of other types."""
     fields: dict[str, Scalar] = {}
     for name, value in group.attrs.items():
         plain = value.item() if isinstance(value, np.generic) else value
         fields[name] = None if isinstance(plain, h5py.Empty) else plain
-    _ = fields["kind"], fields["ranks"]  # every case has these
+    check_fields(fields)
     return fields
 
 
@@ -254,6 +277,9 @@ def _rows(group: h5py.Group, name: str) -> npt.NDArray[Any]:
 
 
 def _on_common_clock(table: npt.NDArray[Any], ranks: npt.NDArray[Any]) -> Table:
+    """Return the columns of a table, times on rank 0's clock. Raises ValueError for a rank that is not there."""
+    if len(table) and not 0 <= table["rank"].min() <= table["rank"].max() < len(ranks):
+        raise ValueError(f"rows of a rank that is not one of {len(ranks)}")
     names = table.dtype.names or ()
     for column in ("begin", "end", "time"):
         if column in names and len(table):
@@ -265,4 +291,7 @@ def _events(path: Path, name: str) -> tuple[Table, list[str]]:
     with open_trace(path, verified=True) as source:
         group = source[f"cases/{name}"]
         events = _on_common_clock(_rows(group, "events"), _rows(group, "ranks"))
-        return events, [label.decode() for label in group["labels"][()]]
+        labels = [label.decode() for label in group["labels"][()]]
+        if len(events["label"]) and not 0 <= events["label"].min() <= events["label"].max() < len(labels):
+            raise ValueError(f"events with a label that is not one of {len(labels)}")
+        return events, labels

@@ -9,7 +9,7 @@ import pytest
 from hpcdl.analysis.over_time import archive as series_file
 from hpcdl.analysis.over_time.archive import keep_series
 from hpcdl.cli import main
-from hpcdl.trace.files import verified_checksum
+from hpcdl.trace.files import SIZE, verified_checksum, write_checksum
 from hpcdl.trace.recorder import SCHEMA
 
 TEXTS = {
@@ -26,6 +26,7 @@ beta = 1e-9
 }
 KINDS = [
     "run.h5",
+    "run.h5 resealed",
     "part",
     "series",
     "series resealed",
@@ -78,6 +79,12 @@ def harm(kind, folder, chance):
     file = folder / FILES.get(name, f"{name}.toml")
     if kind == "series resealed":
         reseal_series(file, changed_json(file.read_text().partition("\n")[2], chance))
+        return
+    if kind == "run.h5 resealed":
+        content = bytearray(file.read_bytes())
+        content[chance.randrange(SIZE, len(content))] ^= 1 << chance.randrange(8)
+        file.write_bytes(content)
+        write_checksum(file)
         return
     file.write_bytes(damaged(file.read_bytes(), chance))
 

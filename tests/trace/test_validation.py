@@ -70,3 +70,50 @@ def test_no_values_lie_in_another_file(whole, tmp_path, place):
         del file[place]
         file.create_virtual_dataset(place, layout)
     refused(whole, f"/{place}: has its values in another file")
+
+
+def set_field(file, name, value):
+    file["cases/000001"].attrs[name] = value
+
+
+def set_column(file, table, column, value):
+    rows = file[f"cases/000001/{table}"][()]
+    rows[column][-1] = value
+    file[f"cases/000001/{table}"][...] = rows
+
+
+def set_environment(file, text):
+    del file["environment"]
+    file["environment"] = text
+
+
+def declare_rows(file):
+    kind = file["cases/000001/steps"].dtype
+    del file["cases/000001/steps"]
+    file["cases/000001"].create_dataset("steps", (10**7,), kind, chunks=(1000,), compression="gzip")
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        (set_field, ("nodes", "x"), "field 'nodes': 'x' is not"),
+        (set_field, ("correct", "yes"), "field 'correct': 'yes' is not"),
+        (set_field, ("ranks", 1 << 40), "no case has 1099511627776 ranks"),
+        (set_field, ("note", [1, 2]), "field 'note'"),
+        (set_field, ("settings", "[]"), "field 'settings'"),
+        (set_column, ("steps", "rank", 2), "rows of a rank that is not one of 2"),
+        (set_environment, ('{"ranks": [3]}',), "environment: ranks"),
+        (set_environment, ('{"ranks": [{"affinity": "0-99999999"}]}',), "environment: affinity"),
+        (declare_rows, (), "/cases/000001/steps: declares more rows than the file has"),
+    ],
+)
+def test_values_of_other_types_and_rows_that_are_not_there_are_refused(whole, change, arguments, message):
+    with changed(whole) as file:
+        change(file, *arguments)
+    refused(whole, message)
+
+
+def test_a_sparse_file_is_refused_unread(whole):
+    with whole.open("r+b") as file:
+        file.truncate(1 << 40)
+    refused(whole, "its checksum does not fit")

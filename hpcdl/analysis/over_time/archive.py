@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
 from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, read_bytes, verified_checksum
-from hpcdl.trace.recorder import SCHEMA, TraceError
+from hpcdl.trace.recorder import SCHEMA, TraceError, analysed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +41,8 @@ def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
     if series is None:
         from hpcdl.trace.schema import read  # late: h5py and pandas are not needed for a series that is kept
 
-        series = series_of(read(path, wanted=SERIES_TABLES))
+        with analysed(path, ValueError):
+            series = series_of(read(path, wanted=SERIES_TABLES))
         if checksum is not None:
             _keep(series, file, checksum)
     return series
@@ -58,7 +59,9 @@ def content(path: Path) -> str:
 
 def is_kept(path: Path) -> bool:
     """Return True if series of a run are kept, perhaps of another version."""
-    return _beside(path / "run.h5" if path.is_dir() else path).exists()
+    with suppress(OSError):  # the name is too long
+        return _beside(path / "run.h5" if path.is_dir() else path).exists()
+    return False
 
 
 def keep_series(run: Run) -> None:

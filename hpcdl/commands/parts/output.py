@@ -66,11 +66,12 @@ def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -
     from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.report.run.render import renderings
     from hpcdl.suite import UsageError
-    from hpcdl.trace.recorder import TraceError
+    from hpcdl.trace.recorder import TraceError, analysed
 
     try:
-        runs = [read_pooled(group) for group in ([folders] if launches else ([folder] for folder in folders))]
-        return renderings(runs, forms)
+        with analysed(" ".join(map(str, folders))):
+            runs = [read_pooled(group) for group in ([folders] if launches else ([folder] for folder in folders))]
+            return renderings(runs, forms)
     except (TraceError, AmbiguousCaseError, ValueError) as error:
         raise UsageError(str(error)) from None
 
