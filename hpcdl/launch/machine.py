@@ -9,30 +9,8 @@ import os
 import re
 import shutil
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
-
-
-def node_memory_bytes() -> int:
-    """Return the physical memory (bytes), or the limit of a control group (batch system, container) if smaller."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with suppress(OSError, ValueError):
-        for group in _groups():
-            with suppress(OSError, ValueError):  # no such file, or "max"
-                limits.append(int((group / "memory.max").read_text(encoding="ascii")))
-    return min(limits)
-
-
-def _groups() -> list[Path]:
-    """Return the control group (version 2) of this process and its parents."""
-    lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    own = next((line[3:].lstrip("/") for line in lines if line.startswith("0::")), None)
-    if own is None:
-        return []
-    root = Path("/sys/fs/cgroup")
-    inner = root / own
-    return [inner, *(parent for parent in inner.parents if parent.is_relative_to(root))]
 
 
 def shortage(needed: int, ranks: int, available: int) -> str | None:
@@ -75,18 +53,53 @@ def loaded_libraries(root: Path = ROOT) -> dict[str, list[str]] | str:
     }
 
 
+def node_memory_bytes(root: Path = ROOT) -> int:
+    """Return the physical memory (bytes), or the limit of a control group (batch system, container) if smaller."""
+    files = [
+        folder / name for folder in _groups("memory", root) for name in ("memory.max", "memory.limit_in_bytes")
+    ]
+    limits = [int(digits) for file in files if (digits := text(file)).isdecimal()]  # else "max", or no such file
+    return min([*limits, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")])
+
+
+def _groups(controller: str, root: Path) -> list[Path]:
+    """Return the folders of this process's control groups (versions 1 and 2) and of their parents.
+
+    In a container the path of a group may be that on the host; then its limits are in the topmost folder.
+    """
+    folders = []
+    for line in (text(root / "proc/self/cgroup") or "0::/").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            top = root / "sys/fs/cgroup" / (controller if controllers else "")
+            inner = top / path.lstrip("/")
+            folders += [inner, *(parent for parent in inner.parents if parent.is_relative_to(top))]
+    return folders
+
+
+def _quota(root: Path) -> float | str:
+    """Return the least CPU quota of this process's control groups (cores)."""
+    quotas = []
+    for folder in _groups("cpu", root):
+        words = text(folder / "cpu.max").split() or [
+            text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
+        ]
+        if all(map(str.isdecimal, words)):  # else "max" or -1: none
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=UNKNOWN)
+
+
 def cpu(root: Path = ROOT) -> dict[str, Any]:
-    """Return model, physical cores, SMT, frequency governor and the control group's quota (cores)."""
+    """Return model, physical cores, SMT, frequency governor and the control groups' quota (cores)."""
     system = root / "sys/devices/system/cpu"
     cores = {text(folder / "topology/thread_siblings_list") for folder in _folders(system)} - {""}
     info = text(root / "proc/cpuinfo")
-    quota = text(root / "sys/fs/cgroup/cpu.max").split()
     return {
         "model": field(info, "model name") or field(info, "Model") or field(info, "CPU part") or UNKNOWN,
         "physical_cores": len(cores) or UNKNOWN,
         "smt": {"1": "on", "0": "off"}.get(text(system / "smt/active"), UNKNOWN),
         "governor": text(system / "cpu0/cpufreq/scaling_governor") or UNKNOWN,
-        "quota_cores": int(quota[0]) / int(quota[1]) if len(quota) == 2 and quota[0].isdecimal() else UNKNOWN,
+        "quota_cores": _quota(root),
     }
 
 

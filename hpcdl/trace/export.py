@@ -7,6 +7,7 @@ several tracks. An arrow (flow) leads from each send to its receive.
 from __future__ import annotations
 
 import heapq
+import itertools
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -72,9 +73,13 @@ def write_goal(path: Path, selection: Selection) -> int:
     the library, whose messages are unknown, and OSError.
     """
     events = selection.events
-    natives = sorted({label for label in events["label"].astype(str) if label.startswith("native ")})
-    if natives:
-        raise ValueError(f"{selection.name} calls {natives[0]!r}, whose messages the MPI library does not show")
+    native = events[events["label"].astype(str).str.startswith("native ")]
+    if len(native):
+        label, steps = native["label"].iloc[0], _longest_range(_without(selection.steps, native))
+        raise ValueError(
+            f"{selection.name} calls {label!r}, whose messages the MPI library does not show"
+            + (f"; leave its steps out: --steps {steps}" if steps else ", in every step")
+        )
     messages, ranks = matched(events), sorted(set(events["rank"]))
     tags, numbers = numbered(messages), {rank: number for number, rank in enumerate(ranks)}
     with path.open("w", encoding="ascii") as file:
@@ -90,6 +95,25 @@ def write_goal(path: Path, selection: Selection) -> int:
                 file.writelines(f"l{number} requires l{other}\n" for other in required)
             file.write("}\n")
     return len(messages)
+
+
+def _without(steps: pd.DataFrame, events: pd.DataFrame) -> list[int]:
+    """Return the numbers of the steps in which no rank has one of the events, ascending."""
+    used: set[int] = set()
+    for rank, rows in steps.sort_values("begin").groupby("rank"):
+        begins = events.loc[events["rank"] == rank, "begin"]
+        place = rows["begin"].searchsorted(begins, "right") - 1
+        inside = (place >= 0) & (begins.to_numpy() < rows["end"].to_numpy()[place])
+        used |= {*rows["step"].to_numpy()[place[inside]].tolist()}
+    return sorted({*steps["step"].tolist()} - used)
+
+
+def _longest_range(numbers: list[int]) -> str:
+    """Return the longest range of consecutive numbers, such as 3-7; empty without numbers."""
+    groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ranges = [[number for _, number in group] for _, group in groups]
+    longest = max(ranges, key=len, default=[])
+    return f"{longest[0]}-{longest[-1]}" if longest else ""
 
 
 def numbered(messages: pd.DataFrame) -> dict[int, int]:

@@ -10,7 +10,7 @@ import pytest
 from hpcdl import suite as memory
 from hpcdl.cases import collective
 from hpcdl.cli import main
-from hpcdl.launch.machine import node_memory_bytes, shortage
+from hpcdl.launch.machine import cpu, node_memory_bytes, shortage
 from hpcdl.suite import lack_of_memory
 
 
@@ -18,6 +18,35 @@ def test_node_memory_is_at_most_the_physical_memory():
     text = Path("/proc/meminfo").read_text(encoding="ascii")
     physical = 1024 * int(re.search(r"MemTotal:\s+(\d+)", text)[1])
     assert 0 < node_memory_bytes() <= physical
+
+
+@pytest.mark.parametrize(
+    ("own", "folder", "files"),
+    [
+        ("0::/", "", {"memory.max": "4096", "cpu.max": "150000 100000"}),
+        ("0::/job/step", "job", {"memory.max": "4096", "cpu.max": "150000 100000"}),
+        (
+            "5:memory:/job\n4:cpu,cpuacct:/job\n0::/",
+            "{}/job",
+            {"memory.limit_in_bytes": "4096", "cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"},
+        ),
+        (
+            "5:memory:/docker/7\n4:cpu,cpuacct:/docker/7",
+            "{}",
+            {"memory.limit_in_bytes": "4096", "cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"},
+        ),
+    ],
+    ids=["top", "parent", "version 1", "version 1 in a container"],
+)
+def test_limits_of_control_groups_count(tmp_path, own, folder, files):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(own)
+    for name, limit in files.items():
+        file = tmp_path / "sys/fs/cgroup" / folder.format(name.partition(".")[0]) / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(limit)
+    assert node_memory_bytes(tmp_path) == 4096
+    assert cpu(tmp_path)["quota_cores"] == 1.5
 
 
 def test_shortage_begins_above_the_available_memory():

@@ -52,6 +52,12 @@ def test_lists_of_settings_in_tables_expand_too(parsed):
     assert pairs == list(itertools.product(["synchronous", *servers], [0.25, 0.5]))
 
 
+def test_none_in_a_list_is_a_case_without_the_key(parsed):
+    tree = {"name": "fat_tree", "hosts": [2, 2]}
+    cases = parsed("collective", ranks=4, network="ethernet-1g", topology=["none", tree])
+    assert [case.spec.topology is None for case in cases] == [True, False]
+
+
 def test_an_empty_list_of_a_setting_leaves_no_case(written, refused):
     text = written(training={"name": "asynchronous", "servers": []})
     assert refused(text) == "[[case]] 1: training: an empty list leaves no case"

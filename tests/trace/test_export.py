@@ -4,6 +4,7 @@ import heapq
 import re
 import zlib
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -227,6 +228,14 @@ def test_a_chakra_trace_has_the_collectives_of_the_library(tmp_path):
 
 
 def test_a_collective_of_the_library_has_no_goal_schedule(tmp_path):
+    """The message names steps without one: 1 and 2 of steps that begin at 0, 10, 20 and 30 ns."""
     chosen = selection([[(0, "native allreduce", 0, 5, -1, 8)]])
-    with pytest.raises(ValueError, match="case calls 'native allreduce'"):
+    with pytest.raises(ValueError, match=r"case calls 'native allreduce', .* in every step"):
         write_goal(tmp_path / "x.goal", chosen)
+    events = selection(
+        [[(0, "native allreduce", at, at + 5, -1, 8) for at in (3, 31)], [(0, "update", 0, 9, -1, 0)]]
+    )
+    begins = np.array([*range(0, 40, 10)] * 2)
+    steps = pd.DataFrame({"rank": [0] * 4 + [1] * 4, "step": begins // 10, "begin": begins, "end": begins + 9})
+    with pytest.raises(ValueError, match="leave its steps out: --steps 1-2"):
+        write_goal(tmp_path / "x.goal", replace(events, steps=steps))

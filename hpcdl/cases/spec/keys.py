@@ -232,10 +232,12 @@ def read(field: Field[Any], value: Any) -> tuple[Any, str | None]:
 def _converted(field: Field[Any], value: Any) -> Any:
     """Return ``value`` as the field holds it; a choice is not looked up."""
     limits: Key = field.metadata["key"]
+    if value == "none" and field.default is None and (limits.folder or limits.table):
+        return None  # as without the key, for lists
     if limits.folder is not None:
         return Choice.of(limits.folder, value)
     if limits.table is not None:
-        return None if value == "none" and field.default is None else _made(limits.table, value)
+        return _made(limits.table, value)
     if field.name.endswith("_bytes") and isinstance(value, str) and (found := size(value)) is not None:
         value = found
     _check_scalar(value, limits, str(field.type))
