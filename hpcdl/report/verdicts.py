@@ -271,6 +271,12 @@ SENTENCES: Final[tuple[Sentence, ...]] = (
         "several methods are judged in each cell",
         "Times to the target by that of the first method, in {cells}: {ranges} ({basis}).",
     ),
+    Sentence(
+        "profiles",
+        "open",
+        "fewer than two methods have enough usable seeds",
+        "Times to the target can't be compared: fewer than two methods have three usable seeds ({basis}).",
+    ),
 )
 
 

@@ -38,13 +38,18 @@ def _ratios(findings: Findings) -> dict[str, list[float]]:
 
 
 def _every(decisions: Sequence[Decision]) -> dict[str, list[float]]:
-    """Return the ratios of each method in the cells in which it has enough seeds."""
+    """Return the ratios of each method in the cells in which it has enough seeds; of several batches the least."""
     name = naming(decisions)
     by_method: dict[str, list[float]] = {}
     for decision in decisions:
+        least: dict[str, float] = {}
         for place, ratio in zip(decision.places, decision.ratios, strict=True):
-            ratios = by_method.setdefault(name.method(place), [])
-            ratios += [ratio] if place.state != "too few seeds" else []
+            method = name.method(place)
+            by_method.setdefault(method, [])
+            if place.state != "too few seeds":
+                least[method] = min(ratio, least.get(method, np.inf))
+        for method, ratio in least.items():
+            by_method[method].append(ratio)
     return by_method
 
 
@@ -73,13 +78,15 @@ def page(findings: Findings) -> Section:
 def answer(findings: Findings) -> Answer | None:
     """Return the range over the cells of each method's time by that of the first, and the methods left out."""
     ratios, decisions = _ratios(findings), findings.decisions
-    if not ratios:
+    if not ratios and "profiles" not in findings.answered_by:
         return None
     facts = {
         "cells": plural(len(decisions), "cell"),
         "ranges": "; ".join(f"{method} {_range(own)}" for method, own in ratios.items()),
         "basis": certainty(findings, [one for one in findings.records if one.get("target_accuracy") is not None]),
     }
+    if not ratios:
+        return Answer(Verdict(topic="profiles", word="open", facts=facts).sentence)
     left_out = ", ".join(method for method in _every(decisions) if method not in ratios)
     cause = f"Without {left_out}: too few usable seeds, or not in every cell." if left_out else ""
     return Answer(Verdict(topic="profiles", word="ranges", cause=cause, facts=facts).sentence)
@@ -88,7 +95,7 @@ def answer(findings: Findings) -> Answer | None:
 def _range(ratios: Sequence[float]) -> str:
     known = [ratio for ratio in ratios if np.isfinite(ratio)]
     if not known:
-        return "misses the target"
+        return "misses the target with a seed"
     shown = digits(known[0]) if len(known) == 1 else interval(min(known), max(known))
     missed = len(ratios) - len(known)
     return f"{shown}, target missed in {missed}" if missed else shown
