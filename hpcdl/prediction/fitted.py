@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from hpcdl.analysis.run.cores import oversubscribed
 from hpcdl.prediction.fitting import CannotFitError, Fit, fit, seconds, summary
-from hpcdl.prediction.network_file import Certainty
+from hpcdl.prediction.network_file import SCHEME, Certainty
 from hpcdl.prediction.programs import cheapest, hosts, measured_program, spec_of
 from hpcdl.prediction.steps import predicted_steps
 
@@ -52,8 +54,13 @@ class Fitted:
 
     @cached_property
     def errors(self) -> dict[str, dict[str, Any]]:
-        """Return median and worst relative error of fitted times, and of times predicted from the others."""
+        """Return median and worst error of fitted times, all and by scheme, and of times predicted from others."""
+        schemes = np.array([program.scheme for program in self.fit.programs])
+        logarithms = np.log1p(self.fit.errors)
         return {
+            **{
+                f"{SCHEME}{name}": summary(logarithms[schemes == name]) for name in dict.fromkeys(schemes.tolist())
+            },
             "fitted": summary(self.fit.errors),
             "scheme_and_ranks_left_out": summary(
                 self.fit.left_out(lambda program: (program.scheme, program.ranks))
@@ -105,18 +112,21 @@ def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] =
 
 
 def with_own_cores(run: Run, measured: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """Return the records whose ranks have their own cores, and a note on the omitted ones.
+    """Return the records whose ranks have their own cores, and notes on omitted and on disturbed ones.
 
     An oversubscribed rank waits for its core, which is not a cost of the network. Emulated hosts also share cores;
     there the limited rate of the links dominates, and all records are kept.
     """
     shared = {} if run.environment.get("emulated") else oversubscribed(run, measured)
     kept = [record for record in measured if record.get("network") or record["ranks"] not in shared]
-    if len(kept) == len(measured):
-        return kept, []
-    ranks = ", ".join(map(str, sorted(shared)))
-    cases = f"{len(measured) - len(kept)} of {len(measured)} cases"
-    return kept, [f"Left out of the fit: {cases}, on {ranks} oversubscribed ranks."]
+    notes = []
+    if len(kept) < len(measured):
+        ranks = ", ".join(map(str, sorted(shared)))
+        cases = f"{len(measured) - len(kept)} of {len(measured)} cases"
+        notes.append(f"Left out of the fit: {cases}, on {ranks} oversubscribed ranks.")
+    if disturbed := sum(bool(record.get("disturbed")) for record in kept):
+        notes.append(f"DISTURBED: {disturbed} of {len(kept)} measured cases, whose times may be too long.")
+    return kept, notes
 
 
 def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:

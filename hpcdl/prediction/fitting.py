@@ -10,6 +10,7 @@ chapter 23). Outliers count less (Huber 1964).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from operator import add
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -90,6 +91,10 @@ EXACT: Final = 1e-3
 
 HUBER: Final = 1.345
 """Standard deviations beyond which an error counts less; 95 % efficiency for normal errors."""
+
+
+MAX_HALF: Final = 10.0
+"""Half of an interval of a logarithm beyond which nothing is known."""
 
 
 class CannotFitError(Exception):
@@ -227,11 +232,25 @@ def predicted_time(program: Program, ranks: int, network: Network, certainty: Ce
     return float(linear.predicted[0]), certainty.doubt(linear.coefficients[0])
 
 
-def is_undetermined(program: Program, ranks: int, network: Network, certainty: Certainty | None) -> bool:
-    """Return True if the time of ``program`` on a fitted network is uncertain by more than 10 %."""
-    if certainty is None or not certainty.undetermined:
-        return False
-    return predicted_time(program, ranks, network, certainty)[1] > DOUBTFUL
+def uncertainty(
+    program: Program, ranks: int, network: Network, certainty: Certainty | None, scheme: str
+) -> tuple[float, bool]:
+    """Return half the 95 % interval of the logarithm of a predicted time; NaN if the network is not fitted.
+
+    It has the uncertainty of the prices and the error of the ``scheme`` in the fit. Also return True if an
+    undetermined price makes the time uncertain by more than 10 %.
+    """
+    if certainty is None:
+        return math.nan, False
+    doubt = predicted_time(program, ranks, network, certainty)[1]
+    return math.hypot(doubt, certainty.error_of(scheme)), bool(certainty.undetermined) and doubt > DOUBTFUL
+
+
+def bounds(seconds: float, *halves: float) -> dict[str, float | None]:
+    """Return the 95 % interval of a time with independent uncertainties, halves of intervals of its logarithm."""
+    half = math.hypot(*halves)
+    low, high = (seconds * math.exp(-half), seconds * math.exp(half)) if half < MAX_HALF else (None, None)
+    return {"predicted_low_seconds": low, "predicted_high_seconds": high}
 
 
 def _layout(hosts: Sequence[int]) -> Network:

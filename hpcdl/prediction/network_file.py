@@ -31,6 +31,8 @@ DEVIATIONS: Final = 2
 SINGULAR: Final = 1e-10
 """Smallest eigenvalue that is not a rounding error, for a diagonal of 1."""
 
+SCHEME: Final = "scheme "
+"""Beginning of the names of the errors of one scheme, whose values are logarithms."""
 DOUBTFUL: Final = 0.1
 """A prediction whose relative uncertainty is larger is undetermined."""
 
@@ -58,6 +60,16 @@ class Certainty:
         """Return the parameters that may be 0, or of which only a sum with others is known."""
         return [name for name, unit in zip(PRICES, np.eye(len(PRICES)), strict=True)
                 if name in self.determined and self.doubt(unit) >= 1]  # fmt: skip
+
+    def error_of(self, scheme: str) -> float:
+        """Return the largest error of a scheme's fitted times, as a logarithm; 0 without any.
+
+        Of a scheme that was not measured it is the largest median of a measured one.
+        """
+        if own := self.errors.get(f"{SCHEME}{scheme}"):
+            return float(own["worst"])
+        medians = [error["median"] for name, error in self.errors.items() if name.startswith(SCHEME)]
+        return max(medians, default=0.0)
 
     def doubt(self, coefficients: Vector) -> float:
         """Return half the 95 % interval of ``coefficients @ prices`` relative to it; infinity if unknown."""
@@ -109,7 +121,7 @@ def format_network(network: Network, origin: Mapping[str, Any], certainty: Certa
             "prices": certainty.prices.tolist(),
             "information": certainty.information.tolist(),
         }
-        tables |= {f"error.{name}": error for name, error in certainty.errors.items()}
+        tables |= {f"error.{_toml(name)}": error for name, error in certainty.errors.items()}
     if network.is_one_host:
         del tables["link"]
     lines = ["# Seconds per message (alpha), per byte (beta), per byte reduced (gamma); inside: within a host."]

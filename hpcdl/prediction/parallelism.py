@@ -32,7 +32,7 @@ from hpcdl.nn.split.layout import by_images, cut
 from hpcdl.nn.split.spatial import convolution_by_filters, convolution_by_rows, locally_connected_by_rows
 from hpcdl.nn.volumes import FLOAT_BYTES, Volumes, by_layer
 from hpcdl.prediction.programs import scheme_traits, spec_of
-from hpcdl.prediction.steps import STEPPING, UNEQUAL, is_undetermined
+from hpcdl.prediction.steps import STEPPING, UNEQUAL, disturbance_of, uncertainty
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.passes import EXCHANGES
@@ -208,6 +208,8 @@ class MeshTime:
     """Measured; None if the run has no such case."""
     case: str | None = None
     """Name of the measured case."""
+    disturbed: str | None = None
+    """Cause, if the measured time is of a disturbed case."""
 
 
 @dataclass(frozen=True)
@@ -330,9 +332,10 @@ def _of(
             reasons.append(f"{like['model']}, mesh {label(mesh, ranks)}: {error}")
             continue
         took = median(case["step_seconds"] for case in cases) if cases else None
-        doubtful = is_undetermined(training, ranks, network, certainty, buckets, predicted)
+        _, doubtful = uncertainty(training, ranks, network, certainty, buckets, predicted)
         name = label(mesh, ranks, training.microbatches)
-        meshes.append(MeshTime(name, predicted, doubtful, took, str(cases[0].get("case")) if cases else None))
+        case = str(cases[0].get("case")) if cases else None
+        meshes.append(MeshTime(name, predicted, doubtful, took, case, disturbance_of(cases)))
     if not meshes:
         raise ValueError("no mesh fits")
     whole = splits(layers, shape, batch, ranks, link)

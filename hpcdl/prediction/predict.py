@@ -22,7 +22,7 @@ from hpcdl.cases.spec.keys import MAX_RANKS
 from hpcdl.cases.spec.suite_tables import suites
 from hpcdl.fabric.network import NETWORKS, Network
 from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
-from hpcdl.prediction.fitting import CannotFitError, is_undetermined
+from hpcdl.prediction.fitting import CannotFitError, bounds, uncertainty
 from hpcdl.prediction.network_file import NetworkFileError, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import (
@@ -172,7 +172,8 @@ def _operations(
                 break
             row = _row(like, known.get(p), p, cluster, most, seconds, perf_counter() - began)
             row["simulated_ranks"] = simulated_ranks
-            rows.append({**row, "undetermined": is_undetermined(program, p, cluster, certainty)})
+            half, undetermined = uncertainty(program, p, cluster, certainty, str(like["aggregation"]))
+            rows.append({**row, **bounds(seconds, half), "undetermined": undetermined})
     return rows, left_out
 
 
@@ -206,6 +207,7 @@ def _row(
         "ranks": ranks,
         "time_p50_seconds": measured.get("time_p50_seconds") if measured and was_measured else None,
         "predicted_seconds": seconds,
+        "disturbed": measured.get("disturbed") if measured and was_measured else None,
         "network": network.name,
         "times_the_measured_ranks": ranks / most if most else None,
         "library_decides": scheme_traits(like).native,

@@ -7,7 +7,9 @@ Encoders, decoders and sums of compressed gradients have the prices that they ar
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +21,7 @@ from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.launches import throughput_of
 from hpcdl.analysis.run.record_fields import configuration
+from hpcdl.analysis.statistics.estimates import launches_interval
 from hpcdl.cases.simulation.exchange_prices import priced
 from hpcdl.cases.simulation.step_simulation import Training, virtual_step
 from hpcdl.cases.spec.keys import about
@@ -26,7 +29,7 @@ from hpcdl.cases.spec.scheme import check_lengths
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
-from hpcdl.prediction.fitting import predicted_time
+from hpcdl.prediction.fitting import bounds, predicted_time
 from hpcdl.prediction.network_file import DOUBTFUL
 from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
 from hpcdl.training.parts.bucketing import bucket_bytes
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from hpcdl.analysis.run.scaling import Record
+    from hpcdl.analysis.statistics.estimates import Interval
     from hpcdl.cases.simulation.step_simulation import VirtualStep
     from hpcdl.cases.spec.compute_times import ComputeTimes
     from hpcdl.fabric.network import Network
@@ -52,6 +56,10 @@ UNEQUAL: Final = ("straggler", "failure", "shares")
 
 RANK_STEPS: Final = 256
 """Simulated steps of all ranks together, without a common step or with jitter; 8 to 32 steps each."""
+MAX_RANK_STEPS: Final = 1 << 12
+"""The same, at most, where :data:`WITHIN` needs more."""
+WITHIN: Final = 0.05
+"""Half of the 95 % interval of a predicted time over simulated steps, by that time."""
 
 KEPT: Final = (
     *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
@@ -79,6 +87,8 @@ def predicted_steps(
     default that of a simulated case's settings, or of the measured case whose compute times are used.
     """
     buckets = {record["ranks"]: int(record["bucket_bytes"]) for record in source if record.get("bucket_bytes")}
+    every = (*source, *records)
+    disturbed = {str(one.get("case")): one["disturbed"] for one in every if one.get("disturbed")}
     groups: dict[Any, dict[int, list[Record]]] = {}
     for record in records:
         if record["kind"] in STEPPING:
@@ -108,6 +118,7 @@ def predicted_steps(
             except (ValueError, TypeError) as error:
                 left_out.append(f"{name} on {p} ranks: {error}")
             else:
+                row["disturbed"] = row["disturbed"] or disturbed.get(work.source)
                 rows.append({**row, "times_the_measured_ranks": p / farthest if farthest else None})
     return rows, left_out
 
@@ -203,10 +214,19 @@ def _row(
         jitter = 0.0 if like["kind"] == "replay" else spec.jitter or work.jitter
     began = perf_counter()
     counted = 1 if training.lockstep and not jitter else min(32, max(8, RANK_STEPS // ranks))
-    step = virtual_step(training, ranks, images, network, work, bucket, jitter=jitter, counted=counted)
     weak = like.get("scaling") == "weak"
     batch = images * workers if weak else int(like["global_batch"])
-    seconds, staleness = (step.seconds, None) if training.lockstep else _without_common_step(step, batch)
+    simulate = partial(virtual_step, training, ranks, images, network, work, bucket, jitter=jitter)
+    interval, staleness = _timed(simulate(counted=counted), batch)
+    if jitter and not (half := _half(interval)) <= WITHIN:
+        wanted = counted * (half / WITHIN) ** 2 if half < math.inf else math.inf
+        interval, staleness = _timed(
+            simulate(counted=int(min(wanted, max(counted, MAX_RANK_STEPS // ranks)))), batch
+        )
+    seconds = interval.value
+    doubt, undetermined = uncertainty(
+        training, ranks, network, certainty, bucket, seconds, str(like["aggregation"])
+    )
     return {
         **{name: like.get(name) for name in KEPT},
         "ranks": ranks,
@@ -214,6 +234,7 @@ def _row(
         "step_seconds": _measured(here, "step_seconds"),
         "images_per_second": _measured(here, "images_per_second"),
         "predicted_seconds": seconds,
+        **bounds(seconds, 0.0 if training.lockstep and not jitter else _half(interval), doubt),
         "predicted_images_per_second": batch / seconds if seconds else None,
         "staleness_mean": _measured(here, "staleness_mean"),
         "predicted_staleness_mean": staleness,
@@ -222,24 +243,32 @@ def _row(
         "compute_seconds": _compute_seconds(training, work, ranks, images),
         "compute_times": work.source or None,
         "bucket_bytes": bucket,
-        "undetermined": is_undetermined(training, ranks, network, certainty, bucket, seconds),
+        "disturbed": disturbance_of(here),
+        "undetermined": undetermined,
         "network": network.name,
         "library_decides": scheme_traits(like).native,
         "simulation_seconds": perf_counter() - began,
     }
 
 
-def _without_common_step(step: VirtualStep, batch: int) -> tuple[float, float | None]:
+def _timed(step: VirtualStep, batch: int) -> tuple[Interval, float | None]:
     """Return the time of a global batch and the mean staleness, as they are measured; None without updates.
 
     ValueError if the workers take too few steps together.
     """
+    if len(step.cycles):
+        return launches_interval([step.cycles]), None
     throughput = throughput_of(step.steps, step.unsettled, batch)
     if throughput is None:
         raise ValueError("too few of its steps overlap to measure its throughput")
     inside = (step.updates["time"] >= throughput.begin) & (step.updates["time"] <= throughput.end)
     stale = step.updates["staleness"][inside]
-    return float(throughput.seconds.mean()), float(stale.mean()) if len(stale) else None
+    return launches_interval([throughput.seconds], "mean"), float(stale.mean()) if len(stale) else None
+
+
+def _half(interval: Interval) -> float:
+    """Return half of an interval of a logarithm; infinite if a bound is unknown or not positive."""
+    return math.log(interval.high / interval.low) / 2 if interval.low > 0 else math.inf
 
 
 def _compute_seconds(training: Training, work: ComputeTimes, ranks: int, images: int) -> float:
@@ -249,19 +278,36 @@ def _compute_seconds(training: Training, work: ComputeTimes, ranks: int, images:
     return max(times.step_seconds(images) for times in training.rank_times(work, ranks, images))
 
 
-def is_undetermined(
-    training: Training, ranks: int, network: Network, certainty: Certainty | None, bucket: int | None, step: float
-) -> bool:
-    """Return True if the uncertainty of the step's sums, one per bucket, exceeds 10 % of the ``step``."""
-    if certainty is None or not certainty.undetermined or ranks == 1 or training.independent:
-        return False
+def uncertainty(
+    training: Training,
+    ranks: int,
+    network: Network,
+    certainty: Certainty | None,
+    bucket: int | None,
+    step: float,
+    scheme: str = "",
+) -> tuple[float, bool]:
+    """Return half of a 95 % interval that the step's sums, one per bucket, leave open, by the ``step``.
+
+    Also return True if undetermined prices leave more than 10 % open. ``scheme``: see
+    :meth:`hpcdl.prediction.network_file.Certainty.error_of`.
+    """
+    if certainty is None or ranks == 1 or training.independent:
+        return 0.0, False
     whole = training.gradient_bytes
     pieces = -(-whole // min(bucket or whole, whole))
     piece = phantom(-(-whole // np.dtype(training.dtype).itemsize // pieces), training.dtype)
     # a sparse scheme sums entries, of which there are fewer
     aggregate = ring if training.plan is not None and training.plan.aggregation.sparse else training.aggregate
     took, doubt = predicted_time(lambda comm: aggregate(comm, piece), ranks, network, certainty)
-    return pieces * took * doubt > DOUBTFUL * step
+    share = pieces * took / step if step else 0.0
+    undetermined = bool(certainty.undetermined) and share * doubt > DOUBTFUL
+    return share * math.hypot(doubt, certainty.error_of(scheme)), undetermined
+
+
+def disturbance_of(records: Sequence[Record]) -> str | None:
+    """Return the cause of the first disturbed record; None if all are undisturbed."""
+    return next((record["disturbed"] for record in records if record.get("disturbed")), None)
 
 
 def _measured(records: Sequence[Record], name: str) -> float | None:

@@ -11,7 +11,7 @@ from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.prediction.network_file import PRICES
 from hpcdl.prediction.predict import FAR
 from hpcdl.report import published_results
-from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, volume
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, rate, seconds, volume
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.run.method_names import scheme_name
 
@@ -49,10 +49,11 @@ def mesh_section(parallelisms: Sequence[Parallelism]) -> Section:
 
 
 def doubt(row: Record) -> str:
-    """Return the marks of a prediction: far more ranks than measured, or an undetermined cost that decides."""
+    """Return the marks of a prediction: far more ranks than measured, an undetermined cost, a disturbed time."""
     beyond = row.get("times_the_measured_ranks")
     far = f"EXTRAPOLATED {digits(beyond)}x" if beyond and beyond > FAR else ""
-    return "; ".join(filter(None, (far, "UNDETERMINED" if row.get("undetermined") else "")))
+    marks = [name.upper() for name in ("undetermined", "disturbed") if row.get(name)]
+    return "; ".join(filter(None, (far, *marks)))
 
 
 def mesh_records(parallelisms: Sequence[Parallelism]) -> list[dict[str, Any]]:
@@ -133,7 +134,9 @@ def _layers(parallelism: Parallelism) -> list[tuple[str, ...]]:
 NOTE: Final = (
     "Predicted: the same program in virtual time on a model of the network. Of measured: predicted by measured "
     "time. A library's own collective cannot be simulated: its time is that of the best published algorithm. "
-    "Simulated: ranks that stand for all by symmetry; all, where scheme or network has none."
+    "95 %: by the uncertainty of the fitted prices and the scheme's largest error in the fit. DISTURBED: the "
+    "measured time, or the compute times, are of a disturbed case. Simulated: ranks that stand for all by "
+    "symmetry; all, where scheme or network has none."
 )
 STEPS: Final = (
     *(
@@ -141,6 +144,7 @@ STEPS: Final = (
         "aggregation",
         "ranks",
         "predicted",
+        "95 %",
         "measured",
         "error",
         "images/s (measured)",
@@ -155,7 +159,8 @@ STEPS_NOTE: Final = (
     "Predicted: the strategy itself in virtual time, messages on the model of the network; compute times are "
     "those given to a replay, or measured ones of the next smaller number of ranks if there is one, in "
     "proportion to a rank's images. Encoders, decoders and sums of compressed gradients have the prices that they "
-    "are measured at on this machine. Without a common step, a step is a global batch."
+    "are measured at on this machine. 95 %: as of collectives, and of the simulated steps, which differ by "
+    "jitter. Without a common step, a step is a global batch."
 )
 ERRORS: Final = {
     "fitted": "the times that the network was fitted to",
@@ -242,7 +247,7 @@ def predicted(rows: Sequence[Record]) -> Section:
     groups: dict[str, list[Record]] = {}
     for row in rows:
         groups.setdefault(f"{row['collective']}, {row['dtype']}", []).append(row)
-    header = ("size", "algorithm", "ranks", "predicted", "measured", "of measured", "simulated", "")
+    header = ("size", "algorithm", "ranks", "predicted", "95 %", "measured", "of measured", "simulated", "")
     tables = [
         Table(title, header, [_cells(row) for row in sorted(group, key=_order)], 2).without_empty()
         for title, group in groups.items()
@@ -291,6 +296,7 @@ def _step(row: Record, group: Sequence[Record]) -> tuple[str, ...]:
         scheme_name(row) + (" (a library's)" if row["library_decides"] else ""),
         str(row["ranks"]),
         seconds(row["predicted_seconds"]),
+        _interval(row),
         seconds(measured),
         f"{100 * (row['predicted_seconds'] / measured - 1):+.1f} %" if measured else NONE,
         "" if row["lockstep"] else _beside(row["predicted_images_per_second"], row["images_per_second"]),
@@ -300,6 +306,12 @@ def _step(row: Record, group: Sequence[Record]) -> tuple[str, ...]:
         near_linear,
         doubt(row),
     )
+
+
+def _interval(row: Record) -> str:
+    """Return the interval of a predicted time; empty if it is unknown, or exact."""
+    low, high = row.get("predicted_low_seconds"), row.get("predicted_high_seconds")
+    return "" if low is None or high is None or low == high else interval(low, high, seconds)
 
 
 def _beside(predicted: float | None, measured: float | None) -> str:
@@ -320,6 +332,7 @@ def _cells(row: Record) -> tuple[str, ...]:
         scheme_name(row) + (" (a library's)" if row.get("library_decides") else ""),
         str(row["ranks"]),
         seconds(row["predicted_seconds"]),
+        _interval(row),
         seconds(measured),
         digits(row["predicted_seconds"] / measured) if measured else NONE,
         str(row.get("simulated_ranks") or NONE),

@@ -8,16 +8,18 @@ from contract.aggregations import SCHEMES, UNCOSTED
 from contract.records import with_settings
 
 from hpcdl.fabric.network import NETWORKS, Link, Network
+from hpcdl.prediction.fitted import Fitted
 from hpcdl.prediction.fitting import (
     EVERY_RANK,
     MAX_MESSAGES,
     CannotFitError,
     Dual,
+    bounds,
     fit,
-    is_undetermined,
     predicted_time,
     seconds,
     summary,
+    uncertainty,
 )
 from hpcdl.prediction.network_file import Certainty
 from hpcdl.prediction.programs import MeasuredProgram, cheapest, program_of
@@ -151,11 +153,28 @@ def test_a_latency_that_long_messages_hide_is_undetermined():
     assert "alpha" in known.undetermined
     assert "beta" not in known.undetermined
     undetermined = {
-        size: is_undetermined(cell("ring", 64, size).program, 64, found.network, known) for size in (4096, 1 << 26)
+        size: uncertainty(cell("ring", 64, size).program, 64, found.network, known, "ring")[1]
+        for size in (4096, 1 << 26)
     }
     assert undetermined == {4096: True, 1 << 26: False}
     exact = fit(timed(slow, schemes=("ring", "tree", "butterfly")), range(6))
     assert certainty(exact).undetermined == []
+
+
+def test_an_interval_has_the_error_of_the_scheme():
+    """Schemes 8 % off the network's formula; the uncertainty of the prices alone covers a third of such times."""
+    factors = dict(zip(FITTED, (1.08, 0.93, 1.1, 0.9), strict=True))
+    times = [replace(one, seconds=factors[one.scheme] * one.seconds) for one in timed(SLOW_ADDER, noise=0.01)]
+    known = Fitted(fit(times, range(6)), "r", "", "")
+    for name, factor in factors.items():
+        for one in (cell(name, 16, size) for size in (4096, 1 << 20)):
+            half, _ = uncertainty(one.program, 16, known.network, known.certainty, name)
+            interval = bounds(seconds(one, known.network), half)
+            truth = factor * seconds(one, SLOW_ADDER)
+            assert interval["predicted_low_seconds"] < truth < interval["predicted_high_seconds"]
+            assert half < 0.3
+    other, _ = uncertainty(cell("direct", 16, 4096).program, 16, known.network, known.certainty, "direct")
+    assert other > 0.05, "a scheme that was not measured"
 
 
 @pytest.mark.parametrize("count", [0, 2])

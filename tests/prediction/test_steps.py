@@ -21,6 +21,7 @@ from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.predict import _times, predict
+from hpcdl.report.predictions import doubt
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 
@@ -201,6 +202,10 @@ def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
     default, given = (row["predicted_seconds"] for row in rows)
     assert default == given
     assert rows[0]["bucket_bytes"] == 120_000
+    assert [row["disturbed"] for row in rows] == [None, None]
+    records[0]["disturbed"] = "by rank 0's neighbour"
+    rows, _ = predicted_steps.predicted_steps(subject, times, free, [8], source=records[:1])
+    assert [doubt(row) for row in rows] == ["DISTURBED", "DISTURBED"], "their compute times are"
     rows, left_out = predicted_steps.predicted_steps(subject, times, free, [8])
     assert [row["training"] for row in rows] == ["synchronous(bucket_bytes=120000)"]
     assert "its bucket size is unknown" in left_out[0]

@@ -167,8 +167,8 @@ class ComputeTimeModel:
 class VirtualStep(NamedTuple):
     """Time and traffic of a step."""
 
-    seconds: float
-    """Of the slowest rank: median over cycles of the mean of a cycle. Without a common step see ``steps``."""
+    cycles: npt.NDArray[np.float64]
+    """Mean step time of the slowest rank in each cycle that counts (s); empty without a common step."""
     bytes_sent: float
     """By the rank that sends most, mean over steps."""
     touched: Mapping[str, float]
@@ -179,6 +179,11 @@ class VirtualStep(NamedTuple):
     """Gradients applied by all ranks: columns of :data:`hpcdl.trace.recorder.UPDATE`, and their rank."""
     unsettled: int
     """Steps at the beginning that do not count."""
+
+    @property
+    def seconds(self) -> float:
+        """Median over cycles (s); NaN without a common step."""
+        return float(np.median(self.cycles)) if len(self.cycles) else math.nan
 
 
 def virtual_step(
@@ -197,15 +202,15 @@ def virtual_step(
 
     A copy is on one rank, or on a pipeline or a model group. ``bucket`` is the smallest size of a bucket (bytes);
     None if buckets do not depend on the links, within a host. ``jitter``: coefficient of variation of each rank's
-    computing in a step; ``times`` are medians. At least ``counted`` steps count.
+    computing in a step; recorded ``times`` are medians, given ones means. At least ``counted`` steps count.
     """
     recorders = [Recorder(events=False) for _ in range(ranks)]
     sessions: dict[int, Session] = {}
     mesh, together = training.mesh, training.group_ranks(ranks)
     divisions = training.divisions(ranks)
     work = ComputeTimeModel(
-        # the factors of the model have mean 1, and a lognormal median is below it
-        training.rank_times(times.scaled(math.hypot(1, jitter)), ranks, images),
+        # the factors of the model have mean 1; the median of a recorded lognormal is below its mean
+        training.rank_times(times.scaled(math.hypot(1, times.jitter)) if jitter else times, ranks, images),
         lambda rank: sessions[rank].inputs.group_shares[-1][1],
         ranks,
         jitter=jitter,
@@ -246,15 +251,15 @@ def virtual_step(
     world.run(train)
     packed = [recorder.pack() for recorder in recorders]
     tables = {name: _columns([rank[name] for rank in packed]) for name in ("steps", "updates")}
-    mean = math.nan
+    cycles = np.empty(0)
     if training.lockstep:
         spans = np.array([rank["steps"]["end"] - rank["steps"]["begin"] for rank in packed]).max(axis=0)
-        mean = float(np.median(spans[unsettled:].reshape(-1, training.cycle).mean(axis=1))) * 1e-9
+        cycles = spans[unsettled:].reshape(-1, training.cycle).mean(axis=1) * 1e-9
     touched: dict[str, float] = {}
     for _, label, _, _, peer, size in events[0] if events else ():
         if peer < 0 and size:
             touched[label] = touched.get(label, 0.0) + size / steps
-    return VirtualStep(mean, max(world.bytes) / steps, touched, **tables, unsettled=unsettled)
+    return VirtualStep(cycles, max(world.bytes) / steps, touched, **tables, unsettled=unsettled)
 
 
 def _columns(tables: Sequence[npt.NDArray[Any]]) -> Columns:
