@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.commands.parts import completion
 from hpcdl.commands.parts.parser import Command
 from hpcdl.exit_codes import FAILED, MISMATCH, OK
 
@@ -14,12 +15,13 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument(
+    scheme = parser.add_argument(
         "scheme",
         nargs="?",
         metavar="SCHEME",
         help="a name, or MODULE:FUNCTION of your own; MODULE may be in the current folder",
     )
+    completion.complete(scheme, completion.schemes)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import sys
 from time import monotonic
 from typing import Final
 
+from hpcdl.commands.parts import completion
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_path, whole_number
 from hpcdl.exit_codes import OK
@@ -17,7 +18,8 @@ SILENCE: Final = 10.0
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument("source", type=suite_path, metavar="SUITE|RUN")
+    suite = parser.add_argument("source", type=suite_path, metavar="SUITE|RUN")
+    completion.complete(suite, completion.suites_and_files)
     parser.add_argument("--network", required=True, metavar="NAME|RUN|FILE.toml")
     parser.add_argument("--ranks", default="", metavar="N,...", help="ascending (default: those of the cases)")
     parser.add_argument(

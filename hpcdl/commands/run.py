@@ -6,6 +6,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.commands.parts import completion
 from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
 from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_path, whole_number
 from hpcdl.exit_codes import FAILED, OK
@@ -19,12 +20,13 @@ MAX_LAUNCHES: Final = 1000
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument(
+    suite = parser.add_argument(
         "suite",
         type=suite_path,
         metavar="SUITE",
         help="a suite file, or a name from `hpcdl list suites`",
     )
+    completion.complete(suite, completion.suites_and_files)
     parser.add_argument(
         "-n",
         "--ranks",

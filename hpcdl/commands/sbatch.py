@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.commands.parts import completion
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_path, whole_number
 from hpcdl.exit_codes import FAILED, OK
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument(
+    suite = parser.add_argument(
         "suite", type=suite_path, metavar="SUITE", help="a suite file, or the name of a shipped suite"
     )
+    completion.complete(suite, completion.suites_and_files)
     parser.add_argument(
         "--nodes",
         type=_counts,

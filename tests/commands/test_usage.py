@@ -1,6 +1,7 @@
 """Wrong usage ends with exit code 2 and one line on stderr, before anything has run."""
 
 import argparse
+import subprocess
 from pathlib import Path
 
 import h5py
@@ -11,7 +12,7 @@ from hpcdl import suite
 from hpcdl.cli import commands, main
 from hpcdl.commands.parts.job import folder_of
 
-from .conftest import TRAIN
+from .conftest import LIMIT, TRAIN
 
 FINE = f"{TRAIN}ranks = 2\nsteps = 3\n"
 
@@ -156,3 +157,21 @@ def test_a_job_with_too_few_ranks_is_refused(each):
     )
     assert ended.stderr.count("hpcdl: ") == 1
     assert not list(each.folder.glob("o/parts/*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("run qui", "quickstart"), ("check halv", "halving_doubling"), ("run quickstart --case train", "-ring-p1-")],
+)
+def test_a_shell_completes_suites_schemes_and_cases(hpcdl, words, completed):
+    line = f"hpcdl {words}"
+    variables = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n"}
+    answer = subprocess.run(
+        ["bash", "-c", '"$@" 8>&1 9>/dev/null >/dev/null', "-", *hpcdl.hpcdl()],
+        env=hpcdl.environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert completed in answer.stdout

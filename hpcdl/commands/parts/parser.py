@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from hpcdl.commands.parts import completion
 from hpcdl.exit_codes import USAGE
 from hpcdl.launch.process import is_first
 from hpcdl.registry import MAX_INTEGER, nearest, shortened
@@ -105,10 +106,11 @@ def chosen(word: str, names: Sequence[str]) -> str:
 
 def case_patterns(parser: argparse.ArgumentParser, effect: str) -> None:
     """Declare ``--case``, which may be repeated; ``effect`` is its help."""
-    parser.add_argument(
+    patterns = parser.add_argument(
         "--case",
         action="append",
         default=[],
         metavar="GLOB",
         help=f"{effect}; repeated, any of the patterns must match",
     )
+    completion.complete(patterns, completion.cases)
