@@ -162,26 +162,18 @@ def test_what_is_skipped_or_dropped_is_counted_in_one_line(source, tmp_path, cap
     assert (len(train), len(test), labels.max()) == (60, 16, 2)
 
 
-@pytest.mark.parametrize(
-    ("image", "options", "said"),
-    [
-        (
-            np.full((9, 9), 40_000, np.uint16),
-            {"format": "PNG"},
-            "its mode is I;16, but 8 bits a channel would be kept",
-        ),
-        (plain(1, 2, 3), {"format": "GIF"}, "cannot identify image file"),
-        (
-            plain(1, 2, 3),
-            {"format": "PNG", "save_all": True, "append_images": [Image.new("RGB", (9, 11))]},
-            "it has 2 frames, of which one would be kept",
-        ),
-    ],
-)
-def test_images_that_cannot_be_kept_are_refused(source, refused, image, options, said):
-    path = source / "train" / "ant" / "000.png"
-    Image.fromarray(image).save(path, **options)
-    assert refused().startswith(f"{path}: cannot be converted: {said}")
+def test_images_that_cannot_be_kept_are_refused(source, refused):
+    path, frames = (
+        source / "train" / "ant" / "000.png",
+        {"save_all": True, "append_images": [Image.new("RGB", (9, 11))]},
+    )
+    for array, kind, options, said in (
+        (np.full((9, 9), 40_000, np.uint16), "PNG", {}, "its mode is I;16, but 8 bits a channel would be kept"),
+        (plain(1, 2, 3), "GIF", {}, "cannot identify image file"),
+        (plain(1, 2, 3), "PNG", frames, "it has 2 frames, of which one would be kept"),
+    ):
+        Image.fromarray(array).save(path, format=kind, **options)
+        assert refused().startswith(f"{path}: cannot be converted: {said}")
 
 
 def test_folders_that_cannot_be_read_are_named(source, refused, monkeypatch):
