@@ -2,6 +2,7 @@
 
 import pytest
 
+from hpcdl.report.run.grouping import problems, settings
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.render import render
 
@@ -178,3 +179,10 @@ def test_images_a_second_are_one_number_on_a_page(hand, row):
         "layerwise",
         "2635 images/s",
     ]
+
+
+def test_the_steps_of_a_replay_are_those_of_its_name():
+    replay = {"kind": "replay", "training": "synchronous", "aggregation": "ring", "ranks": 2, "warmup_steps": 1}
+    for fields, words in (({}, ["2 steps"]), ({"network": "lan"}, []), ({"kind": "train"}, ["3 steps"])):
+        common = settings(problems([{**replay, "planned_steps": 3, **fields}])).common
+        assert [word for word in common.split(", ") if "step" in word] == words
