@@ -63,12 +63,17 @@ def check_fields(fields: Mapping[str, Scalar]) -> None:
 
 
 def environment_of(text: str | bytes) -> dict[str, Any]:
-    """Return the description of an environment. Raises ValueError for entries of other types than hpcdl writes."""
+    """Return the description of an environment in JSON. Raises ValueError as :func:`check_environment`."""
     environment = from_json(dict[str, Any], json.loads(text), "environment")
+    check_environment(environment)
+    return environment
+
+
+def check_environment(environment: Mapping[str, Any]) -> None:
+    """Raise ValueError, naming the entry, for one of another type than hpcdl writes."""
     for name, kind in ENVIRONMENT.items():
         if environment.get(name, "unknown") != "unknown":
             from_json(kind, environment[name], f"environment: {name}")
     for rank in environment.get("ranks", []):
         if not AFFINITY.fullmatch(str(rank.get("affinity", ""))):
             raise ValueError("environment: affinity: not ranges of cores")
-    return environment

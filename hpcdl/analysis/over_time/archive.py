@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
+from hpcdl.trace.field_types import check_environment
 from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, read_bytes, verified_checksum
 from hpcdl.trace.recorder import SCHEMA, TraceError, analysed
 
@@ -98,6 +99,8 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
         return None
     try:
         series = from_json(RunSeries, json.loads(body))
+        for environment in (series.environment, *series.environments.values()):
+            check_environment(environment)
     except (ValueError, RecursionError):  # another program wrote it, with a right checksum
         return None
     return replace(series, path=str(path), job=job_of(path, series.environment))  # the folder may have been moved
