@@ -15,12 +15,13 @@ def evaluations(seconds):
     return [(10, 1.0, abs(seconds) / 2, 1.0, 0.4, 1), (20, 2.0, abs(seconds), 0.5, last, 1)]
 
 
-def findings(hand, networks=("slow", "quick"), bases=(4.0, 2.0), seeds=(1, 2, 3)):
+def findings(hand, networks=("slow", "quick"), bases=(4.0, 2.0), seeds=(1, 2, 3), batches=(64, 64)):
     for network, factor in zip(networks, (1, 3), strict=False):
-        for training, base in zip(("synchronous", "d_psgd"), (bases[0], bases[1] * factor), strict=True):
+        methods = zip(("synchronous", "d_psgd"), (bases[0], bases[1] * factor), batches, strict=True)
+        for training, base, batch in methods:
             for seed in seeds:
                 hand.train(
-                    [[10.0] * 20] * 2, training=training, network=network, seed=seed, target_accuracy=0.9, tuning=8,
+                    [[10.0] * 20] * 2, training=training, network=network, seed=seed, target_accuracy=0.9, tuning=8, global_batch=batch,
                     tuned="learning_rate=0.05", tuning_images=4000, settings={"network": network}, evaluations=evaluations(base + 0.01 * seed),
                 )  # fmt: skip
     return Findings(hand.read(suite_text='[suite]\nanswer = "deciding"'), "run")
@@ -50,7 +51,7 @@ def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
     cells = {
         "decided": {},
         "tied": {"bases": (4.0, 4.01)},
-        "alone": {"bases": (4.0, -6.0)},
+        "alone": {"bases": (4.0, -6.0), "batches": (64, 128)},
         "not reached": {"bases": (-4.0, -6.0)},
         "not decided": {"seeds": (1, 2)},
         "first in cells": {"networks": ("slow", "quick")},
@@ -63,7 +64,9 @@ def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
         headline, _ = deciding.answer(found)
         says = next(row.says for row in SENTENCES if (row.topic, row.word) == ("deciding", word))
         assert says.rpartition("}")[0].rpartition("}")[2].partition("{")[0] in headline, (word, headline)
-        shown[word] = [table.rows for table in deciding.page(found).tables if table.title.startswith("Missed")]
+        page = deciding.page(found)
+        shown[word] = [table.rows for table in page.tables if table.title.startswith("Missed")]
+        assert page.title == "Time to the target"
         asked = Findings(replace(found.run, suite='[suite]\nanswer = "profiles"'), "run")
         lines[word] = profiles.answer(asked).headline
     assert lines["alone"].endswith(
@@ -72,5 +75,5 @@ def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
     assert words("profiles") == {"ranges", "open"} and "can't be compared" in lines["not decided"]
     assert set(shown) == words("deciding")
     ((row,),) = shown["alone"]
-    assert row[1:] == ("d_psgd", "0", "3", "no: not reached in 5.99 s")
+    assert row[1:] == ("d_psgd, batch 128", "0", "3", "no: not reached in 5.99 s")
     assert [rows[0][-1] for rows in shown["not decided"]] == ["no: fewer than 3 usable seeds"]

@@ -40,10 +40,17 @@ class Naming(NamedTuple):
     names: Names
     shared: frozenset[str]
     """Words that all cells have."""
+    by_batch: bool
+    """True if methods of a cell differ in their global batch."""
 
     def method(self, place: Timed) -> str:
         """Return the name of a method, the same in all cells."""
         return self.names(_untuned(place.candidate.fields))
+
+    def place(self, place: Timed) -> str:
+        """Return the name of a method, with its batch where methods of a cell differ in it."""
+        batch = f", batch {place.candidate.fields['global_batch']}" if self.by_batch else ""
+        return f"{self.method(place)}{batch}"
 
     def cell(self, decision: Decision) -> str:
         """Return what tells a cell from the others."""
@@ -54,7 +61,9 @@ def naming(decisions: Sequence[Decision]) -> Naming:
     """Return the names of the methods and cells of a run."""
     names = Names(_untuned(place.candidate.fields) for decision in decisions for place in decision.places)
     words = [set(_words(decision)) for decision in decisions]
-    return Naming(names, frozenset(set.intersection(*words)) if len(words) > 1 else frozenset())
+    shared = frozenset(set.intersection(*words)) if len(words) > 1 else frozenset[str]()
+    batches = ({place.candidate.fields.get("global_batch") for place in one.places} for one in decisions)
+    return Naming(names, shared, any(len(each) > 1 for each in batches))
 
 
 def _untuned(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,8 +87,8 @@ def page(findings: Findings) -> Section:
     header = ("cell", "first", "time", "epochs", "second", "later by", "tied with", "budget", "verdict")
     tables = [Table("", header, [_cell(name, one) for one in decisions], 2, [NOTE]).without_empty()]
     if missed := [row for one in decisions for row in _missed(name, one)]:
-        title, counts = "Missed seeds, and methods left out", ("reached", "missed", *CAUSES)
-        tables.append(Table(title, ("cell", "method", *counts, "compared"), missed, 2).without_empty())
+        counts = ("cell", "method", "reached", "missed", *CAUSES, "compared")
+        tables.append(Table("Missed seeds, and methods left out", counts, missed, 2).without_empty())
     tuned = {
         (str(fields["model"]), str(fields["ranks"]), name.method(place), *map(str, found))
         for place in (place for one in decisions for place in one.places)
@@ -99,12 +108,12 @@ def _cell(name: Naming, decision: Decision) -> tuple[str, ...]:
     reached = first.missed < len(first.seconds)
     return (
         name.cell(decision),
-        name.method(first) if reached else NONE,
+        name.place(first) if reached else NONE,
         seconds(first.mean(decision.budget)) if reached else NONE,
         digits(first.median_of("epoch")) if reached else NONE,
-        f"{name.method(second)}, {digits(ratio)} times" if np.isfinite(ratio) else NONE,
+        f"{name.place(second)}, {digits(ratio)} times" if np.isfinite(ratio) else NONE,
         interval(low, high) if np.isfinite(low) else NONE,
-        _several([name.method(rival) for rival in decision.rivals]),
+        _several([name.place(rival) for rival in decision.rivals]),
         seconds(decision.budget) if np.isfinite(decision.budget) else NONE,
         decision.verdict,
     )
@@ -115,7 +124,7 @@ def _missed(name: Naming, decision: Decision) -> list[tuple[str, ...]]:
     return [
         (
             name.cell(decision),
-            name.method(place),
+            name.place(place),
             str(len(place.seconds) - place.missed),
             str(place.missed or NONE),
             *(str(place.lost.get(cause, NONE)) for cause in CAUSES),
@@ -150,10 +159,10 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
         marks=["simulated"] if decision.fields.get("network") else [],
         cause=_cause(name, decision),
         facts={
-            "first": name.method(first),
+            "first": name.place(first),
             "time": seconds(first.mean(decision.budget)),
             "seeds": plural(len(first.seconds), "seed"),
-            "others": _several([name.method(place) for place in others]),
+            "others": _several([name.place(place) for place in others]),
             "later": f"{digits(decision.lead.value)} ({interval(*decision.lead[1:])})",
             "least": str(MIN_SEEDS),
         },
@@ -163,7 +172,7 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
 def _cause(name: Naming, decision: Decision) -> str:
     """Return a sentence on the methods that missed the target with a seed; empty if none did."""
     missed = [
-        f"{name.method(place)} with {place.missed} of {plural(len(place.seconds), 'seed')}"
+        f"{name.place(place)} with {place.missed} of {plural(len(place.seconds), 'seed')}"
         for place in decision.places
         if place.missed
     ]
@@ -180,7 +189,7 @@ def answer(findings: Findings) -> Answer | None:
     if len(decisions) == 1:
         return Answer(verdict(name, decisions[0]).sentence)
     counts, wins = Counter(one.verdict for one in decisions), Counter[str]()
-    wins.update(name.method(one.places[0]) for one in decisions if one.verdict == "decided")
+    wins.update(name.place(one.places[0]) for one in decisions if one.verdict == "decided")
     facts = {
         "cells": plural(len(decisions), "cell"),
         "counts": ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word]),
