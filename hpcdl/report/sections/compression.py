@@ -77,7 +77,9 @@ def answer(findings: Findings) -> Answer | None:
         )
     doubt = "" if calm else "; all cases or their dense rivals were disturbed"
     if gain >= WON:
-        return Answer(f"Whether compression pays is inconclusive: {times}, within noise{doubt}. Basis: {basis}.")
+        return Answer(
+            f"Whether compression pays is inconclusive: {times}{doubt or ', within noise'}. Basis: {basis}."
+        )
     return Answer(f"Compression does not pay here: {times}{doubt}. Basis: {basis}.")
 
 
