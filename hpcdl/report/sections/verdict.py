@@ -38,13 +38,14 @@ def verdict_page(findings: Findings) -> Section:
 def _state(findings: Findings) -> str:
     """Return the number of failed, missing and diverged cases."""
     records, broken = findings.records, len(unfinished(findings.run))
-    failed = len(failures(records)) + broken
+    failed, lost, states = len(failures(records)) + broken, len(diverged(records)), []
     if failed:
-        return f"FAILED: {plural(failed, 'case')} of {len(records) + broken}."
-    if findings.run.complete and records:
-        lost = len(diverged(records))
-        return f"DIVERGED: {plural(lost, 'case')} of {len(records)}." if lost else "Nothing failed."
-    return f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing."
+        states.append(f"FAILED: {plural(failed, 'case')} of {len(records) + broken}.")
+    elif not (findings.run.complete and records):
+        states.append(f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing.")
+    if lost:
+        states.append(f"DIVERGED: {plural(lost, 'case')} of {len(records)}.")
+    return " ".join(states) or "Nothing failed."
 
 
 VERDICT: Final = Declaration(0, verdict_page, terminal=lambda section: section)
