@@ -2,7 +2,7 @@
 
     python tests/analysis/history_figures.py [HISTORIES [WITHOUT]]
 
-The numbers in hpcdl/analysis/over_time/change_points.py and suspects.py were chosen by it with seeds below 1000; the figures are
+The numbers in hpcdl/analysis/over_time/change_points.py, explanations.py and suspects.py were chosen by it with seeds below 1000; the figures are
 of other seeds. WITHOUT leaves out a part of the method, to show what it is good for: correlation, null (the empirical null),
 clipping, or job-effects.
 """
@@ -22,7 +22,7 @@ from contract.nights import KINDS, nights, slow_hosts
 from hpcdl.analysis.over_time import change_points as module
 from hpcdl.analysis.over_time.change_points import change_points
 from hpcdl.analysis.over_time.history import histories
-from hpcdl.analysis.over_time.suspects import suspects
+from hpcdl.analysis.over_time.suspects import by_times, shared_departures, suspects
 
 SEED = 1000
 AFTER = 12
@@ -110,6 +110,23 @@ def hosts(number, title, slow, *, by_links=True, slower=0.15, spread=0.0, pool=3
     )
 
 
+def hosts_by_times(number, title, slow, *, bad=0.0, slower=0.2):
+    """Print how often slow hosts of 24 are named within 20 nights, and others in 100, each of 4 to 12 hosts."""
+    right, wrong = [], []
+    for seed in range(number):
+        rng = np.random.default_rng(SEED + seed)
+        indices, departures, times = slow_hosts(
+            rng, slow, runs=100, onset=40, slower=slower, hosts=24, per_run=(4, 12)
+        )
+        times += np.where(rng.random(100) < bad, np.log(rng.uniform(1.1, 1.4, 100)), 0)
+        named = by_times(shared_departures(times), np.isfinite(departures), [str(host) for host in range(24)])
+        named = {int(one.name): one.found for one in named if one.kind == "host"}
+        right += [named.get(host, np.inf) < 60 for host in indices]
+        wrong.append(bool(named.keys() - indices))
+    early = f"named within 20 nights {np.mean(right):.2f}, " if right else ""
+    print(f"{title}, by times of cases, {number} histories: {early}another one {np.mean(wrong):.2f}", flush=True)
+
+
 if __name__ == "__main__":
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     for part in sys.argv[2:]:
@@ -119,6 +136,11 @@ if __name__ == "__main__":
             hosts(number, "one slow host", 1, by_links=by_links)
             hosts(number, "two slow hosts", 2, by_links=by_links)
             hosts(number, "half of a switch", [*range(8)], by_links=by_links)
+        hosts_by_times(number, "one of 24 hosts at 80 % of the speed", 1)
+        hosts_by_times(number, "two of 24", 2)
+        hosts_by_times(number, "two of 24, and 5 % of the nights slow for all", 2, bad=0.05)
+        hosts_by_times(number, "half a switch, 6 of 24", [*range(6)])
+        hosts_by_times(number, "none slow, and 5 % of the nights slow for all", 0, bad=0.05)
         for pool in (4, 8, 16, 32):
             hosts(number, "ordinary spread of 3 %", [], spread=0.03, pool=pool)
             hosts(number, "one host 25 % slower than a spread of 3 %", 1, slower=0.2, spread=0.03, pool=pool)

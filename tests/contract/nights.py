@@ -43,7 +43,8 @@ def nights(rng, series=200, runs=100, kind="outliers"):
 def slow_hosts(rng, slow=1, *, runs, onset, hosts=32, per_run=8, slower=0.15, spread=0.0, cases=12):
     """Nights with other hosts each; some hosts' links are slow by a share from the run ``onset`` on.
 
-    ``slow``: number of slow hosts, or which; ``spread``: standard deviation of lasting differences between hosts.
+    ``slow``: number of slow hosts, or which; ``spread``: standard deviation of lasting differences between hosts;
+    ``per_run``: number of hosts of each night, or its bounds.
     Returns the slow hosts; (hosts, runs) logarithms of each host's slowness, NaN where it takes no part; and
     (cases, runs) logarithms of the times of cases, which are those of the slowest host.
     """
@@ -52,9 +53,10 @@ def slow_hosts(rng, slow=1, *, runs, onset, hosts=32, per_run=8, slower=0.15, sp
     times = nights(rng, cases, runs)
     usual = rng.normal(0, spread, hosts)
     for run in range(runs):
-        here = rng.permutation(hosts)[:per_run]
+        count = per_run if isinstance(per_run, int) else rng.integers(per_run[0], per_run[1] + 1)
+        here = rng.permutation(hosts)[:count]
         level = usual[here] - np.log(1 - slower) * (np.isin(here, slow) & (run >= onset))
-        pairs = rng.normal(0, NOISE, (per_run, per_run)) + _outliers(rng, (per_run, per_run))
+        pairs = rng.normal(0, NOISE, (count, count)) + _outliers(rng, (count, count))
         pairs = np.triu(pairs, 1) + np.triu(pairs, 1).T + np.maximum(level[:, None], level)
         np.fill_diagonal(pairs, np.nan)
         times[:, run] += level.max()

@@ -27,7 +27,7 @@ CONSPICUOUS: Final = 0.85
 """A host or link with less than this share of the others' speed is named."""
 
 AS_FAST: Final = 0.95
-"""A host with one link of at least this share of the others' speed is not slow, whatever its other links are."""
+"""A host with one link at this share of the others' speed or more is not named."""
 
 HOSTS: Final = 3
 """Hosts without which none is named: of two that differ, either may be the odd one."""

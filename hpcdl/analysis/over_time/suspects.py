@@ -1,8 +1,9 @@
 """Hosts and links that are slow since some run, although each run may have other hosts.
 
-They are found in the link measurements of an archive, else in its cases' times. A suspect is slow in a run if its
-time departs from the usual one beyond noise. It is named if it is slow in so many of its runs in a row that chance
-does not explain it, by the share of slow runs of others; two usual runs in a row clear it.
+They are found in the link measurements of an archive, else in its cases' times
+(:mod:`hpcdl.analysis.over_time.explanations`). By links, a suspect is slow in a run if its time departs from the
+usual one beyond noise. It is named if it is slow in so many of its runs in a row that chance does not explain it,
+by the share of slow runs of others. Two usual runs in a row clear a suspect.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.over_time.change_points import quantiles
+from hpcdl.analysis.over_time.explanations import explanations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +44,10 @@ PRIOR_SPREAD: Final = 0.03
 """Standard deviation of the level, as a logarithm, that is expected of hosts of which few are known."""
 USUAL_SPREAD: Final = 3.0
 """Standard deviations of the level that lasting differences reach (chosen by simulation)."""
+USUAL: Final = (0.05, 0.2)
+"""Quantiles of times of runs that are usual,"""
+USUAL_DEVIATIONS: Final = 0.803
+"""and their distance in standard deviations of the noise."""
 LONG: Final = 1 << 16
 """Bytes of a message whose time is that of the links, at least."""
 GROUP: Final = 3
@@ -149,53 +155,53 @@ def _deviation(departures: Matrix) -> float:
 def shared_departures(logs: Matrix) -> Vector:
     """(runs,): median over the cases ``logs`` (cases, runs) of a run's departures from the usual; NaN if missing.
 
-    Usual is the 40 % quantile of the runs so far: runs with a slow host may be many.
+    Usual is a low quantile of the runs so far: most runs may have a slow host.
     """
     vector = np.full(logs.shape[1], np.nan)
     for run in range(MIN_RUNS, logs.shape[1]):
         before = logs[:, max(0, run - WINDOW) : run]
         known = np.isfinite(logs[:, run]) & (np.isfinite(before).sum(axis=1) >= MIN_RUNS)
         if known.any():
-            vector[run] = np.median(logs[known, run] - quantiles(before[known], 0.4))
+            vector[run] = np.median(logs[known, run] - quantiles(before[known], USUAL[1]))
     return vector
 
 
 def _by_times(history: History) -> list[Suspect]:
-    """Judge the hosts by the cases' times; of all cases on most ranks these are one number per job."""
+    """Judge the hosts by the cases' times; of a job's cases on most ranks these are one number per job."""
     names = list(dict.fromkeys(host for job in history.jobs for host in job.hosts))
     if len(names) < 2 or not len(history.keys):
         return []
     cases = [history.case(row) for row in range(len(history.keys))]
     rows = [row for row, case in enumerate(cases) if (case.message_bytes or 0) >= LONG] or list(range(len(cases)))
-    ranks = max(cases[row].ranks for row in rows)
-    times = shared_departures(history.logs[[row for row in rows if cases[row].ranks == ranks]])
+    ranks = np.array([cases[row].ranks for row in rows])[:, None]
+    logs = history.logs[rows]
+    largest = np.where(np.isfinite(logs), ranks, 0).max(axis=0)
+    times = shared_departures(np.where(ranks == largest, logs, np.nan))
     there = np.array([[name in job.hosts for job in history.jobs] for name in names])
     return by_times(times, there, names)
 
 
 def by_times(times: Vector, there: npt.NDArray[np.bool_], names: Sequence[str]) -> list[Suspect]:
-    """Return the hosts with which runs are slow.
+    """Return the hosts that explain slow runs, and those of which one does.
 
-    ``times`` (runs,): departures of the runs; ``there`` (hosts, runs): hosts that took part. A host is named as
-    soon as no other one took part in all of its slow runs.
+    ``times`` (runs,): departures of the runs; ``there`` (hosts, runs): hosts that took part.
     """
     known = np.isfinite(times)
-    if known.sum() < MIN_RUNS:
-        return []
-    low, high = np.quantile(times[known], [0.1, 0.4])
-    deviation = float(high - low) / 1.028
-    slow = np.nan_to_num(times - high) > max(SLOW, DEVIATIONS * deviation)
+    slow = np.zeros(len(times), bool)
+    runs = np.flatnonzero(known)
+    for place, run in enumerate(runs[MIN_RUNS:], MIN_RUNS):
+        low, high = np.quantile(times[runs[max(0, place - WINDOW) : place]], USUAL)
+        slow[run] = times[run] - high > max(SLOW, DEVIATIONS * (high - low) / USUAL_DEVIATIONS)
     found = []
-    for row, name in enumerate(names):
-        own, without = there[row] & known, ~there[row] & known
-        for first, number, ended in _episodes(slow & own, own, slow & without, without, len(names)):
-            runs = np.flatnonzero((slow & own)[first:ended]) + first
-            together = np.delete(there, row, 0)[:, runs].cumprod(axis=1).any(axis=0)
-            alone = runs[~together & (runs >= number)]
-            if len(alone):
-                place = (first, int(alone[0]), ended)
-                found.append(_suspect(name, "host", "times of the cases", place, times, slow & own))
-    return sorted(found, key=lambda suspect: suspect.found)
+    for explanation in explanations(slow, known, there):
+        hosts = sorted(names[host] for host in explanation.hosts)
+        one = len(hosts) == 1
+        name = hosts[0] if one else f"a host among these: {', '.join(hosts)}"
+        kind: Kind = "host" if one else "hosts"
+        episode = explanation.first, explanation.found, explanation.ended
+        theirs = slow & there[explanation.hosts].any(axis=0)
+        found.append(_suspect(name, kind, "times of the cases", episode, times, theirs))
+    return found
 
 
 def _episodes(
