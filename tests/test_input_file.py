@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl import suite
+from hpcdl.cli import main
 from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.parts import dataset as data_file
 from hpcdl.data.parts.dataset import DataError, content
@@ -44,6 +45,13 @@ def test_a_run_folder_with_a_fifo_is_refused(tmp_path):
     os.mkfifo(tmp_path / "run.h5")
     with pytest.raises(TraceError, match=r"run\.h5: not a regular file"):
         trace(tmp_path)
+
+
+def test_a_loop_of_links_is_refused(tmp_path, capsys):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert main(["compare", str(loop), "--with", str(loop)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_text_that_is_too_long_is_refused(tmp_path):

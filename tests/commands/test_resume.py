@@ -65,7 +65,12 @@ def cut(part):
     part.write_bytes(part.read_bytes()[:-100])
 
 
-@pytest.mark.parametrize("damage", [empty, cut])
+def mistype(part):
+    with changed(part) as file:
+        file["cases/000000"].attrs["nodes"] = "two"
+
+
+@pytest.mark.parametrize("damage", [empty, cut, mistype])
 def test_the_case_of_a_damaged_part_runs_again_and_one_line_reports_it(hpcdl, begin, damage):
     folder = begin(hpcdl)
     damaged, sound = parts(folder)

@@ -55,7 +55,7 @@ def content(path: Path) -> str:
     with suppress(OSError):
         if checksum := verified_checksum(file):
             return checksum
-    return str(file.resolve())
+    return os.path.realpath(file)
 
 
 def is_kept(path: Path) -> bool:
