@@ -148,10 +148,34 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_scheme_passes_its_contract(folder):
-    done = hpcdl(folder, "check", "my_scheme:line")
+@pytest.mark.parametrize(("name", "checks"), [("my_scheme:line", 6), ("my_strategy:in_one_piece", 5)])
+def test_the_examples_pass_their_contracts(folder, name, checks):
+    done = hpcdl(folder, "check", name)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok ") == len(done.stdout.splitlines()) == 6
+    assert done.stdout.count("ok ") == len(done.stdout.splitlines()) == checks
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        (
+            "step, comm.rank, comm.size)",
+            "step, 0, comm.size + 1)",
+            "FAILED   each image of the batches once: not on",
+        ),
+        (
+            "await session.reduce(",
+            "await comm.recv(replica.gradients, 0); await session.reduce(",
+            "FAILED   trains: ",
+        ),
+    ],
+)
+def test_a_wrong_strategy_breaks_its_contract(folder, right, wrong, message):
+    file = folder / "my_strategy.py"
+    file.write_text(file.read_text(encoding="utf-8").replace(right, wrong), encoding="utf-8")
+    done = hpcdl(folder, "check", "my_strategy:in_one_piece")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert message in done.stdout
 
 
 def test_the_strategy_can_be_replayed_and_predicted(folder):

@@ -1,4 +1,4 @@
-"""``hpcdl check``: check this machine before a run, or check an aggregation scheme."""
+"""``hpcdl check``: check this machine before a run, or check an aggregation scheme or a training strategy."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    scheme = parser.add_argument(
-        "scheme",
+    name = parser.add_argument(
+        "name",
         nargs="?",
-        metavar="SCHEME",
+        metavar="NAME",
         help="a name, or MODULE:FUNCTION of your own; MODULE may be in the current folder",
     )
-    completion.complete(scheme, completion.schemes)
+    completion.complete(name, completion.schemes_and_strategies)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    return _machine() if options.scheme is None else _scheme(options.scheme)
+    return _machine() if options.name is None else _contract(options.name)
 
 
 def _machine() -> int:
@@ -52,23 +52,29 @@ def _machine() -> int:
     return FAILED if failed else OK
 
 
-def _scheme(name: str) -> int:
+def _contract(name: str) -> int:
+    import inspect
     from pathlib import Path
 
     from hpcdl import registry
     from hpcdl.aggregation.parts.traits import Aggregation
     from hpcdl.commands.parts.scheme_contract import check_scheme
+    from hpcdl.commands.parts.strategy_contract import check_strategy
     from hpcdl.suite import UsageError
+    from hpcdl.training.parts.traits import Strategy
 
     registry.trust(name, Path.cwd())
+    kind = "training" if name in registry.names("training") else "aggregation"
     try:
-        scheme, traits = registry.find("aggregation", name), registry.traits("aggregation", name, Aggregation)
+        found = registry.find(kind, name)
+        if "session" in inspect.signature(found).parameters:
+            checks = check_strategy(name, registry.traits("training", name, Strategy))
+        else:
+            checks = check_scheme(found, registry.traits("aggregation", name, Aggregation))
     except ValueError as error:
         raise UsageError(f"check: {error}") from None
-    if traits.sparse:
-        raise UsageError(f"check: {name!r} sums entries; only schemes that sum vectors can be checked")
     failed = False
-    for check in check_scheme(scheme, traits):
+    for check in checks:
         print(f"{'ok' if check.holds else 'FAILED':7}  {check.what}: {check.detail}", flush=True)
         failed |= not check.holds
     return FAILED if failed else OK
@@ -76,10 +82,11 @@ def _scheme(name: str) -> int:
 
 COMMAND: Final = Command(
     50,
-    "check this machine, or a scheme of your own",
+    "check this machine, or a scheme or strategy of your own",
     "Check this machine before a run: MPI, launcher, transports, cores, clocks, disk, GPU; under mpirun or srun "
-    "all hosts of the job. Exit code 1: a check failed; a warning gives 0. With SCHEME, check that an "
-    "aggregation scheme computes exact sums, without deadlock, at the cost that its docstring states.",
+    "all hosts of the job. Exit code 1: a check failed; a warning gives 0. With NAME, check that an "
+    "aggregation scheme computes exact sums, without deadlock, at the cost that its docstring states, or that a "
+    "training strategy trains without deadlock, with each image once.",
     arguments,
     execute,
     "hpcdl check; mpirun -n 4 hpcdl check",

@@ -24,11 +24,11 @@ def suites_and_files(prefix: str, **_: object) -> list[str]:
     return [*suites(), *FilesCompleter()(prefix)]
 
 
-def schemes(**_: object) -> list[str]:
-    """Return the names of the aggregation schemes."""
+def schemes_and_strategies(**_: object) -> list[str]:
+    """Return the names of the aggregation schemes and of the training strategies."""
     from hpcdl import registry
 
-    return list(registry.names("aggregation"))
+    return [*registry.names("aggregation"), *registry.names("training")]
 
 
 def cases(parsed_args: argparse.Namespace, **_: object) -> list[str]:

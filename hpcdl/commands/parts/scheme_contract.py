@@ -49,10 +49,17 @@ class BrokenContractError(Exception):
 
 
 def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
-    """Yield the result of each check of ``scheme``, an ``async def`` over a communicator and a vector.
+    """Return the checks of ``scheme``, an ``async def`` over a communicator and a vector; each yields its result.
 
-    A scheme states no cost if a library or another scheme decides its messages.
+    A scheme states no cost if a library or another scheme decides its messages. Raises ValueError for a scheme
+    of entries.
     """
+    if traits.sparse:
+        raise ValueError(f"{scheme.__name__!r} sums entries; only schemes that sum vectors can be checked")
+    return _results(scheme, traits)
+
+
+def _results(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
     checks: list[tuple[str, Callable[[Scheme], str]]] = [
         ("exact sums", _sums),
         ("equal bits on all ranks", _bits),
