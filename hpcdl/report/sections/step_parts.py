@@ -77,9 +77,8 @@ def pipeline_answer(findings: Findings) -> Answer | None:
         shares = [row.scale.median("bubble_share") for row in alike.values()]
         memory = {key: float(row.scale["activation_bytes_per_rank"] or 0) for key, row in alike.items()}
         first = next(iter(schedules.values()))
-        ratios = [
-            size / first[key].scale["activation_bytes_per_rank"] for key, size in memory.items() if key in first
-        ]
+        of_first = {key: row.scale["activation_bytes_per_rank"] for key, row in first.items()}
+        ratios = [size / of_first[key] for key, size in memory.items() if of_first.get(key)]
         activations = f"activations of {_range([*memory.values()], volume)} a rank"
         if alike is not first and ratios:
             activations += f", {_range(ratios, digits)} times those of {next(iter(schedules))}"
