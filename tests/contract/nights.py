@@ -11,11 +11,29 @@ def _outliers(rng, shape):
     return np.where(rng.random(shape) < OUTLIERS, np.log(rng.uniform(1.1, 1.3, shape)), 0)
 
 
-def _autoregressive(rng, shape, phi):
-    noise = rng.normal(0, NOISE, shape)
+def _autoregressive(rng, shape, phi, deviation=NOISE):
+    noise = rng.normal(0, deviation, shape)
     for run in range(1, shape[1]):
         noise[:, run] = phi * noise[:, run - 1] + np.sqrt(1 - phi**2) * noise[:, run]
     return noise
+
+
+def _in_bursts(rng, shape):
+    """Five nights each, 2 % of the nights begin one."""
+    begin = np.pad(rng.random(shape) < 0.02, ((0, 0), (4, 0)))
+    return np.lib.stride_tricks.sliding_window_view(begin, 5, axis=1).any(axis=2)
+
+
+def _weekends(rng, shape):
+    """Two of seven nights are slower, by 0 to 4 %, on other days in each series."""
+    night = np.arange(shape[1]) + rng.integers(0, 7, (shape[0], 1))
+    return rng.uniform(0, 0.04, (shape[0], 1)) * (night % 7 >= 5)
+
+
+def _deviations(rng, shape):
+    """Of each series another, which rises and falls by a factor of 2 within 40 nights."""
+    cycle = np.arange(shape[1]) / 40 + rng.random((shape[0], 1))
+    return np.exp(rng.normal(0, 0.7, (shape[0], 1)) + 0.7 * np.sin(2 * np.pi * cycle))
 
 
 def _two_states(rng, shape, stay):
@@ -30,6 +48,10 @@ KINDS = {
     "t3": lambda rng, shape: rng.standard_t(3, shape) * NOISE / np.sqrt(3),
     "AR .3": lambda rng, shape: _autoregressive(rng, shape, 0.3),
     "AR .6": lambda rng, shape: _autoregressive(rng, shape, 0.6),
+    "wandering": lambda rng, shape: _autoregressive(rng, shape, 0.95, 0.005),
+    "bursts": lambda rng, shape: rng.normal(0, NOISE, shape) * np.where(_in_bursts(rng, shape), 3, 1),
+    "weekly": lambda rng, shape: rng.normal(0, NOISE, shape) + _weekends(rng, shape),
+    "heteroscedastic": lambda rng, shape: rng.normal(0, NOISE, shape) * _deviations(rng, shape),
     "two states": lambda rng, shape: _two_states(rng, shape, 0.95),
 }
 """Noise without a change; outliers are 3 % of all values, of +10 to +30 %."""

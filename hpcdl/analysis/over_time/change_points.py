@@ -4,14 +4,17 @@ A later run never alters an earlier finding: a nightly check and a check of the 
 all series of a run share are left out first. Then, for each series and run, among the values since its last
 change:
 
-1. Place: the split with the largest t statistic, of values that are clipped to the usual scatter. Its variance
-   takes into account the correlation of successive runs, and the usual variance of all series.
-2. Evidence: Student's t, divided by the excess of the largest t statistics of all series over those of noise
-   (empirical null: Efron, J. Am. Stat. Assoc. 99, 2004). Three values after the change agree.
-3. False discovery control over the series of a run (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
+1. Place: the split with the largest t statistic, of values whose single outliers are clipped. Its variance takes
+   into account the usual variance of all series.
+2. Evidence: a change is large against all that the series did before, as a multiple of the largest departure of as
+   many runs, and most runs after it agree. Of three or four runs each departs more than any run before.
+3. A change of five runs or more that is no multiple of the robust deviation is less certain where all series
+   wander: t is divided by the excess of their largest statistics over those of noise (empirical null: Efron,
+   J. Am. Stat. Assoc. 99, 2004).
+4. False discovery control over the series of a run (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
 
-A series that rises twice to the same level has two states: changes between levels that it had are reported no
-more.
+A change with fewer than ten runs before it is an unstable start. A series that rises twice to the same level has
+two states: changes between levels that it had are reported no more.
 
 :func:`calibrate` counts false alarms on an archive's own noise.
 """
@@ -36,31 +39,41 @@ Matrix = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 BEFORE: Final = 10
-"""Values before the first change of a series, at least."""
+"""Values that make a level; a change with fewer before it is an unstable start."""
+BEFORE_FIRST: Final = 5
+"""Values before an unstable start, at least."""
 BEFORE_AGAIN: Final = 3
 """Values between two changes, at least; their variance is pooled with that of the segment before."""
 AFTER: Final = 3
 """Values after a change, at least."""
+LASTING: Final = 5
+"""Values after a change whose mean counts; with fewer, each value counts."""
+RECORD: Final = 2.0
+"""Least size of a change by the largest departure before it of as many runs."""
+AGREEING: Final = 0.75
+"""Least share of the values after a change that are beyond half its size."""
+LARGE: Final = 3.0
+"""Robust deviations of the :data:`LEVEL` runs before beyond which the empirical null does not matter."""
 RECENT: Final = 10
 """Runs without a value after which a series has ended."""
 MIN_EFFECT: Final = 0.03
 """Smallest change that is reported, as a share."""
+FAR: Final = 0.1
+"""Departure of the newest runs, as a share, beyond which a series waits for the next runs."""
 SAME_LEVEL: Final = 0.03
 """Largest difference of two levels, as a logarithm, that are one."""
-FALSE_DISCOVERIES: Final = 0.001
+FALSE_DISCOVERIES: Final = 5e-5
 """Benjamini and Hochberg's share (chosen by simulation: tests/analysis/history_figures.py)."""
 PROMISING: Final = 2.5
 """Least t statistic of a split that is examined further."""
-CLIPPED: Final = 3.0
-"""Standard deviations from the median beyond which a value is no usual one."""
+CLIPPED: Final = 4.0
+"""Robust deviations from the median of five neighbours beyond which a value is clipped."""
 MIN_DEVIATION: Final = 1e-4
 """Standard deviation of the logarithms, at least."""
 LEVEL: Final = 20
 """Runs whose median is the level of a series, of which the effect of a run departs."""
 LIMIT: Final = 2.5
 """Robust standard deviations of earlier effects beyond which an effect may be a change of all series."""
-MAX_CORRELATION: Final = 0.95
-"""Largest estimate: a correlation of 1 leaves no evidence at all."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +93,22 @@ class Change:
     """True if the series had the level after the change before."""
     before: float
     """Level before the change, as a logarithm."""
+    unstable_start: bool
+    """True if fewer than :data:`BEFORE` values are before the change: it has no level to be compared with."""
     now: float = math.nan
     """Level of the series, or its successor, in the end; NaN without a value in the last :data:`RECENT` runs."""
+    of_two_states: bool = False
+    """True if the series went back and forth in the end."""
 
     @property
     def open(self) -> bool:
         """True for a change for the worse whose series has not returned to the level before."""
         size = math.log(self.ratio.value)
-        return size > 0 and self.now - self.before > min(SAME_LEVEL, size / 2)
+        return (
+            size > 0
+            and not (self.unstable_start or self.of_two_states)
+            and self.now - self.before > min(SAME_LEVEL, size / 2)
+        )
 
 
 @dataclass
@@ -102,7 +123,8 @@ class _Series:
     """Sum of squares about the mean, of the segment before."""
     freedom: float = 0.0
     """Degrees of freedom of ``squares``."""
-    two_states: bool = False
+    two_states: int = -1
+    """Run that showed two states; -1 if none did."""
 
 
 class _Search:
@@ -122,34 +144,37 @@ class _Search:
         states = [self.series[row] for row in rows]
         last = np.array([max(state.cuts, default=0) for state in states])[:, None]
         values = np.where(np.arange(now + 1) >= last, self.values[rows, : now + 1], np.nan)
-        known = np.isfinite(values)
-        departures = values - quantiles(values)[:, None]
-        limit = CLIPPED * np.maximum(1.4826 * quantiles(np.abs(departures)), MIN_DEVIATION)[:, None]
-        clipped = np.clip(departures, -limit, limit)
-        variance, weight = usual_variance(clipped)
+        count = np.isfinite(values).sum(axis=1)
+        runs = np.argsort(~np.isfinite(values), axis=1, kind="stable")[:, : count.max()]  # known values first
+        values = np.take_along_axis(values, runs, axis=1)
+        clipped = without_outliers(values)
+        departures = clipped - quantiles(clipped)[:, None]
+        variance, weight = usual_variance(departures)
         squares = np.array([state.squares for state in states]) + variance * weight
         freedom = np.array([state.freedom for state in states]) + weight
-        phi = autocorrelation(values[known.sum(axis=1) >= BEFORE])
 
-        before = np.cumsum(known, axis=1) - known
-        after = known.sum(axis=1)[:, None] - before
-        fewest = np.where(last > 0, BEFORE_AGAIN, BEFORE)
-        allowed = known & (before >= fewest) & (after >= AFTER)
-        scale = variance_of_mean(phi, before) + variance_of_mean(phi, after)
-        t = _student(np.nan_to_num(clipped), before, after, squares, freedom, scale)
+        before = np.broadcast_to(np.arange(values.shape[1]), values.shape)
+        after = count[:, None] - before
+        allowed = (before >= np.where(last > 0, BEFORE_AGAIN, BEFORE_FIRST)) & (after >= AFTER)
+        t = _student(np.nan_to_num(departures), before, np.maximum(after, 1), squares, freedom)
         student = np.where(allowed, t, 0)
         tested = allowed.any(axis=1)
         excess = self._excess(student[tested], allowed[tested])
         points = []
         for row in np.flatnonzero(student.max(axis=1) > PROMISING):
             split = int(student[row].argmax())
-            left, right = (_finite(part) for part in np.split(values[row], [split]))
-            size = float(np.median(right) - np.median(left))
-            agreeing = np.abs(right - np.median(right)) <= max(limit[row, 0], abs(size) / 4)
-            if abs(size) >= math.log1p(MIN_EFFECT) and agreeing.sum() >= AFTER:
-                degrees = freedom[row] + len(left) + len(right) - 2
-                p = 2 * float(stdtr(degrees, -student[row, split] / math.sqrt(excess)))
-                points.append((p, int(rows[row]), split))
+            left, right = clipped[row, :split], clipped[row, split : count[row]]
+            if not is_large(left, right, values[row, : count[row]]):
+                continue
+            statistic = float(student[row, split])
+            if len(right) >= LASTING:
+                old = left[-LEVEL:]
+                large = LARGE * 1.4826 * float(np.median(np.abs(old - np.median(old))))
+                certain = len(old) == LEVEL and abs(np.median(right) - np.median(left)) >= large
+                own = abs(right.mean() - left.mean()) / max(right.std(ddof=1), MIN_DEVIATION)
+                statistic = min(statistic / math.sqrt(1.0 if certain else excess), own * math.sqrt(len(right)))
+            p = 2 * float(stdtr(freedom[row] + count[row] - 2, -statistic))
+            points.append((p, int(rows[row]), int(runs[row, split])))
         points.sort()
         passed = [
             number for number, (p, *_) in enumerate(points, 1) if p <= FALSE_DISCOVERIES * number / tested.sum()
@@ -182,23 +207,29 @@ class _Search:
             (*state.levels, before),
             float((departures**2).sum()),
             len(departures) - 1,
-            state.two_states or (returned and after > before),
+            now if state.two_states < 0 and returned and after > before else state.two_states,
         )
-        if returned and state.two_states:
+        if returned and state.two_states >= 0:
             return None
-        return Change(series, first, now, p, Interval(after - before, 0, 0), returned, before)
+        early = not state.cuts and len(old) < BEFORE
+        return Change(series, first, now, p, Interval(after - before, 0, 0), returned, before, early)
 
-    def level_now(self, series: int) -> float:
-        """Return the level of a series, as a logarithm."""
-        return float(np.median(_finite(self.values[series, max(self.series[series].cuts, default=0) :])))
+    def since(self, series: int) -> Vector:
+        """Return the values of a series since its last change, as logarithms."""
+        return _finite(self.values[series, max(self.series[series].cuts, default=0) :])
 
 
 def change_points(logs: Matrix, predecessors: Mapping[int, int] | None = None) -> list[Change]:
-    """Return the changes in ``logs`` (series, runs): logarithms of times in the order of the runs, NaN if missing.
+    """Return the changes in ``logs``: see :func:`findings`."""
+    return findings(logs, predecessors or {})[0]
 
-    ``predecessors``: see :func:`joined`. Changes are in the order in which they were found.
+
+def findings(logs: Matrix, predecessors: Mapping[int, int]) -> tuple[list[Change], dict[int, Vector]]:
+    """Return the changes in ``logs`` and, by series of the newest run, the values since its last change.
+
+    ``logs``: (series, runs), logarithms of times in the order of the runs, NaN if missing. ``predecessors``: see
+    :func:`joined`. Changes are in the order in which they were found.
     """
-    predecessors = predecessors or {}
     whole = joined(logs, predecessors)
     search = _Search(whole)
     changes: list[Change] = []
@@ -212,10 +243,24 @@ def change_points(logs: Matrix, predecessors: Mapping[int, int] | None = None) -
     reported = []
     for change in changes:
         last = _successor(logs, change.series, predecessors)
-        level = search.level_now(last) if np.isfinite(logs[last, -RECENT:]).any() else math.nan
+        level = float(np.median(search.since(last))) if np.isfinite(logs[last, -RECENT:]).any() else math.nan
+        state = search.series[last]
         ratio = _ratio(whole[change.series], change.first, search.series[change.series].cuts)
-        reported.append(replace(change, ratio=ratio, now=level))
-    return reported
+        two = change.found <= state.two_states
+        reported.append(replace(change, ratio=ratio, now=level, of_two_states=two))
+    newest = map(int, np.flatnonzero(np.isfinite(logs[:, -1])))
+    return reported, {row: search.since(row) for row in newest}
+
+
+def departing(values: Vector) -> int:
+    """Return how many of the newest of a series' ``values`` are far above all before, fewer than AFTER."""
+    for number in range(AFTER - 1, 0, -1):
+        old, new = values[:-number], values[-number:]
+        if len(old) >= BEFORE_FIRST:
+            level = np.median(old)
+            if (new - level).min() > max(math.log1p(FAR), RECORD * float(np.abs(old - level).max())):
+                return number
+    return 0
 
 
 def _successor(logs: Matrix, series: int, predecessors: Mapping[int, int]) -> int:
@@ -235,12 +280,41 @@ def joined(logs: Matrix, predecessors: Mapping[int, int]) -> Matrix:
     return whole
 
 
-def _student(
-    values: Matrix, before: Counts, after: Counts, squares: Vector, freedom: Vector, scale: Matrix
-) -> Matrix:
+def is_large(left: Vector, right: Vector, values: Vector) -> bool:
+    """Return True for a change that is large against all that a series did before.
+
+    ``left``, ``right``: values before and after it without single outliers; ``values``: both with their outliers.
+    """
+    level = np.median(left)
+    size = float(np.median(right) - level)
+    departures = np.sign(size) * (values - level)
+    after = departures[len(left) :]
+    if abs(size) < math.log1p(MIN_EFFECT):
+        return False
+    if len(right) < LASTING:
+        return bool(after.min() > RECORD * np.abs(departures[: len(left)]).max())
+    width = min(len(right), len(left) // 2) or 1
+    sums = np.cumsum(np.concatenate([[0.0], left]))
+    record = np.abs((sums[width:] - sums[:-width]) / width - level).max()
+    return bool(abs(size) > RECORD * record and np.mean(after > abs(size) / 2) >= AGREEING)
+
+
+def without_outliers(values: Matrix) -> Matrix:
+    """Return ``values`` (series, runs), known ones first, clipped about the medians of five neighbours.
+
+    Three runs in a row at another level stay, one or two are clipped.
+    """
+    wide = np.pad(values, ((0, 0), (2, 2)), constant_values=np.nan)
+    near = np.lib.stride_tricks.sliding_window_view(wide, 5, axis=1)
+    middle = np.where(np.isfinite(values), quantiles(near.reshape(-1, 5)).reshape(values.shape), np.nan)
+    usual = CLIPPED * np.maximum(1.4826 * quantiles(np.abs(values - middle)), MIN_DEVIATION)[:, None]
+    return np.clip(values, middle - usual, middle + usual)
+
+
+def _student(values: Matrix, before: Counts, after: Counts, squares: Vector, freedom: Vector) -> Matrix:
     """(series, values): absolute t statistic of a split before each value; missing values are 0.
 
-    ``before``, ``after``: values on either side; ``scale``: variance of the difference of means of unit variance.
+    ``before``, ``after``: values on either side.
     """
     left = np.cumsum(values, axis=1) - values
     right = values.sum(axis=1)[:, None] - left
@@ -248,7 +322,7 @@ def _student(
         within = (values**2).sum(axis=1)[:, None] - left**2 / before - right**2 / after
         variance = np.maximum(within, 0) + squares[:, None]
         variance /= np.maximum(before + after - 2 + freedom[:, None], 1)
-        scatter = np.sqrt(np.maximum(variance, MIN_DEVIATION**2) * scale)
+        scatter = np.sqrt(np.maximum(variance, MIN_DEVIATION**2) * (1 / before + 1 / after))
         return np.asarray(np.abs(right / after - left / before) / scatter, np.float64)
 
 
@@ -270,9 +344,9 @@ def _ratio(values: Vector, first: int, cuts: Sequence[int]) -> Interval:
 
 
 def usual(values: Vector) -> Vector:
-    """Return the values that are no outliers: within :data:`CLIPPED` robust deviations of the median."""
+    """Return the values that are no outliers: within three robust deviations of the median."""
     distance = np.abs(values - np.median(values))
-    return values[distance <= max(CLIPPED * 1.4826 * float(np.median(distance)), MIN_DEVIATION)]
+    return values[distance <= max(3 * 1.4826 * float(np.median(distance)), MIN_DEVIATION)]
 
 
 def quantiles(values: Matrix, share: float = 0.5) -> Vector:
@@ -282,36 +356,6 @@ def quantiles(values: Matrix, share: float = 0.5) -> Vector:
     row, place = np.arange(len(values)), share * last
     low, part = place.astype(np.int64), place % 1
     return np.asarray(ordered[row, low] * (1 - part) + ordered[row, np.minimum(low + 1, last)] * part, np.float64)
-
-
-def autocorrelation(values: Matrix) -> float:
-    """Return the lag-1 correlation that all series have in common, 0 to 0.95; 0 without pairs of runs.
-
-    ``values``: (series, runs), NaN if missing, each series about one level. By the signs of the departures from
-    the median (quadrant correlation: Blomqvist, Ann. Math. Stat. 21, 1950), so that outliers do not matter. An
-    estimated level makes it too small by (1 + 3 phi) / runs (Kendall, Biometrika 41, 1954). Less one standard
-    error, so that few runs of few series count as independent.
-    """
-    signs = np.nan_to_num(np.sign(values - quantiles(values)[:, None]))
-    products = signs[:, 1:] * signs[:, :-1]
-    known = np.isfinite(values[:, 1:]) & np.isfinite(values[:, :-1])
-    pairs = np.count_nonzero(known)
-    if not pairs:
-        return 0.0
-    certain = max(float(products.sum()) / pairs - 1 / math.sqrt(pairs), 0)
-    phi = math.sin(math.pi / 2 * certain)
-    runs = max(pairs / np.count_nonzero(known.any(axis=1)), 4.0)
-    return float(np.clip((phi + 1 / runs) / (1 - 3 / runs), 0, MAX_CORRELATION))
-
-
-def variance_of_mean(phi: float, count: Counts) -> Vector:
-    """Return the variance of means of ``count`` successive values of variance 1 with lag-1 correlation ``phi``.
-
-    Of an autoregressive process of first order; infinity for no value.
-    """
-    n = np.maximum(count, 1)
-    inflation = (1 + phi) / (1 - phi) - 2 * phi * (1 - phi**n) / (n * (1 - phi) ** 2)
-    return np.where(count > 0, inflation / n, np.inf)
 
 
 def without_job_effects(logs: Matrix) -> Matrix:
