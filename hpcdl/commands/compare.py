@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime as dt
-import re
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import check_page, write_output
+from hpcdl.commands.parts.output import check_page, share, write_output
 from hpcdl.commands.parts.parser import Command, path
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -26,14 +25,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-effect",
-        type=_share,
+        type=share,
         default=0.03,
         metavar="SHARE",
         help="changes up to this are none (default: 3%%)",
     )
     parser.add_argument(
         "--between-jobs",
-        type=_share,
+        type=share,
         default=0.02,
         metavar="SHARE",
         help="if each side is one job: standard deviation between jobs of the same software (default: 2%%)",
@@ -42,15 +41,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", dest="output", type=path, metavar="FILE", help="write a page too: .html or .md")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--junit", type=path, metavar="FILE", help="write JUnit XML too")
-
-
-def _share(text: str) -> float:
-    """Return a share, written 3% or 0.03. Raises argparse.ArgumentTypeError."""
-    number = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)( ?%)?", text.strip())
-    share = float(number[1]) / (100 if number[2] else 1) if number else -1.0
-    if not 0 <= share < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share below 1, such as 3% or 0.03")
-    return share
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import check_page, write_output
 from hpcdl.commands.parts.parser import Command, path
-from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,49 +70,48 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report import history
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.history_exports import json_text, junit, openmetrics
+    from hpcdl.report.verdicts import Verdict, exit_code
     from hpcdl.suite import UsageError
 
     check_page(options.output, ".html")
     now = dt.datetime.now(dt.UTC)
-    entries = [] if options.accept is None else read_accepted(options.accept)
-    accepted = [entry for entry in entries if entry.expires >= now.date()]
+    accepted = [] if options.accept is None else read_accepted(options.accept)
     switches = {} if options.switches is None else _switches(options.switches)
     try:
-        runs, skipped = read_archive(options.folder, _show_progress())
+        runs, skipped, unread = read_archive(options.folder, now, _show_progress())
     except OSError as error:
         raise UsageError(f"{options.folder}: {error.strerror}") from None
-    for line in skipped:
+    for line in [*skipped, *unread]:
         print(f"hpcdl: warning: {line}; skipped", file=sys.stderr)
-    verdicts = []
+    suites = []
     for suite in histories(runs):
         age = now - dt.datetime.fromisoformat(suite.jobs[-1].date)
         stale = options.stale is not None and age > options.stale
-        verdicts.append(SuiteVerdict(suite, accepted, switches, age if stale else None))
+        suites.append(SuiteVerdict(suite, accepted, switches, age if stale else None, now.date()))
+    other = [Verdict(topic="history", word="not read", facts={"folder": line}) for line in unread]
+    if not suites:
+        other.append(Verdict(topic="history", word="no runs", facts={"folder": str(options.folder)}))
     calibrations = {
         verdict.history.suite: calibrate(
             verdict.history.logs, [change for event in verdict.findings.events for change in event.changes]
         )
-        for verdict in verdicts
+        for verdict in suites
         if options.calibrate and len(verdict.history.keys)
     }
-    words = {verdict.verdict for verdict in verdicts}
-    few = words <= {"too few runs"} or all(verdict.age is not None for verdict in verdicts)
-    code = FAILED if "regressed" in words else INCONCLUSIVE if few else OK
+    code = exit_code([*other, *(one for suite in suites for one in history.verdicts(suite))])
     if options.output is not None:
-        from hpcdl.report.history import render  # late: it needs jinja2
-
-        write_output("-o", options.output, render(verdicts, calibrations))
+        write_output("-o", options.output, history.render(suites, calibrations, other))
     if options.junit is not None:
-        write_output("--junit", options.junit, junit(verdicts, now))
+        write_output("--junit", options.junit, junit(suites, now))
     if options.metrics is not None:
-        write_output("--metrics", options.metrics, openmetrics(verdicts, code))
+        write_output("--metrics", options.metrics, openmetrics(suites, code))
     if options.json:
-        print(json_text(verdicts, skipped, calibrations, code), end="")
-    elif verdicts:
-        pages = [history.page(verdict, calibrations.get(verdict.history.suite)) for verdict in verdicts]
-        print(coloured(plain(pages)), end="")
+        print(json_text(suites, [*skipped, *unread], calibrations, code), end="")
     else:
-        print(f"TOO FEW RUNS: {options.folder} holds none")
+        pages = [history.page(suite, calibrations.get(suite.history.suite)) for suite in suites]
+        print(coloured(plain(pages)) if pages else "", end="")
+        for one in other:
+            print(one.sentence)
     return code
 
 
@@ -149,7 +147,8 @@ COMMAND: Final = Command(
     "since when is it slower, and where?",
     "Find changes in an archive of runs: the first slow run, the cases, by how much, and the likely hosts or "
     "links. Exit code 1: a regression or a slow host is open, neither repaired nor accepted, or the newest run "
-    "lacks a case; 3: too few runs, or the newest one is older than --stale; else 0.",
+    "lacks a case; 3: it cannot be judged yet, a folder cannot be read, or the newest run is older than --stale; "
+    "else 0.",
     arguments,
     execute,
     "hpcdl history runs -o history.html",

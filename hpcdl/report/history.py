@@ -13,10 +13,12 @@ import numpy as np
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT
 from hpcdl.analysis.over_time.regressions import MEASURE_NAMES
 from hpcdl.analysis.over_time.verdict import TOGETHER
+from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.verdicts import Verdict, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from hpcdl.analysis.over_time.change_points import Calibration, Change
     from hpcdl.analysis.over_time.history import History, Job
     from hpcdl.analysis.over_time.suspects import Suspect
-    from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
+    from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict, Waiting
     from hpcdl.analysis.statistics.estimates import Vector
     from hpcdl.report.formats.cells import Number
 
@@ -37,16 +39,16 @@ def page(verdict: SuiteVerdict, calibration: Calibration | None) -> Document:
     """Return the page of one suite."""
     history, findings = verdict.history, verdict.findings
     first, last = history.jobs[0], history.jobs[-1]
-    series = f"{plural(findings.judged + findings.short, 'measure')} in the newest"
+    measures = sum(bool(np.isfinite(times[-1])) for times in history.seconds)
+    series = f"{plural(measures, 'measure')} in the newest"
     runs = f"{plural(len(history.jobs), 'run')}, {day(first)} to {day(last)}, {series}."
-    short = f"{findings.short} of them have fewer than {BEFORE} runs and are not judged."
-    slow = [_suspect(history, suspect) for suspect in findings.suspects]
+    slow = [f"{_suspect(history, suspect)}." for suspect in findings.suspects]
     noise = []
     if calibration is not None:
         rates = f"{calibration.regressed:.2f} false regressions and {calibration.improved:.2f} false improvements"
         noise = [f"Its own noise, shuffled {calibration.rounds} times in blocks of runs: {rates} per 100 runs."]
     sections = [
-        Section("Verdict", [runs, *([short] if findings.short else [])], _verdict(verdict)),
+        Section("Verdict", [runs], [one.sentence for one in verdicts(verdict)]),
         *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
         Section("Changes", tables=[_events(verdict)] if findings.events else []),
         Section("Slow hosts and links", points=slow),
@@ -72,58 +74,104 @@ def label(history: History, series: int) -> str:
     return f"{key.case} ({MEASURE_NAMES.get(key.measure, key.measure)})"
 
 
-def sentence(history: History, event: Event) -> str:
-    """Return one event in words: verdict, first run, size, cases, and the environment or the likely hosts."""
-    job, worst = history.jobs[event.first], event.changes[0]
-    text = f"{event.verdict.upper()} since {day(job)} ({job.path}): {plural(len(event.changes), 'measure')}, "
-    most = f"{label(history, worst.series)} {signed(worst.ratio.value)} ({_bounds(worst.ratio)})"
-    text += f"median {signed(event.ratio)}, most {most}."
-    if event.verdict == "two states":
-        text += " Slower again, at a level that they had before; later changes between the two are not reported."
-    if event.environment:
-        facts = "; ".join(_differences(history, event.first))
-        text += f" {'Slower' if event.ratio > 1 else 'Faster'} since the new environment: {facts}."
-    return " ".join([text, *(f"Likely: {_suspect(history, suspect)}" for suspect in event.suspects)])
-
-
-def _verdict(verdict: SuiteVerdict) -> list[str]:
-    history = verdict.history
-    newest = len(history.jobs) - 1
-    points = [f"{sentence(history, event)} {_since(event, newest)}" for event in verdict.open_events]
-    points += [f"REGRESSED: {_suspect(history, suspect)}" for suspect in verdict.open_suspects]
-    points += [f"MISSING in the newest run: {case}: {reason}" for case, reason in verdict.missing]
-    if verdict.age is not None:
-        hours = verdict.age.total_seconds() / 3600
-        points.append(f"STALE: the newest run began at {day(history.jobs[-1])}, {hours:.0f} hours ago.")
-    points += [sentence(history, event) for event in verdict.news]
-    points += [_accepted(verdict, event) for event in verdict.accepted_events]
-    disturbed = history.jobs[-1].disturbed
-    if disturbed:
-        case, cause = next(iter(disturbed.items()))
-        points.append(
-            f"DISTURBED in the newest run: {plural(len(disturbed), 'case')}, not judged: {case}: {cause}."
-        )
-    if verdict.verdict == "too few runs":
-        points.append(f"TOO FEW RUNS: no measure of the newest has {BEFORE} runs.")
-    elif verdict.verdict == "fine" and verdict.age is None:
-        points.append(f"FINE: no change of {100 * MIN_EFFECT:g} % or more for the worse is open.")
-    return points
-
-
-def _since(event: Event, newest: int) -> str:
+def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
+    """Return the verdict on one event: the most changed measure, its size, first run, and the likely cause."""
+    history, worst = verdict.history, event.changes[0]
+    newest, job = len(history.jobs) - 1, history.jobs[event.first]
+    entries = [verdict.of_change(change) for change in event.open]
     back = len(event.changes) - len(event.open)
-    repaired = f", {back} of them repaired" if back else ""
-    return f"Found {plural(newest - event.found, 'run')} before the newest{repaired}."
+    repaired = f", {back} of them repaired" if event.open and back else ""
+    facts = {
+        "most": f"{signed(worst.ratio.value)} ({_bounds(worst.ratio)})",
+        "date": day(job),
+        "run": job.path,
+        "measures": plural(len(event.changes), "measure") + repaired,
+        "median": signed(event.ratio),
+        "found": f"{plural(newest - event.found, 'run')} before the newest",
+    }
+    word: str = event.verdict
+    if word == "unstable start":
+        waits = [one.runs for one in _waiting(verdict, word)]
+        word = word if waits else "start"
+        facts["when"] = verdict.date_after(max(waits, default=0))
+    elif word == "two states":
+        word = word if event.found == newest else "known states"
+    if event in verdict.accepted_events:
+        (entry,) = (entry for entry, _ in entries[:1] if entry is not None)
+        word, facts["until"], facts["reason"] = "accepted", str(entry.expires), entry.reason
+    elif word == "regressed" and not event.open:
+        word = "repaired"
+    causes = [f"Likely: {_suspect(history, suspect)}." for suspect in event.suspects]
+    if event.environment:
+        new = "; ".join(_differences(history, event.first))
+        causes.append(f"{'Slower' if event.ratio > 1 else 'Faster'} since the new environment: {new}.")
+    causes += [f"It is {refusal}." for refusal in dict.fromkeys(text for _, text in entries) if refusal]
+    cause = " ".join(causes)
+    name = label(history, worst.series)
+    return Verdict(topic="history", word=word, case=name, size=worst.ratio, cause=cause, facts=facts)
 
 
-def _accepted(verdict: SuiteVerdict, event: Event) -> str:
-    history = verdict.history
-    entry = verdict.accepts(history.keys[event.open[0].series].case)
-    reason = "" if entry is None else f", until {entry.expires}: {entry.reason}"
-    return (
-        f"ACCEPTED{reason}: {plural(len(event.open), 'measure')} {event.verdict} since "
-        f"{day(history.jobs[event.first])}, median {signed(event.ratio)}."
-    )
+def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
+    """Return all that is to be said of a suite today, the worst first; exit codes are made of it."""
+    history, findings = verdict.history, verdict.findings
+    newest = history.jobs[-1]
+
+    def says(word: str, case: str = "", cause: str = "", **facts: str) -> Verdict:
+        return Verdict(topic="history", word=word, case=case, cause=cause, facts=facts)
+
+    said = [of_event(verdict, event) for event in verdict.open_events]
+    for suspect in verdict.open_suspects:
+        _, refusal = verdict.acceptance(f"{suspect.kind} {suspect.name}", suspect.ratio)
+        said.append(says("slow", cause=refusal and f"It is {refusal}.", slow=_suspect(history, suspect)))
+    for case, reason in verdict.missing:
+        refusal = verdict.acceptance(case)[1]
+        said.append(says("missing", case, refusal and f"It is {refusal}.", reason=reason))
+    if verdict.age is not None:
+        hours = f"{verdict.age.total_seconds() / 3600:.0f}"
+        said.append(says("stale", date=day(newest), hours=hours))
+    said += [of_event(verdict, event) for event in verdict.news]
+    if _waiting(verdict, "unstable start"):
+        unstable = [event for event in findings.events if event.verdict == "unstable start"]
+        said += [of_event(verdict, event) for event in unstable]
+    departing, short = _waiting(verdict, "departing"), _waiting(verdict, "short")
+    if departing:
+        worst = max(departing, key=lambda one: one.ratio)
+        others = f", and {plural(len(departing) - 1, 'other measure')} likewise" if len(departing) > 1 else ""
+        when = verdict.date_after(max(one.runs for one in departing))
+        said.append(
+            says("departing", label(history, worst.series), change=signed(worst.ratio), others=others, when=when)
+        )
+    news = bool(said)
+    said += [of_event(verdict, event) for event in verdict.accepted_events]
+    if newest.disturbed:
+        case, cause = next(iter(newest.disturbed.items()))
+        said.append(says("disturbed", case, cases=plural(len(newest.disturbed), "case"), reason=cause))
+    least, wait = str(BEFORE + AFTER), max((one.runs for one in short), default=BEFORE + AFTER)
+    if not findings.judged and not _waiting(verdict, "unstable start"):
+        said.append(says("too few runs", least=least, when=verdict.date_after(wait)))
+    else:
+        if short:
+            when = verdict.date_after(wait)
+            said.append(says("short", measures=plural(len(short), "measure"), least=least, when=when))
+        if not news:
+            effect = f"{100 * MIN_EFFECT:g} %"
+            said.append(says("fine", least=effect, measures=plural(findings.judged, "measure")))
+    return said
+
+
+def _waiting(verdict: SuiteVerdict, reason: str) -> list[Waiting]:
+    return [one for one in verdict.findings.waiting if one.reason == reason]
+
+
+def worst(said: Sequence[Verdict]) -> str:
+    """Return the worst of a suite's verdicts in a word: regressed, not judged, too few runs, improved or fine."""
+    words = {one.word for one in said}
+    code = exit_code(said)
+    if code == FAILED:
+        return "regressed"
+    if code == INCONCLUSIVE:
+        return "too few runs" if "too few runs" in words else "not judged"
+    return "improved" if words & {"improved", "restored"} else "fine"
 
 
 def _cases(history: History, event: Event) -> Section:
@@ -164,7 +212,7 @@ def _suspect(history: History, suspect: Suspect) -> str:
     end = "" if suspect.ended is None else f", until {day(history.jobs[suspect.ended])}"
     times = f"{plural(suspect.runs, 'run')} with it slow since {day(history.jobs[suspect.first])}{end}"
     kind = "" if suspect.kind == "hosts" else f"{suspect.kind} "
-    return f"{kind}{suspect.name}, {signed(suspect.ratio)}, {times}, by {suspect.source}."
+    return f"{kind}{suspect.name}, {signed(suspect.ratio)}, {times}, by {suspect.source}"
 
 
 def _differences(history: History, job: int) -> list[str]:
@@ -272,31 +320,37 @@ def _dates(x: Sequence[float]) -> Axis:
     return Axis("run", shown, ticks=(ticks if few else np.unique(ticks.round())).tolist())
 
 
-def render(verdicts: Sequence[SuiteVerdict], calibrations: Mapping[str, Calibration]) -> str:
-    """Return a page in HTML, with figures; several suites follow each other."""
+def render(
+    suites: Sequence[SuiteVerdict], calibrations: Mapping[str, Calibration], other: Sequence[Verdict] = ()
+) -> str:
+    """Return a page in HTML, with figures; several suites follow each other. ``other``: verdicts of no suite."""
     from hpcdl.report.formats.html import Source, headed, written  # late: it needs jinja2
 
     sources = []
-    for found in verdicts:
-        document = page(found, calibrations.get(found.history.suite))
+    for suite in suites:
+        document = page(suite, calibrations.get(suite.history.suite))
         verdict, *others = document.sections
         contents: list[tuple[Section, list[Lines]]] = [
             (headed(verdict), []),
-            (Section("Measures that changed"), of_changed(found)),
+            (Section("Measures that changed"), of_changed(suite)),
             *((other, []) for other in others),
-            (Section("All measures", tables=[_table(found)]), []),
+            (Section("All measures", tables=[_table(suite)]), []),
         ]
         shown = [(section, charts) for section, charts in contents if section or charts]
-        sources.append(Source(document, shown, failed=found.verdict == "regressed"))
-    none = Section("Verdict", ["TOO FEW RUNS: none."])
-    return written(sources or [Source(Document("hpcdl: history", [none]), [(none, [])], failed=False)])
+        said = verdicts(suite)
+        sources.append(Source(document, shown, failed=exit_code(said) == FAILED, good=said[0].row.good))
+    for one in other:
+        section = Section("Verdict", [one.sentence])
+        sources.append(Source(Document("hpcdl: history", [section]), [(section, [])], failed=False, good=False))
+    return written(sources)
 
 
 def _table(verdict: SuiteVerdict) -> Table:
     """Return one row per series: its runs, its newest time and its level since the last change."""
     history, changes = verdict.history, _changes(verdict)
     rows = []
-    for row, values in enumerate(history.seconds):
+    for row in sorted(range(len(history.keys)), key=lambda row: row not in changes):
+        values = history.seconds[row]
         cuts = [change.first for change in changes.get(row, ())]
         level, newest = float(np.nanmedian(values[max(cuts, default=0) :])), float(values[-1])
         known = np.isfinite(newest)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change_points import BEFORE
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE
 from hpcdl.report.formats.cells import visible
 from hpcdl.report.formats.junit import TestCase, TestSuite, written
-from hpcdl.report.history import label, sentence, signed
+from hpcdl.report.history import label, of_event, signed, verdicts, worst
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,28 +23,30 @@ if TYPE_CHECKING:
 
 
 def json_text(
-    verdicts: Sequence[SuiteVerdict],
+    suites: Sequence[SuiteVerdict],
     skipped: Sequence[str],
     calibrations: Mapping[str, Calibration],
     exit_code: int,
 ) -> str:
     """Return the document as ASCII text; null for unknown values."""
-    suites = [_suite_record(verdict, calibrations.get(verdict.history.suite)) for verdict in verdicts]
-    document = {"schema": 1, "exit_code": exit_code, "suites": suites, "skipped": list(skipped)}
+    records = [_suite_record(verdict, calibrations.get(verdict.history.suite)) for verdict in suites]
+    document = {"schema": 1, "exit_code": exit_code, "suites": records, "skipped": list(skipped)}
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
 def _suite_record(verdict: SuiteVerdict, calibration: Calibration | None) -> dict[str, Any]:
     history, findings = verdict.history, verdict.findings
+    said = verdicts(verdict)
     return {
         "suite": history.suite,
-        "verdict": verdict.verdict,
+        "verdict": worst(said),
+        "verdicts": [one.record() for one in said],
         "runs": [
             {"run": job.path, "date": job.date, "environment_keys": sorted(job.keys), "hosts": job.hosts}
             for job in history.jobs
         ],
         "judged": findings.judged,
-        "too_few_runs": findings.short,
+        "too_few_runs": sum(one.reason == "short" for one in findings.waiting),
         "age_hours": None if verdict.age is None else verdict.age.total_seconds() / 3600,
         "events": [_event(verdict, event) for event in findings.events],
         "slow": [
@@ -135,12 +137,12 @@ def _measure(history: History, series: int) -> dict[str, Any]:
     }
 
 
-def junit(verdicts: Sequence[SuiteVerdict], now: dt.datetime) -> str:
+def junit(suites: Sequence[SuiteVerdict], now: dt.datetime) -> str:
     """Return JUnit XML: a test case per suite, kind of case, ranks and measure; ``now``: in UTC.
 
     A group with an open change fails, one with too few runs is skipped.
     """
-    return written([_tests(verdict) for verdict in verdicts], now)
+    return written([_tests(verdict) for verdict in suites], now)
 
 
 def _tests(verdict: SuiteVerdict) -> TestSuite:
@@ -158,25 +160,25 @@ def _tests(verdict: SuiteVerdict) -> TestSuite:
         since = f"{signed(change.ratio.value)} since {history.jobs[change.first].path}"
         group = group_of.get(history.keys[change.series][:3], "hosts, links and cases")
         failures[group].append(f"{label(history, change.series)}: {since}")
-    few = {group for group, rows in groups.items() if (known[rows].sum(axis=1) < BEFORE).all()}
+    few = {group for group, rows in groups.items() if (known[rows].sum(axis=1) < BEFORE + AFTER).all()}
     cases = [
         TestCase(
             history.suite,
             group,
             "regressed" if lines else "",
             lines,
-            f"fewer than {BEFORE} runs" if group in few else "",
+            f"fewer than {BEFORE + AFTER} runs" if group in few else "",
         )
         for group, lines in failures.items()
     ]
-    events = [sentence(history, event) for event in verdict.findings.events]
+    events = [of_event(verdict, event).sentence for event in verdict.findings.events]
     return TestSuite(f"hpcdl history: {history.suite}", cases, events)
 
 
 Sample = tuple[dict[str, str], float]
 
 
-def openmetrics(verdicts: Sequence[SuiteVerdict], exit_code: int) -> str:
+def openmetrics(suites: Sequence[SuiteVerdict], exit_code: int) -> str:
     """Return the text.
 
     Only gauges: the text-file collector of Prometheus' node exporter reads an older format, which has them alike.
@@ -192,10 +194,10 @@ def openmetrics(verdicts: Sequence[SuiteVerdict], exit_code: int) -> str:
         "accepted_regressions": ("Accepted regressions.", lambda verdict: len(verdict.accepted_events)),
     }
     for name, (text, value) in families.items():
-        samples = [({"suite": verdict.history.suite}, value(verdict)) for verdict in verdicts]
+        samples = [({"suite": verdict.history.suite}, value(verdict)) for verdict in suites]
         lines += _family(f"hpcdl_history_{name}", text, samples)
-    lines += _family("hpcdl_history_slow_ratio", "Hosts and links that are slow now.", _slow(verdicts))
-    lines += _family("hpcdl_case_time_seconds", "Newest time of each measure.", _times(verdicts))
+    lines += _family("hpcdl_history_slow_ratio", "Hosts and links that are slow now.", _slow(suites))
+    lines += _family("hpcdl_case_time_seconds", "Newest time of each measure.", _times(suites))
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
@@ -216,18 +218,18 @@ def _timestamp(verdict: SuiteVerdict) -> float:
     return (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp()
 
 
-def _slow(verdicts: Sequence[SuiteVerdict]) -> list[Sample]:
+def _slow(suites: Sequence[SuiteVerdict]) -> list[Sample]:
     return [
         ({"suite": verdict.history.suite, "kind": slow.kind, "name": slow.name}, slow.ratio)
-        for verdict in verdicts
+        for verdict in suites
         for slow in verdict.findings.suspects
         if slow.ended is None
     ]
 
 
-def _times(verdicts: Sequence[SuiteVerdict]) -> list[Sample]:
+def _times(suites: Sequence[SuiteVerdict]) -> list[Sample]:
     samples: dict[tuple[str, ...], Sample] = {}
-    for verdict in verdicts:
+    for verdict in suites:
         history = verdict.history
         for key, seconds in zip(history.keys, history.seconds, strict=True):
             if np.isfinite(seconds[-1]):

@@ -1,5 +1,7 @@
 """Runs of an archive whose series are not kept yet."""
 
+import datetime as dt
+
 import pytest
 
 from hpcdl.analysis.over_time.archive import read_archive
@@ -7,6 +9,7 @@ from hpcdl.trace import schema
 from hpcdl.trace.schema import merge
 
 RUNS = 9
+NOW = dt.datetime(2026, 12, 1, tzinfo=dt.UTC)
 
 
 @pytest.fixture
@@ -25,13 +28,13 @@ def test_runs_read_before_an_interruption_are_kept(archive):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        read_archive(archive, interrupt)
+        read_archive(archive, NOW, interrupt)
     left = []
-    runs, skipped = read_archive(archive, lambda done, runs: left.append(runs))
+    runs, skipped, _ = read_archive(archive, NOW, lambda done, runs: left.append(runs))
     assert (len(runs), skipped) == (RUNS, [])
     assert [run.date for run in runs] == sorted(run.date for run in runs)
     assert set(left) <= {*range(RUNS - 4)}
-    read_archive(archive, lambda done, runs: pytest.fail("all series are kept"))
+    read_archive(archive, NOW, lambda done, runs: pytest.fail("all series are kept"))
 
 
 def test_tables_that_are_not_wanted_are_empty(hand, tmp_path):

@@ -254,7 +254,7 @@ def test_the_median_of_a_jobs_launches_counts():
     assert (found.unit, found.jobs) == ("job", (3, 3))
 
 
-ACCEPT = Accepted("c*", "slower switch", dt.date(2026, 12, 31))
+ACCEPT = Accepted("c*", 0.5, "slower switch", dt.date(2026, 12, 31))
 
 
 def test_an_accepted_regression_does_not_count():
@@ -262,14 +262,14 @@ def test_an_accepted_regression_does_not_count():
     found = compared(runs(*STEADY), slow, [ACCEPT])
     assert found.verdict == "unchanged"
     assert (only(found).verdict, only(found).reason) == ("accepted", "accepted until 2026-12-31: slower switch")
-    assert compared(runs(*STEADY), slow, [Accepted("d*", "x", ACCEPT.expires)]).verdict == "regressed"
+    assert compared(runs(*STEADY), slow, [Accepted("d*", 0.5, "x", ACCEPT.expires)]).verdict == "regressed"
 
 
 def test_an_expired_one_counts_again_and_is_named():
     slow = runs(*(1.2 * one for one in STEADY))
-    last_day = Accepted("c", "x", TODAY)
+    last_day = Accepted("c", 0.5, "x", TODAY)
     assert compared(runs(*STEADY), slow, [last_day]).verdict == "unchanged"
-    expired = Accepted("c", "x", TODAY - dt.timedelta(1))
+    expired = Accepted("c", 0.5, "x", TODAY - dt.timedelta(1))
     found = compared(runs(*STEADY), slow, [expired])
     assert found.verdict == "regressed"
     assert found.expired == [expired]

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 VERSION: Final = 5
 """Of the file; a change of what :mod:`hpcdl.analysis.over_time.series` computes needs another."""
+AHEAD: Final = dt.timedelta(hours=1)
+"""Time by which clocks may differ."""
 
 
 def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
@@ -107,46 +109,65 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
 
 
 def read_archive(
-    folder: Path, progress: Callable[[int, int], None] | None = None
-) -> tuple[list[RunSeries], list[str]]:
-    """Return the runs below a folder, and one line for each that cannot be read. Raises OSError for the folder.
+    folder: Path, now: dt.datetime, progress: Callable[[int, int], None] | None = None
+) -> tuple[list[RunSeries], list[str], list[str]]:
+    """Return the runs below a folder, one line for each that does not count, and folders that cannot be read.
 
+    A run that cannot be read, is a copy of another, has no date, or one later than ``now`` does not count.
     ``progress`` is called with the number of runs read and of all runs, after each that has no kept series.
+
+    Raises OSError for the folder.
     """
-    paths = list(_runs(folder))
+    unread: list[str] = []
+    paths = list(_runs(folder, unread))
     new = [path for path in paths if not is_kept(path)]
     runs, skipped = [], []
+    first: dict[str, Path] = {}
     for path in paths:
+        original = first.setdefault(content(path), path)
+        if original is not path:
+            skipped.append(f"{path}: is a copy of {original}")
+            continue
         try:
             series = read_series(path, any_schema=True)
         except TraceError as error:
             skipped.append(str(error))
         else:
-            if _is_date(series.date):
-                runs.append(series)
+            reason = _wrong_date(series.date, now)
+            if reason:
+                skipped.append(f"{path}: {reason}")
             else:
-                skipped.append(f"{path}: has {f'the wrong date {series.date!a}' if series.date else 'no date'}")
+                runs.append(series)
         if progress is not None and path in new:
             progress(new.index(path) + 1, len(new))
-    return runs, skipped
+    return runs, skipped, unread
 
 
-def _is_date(text: str) -> bool:
-    """Return True for a date and time with its offset from UTC, ISO 8601."""
+def _wrong_date(text: str, now: dt.datetime) -> str:
+    """Return why ``text`` is not the date and time of a run, with its offset from UTC; empty if it is."""
+    if not text:
+        return "has no date"
     try:
-        return dt.datetime.fromisoformat(text).tzinfo is not None
+        date = dt.datetime.fromisoformat(text)
     except ValueError:
-        return False
+        return f"has the wrong date {text!a}"
+    if date.tzinfo is None:
+        return f"has the wrong date {text!a}"
+    return f"is dated {text}, later than now" if date > now + AHEAD else ""
 
 
-def _runs(folder: Path) -> Iterator[Path]:
-    """Yield run folders, and HDF5 files outside of them; symbolic links to folders are not followed."""
+def _runs(folder: Path, unread: list[str]) -> Iterator[Path]:
+    """Yield run folders, and HDF5 files outside of them; symbolic links to folders are not followed.
 
-    def stop(error: OSError) -> None:
+    Folders that cannot be read are appended to ``unread``, with the reason.
+    """
+
+    def note(error: OSError) -> None:
         if Path(str(error.filename)) == folder:
             raise error
+        unread.append(f"{error.filename}: {error.strerror}")
 
-    for name, folders, files in os.walk(folder, onerror=stop):
+    for name, folders, files in os.walk(folder, onerror=note):
         if "run.h5" in files or "parts" in folders:
             folders.clear()
             yield Path(name)

@@ -96,19 +96,28 @@ class Change:
     unstable_start: bool
     """True if fewer than :data:`BEFORE` values are before the change: it has no level to be compared with."""
     now: float = math.nan
-    """Level of the series, or its successor, in the end; NaN without a value in the last :data:`RECENT` runs."""
+    """Level of the series, or its successor, in the end."""
+    ended: bool = False
+    """True if neither has a value in the last :data:`RECENT` runs."""
     of_two_states: bool = False
     """True if the series went back and forth in the end."""
 
     @property
-    def open(self) -> bool:
-        """True for a change for the worse whose series has not returned to the level before."""
+    def unrepaired(self) -> bool:
+        """True for a change for the worse whose series did not return to the level before."""
         size = math.log(self.ratio.value)
-        return (
-            size > 0
-            and not (self.unstable_start or self.of_two_states)
-            and self.now - self.before > min(SAME_LEVEL, size / 2)
-        )
+        counts = size > 0 and not self.unstable_start and not self.of_two_states
+        return counts and self.now - self.before > min(SAME_LEVEL, size / 2)
+
+    @property
+    def open(self) -> bool:
+        """True for an unrepaired change of a series that goes on."""
+        return self.unrepaired and not self.ended
+
+    @property
+    def total(self) -> float:
+        """Ratio of times that an acceptance must cover: of the change, or of the level now by that before."""
+        return max(self.ratio.value, math.exp(self.now - self.before))
 
 
 @dataclass
@@ -243,11 +252,12 @@ def findings(logs: Matrix, predecessors: Mapping[int, int]) -> tuple[list[Change
     reported = []
     for change in changes:
         last = _successor(logs, change.series, predecessors)
-        level = float(np.median(search.since(last))) if np.isfinite(logs[last, -RECENT:]).any() else math.nan
+        level = float(np.median(search.since(last)))
+        ended = not np.isfinite(logs[last, -RECENT:]).any()
         state = search.series[last]
         ratio = _ratio(whole[change.series], change.first, search.series[change.series].cuts)
         two = change.found <= state.two_states
-        reported.append(replace(change, ratio=ratio, now=level, of_two_states=two))
+        reported.append(replace(change, ratio=ratio, now=level, ended=ended, of_two_states=two))
     newest = map(int, np.flatnonzero(np.isfinite(logs[:, -1])))
     return reported, {row: search.since(row) for row in newest}
 

@@ -70,10 +70,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Regressions of some cases that are accepted until a date."""
+    """Regressions of some cases that are accepted up to a size and until a date."""
 
     case: str
     """Name of a case, or a pattern of names (*, ?)."""
+    change: float
+    """Largest accepted slowdown, as a share."""
     reason: str
     expires: dt.date
     """Last day on which they are accepted."""
@@ -82,20 +84,37 @@ class Accepted:
         """Return True for a case whose regression is accepted."""
         return case == self.case or fnmatchcase(case, self.case)
 
+    def refuses(self, ratio: float, min_effect: float, today: dt.date) -> str:
+        """Return why the entry does not cover a ratio of times today; empty if it does."""
+        if self.expires < today:
+            return f"accepted until {self.expires}, which has passed"
+        if ratio > (1 + self.change) * (1 + min_effect):
+            return f"accepted only up to +{100 * self.change:g} %"
+        return ""
 
-def apply(changes: Sequence[Change], accepted: Sequence[Accepted], today: dt.date) -> list[Change]:
-    """Change the verdict of accepted regressions; expired ones count as regressed, with the date as reason."""
+
+def acceptance(
+    name: str, ratio: float, accepted: Sequence[Accepted], min_effect: float, today: dt.date
+) -> tuple[Accepted | None, str]:
+    """Return the entry that covers a case and its ratio of times, else why none of those that match it does."""
+    entries = [(entry, entry.refuses(ratio, min_effect, today)) for entry in accepted if entry.matches(name)]
+    covering = next((entry for entry, refusal in entries if not refusal), None)
+    return covering, "" if covering or not entries else entries[0][1]
+
+
+def apply(
+    changes: Sequence[Change], accepted: Sequence[Accepted], min_effect: float, today: dt.date
+) -> list[Change]:
+    """Change the verdict of accepted regressions; of others that an entry matches, the reason says why not."""
     applied = []
     for change in changes:
-        entries = [entry for entry in accepted if change.verdict == REGRESSED and entry.matches(change.case)]
-        valid = next((entry for entry in entries if entry.expires >= today), None)
-        if valid is not None:
-            reason = f"accepted until {valid.expires}: {valid.reason}"
+        entries = accepted if change.verdict == REGRESSED else ()
+        entry, refusal = acceptance(change.case, change.ratio, entries, min_effect, today)
+        if entry is not None:
+            reason = f"accepted until {entry.expires}: {entry.reason}"
             applied.append(replace(change, verdict=ACCEPTED, reason=reason))
-        elif entries:
-            applied.append(replace(change, reason=f"accepted until {entries[0].expires}, which has passed"))
         else:
-            applied.append(change)
+            applied.append(replace(change, reason=refusal or change.reason))
     return applied
 
 
@@ -328,7 +347,7 @@ def compare(
     between = between_jobs if jobs == (1, 1) else 0.0
     changes = changes_of(compared, min_effect, math.log1p(between), by_job=by_job)
     changes += [_uncompared(pair) for pair in paired if pair.verdict]
-    applied = apply(changes, accepted, today)
+    applied = apply(changes, accepted, min_effect, today)
     return Comparison(
         changes=sorted(applied, key=_badness),
         unit="job" if by_job else "launch",

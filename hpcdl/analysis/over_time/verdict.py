@@ -1,30 +1,32 @@
-"""Verdict on an archive: what is open now, and the exit code of a nightly check.
+"""State of an archive: findings that are open, accepted or new, and measures that cannot be judged yet.
 
-A finding is open from the run that brought it to light until a repair, whenever the archive is judged. Accepted
-findings say nothing until their expiry.
+A finding is open from the run that brought it to light until a repair, whenever the archive is judged. An accepted
+one is not open until its expiry, and while the acceptance covers its size.
 """
 
 from __future__ import annotations
 
+import datetime as dt
+import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change_points import BEFORE, Change, change_points, joined
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Change, departing, findings, joined
+from hpcdl.analysis.over_time.regressions import Accepted, acceptance
 from hpcdl.analysis.over_time.suspects import suspects
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Mapping, Sequence
 
     from hpcdl.analysis.over_time.history import History
-    from hpcdl.analysis.over_time.regressions import Accepted
     from hpcdl.analysis.over_time.suspects import Suspect
+    from hpcdl.analysis.statistics.estimates import Vector
 
 
-Verdict = Literal["regressed", "two states", "improved", "restored"]
+EventKind = Literal["regressed", "two states", "improved", "restored", "unstable start"]
 
 TOGETHER: Final = 2
 """Runs by which the first runs of changes may differ that are one event."""
@@ -34,8 +36,9 @@ TOGETHER: Final = 2
 class Event:
     """Changes of several series, in one direction, at one run."""
 
-    verdict: Verdict
-    """Two states: slower again, at a level that most of the series had before."""
+    verdict: EventKind
+    """Two states: slower again, at a level that most of the series had before. Unstable start: a change before
+    most of the series had a level."""
     changes: Sequence[Change]
     """Largest first."""
     first: int
@@ -59,6 +62,19 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """Series of the newest run that cannot be judged yet."""
+
+    series: int
+    reason: Literal["short", "unstable start", "departing"]
+    """Fewer runs than a judgement needs, in all or since an unstable start; or the newest runs are far above."""
+    runs: int
+    """Further runs until it can be judged."""
+    ratio: float = 1.0
+    """Newest time by the level before, of a series that departs."""
+
+
+@dataclass(frozen=True)
 class HistoryFindings:
     """All findings in a history."""
 
@@ -66,21 +82,39 @@ class HistoryFindings:
     suspects: Sequence[Suspect]
     """Slow hosts and links, in the order in which they were named."""
     judged: int
-    """Series of the newest run with at least :data:`hpcdl.analysis.over_time.change_points.BEFORE` values."""
-    short: int
-    """Series of the newest run with fewer."""
+    """Series of the newest run that can be judged; those that depart are among them."""
+    waiting: Sequence[Waiting]
 
 
 def judge(history: History, groups: Mapping[str, str] | None = None) -> HistoryFindings:
     """Judge each run of a history with the runs before it. ``groups``: switch of each host, if known."""
     logs, predecessors = history.logs, history.predecessors
     whole = joined(logs, predecessors)
-    count = np.isfinite(whole).sum(axis=1)[np.isfinite(logs[:, -1])]
-    changes = change_points(logs, predecessors)
+    changes, since = findings(logs, predecessors)
     slow = suspects(history, groups or {})
     first = {row: int(np.isfinite(logs[row]).argmax()) for row in predecessors}
     events = [_event(group, slow, first) for group in _together(changes)]
-    return HistoryFindings(events, slow, int((count >= BEFORE).sum()), int((count < BEFORE).sum()))
+    unstable = {change.series for change in changes if change.unstable_start}
+    waiting = [
+        _waiting(row, int(np.isfinite(whole[row]).sum()), values, unstable=row in unstable)
+        for row, values in since.items()
+    ]
+    known = [one for one in waiting if one is not None]
+    judged = len(since) - sum(one.reason != "departing" for one in known)
+    return HistoryFindings(events, slow, judged, known)
+
+
+def _waiting(row: int, count: int, since: Vector, *, unstable: bool) -> Waiting | None:
+    needed = BEFORE + AFTER
+    if count < needed:
+        return Waiting(row, "short", needed - count)
+    if unstable and len(since) < needed:
+        return Waiting(row, "unstable start", needed - len(since))
+    number = departing(since)
+    if number:
+        ratio = float(np.exp(since[-1] - np.median(since[:-number])))
+        return Waiting(row, "departing", AFTER - number, ratio)
+    return None
 
 
 def _together(changes: Sequence[Change]) -> list[list[Change]]:
@@ -102,10 +136,13 @@ def _event(group: list[Change], slow: Sequence[Suspect], environments: Mapping[i
     first = max(sorted(set(firsts)), key=firsts.count)
     found = min(change.found for change in group)
     slower = group[0].ratio.value > 1
-    verdicts: tuple[Verdict, Verdict] = ("regressed", "two states") if slower else ("improved", "restored")
+    verdicts: tuple[EventKind, EventKind] = ("regressed", "two states") if slower else ("improved", "restored")
+    kind = verdicts[2 * sum(change.returned for change in group) > len(group)]
+    if 2 * sum(change.unstable_start for change in group) > len(group):
+        kind = "unstable start"
     boundary = [abs(environments.get(change.series, -TOGETHER - 1) - first) <= TOGETHER for change in group]
     return Event(
-        verdicts[2 * sum(change.returned for change in group) > len(group)],
+        kind,
         sorted(group, key=lambda change: abs(np.log(change.ratio.value)), reverse=True),
         first,
         found,
@@ -124,29 +161,34 @@ class SuiteVerdict:
 
     history: History
     accepted: Sequence[Accepted] = ()
-    """Valid today; the pattern is that of a case, or of a suspect: ``host node03``."""
+    """The pattern is that of a case, or of a suspect: ``host node03``."""
     groups: Mapping[str, str] = field(default_factory=dict)
     """Switch of each host."""
     age: dt.timedelta | None = None
     """Of the newest run, if that is too old."""
+    today: dt.date = dt.date.min
+    """Acceptances that expired before it do not count."""
 
     @cached_property
     def findings(self) -> HistoryFindings:
         """All findings."""
         return judge(self.history, self.groups)
 
-    def accepts(self, name: str) -> Accepted | None:
-        """Return the entry that accepts a case or suspect; None if none does."""
-        return next((entry for entry in self.accepted if entry.matches(name)), None)
+    def acceptance(self, name: str, ratio: float = 1.0) -> tuple[Accepted | None, str]:
+        """Return the entry that accepts a case or suspect with a ratio of times, or why none that matches does."""
+        return acceptance(name, ratio, self.accepted, MIN_EFFECT, self.today)
+
+    def of_change(self, change: Change) -> tuple[Accepted | None, str]:
+        """Return the entry that accepts a change, or why none that matches does."""
+        return self.acceptance(self.history.keys[change.series].case, change.total)
 
     @cached_property
     def open_events(self) -> list[Event]:
         """Regressions of which a series is neither repaired nor accepted."""
-        keys = self.history.keys
         return [
             event
             for event in self.findings.events
-            if any(not self.accepts(keys[change.series].case) for change in event.open)
+            if any(self.of_change(change)[0] is None for change in event.open)
         ]
 
     @property
@@ -156,27 +198,35 @@ class SuiteVerdict:
 
     @property
     def news(self) -> list[Event]:
-        """Improvements and repairs that the newest run brought to light."""
+        """Improvements, repairs and two states that the newest run brought to light."""
         newest = len(self.history.jobs) - 1
-        return [event for event in self.findings.events if event.ratio < 1 and event.found == newest]
+        kinds = ("improved", "restored", "two states")
+        return [event for event in self.findings.events if event.verdict in kinds and event.found == newest]
 
     @cached_property
     def open_suspects(self) -> list[Suspect]:
         """Slow hosts and links of no regression."""
         taken = [suspect for event in self.findings.events if event.open for suspect in event.suspects]
         slow = [suspect for suspect in self.findings.suspects if suspect.ended is None and suspect not in taken]
-        return [suspect for suspect in slow if not self.accepts(f"{suspect.kind} {suspect.name}")]
+        return [one for one in slow if self.acceptance(f"{one.kind} {one.name}", one.ratio)[0] is None]
 
     @property
     def missing(self) -> list[tuple[str, str]]:
-        """Case and reason of each case that the newest job lacks."""
-        return [(case, reason) for case, reason in self.history.missing() if not self.accepts(case)]
+        """Case and reason of each case that the newest job lacks, or that left the suite while regressed."""
+        missing = dict(self.history.missing())
+        here = {key.case for key in self.history.jobs[-1].measured()} | self.history.jobs[-1].disturbed.keys()
+        for event in self.findings.events:
+            for change in event.changes:
+                case = self.history.keys[change.series].case
+                if change.ended and change.unrepaired and case not in here:
+                    since = self.history.jobs[event.first].date[:10]
+                    missing.setdefault(case, f"it left the suite, regressed since {since}")
+        return [(case, reason) for case, reason in sorted(missing.items()) if self.acceptance(case)[0] is None]
 
-    @property
-    def verdict(self) -> Literal["regressed", "too few runs", "improved", "fine"]:
-        """Worst verdict."""
-        if self.open_events or self.open_suspects or self.missing:
-            return "regressed"
-        if not self.findings.judged:
-            return "too few runs"
-        return "improved" if self.news else "fine"
+    def date_after(self, runs: int) -> str:
+        """Return the date of a further run, by the median time between runs; with one run their number."""
+        dates = [dt.datetime.fromisoformat(job.date) for job in self.history.jobs]
+        times = [(after - before).total_seconds() for before, after in itertools.pairwise(dates)]
+        if not times:
+            return f"after {runs} more runs"
+        return f"from {dates[-1] + dt.timedelta(seconds=runs * float(np.median(times))):%Y-%m-%d}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import os
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,10 +20,20 @@ if TYPE_CHECKING:
 
 KEYS: Final = {
     "case": (str, "a text"),
+    "change": (str, "the largest accepted slowdown, such as '10%'"),
     "reason": (str, "a text"),
     "expires": (dt.date, "a date without quotes, such as 2027-01-31"),
 }
 """Type of each key of a table ``[[accept]]``, and its description."""
+
+
+def share(text: str, limit: float = 1.0) -> float:
+    """Return a share below ``limit``, written 3% or 0.03. Raises argparse.ArgumentTypeError."""
+    number = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)( ?%)?", text.strip())
+    value = float(number[1]) / (100 if number[2] else 1) if number else -1.0
+    if not 0 <= value < limit:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share below {limit:g}, such as 3% or 0.03")
+    return value
 
 
 def read_accepted(path: Path) -> list[Accepted]:
@@ -51,7 +63,11 @@ def read_accepted(path: Path) -> list[Accepted]:
                 value = table.get(key)
                 if type(value) is not kind or not str(value).strip():  # a time of day is a date too
                     raise UsageError(f"{where}: {key}: must be {description}, not {shortened(value)}")
-            accepted.append(Accepted(**table))
+            try:
+                change = share(table["change"], limit=100)
+            except argparse.ArgumentTypeError as error:
+                raise UsageError(f"{where}: change: {error}") from None
+            accepted.append(Accepted(**{**table, "change": change}))
     except ValueError as error:
         raise UsageError(str(error)) from None
     return accepted
