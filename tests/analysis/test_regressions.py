@@ -275,6 +275,8 @@ def test_an_expired_one_counts_again_and_is_named():
     assert found.expired == [expired]
     assert only(found).reason == "accepted until 2026-11-21, which has passed"
     assert compared(runs(*STEADY), slow, [expired, ACCEPT]).verdict == "unchanged"
+    small = Accepted("c", 0.1, "x", TODAY)
+    assert only(compared(runs(*STEADY), slow, [small])).reason == "accepted only up to +10 %"
 
 
 def test_an_accepted_case_that_is_missing_fails():

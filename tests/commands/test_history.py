@@ -2,7 +2,9 @@
 
 import datetime as dt
 import json
+import os
 import re
+import shutil
 from xml.etree import ElementTree as ET
 
 import h5py
@@ -204,13 +206,39 @@ def test_files_that_are_no_runs_are_named_and_skipped(archive, capsys):
     wrong = archive.folder / "wrong-date"
     wrong.mkdir()
     merge([], wrong / "run.h5", {"date": "yesterday"}, "")
+    later = archive.folder / "later"
+    later.mkdir()
+    merge([], later / "run.h5", {"date": "2100-01-01T00:00:00+00:00"}, "")
+    shutil.copytree(archive.folder / "night-03", archive.folder / "copy")
     assert archive.history() == 0
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 6
-    for name in ("night-13", "night-14", "junk.h5", "foreign.h5", "empty", "wrong-date"):
+    assert len(lines) == 8
+    for name in ("night-13", "night-14", "junk.h5", "foreign.h5", "empty", "wrong-date", "later", "night-03"):
         (line,) = (line for line in lines if name in line)
         assert line.startswith("hpcdl: warning: ")
         assert line.endswith("; skipped")
+
+
+def test_a_folder_that_cannot_be_read_is_exit_code_3(archive, capsys, monkeypatch):
+    for _ in range(13):
+        archive.run()
+    walk = os.walk
+
+    def refuse(folder, onerror):
+        onerror(PermissionError(13, "Permission denied", str(archive.folder / "closed")))
+        return walk(folder, onerror=onerror)
+
+    monkeypatch.setattr(series_file.os, "walk", refuse)
+    assert archive.history() == 3
+    assert capsys.readouterr().out.endswith("closed: Permission denied.\n")
+
+
+def test_a_regressed_case_that_leaves_the_suite_is_missing(archive, capsys):
+    for number in range(26):
+        archive.run(1.0 if number < 10 else 1.2, cases=CASES if number < 14 else CASES[:1], hosts=("a", "b"))
+    assert archive.history() == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "MISSING in the newest run: tree: it left the suite, regressed since 2026-03-11" in out
 
 
 def test_series_outlive_the_schema_of_their_runs(archive, capsys, monkeypatch):

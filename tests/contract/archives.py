@@ -26,7 +26,15 @@ def run(number, cases, **environment):
 
 
 def archive(
-    series=200, runs=365, slower=(), seed=0, new_environment=None, name="allreduce", kind="outliers", hosts=4
+    series=200,
+    runs=365,
+    slower=(),
+    seed=0,
+    new_environment=None,
+    name="allreduce",
+    kind="outliers",
+    hosts=4,
+    accepted=(),
 ):
     """Return the verdict on synthetic nights.
 
@@ -44,4 +52,4 @@ def archive(
         cases = [case(f"{name} {row}", float(np.exp(logs[row, number])), key) for row in range(series)]
         made.append(run(number, cases, ranks=here))
     (found,) = histories(made)
-    return SuiteVerdict(found)
+    return SuiteVerdict(found, accepted, today=BEGIN.date())

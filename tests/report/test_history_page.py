@@ -1,14 +1,20 @@
 """The page of hpcdl history: figures with change points, numbers beneath, self-contained, bounded in size."""
 
+import datetime as dt
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract.archives import archive
+from contract.archives import archive, case
 from contract.pages import Page
 
+from hpcdl.analysis.over_time.history import histories
+from hpcdl.analysis.over_time.regressions import Accepted
+from hpcdl.analysis.over_time.verdict import SuiteVerdict
 from hpcdl.report import history as figures
 from hpcdl.report.history import render
+from hpcdl.report.verdicts import words
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +55,49 @@ def test_measures_that_changed_come_first_and_each_measure_is_in_the_table(found
     assert changed >= {f"allreduce {row} (p50)" for row in (1, 2)}
     table = text[text.rindex("All measures</h2>") :]
     assert all(f"<td>allreduce {row} (p50)</td>" in table for row in range(12))
+
+
+def test_each_sentence_of_history_appears():
+    """Those of folders, "no runs" and "not read", appear in the test of the command."""
+    entry = Accepted("allreduce 1", 0.3, "known", dt.date(2026, 12, 31))
+    flips = [(3, begin, factor) for begin, factor in ((15, 1.3), (20, 1 / 1.3), (25, 1.3))]
+    archives = [
+        archive(4, 16, [(1, 13, 1.3)], kind="normal", accepted=[entry]),
+        archive(4, 16, [(1, 13, 1.6)], kind="normal", accepted=[entry]),
+        archive(4, 20, [(1, 13, 1.3), (1, 17, 1 / 1.3)], kind="normal"),
+        archive(4, 28, [*flips, (2, 25, 0.7)], kind="normal"),
+        archive(4, 29, flips, kind="normal"),
+        archive(4, 16, [(1, 7, 1.5)], kind="normal"),
+        archive(4, 30, [(1, 7, 1.5), (2, 29, 1.5)], kind="normal"),
+        archive(4, 12, kind="normal"),
+        archive(4, 13, kind="normal"),
+    ]
+    last = archives[-1].history.jobs[-1].runs[-1]
+    less = replace(last, cases=last.cases[:2], disturbed={"allreduce 2": "other processes"})
+    new = replace(last, date="2026-02-01T00:00:00+00:00", path="n", job="n", cases=(*last.cases, case("new", 1.0)))
+    first = archives[-1].history.jobs
+    archives += [
+        SuiteVerdict(
+            histories([*(run for job in first for run in job.runs), replace(less, path="l", job="l")])[0]
+        ),
+        SuiteVerdict(histories([*(run for job in first for run in job.runs), new])[0], age=dt.timedelta(days=2)),
+    ]
+    said = [one for suite in archives for one in figures.verdicts(suite)]
+    said += [figures.of_event(suite, event) for suite in archives for event in suite.findings.events]
+    assert all(one.sentence for one in said)
+    assert {one.word for one in said} | {"no runs", "not read", "slow"} == words("history")
+    assert [figures.worst(figures.verdicts(suite)) for suite in archives[:9]] == [
+        "fine",
+        "regressed",
+        "improved",
+        "regressed",
+        "fine",
+        "not judged",
+        "not judged",
+        "too few runs",
+        "fine",
+    ]
+    assert "accepted only up to +30 %" in figures.verdicts(archives[1])[0].sentence
 
 
 def test_levels_are_medians_between_changes():
