@@ -108,7 +108,9 @@ def test_the_verdict_is_short_and_of_eighty_columns(nights, capsys, tmp_path):
     before = nights("a", STEADY, **cases, **{"gone-" * 20 + "1": 1.0})
     now = nights("b", [1.5 * one for one in STEADY], **cases, **{"new-" * 30: 1.0, "new2": 1.0})
     accept = tmp_path / "accept.toml"
-    accept.write_text(f'[[accept]]\ncase = "{"long-" * 30}*"\nreason = "r"\nexpires = 2020-01-01\n')
+    accept.write_text(
+        f'[[accept]]\ncase = "{"long-" * 30}*"\nreason = "r"\nchange = "50%"\nexpires = 2020-01-01\n'
+    )
     assert main(["compare", *before, "--with", *now, "--accept", str(accept)]) == 1
     page = capsys.readouterr().out
     verdict = page[page.index("VERDICT") : page.index("ALL MEASURES")].strip().split("\n")
@@ -167,7 +169,7 @@ def test_junit_fits_its_schema(nights, capsys, tmp_path):
 
 
 def accepted(path, expires):
-    path.write_text(f'[[accept]]\ncase = "*"\nreason = "the new switch"\nexpires = {expires}\n')
+    path.write_text(f'[[accept]]\ncase = "*"\nreason = "the new switch"\nchange = "99%"\nexpires = {expires}\n')
     return str(path)
 
 
@@ -181,6 +183,7 @@ def accepted(path, expires):
         ('[[accept]]\ncase = 3\nreason = "b"\nexpires = 2027-01-01', "[[accept]] 1: case: must be a text, not 3"),
         ('[[accept]]\ncase = "a"\nreason = "b"\nexpires = "2027-01-01"', "[[accept]] 1: expires: must be a date without quotes"),
         ('[[accept]]\ncase = "a"\nreason = "b"\nexpires = 2027-01-01T00:00:00', "[[accept]] 1: expires: must be a date"),
+        ('[[accept]]\ncase = "a"\nreason = "b"\nexpires = 2027-01-01', "[[accept]] 1: change: must be the largest accepted slowdown"),
         ("accept = 3", "accept: must be tables, [[accept]]"),
         ("[[accept]", "Expected"),
     ],

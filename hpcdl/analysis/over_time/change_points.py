@@ -48,8 +48,12 @@ AFTER: Final = 3
 """Values after a change, at least."""
 LASTING: Final = 5
 """Values after a change whose mean counts; with fewer, each value counts."""
-RECORD: Final = 2.0
+RECORD: Final = 1.5
 """Least size of a change by the largest departure before it of as many runs."""
+SINGLE_RECORD: Final = 2.0
+"""Least departure of single runs by the largest of any run before."""
+NOISIER: Final = 2.0
+"""Largest standard deviation after a change by that before it: a burst of noise is no change."""
 AGREEING: Final = 0.75
 """Least share of the values after a change that are beyond half its size."""
 LARGE: Final = 3.0
@@ -62,7 +66,7 @@ FAR: Final = 0.1
 """Departure of the newest runs, as a share, beyond which a series waits for the next runs."""
 SAME_LEVEL: Final = 0.03
 """Largest difference of two levels, as a logarithm, that are one."""
-FALSE_DISCOVERIES: Final = 5e-5
+FALSE_DISCOVERIES: Final = 2e-4
 """Benjamini and Hochberg's share (chosen by simulation: tests/analysis/history_figures.py)."""
 PROMISING: Final = 2.5
 """Least t statistic of a split that is examined further."""
@@ -180,6 +184,8 @@ class _Search:
                 old = left[-LEVEL:]
                 large = LARGE * 1.4826 * float(np.median(np.abs(old - np.median(old))))
                 certain = len(old) == LEVEL and abs(np.median(right) - np.median(left)) >= large
+                if not certain and right.std(ddof=1) > NOISIER * left.std(ddof=1):
+                    continue
                 own = abs(right.mean() - left.mean()) / max(right.std(ddof=1), MIN_DEVIATION)
                 statistic = min(statistic / math.sqrt(1.0 if certain else excess), own * math.sqrt(len(right)))
             p = 2 * float(stdtr(freedom[row] + count[row] - 2, -statistic))
@@ -268,7 +274,7 @@ def departing(values: Vector) -> int:
         old, new = values[:-number], values[-number:]
         if len(old) >= BEFORE_FIRST:
             level = np.median(old)
-            if (new - level).min() > max(math.log1p(FAR), RECORD * float(np.abs(old - level).max())):
+            if (new - level).min() > max(math.log1p(FAR), SINGLE_RECORD * float(np.abs(old - level).max())):
                 return number
     return 0
 
@@ -302,7 +308,7 @@ def is_large(left: Vector, right: Vector, values: Vector) -> bool:
     if abs(size) < math.log1p(MIN_EFFECT):
         return False
     if len(right) < LASTING:
-        return bool(after.min() > RECORD * np.abs(departures[: len(left)]).max())
+        return bool(after.min() > SINGLE_RECORD * np.abs(departures[: len(left)]).max())
     width = min(len(right), len(left) // 2) or 1
     sums = np.cumsum(np.concatenate([[0.0], left]))
     record = np.abs((sums[width:] - sums[:-width]) / width - level).max()

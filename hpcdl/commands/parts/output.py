@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 KEYS: Final = {
     "case": (str, "a text"),
-    "change": (str, "the largest accepted slowdown, such as '10%'"),
     "reason": (str, "a text"),
     "expires": (dt.date, "a date without quotes, such as 2027-01-31"),
+    "change": (str, "the largest accepted slowdown, such as '10%'"),
 }
 """Type of each key of a table ``[[accept]]``, and its description."""
 
