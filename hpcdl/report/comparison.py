@@ -120,7 +120,7 @@ def verdict(comparison: Comparison) -> Verdict:
 
 def verdict_of(change: Change, width: int = 10_000) -> Verdict:
     """Return the verdict of one measure; ``width``: longest name and reason (characters)."""
-    reason = _shortened(change.reason, width)
+    reason = _shortened(change.reason, width).rstrip(".")
     word = f"{change.verdict} by shares" if change.by_share and change.verdict == REGRESSED else change.verdict
     if change.verdict == INCONCLUSIVE and math.isnan(change.p):
         word = "not compared"

@@ -34,8 +34,10 @@ INCONCLUSIVE, IMPROVED, UNCHANGED, NEW = "inconclusive", "improved", "unchanged"
 VERDICTS: Final = (FAILED, REGRESSED, MISSING, ACCEPTED, INCONCLUSIVE, IMPROVED, UNCHANGED, NEW)
 """Worst first."""
 
+SIDES: Final = {IMPROVED: (1,), UNCHANGED: (0, 1)}
+"""Sides whose share of slow launches would contradict a verdict."""
 SHARE: Final = 0.25
-"""Probability of a share of slow launches below which a measure is not unchanged: two more of them on one side."""
+"""Probability of a share below which it does: two more slow launches than on the other side."""
 
 BAD: Final = (FAILED, REGRESSED, MISSING)
 """Verdicts with which a comparison fails."""
@@ -400,13 +402,14 @@ def changes_of(compared: Sequence[Pair], min_effect: float, between: float, *, b
         first, last, smallest = (_exp(value[number]) for value in (low, high, visible))
         change = replace(change, p=float(p[number]), low=first, high=last, smallest=smallest)
         verdict = _verdict(p[number], difference.value[number], low[number], high[number], limit)
-        if verdict != REGRESSED and group and shares[number] < ALPHA and abs(math.log(group.factor)) > limit:
+        size = abs(math.log(group.factor)) if group else 0.0
+        if verdict != REGRESSED and shares[number] < ALPHA and size > limit + 2 * between:
             before, after = (float(np.exp(np.nanmean(side[number]))) for side in (baseline, candidate))
             ratio = after / before
             change = replace(change, baseline=before, candidate=after, ratio=ratio, p=float(shares[number]))
             change = replace(change, low=math.nan, high=math.nan, by_share=True)
             verdict = REGRESSED
-        elif verdict == UNCHANGED and group and min(group.p(0), group.p(1)) < SHARE:
+        elif group and verdict in {IMPROVED, UNCHANGED} and min(map(group.p, SIDES[verdict])) < SHARE:
             verdict = INCONCLUSIVE
         changes.append(replace(change, verdict=verdict))
     return changes

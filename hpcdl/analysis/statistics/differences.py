@@ -203,11 +203,15 @@ def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
     sides = values[:, ~later], values[:, later]
     counts = np.stack([np.isfinite(side).sum(axis=1) for side in sides], axis=1)
     means = np.stack([np.nanmean(side, axis=1) for side in sides], axis=1)
-    residuals = np.concatenate([side - means[:, [n]] for n, side in enumerate(sides)], axis=1)
-    own = counts.sum(axis=1) - 2.0
-    own[own == 0] = np.nan
-    variance, freedom = _variances(residuals, own)
+    residuals = [side - means[:, [n]] for n, side in enumerate(sides)]
+    variance, freedom = _variances(np.concatenate(residuals, axis=1), counts.sum(axis=1) - 2.0)
     noise = variance * (1 / counts).sum(axis=1)
+    if baseline.shape[1] != candidate.shape[1]:  # only then an unequal variance of the smaller side matters
+        smaller = int(candidate.shape[1] < baseline.shape[1])
+        own, own_freedom = _variances(residuals[smaller], counts[:, smaller] - 1.0)
+        larger = own > variance
+        noise += np.where(larger, own - variance, 0.0) / counts[:, smaller]
+        freedom = np.where(larger, own_freedom, freedom)
     square = noise + 2 * between**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(noise > 0, freedom * (square / noise) ** 2, freedom)  # Satterthwaite; between is known
@@ -256,6 +260,7 @@ def _variances(residuals: Array, own: Array) -> tuple[Array, Array]:
     """
     from scipy.special import chdtri, fdtrc, polygamma, psi  # late: ranks do not need it
 
+    own = np.where(own > 0, own, np.nan)
     variance = np.nansum(residuals**2, axis=1) / own
     usable = variance > 0
     if usable.sum() < 2:
