@@ -3,7 +3,7 @@
     python tests/analysis/comparison_figures.py [COMPARISONS [LAUNCHES,...]]
 
 A finding is a regressed measure. Without a change the share is of comparisons with any; with one, of those that find
-the measure that changed, or any if all changed. LAUNCHES: of each side, or of baseline and candidate, as 20v3.
+it in the first measure. LAUNCHES: of each side, or of baseline and candidate, as 20v3.
 """
 
 import sys
