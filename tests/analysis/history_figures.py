@@ -1,12 +1,15 @@
 """False findings, power and delay of `hpcdl history` on synthetic nights, and how often it names the right hosts.
 
-    python tests/analysis/history_figures.py [HISTORIES [WITHOUT]]
+    python tests/analysis/history_figures.py [HISTORIES [CSV...]]
 
-The numbers in hpcdl/analysis/over_time/change_points.py, explanations.py and suspects.py were chosen by it with seeds below 1000; the figures are
-of other seeds. WITHOUT leaves out a part of the method, to show what it is good for: correlation, null (the empirical null),
-clipping, or job-effects.
+The numbers in hpcdl/analysis/over_time/change_points.py and suspects.py were chosen by it with other seeds. With CSV files of
+nightly benchmark runs (a row per run in the order of time, the date first, then a column per series; empty if missing) it
+scores the steps that are found there, beside a rolling median. Public archives: github.com/enso-org/engine-benchmark-results
+(cache/*.json, label_score_dict of the scheduled runs) and github.com/pv/scipy-bench (results/i7/*.json, the time_ results of
+one environment, by commit date).
 """
 
+import csv
 import re
 import sys
 from dataclasses import replace
@@ -19,20 +22,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from contract.archives import archive, case, run
 from contract.nights import KINDS, nights, slow_hosts
 
-from hpcdl.analysis.over_time import change_points as module
 from hpcdl.analysis.over_time.change_points import change_points
 from hpcdl.analysis.over_time.history import histories
 from hpcdl.analysis.over_time.suspects import by_times, shared_departures, suspects
 
 SEED = 1000
 AFTER = 12
-POWERFUL = ("normal", "outliers", "t3", "AR .3")
-WITHOUT = {
-    "correlation": lambda: setattr(module, "autocorrelation", lambda values: 0.0),
-    "null": lambda: setattr(module._Search, "_excess", lambda self, student, allowed: 1.0),
-    "clipping": lambda: setattr(module, "CLIPPED", 1e9),
-    "job-effects": lambda: setattr(module, "without_job_effects", np.copy),
-}
+POWERFUL = ("normal", "outliers", "t3", "AR .3", "weekly")
+EFFECT = np.log(1.03)
 
 
 def false_findings(histories, kind):
@@ -69,6 +66,73 @@ def delays(histories, kind, together):
         f"{np.mean(found <= AFTER):.3f} found within 12 runs, median {np.median(found):g}",
         flush=True,
     )
+
+
+def large_steps(histories, kind):
+    """One of 5 or 200 series takes 1.5 times as long for the last five of 45 nights."""
+    missed = 0
+    for seed in range(histories):
+        rng = np.random.default_rng(SEED + seed)
+        logs = nights(rng, series=(5, 200)[seed % 2], runs=45, kind=kind)
+        row = int(rng.integers(len(logs)))
+        logs[row, 40:] += np.log(1.5)
+        missed += not any(
+            one.series == row and one.found >= 40 and one.ratio.value > 1 for one in change_points(logs)
+        )
+    print(f"{kind}: x1.5 for five nights: found in {histories - missed} of {histories} histories", flush=True)
+
+
+def deviation(values):
+    return 1.4826 * np.median(np.abs(values - np.median(values)))
+
+
+def steps(values):
+    """Return place, begin and end of each step: medians of the 6 values before and after differ by 3 % and 3 deviations."""
+    size = np.zeros(len(values))
+    for place in range(10, len(values) - 5):
+        change = abs(np.median(values[place : place + 6]) - np.median(values[place - 6 : place]))
+        if change >= max(EFFECT, 3 * deviation(values[max(0, place - 30) : place])):
+            size[place] = change
+    places = np.flatnonzero(size)
+    groups = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1) if len(places) else []
+    return [(int(group[size[group].argmax()]), int(group[0]), int(group[-1])) for group in groups]
+
+
+def rolling_median(values, after=6):
+    """Return the first values of changes: the median of the newest ones against that of up to 30 before, judged each night."""
+    found, begin = [], 0
+    for end in range(after, len(values) + 1):
+        first = end - after
+        old = values[max(begin, first - 30) : max(first, 0)]
+        if len(old) < (6 if begin else 10):
+            continue
+        if abs(np.median(values[first:end]) - np.median(old)) >= max(EFFECT, 3 * deviation(old)):
+            found.append(first)
+            begin = first
+    return found
+
+
+def public(file, series=70, runs=300):
+    """Print the share of steps that are found, and of findings without a step within three nights, for each method."""
+    with Path(file).open(encoding="utf-8") as lines:
+        rows = list(csv.reader(lines))[1:]
+    logs = np.log(np.array([[float(cell) if cell else np.nan for cell in row[1:]] for row in rows]).T)
+    logs = logs[np.sort(np.random.default_rng(0).permutation(len(logs))[:series])]
+    logs = logs[:, np.isfinite(logs).any(axis=0)][:, -runs:]
+    ours = [[] for _ in logs]
+    for one in change_points(logs):
+        ours[one.series].append(one.first)
+    counts = {name: np.zeros(4, int) for name in ("ours", "rolling median of 6", "rolling median of 3")}
+    for values, firsts in zip(logs, ours, strict=True):
+        known = np.isfinite(values)
+        true = steps(values[known])
+        by_method = (np.cumsum(known)[firsts] - 1, rolling_median(values[known]), rolling_median(values[known], 3))
+        for count, found in zip(counts.values(), by_method, strict=True):
+            hit = sum(any(abs(first - place) <= 3 for first in found) for place, _, _ in true)
+            wrong = sum(not any(begin - 3 <= first <= end + 3 for _, begin, end in true) for first in found)
+            count[:] += (hit, len(true), wrong, len(found))
+    for name, (hit, true, wrong, found) in counts.items():
+        print(f"{file}: {name}: {hit} of {true} steps, {wrong} of {found} findings unsupported", flush=True)
 
 
 def host_history(departures, times, *, by_links):
@@ -129,23 +193,19 @@ def hosts_by_times(number, title, slow, *, bad=0.0, slower=0.2):
 
 if __name__ == "__main__":
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 50
-    for part in sys.argv[2:]:
-        WITHOUT[part]()
+    for file in sys.argv[2:]:
+        public(file)
+    for kind in KINDS if not sys.argv[2:] else ():
+        false_findings(number, kind)
+        large_steps(4 * number, kind)
+        if kind in POWERFUL:
+            delays(max(number // 4, 2), kind, 1)
     if not sys.argv[2:]:
+        delays(number, "outliers", 10)
         for by_links in (True, False):
             hosts(number, "one slow host", 1, by_links=by_links)
             hosts(number, "two slow hosts", 2, by_links=by_links)
             hosts(number, "half of a switch", [*range(8)], by_links=by_links)
-        hosts_by_times(number, "one of 24 hosts at 80 % of the speed", 1)
-        hosts_by_times(number, "two of 24", 2)
-        hosts_by_times(number, "two of 24, and 5 % of the nights slow for all", 2, bad=0.05)
-        hosts_by_times(number, "half a switch, 6 of 24", [*range(6)])
-        hosts_by_times(number, "none slow, and 5 % of the nights slow for all", 0, bad=0.05)
         for pool in (4, 8, 16, 32):
             hosts(number, "ordinary spread of 3 %", [], spread=0.03, pool=pool)
             hosts(number, "one host 25 % slower than a spread of 3 %", 1, slower=0.2, spread=0.03, pool=pool)
-    for kind in KINDS:
-        false_findings(number, kind)
-        if kind in POWERFUL:
-            delays(max(number // 4, 2), kind, 1)
-    delays(number, "outliers", 10)
