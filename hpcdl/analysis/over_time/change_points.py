@@ -52,7 +52,7 @@ RECORD: Final = 1.5
 """Least size of a change by the largest departure before it of as many runs."""
 SINGLE_RECORD: Final = 2.0
 """Least departure of single runs by the largest of any run before."""
-NOISIER: Final = 2.0
+NOISIER: Final = 1.6
 """Largest standard deviation after a change by that before it: a burst of noise is no change."""
 AGREEING: Final = 0.75
 """Least share of the values after a change that are beyond half its size."""
@@ -66,7 +66,7 @@ FAR: Final = 0.1
 """Departure of the newest runs, as a share, beyond which a series waits for the next runs."""
 SAME_LEVEL: Final = 0.03
 """Largest difference of two levels, as a logarithm, that are one."""
-FALSE_DISCOVERIES: Final = 2e-4
+FALSE_DISCOVERIES: Final = 1e-4
 """Benjamini and Hochberg's share (chosen by simulation: tests/analysis/history_figures.py)."""
 PROMISING: Final = 2.5
 """Least t statistic of a split that is examined further."""
