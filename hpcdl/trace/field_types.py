@@ -23,6 +23,7 @@ COLUMNS: Final = Path(__file__).parents[1] / "report" / "schema.json"
 OWN: Final[dict[str, dict[str, Any]]] = {
     "settings": {"type": ["string", "null"]},  # JSON in a record, an object in --json
     "launch": {"type": ["integer", "null"]},
+    "kind": {"type": ["string"]},  # a kind is a file of hpcdl/cases: --json has those of this version
 }
 """Fields of a record with a type of their own."""
 TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
