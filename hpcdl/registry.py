@@ -17,12 +17,10 @@ import importlib
 import inspect
 import pkgutil
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 Traits = TypeVar("Traits")
 

@@ -7,11 +7,12 @@ import json
 import os
 import re
 from collections import Counter
+from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
@@ -26,19 +27,14 @@ from hpcdl.cases.spec.suite_tables import (
     module_of,
     override,
 )
+from hpcdl.fabric.comm import Comm
+from hpcdl.fabric.faults import Failure
 from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.launch.testbed import emulated
 from hpcdl.trace.files import parse_toml, read_text
+from hpcdl.trace.recorder import Scalar
+from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import Mesh
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Sequence
-
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.fabric.faults import Failure
-    from hpcdl.trace.recorder import Scalar
-    from hpcdl.training.parts.journal import Journal
-
 
 PAPERS: Final = Path(__file__).parent / "papers"
 """Files with the figures of papers, which a suite may name."""

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl.aggregation.butterfly import butterfly
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 
-if TYPE_CHECKING:
-    Scheme = Callable[[Comm, Array], Coroutine[Any, Any, None]]
+Scheme = Callable[[Comm, Array], Coroutine[Any, Any, None]]
 
 SHORT = 2048
 """Longest short vector in bytes, as in MPICH."""

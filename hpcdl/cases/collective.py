@@ -5,10 +5,11 @@ With ``network`` it is simulated: size-only payloads, virtual time, any number o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from functools import cache, partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,19 +33,14 @@ from hpcdl.cases.spec.keys import (
     key,
 )
 from hpcdl.cases.spec.scheme import can_be_tried, check_library, traits_of
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.launch.machine import node_memory_bytes, shortage
-from hpcdl.nn.backend import backend
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.nn.backend import Backend
-    from hpcdl.trace.recorder import Scalar
-    from hpcdl.training.parts.journal import Journal
+from hpcdl.nn.backend import Backend, backend
+from hpcdl.trace.recorder import Scalar
+from hpcdl.training.parts.journal import Journal
 
 
 @dataclass(frozen=True, kw_only=True)

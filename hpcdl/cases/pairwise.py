@@ -7,23 +7,19 @@ every two ranks in rounds without conflict, ``bisection`` one half with the othe
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.analysis.network.links import rounds
 from hpcdl.cases.spec.keys import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, key
-from hpcdl.fabric.comm import LIBRARY_CALLS
+from hpcdl.fabric.comm import LIBRARY_CALLS, Comm
 from hpcdl.launch.machine import node_memory_bytes, shortage
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
-
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.trace.recorder import Scalar
-    from hpcdl.training.parts.journal import Journal
+from hpcdl.trace.recorder import Scalar
+from hpcdl.training.parts.journal import Journal
 
 CALLED: Final = {
     "pair": "exchange",

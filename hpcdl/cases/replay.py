@@ -7,10 +7,11 @@ With ``network`` the same steps take virtual time on a modelled network: any num
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from functools import cached_property, partial
 from time import perf_counter, sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.simulation.step_simulation import virtual_step
 from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.compute_times import DEVICES, TIMES
+from hpcdl.cases.spec.compute_times import DEVICES, TIMES, ComputeTimes
 from hpcdl.cases.spec.keys import (
     MAX_RANKS,
     MAX_STEPS,
@@ -34,22 +35,17 @@ from hpcdl.cases.spec.keys import (
 )
 from hpcdl.cases.spec.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
 from hpcdl.cases.spec.step_spec import StepSpec
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
+from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
+from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import Mesh, placed
 from hpcdl.training.parts.model_group import ModelGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
-
-    from hpcdl.cases.spec.compute_times import ComputeTimes
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.trace.recorder import Scalar
-    from hpcdl.training.parts.journal import Journal
 
 MAX_SECONDS: Final = 10**6
 """Sum of the sleeps of a replay, at most: 11 days."""

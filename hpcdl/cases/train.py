@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,26 +18,19 @@ from hpcdl.cases.spec import combinations
 from hpcdl.cases.spec.compute_times import TIMES, shape_text
 from hpcdl.cases.spec.keys import MAX_STEPS, about, check_cluster, check_layers
 from hpcdl.cases.spec.scheme import check_library, compression_fields, traits_of, try_compressor, try_out
-from hpcdl.cases.spec.train_spec import TrainSpec
+from hpcdl.cases.spec.train_spec import TrainSpec, Tuning
 from hpcdl.data.parts.sharding import EQUAL, bounds
-from hpcdl.fabric.faults import Delays, Slowed
+from hpcdl.fabric.comm import Comm
+from hpcdl.fabric.faults import Delays, Failure, Slowed
 from hpcdl.fabric.modelled_compute import accurate_sleep
 from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.nn.backend import backend
 from hpcdl.nn.volumes import volumes
+from hpcdl.trace.recorder import Scalar
+from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import placed
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.sharpness import training_gap
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
-
-    from hpcdl.cases.spec.train_spec import Tuning
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.fabric.faults import Failure
-    from hpcdl.trace.recorder import Scalar
-    from hpcdl.training.parts.journal import Journal
-    from hpcdl.training.parts.session import Session
-
 
 CHECKED_STEPS: Final = 100
 """First steps whose learning rates are checked."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.dataset import DataError, Dataset, content_digest, data_root
@@ -21,7 +22,6 @@ from hpcdl.trace.files import check_regular
 
 if TYPE_CHECKING:
     import h5py
-    from numpy.typing import NDArray
 
 
 SAMPLED: Final = 256

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcdl.data.parts.dataset import DataError, Dataset, content_digest
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 MAX_IMAGES: Final = 1 << 26
 """Images of a split, at most: labels are in memory."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import shlex
 import textwrap
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.registry import nearest
 from hpcdl.trace.files import parse_toml, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 @dataclass(frozen=True)

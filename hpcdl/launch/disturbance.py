@@ -12,16 +12,14 @@ import os
 import resource
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from hpcdl.fabric.mpi.backoff import Place, here
 from hpcdl.launch import machine
 from hpcdl.launch.machine import ROOT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
 UNKNOWN: Final = -1
 TICK_NS: Final = 10**9 // os.sysconf("SC_CLK_TCK")

@@ -18,16 +18,14 @@ import platform
 import re
 import socket
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl.launch import machine
 from hpcdl.launch.machine import ROOT, UNKNOWN, counters
 from hpcdl.launch.mpirun import typed_command
 from hpcdl.launch.testbed import emulated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 __all__ = ["counters", "describe_job", "describe_rank", "differences", "environment_key"]
 

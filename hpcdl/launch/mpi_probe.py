@@ -11,18 +11,17 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from hpcdl.launch.process import Library
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from mpi4py import MPI
-
-    from hpcdl.launch.process import Library
 
 
 VARIABLES: Final = {

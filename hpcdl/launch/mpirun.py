@@ -9,17 +9,14 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch.process import STATUS, STOP, child_preparation, request_stop, stop_requested
 from hpcdl.launch.testbed import emulated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
 
 TERMINAL: Final = "HPCDL_TERMINAL"
 """Set if the launching process writes to a terminal; the ranks write to a pipe."""

@@ -13,9 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from hpcdl.launch import machine
 from hpcdl.launch.disturbance import UNKNOWN, Counters
@@ -23,9 +24,6 @@ from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
 from hpcdl.launch.process import batch_advice, incompatibility, mismatch
 from hpcdl.launch.testbed import emulated
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 
 class Finding(NamedTuple):

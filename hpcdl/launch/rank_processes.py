@@ -11,14 +11,12 @@ from __future__ import annotations
 import os
 import select
 from contextlib import suppress
+from pathlib import Path
 from socket import gethostname
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from hpcdl.launch.process import status_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PREFIX: Final = "rank-"
 """Beginning of the name of a rank's pipe, before its number, ``@`` and its host."""

@@ -14,16 +14,14 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from hpcdl.launch.process import child_preparation
 from hpcdl.registry import shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 MAX_HOSTS: Final = 64
 MIN_RATE: Final = 12_500

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.analysis.run.cores import oversubscribed
+from hpcdl.analysis.run.scaling import Record
+from hpcdl.cases.spec.compute_times import ComputeTimes
+from hpcdl.fabric.network import Network
 from hpcdl.prediction.fitting import CannotFitError, Fit, fit, seconds, summary
 from hpcdl.prediction.network_file import SCHEME, Certainty
-from hpcdl.prediction.programs import cheapest, hosts, measured_program, spec_of
+from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program, spec_of
 from hpcdl.prediction.steps import predicted_steps
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.cases.spec.compute_times import ComputeTimes
-    from hpcdl.fabric.network import Network
-    from hpcdl.prediction.programs import MeasuredProgram
-    from hpcdl.trace.run import Run
+from hpcdl.trace.run import Run
 
 CHECKED: Final = 3
 """Smallest number of measured times per cost parameter for a fit in a report."""

@@ -11,23 +11,18 @@ chapter 23). Outliers count less (Huber 1964).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from operator import add
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
 from hpcdl.fabric.network import EVERY_RANK, Link, Network
-from hpcdl.prediction.network_file import DOUBTFUL, PRICES
-from hpcdl.prediction.programs import MeasuredProgram, cheapest, simulate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from hpcdl.prediction.network_file import Certainty
-    from hpcdl.prediction.programs import Program
+from hpcdl.prediction.network_file import DOUBTFUL, PRICES, Certainty
+from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest, simulate
 
 
 class Dual(float):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +15,6 @@ from hpcdl.cases.spec.keys import Choice, with_topology
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network
 from hpcdl.registry import MAX_INTEGER, shortened
 from hpcdl.trace.files import parse_toml, read_text
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

@@ -11,19 +11,24 @@ from __future__ import annotations
 import inspect
 import re
 from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.cost import evaluate
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.cases.simulation.stage_balance import balanced
 from hpcdl.cases.simulation.step_simulation import Training, virtual_step
-from hpcdl.cases.spec.compute_times import TIMES
+from hpcdl.cases.spec.compute_times import TIMES, ComputeTimes
 from hpcdl.cases.spec.keys import architecture
 from hpcdl.data.parts.dataset import DataError
+from hpcdl.fabric.network import Link, Network
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.split import batch_norm, linear
@@ -31,23 +36,12 @@ from hpcdl.nn.split.division import LINEAR
 from hpcdl.nn.split.layout import by_images, cut
 from hpcdl.nn.split.spatial import convolution_by_filters, convolution_by_rows, locally_connected_by_rows
 from hpcdl.nn.volumes import FLOAT_BYTES, Volumes, by_layer
+from hpcdl.prediction.network_file import Certainty
 from hpcdl.prediction.programs import scheme_traits, spec_of
-from hpcdl.prediction.steps import STEPPING, UNEQUAL, disturbance_of, uncertainty
+from hpcdl.prediction.steps import STEPPING, UNEQUAL, Times, disturbance_of, uncertainty
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.passes import EXCHANGES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.cases.spec.compute_times import ComputeTimes
-    from hpcdl.fabric.network import Link, Network
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
-    from hpcdl.prediction.network_file import Certainty
-    from hpcdl.prediction.steps import Times
-
 
 DATA: Final = "data"
 """Split of the batch."""

@@ -5,25 +5,30 @@ The network is a preset, in a file, or fitted to a run's measurements; see :mod:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl import registry, suite
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.points import AmbiguousCaseError
 from hpcdl.analysis.run.pooling import read_pooled
 from hpcdl.analysis.run.record_fields import CONTRACT
-from hpcdl.analysis.run.scaling import records
+from hpcdl.analysis.run.scaling import Record, records
+from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cases.spec.compute_times import ComputeTimes, Recorded
 from hpcdl.cases.spec.keys import MAX_RANKS
 from hpcdl.cases.spec.suite_tables import suites
+from hpcdl.cases.spec.train_spec import TrainSpec
 from hpcdl.fabric.network import NETWORKS, Network
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
 from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
 from hpcdl.prediction.fitting import CannotFitError, bounds, uncertainty
-from hpcdl.prediction.network_file import NetworkFileError, load_network
+from hpcdl.prediction.network_file import Certainty, NetworkFileError, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import (
     check_hosts,
@@ -36,17 +41,7 @@ from hpcdl.prediction.programs import (
 from hpcdl.prediction.steps import STEPPING, predicted_steps, with_shared_ports
 from hpcdl.suite import UsageError
 from hpcdl.trace.recorder import TraceError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.cases.replay import ReplaySpec
-    from hpcdl.cases.spec.train_spec import TrainSpec
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
-    from hpcdl.prediction.network_file import Certainty
-    from hpcdl.trace.run import Run
+from hpcdl.trace.run import Run
 
 FAR: Final = 4
 """Ratio to the largest measured number of ranks beyond which a prediction has a warning."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,17 +18,13 @@ from hpcdl.cases.simulation.operations import Operation, operation
 from hpcdl.cases.spec.keys import restored
 from hpcdl.cases.spec.scheme import traits_of
 from hpcdl.cases.spec.suite_tables import module_of
+from hpcdl.fabric.comm import Comm
+from hpcdl.fabric.network import Network
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.trace.run import Run
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.fabric.network import Network
-    from hpcdl.trace.run import Run
-
-    Program = Callable[[Comm], Coroutine[Any, Any, None]]
+Program = Callable[[Comm], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True)

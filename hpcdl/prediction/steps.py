@@ -8,11 +8,12 @@ Encoders, decoders and sums of compressed gradients have the prices that they ar
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,33 +22,26 @@ from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.launches import throughput_of
 from hpcdl.analysis.run.record_fields import configuration
-from hpcdl.analysis.statistics.estimates import launches_interval
+from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.statistics.estimates import Interval, launches_interval
 from hpcdl.cases.simulation.exchange_prices import priced
-from hpcdl.cases.simulation.step_simulation import Training, virtual_step
+from hpcdl.cases.simulation.step_simulation import Training, VirtualStep, virtual_step
+from hpcdl.cases.spec.compute_times import ComputeTimes
 from hpcdl.cases.spec.keys import about
 from hpcdl.cases.spec.scheme import check_lengths
 from hpcdl.data.parts.dataset import DataError
+from hpcdl.fabric.network import Network
 from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
 from hpcdl.prediction.fitting import bounds, predicted_time
-from hpcdl.prediction.network_file import DOUBTFUL
+from hpcdl.prediction.network_file import DOUBTFUL, Certainty
 from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
 from hpcdl.training.parts.bucketing import bucket_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.analysis.statistics.estimates import Interval
-    from hpcdl.cases.simulation.step_simulation import VirtualStep
-    from hpcdl.cases.spec.compute_times import ComputeTimes
-    from hpcdl.fabric.network import Network
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
-    from hpcdl.prediction.network_file import Certainty
-
-    Times = Callable[[Record, int, Sequence[Layer], Shape], ComputeTimes]
-    """Returns the compute times of a case on so many ranks. Raises ValueError if they are unknown."""
+Times = Callable[[Record, int, Sequence[Layer], Shape], ComputeTimes]
+"""Returns the compute times of a case on so many ranks. Raises ValueError if they are unknown."""
 
 STEPPING: Final = ("train", "replay")
 """Kinds of case that consist of training steps."""

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl.analysis.run.record_fields import settings
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.report.formats.cells import NONE, digits, plural
 from hpcdl.report.formats.document import Document, Section, Table
-from hpcdl.report.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.report.verdicts import Mark
+from hpcdl.report.verdicts import Mark, Verdict
 
 FILE: Final = Path(__file__).parent / "claims.toml"
 HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"

@@ -5,10 +5,12 @@ The page has differences of the environments, the verdict, then all measures, th
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
 import re
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,25 +23,21 @@ from hpcdl.analysis.over_time.regressions import (
     NEW,
     REGRESSED,
     VERDICTS,
+    Accepted,
+    Change,
+    Comparison,
 )
 from hpcdl.analysis.over_time.regressions import FAILED as FAILED_CASE
+from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.run.cores import facts as table
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, plural
+from hpcdl.report.formats.charts import Chart
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.formats.junit import TestCase, TestSuite, written
 from hpcdl.report.verdicts import Verdict
-
-if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from hpcdl.analysis.over_time.regressions import Accepted, Change, Comparison
-    from hpcdl.analysis.over_time.series import RunSeries
-    from hpcdl.report.formats.charts import Chart
-
 
 FACTS: Final = 8
 """Differences of the environment, at most; --json has all."""

@@ -6,30 +6,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Calibration, Change
+from hpcdl.analysis.over_time.history import History, Job
 from hpcdl.analysis.over_time.regressions import MEASURE_NAMES
-from hpcdl.analysis.over_time.verdict import TOGETHER
+from hpcdl.analysis.over_time.suspects import Suspect
+from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict, Waiting
+from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.launch.environment import differences
-from hpcdl.report.formats.cells import NONE, digits, plural, seconds
+from hpcdl.report.formats.cells import NONE, Number, digits, plural, seconds
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.verdicts import Verdict, exit_code
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from hpcdl.analysis.over_time.change_points import Calibration, Change
-    from hpcdl.analysis.over_time.history import History, Job
-    from hpcdl.analysis.over_time.suspects import Suspect
-    from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict, Waiting
-    from hpcdl.analysis.statistics.estimates import Vector
-    from hpcdl.report.formats.cells import Number
-
 
 CASES: Final = 10
 """Cases of a new event in the page, at most; --json has all."""

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, Calibration
+from hpcdl.analysis.over_time.history import History
+from hpcdl.analysis.over_time.suspects import Suspect
+from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
 from hpcdl.report.formats.cells import visible
 from hpcdl.report.formats.junit import TestCase, TestSuite, written
 from hpcdl.report.history import label, of_event, signed, verdicts, worst
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from hpcdl.analysis.over_time.change_points import Calibration
-    from hpcdl.analysis.over_time.history import History
-    from hpcdl.analysis.over_time.suspects import Suspect
-    from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
 
 
 def json_text(

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from hpcdl.analysis.run.scaling import NEAR_LINEAR
-from hpcdl.prediction.network_file import PRICES
-from hpcdl.prediction.predict import FAR
+from hpcdl.analysis.run.scaling import NEAR_LINEAR, Record
+from hpcdl.fabric.network import Network
+from hpcdl.prediction.network_file import PRICES, Certainty
+from hpcdl.prediction.parallelism import Parallelism
+from hpcdl.prediction.predict import FAR, Prediction
 from hpcdl.report import published_results
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, rate, seconds, volume
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.run.method_names import scheme_name
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.fabric.network import Network
-    from hpcdl.prediction.network_file import Certainty
-    from hpcdl.prediction.parallelism import Parallelism
-    from hpcdl.prediction.predict import Prediction
-
 
 PARALLELISM_NOTE: Final = (
     "Predicted: the programs of the steps in virtual time. A mesh is its split and data x model, or data x "

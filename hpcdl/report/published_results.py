@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import inspect
 import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl import registry
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.nn.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.suite import PAPERS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
 
 TITLE: Final = "Published and here"
 HEADER: Final = ("what", "quantity", "ranks", "published", "here", "error", "reproduced", "place in the paper")

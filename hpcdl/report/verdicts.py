@@ -10,14 +10,12 @@ To say something new, add a row, choose it where the numbers are, and let the te
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
 
 Mark = Literal["disturbed", "oversubscribed", "emulated", "simulated", "extrapolated", "undetermined", "diverged"]
 """Reservation that travels with a number."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import traceback
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import threadpoolctl
@@ -14,10 +14,11 @@ import threadpoolctl
 from hpcdl.cases.spec.scheme import traits_of
 from hpcdl.exit_codes import FAILED, INTERRUPTED, OK
 from hpcdl.fabric.faults import Failure as PlannedFailure
+from hpcdl.fabric.mpi.comm import MpiComm
 from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
 from hpcdl.fabric.mpi.interpreter import Mpi, library_version
 from hpcdl.fabric.mpi.waits import waits
-from hpcdl.launch.disturbance import columns
+from hpcdl.launch.disturbance import Usage, columns
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
 from hpcdl.launch.process import RELAUNCH, heartbeat_file
 from hpcdl.nn.threads import threads
@@ -26,17 +27,9 @@ from hpcdl.run.failed_cases import CaseFailedError, Failure
 from hpcdl.run.job import Job
 from hpcdl.run.run_folder import RunFolder, part_name
 from hpcdl.run.watchdog import Watchdog, append
-from hpcdl.suite import Suite, UsageError, lack_of_memory
-from hpcdl.trace.recorder import Recorder, from_bytes, to_bytes
+from hpcdl.suite import Case, Suite, UsageError, lack_of_memory
+from hpcdl.trace.recorder import Packed, Recorder, Scalar, from_bytes, to_bytes
 from hpcdl.training.parts.journal import Journal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-
-    from hpcdl.fabric.mpi.comm import MpiComm
-    from hpcdl.launch.disturbance import Usage
-    from hpcdl.suite import Case
-    from hpcdl.trace.recorder import Packed, Scalar
 
 
 def run(

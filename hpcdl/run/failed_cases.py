@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from hpcdl.launch.process import STATUS
 from hpcdl.trace import files
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
 
 JOB_ENDED: Final = "the job ended during this case"
 

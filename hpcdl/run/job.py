@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from threading import Timer
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.fabric.mpi.backoff import sleep_until
+from hpcdl.fabric.mpi.comm import MpiComm
 from hpcdl.fabric.mpi.fault_tolerance import regroup
 from hpcdl.fabric.mpi.interpreter import Mpi
 from hpcdl.launch.disturbance import Counters
@@ -17,13 +19,8 @@ from hpcdl.launch.environment import describe_rank
 from hpcdl.launch.process import stop_requested
 from hpcdl.nn.backend import backend
 from hpcdl.nn.threads import threads
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from hpcdl.fabric.mpi.comm import MpiComm
-    from hpcdl.run.failed_cases import Failure
-    from hpcdl.suite import Case
+from hpcdl.run.failed_cases import Failure
+from hpcdl.suite import Case
 
 SHOW_AFTER: Final = 3.0
 """Seconds that a compilation takes before the user sees a line about it."""

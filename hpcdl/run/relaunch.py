@@ -7,21 +7,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch.mpirun import self_launch
 from hpcdl.launch.process import RELAUNCH, batch_advice
 from hpcdl.launch.rank_processes import RankProcesses
 from hpcdl.run import failed_cases
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
-
 
 PERIOD: Final = 0.25
 """Seconds between two checks."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,17 +16,13 @@ from hpcdl.fabric.mpi.interpreter import library_version
 from hpcdl.launch.environment import counters, describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
 from hpcdl.run import failed_cases
-from hpcdl.suite import UsageError
+from hpcdl.run.failed_cases import Failure
+from hpcdl.suite import Case, Suite, UsageError
 from hpcdl.trace.files import open_log
+from hpcdl.trace.recorder import Packed, Scalar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from hpcdl.run.failed_cases import Failure
     from hpcdl.run.job import Job
-    from hpcdl.suite import Case, Suite
-    from hpcdl.trace.recorder import Packed, Scalar
 
 
 BAR: Final = 20

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
@@ -24,9 +26,6 @@ from hpcdl.run.failed_cases import Failure
 from hpcdl.trace.files import open_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
-    from pathlib import Path
-
     from hpcdl.fabric.mpi.waits import Wait
 
 STALL: Final = 1800.0

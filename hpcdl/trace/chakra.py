@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
-from hpcdl.trace.export import numbered, schedule
+from hpcdl.trace.export import Operation, Selection, numbered, schedule
 from hpcdl.trace.files import atomic_write
 from hpcdl.trace.run import matched
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from hpcdl.trace.export import Operation, Selection
 
 PACKAGE: Final = "ChakraProtoMsg"
 

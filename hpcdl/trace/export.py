@@ -9,18 +9,15 @@ from __future__ import annotations
 import heapq
 import itertools
 import zlib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from hpcdl.trace.run import matched
+from hpcdl.trace.run import Run, matched
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-    from pathlib import Path
-
     import pandas as pd
-
-    from hpcdl.trace.run import Run
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl.trace.files import from_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcdl.trace.recorder import Scalar
+from hpcdl.trace.recorder import Scalar
 
 COLUMNS: Final = Path(__file__).parents[1] / "report" / "schema.json"
 """Declares the type of each field, by name; a field that it lacks may be any scalar."""

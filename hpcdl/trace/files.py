@@ -10,16 +10,13 @@ import hashlib
 import os
 import stat
 import tomllib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args, get_origin, get_type_hints
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 MAX_TEXT: Final = 4 << 20
 """Largest size of a suite or network file (bytes)."""

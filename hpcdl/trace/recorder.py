@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 Scalar = str | int | float | bool | None
 

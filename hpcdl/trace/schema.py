@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
 from hpcdl.trace.field_types import check_fields, environment_of
 from hpcdl.trace.files import MARK, SIZE, atomic_write, check_regular, verified_checksum, write_checksum
 from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Scalar, TraceError
 from hpcdl.trace.run import Run, Table, frame, frame_of_cases
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
 
 __all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_part"]
 

@@ -1,24 +1,21 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import assign
 from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
 from hpcdl.training.parts.topologies import check_graph, neighbours, parities
 from hpcdl.training.parts.traits import Strategy
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.training.parts.session import Session
 
 _REQUEST: Final = 1
 _ANSWER: Final = 2

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
 from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.asynchronous.client import Client
@@ -17,14 +19,9 @@ from hpcdl.training.parts.asynchronous.server import (
 )
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import holders, place_among
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.traits import Strategy, check_choice, check_least
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.session import Session
 
 ALL: Final = "all"
 """Value of ``collect``: one gradient per worker."""

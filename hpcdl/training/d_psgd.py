@@ -1,30 +1,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import imul, isub
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.messages import no_bytes
 from hpcdl.compression.parts.protocol import Compression, Layout
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign
+from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.piece import Piece
-from hpcdl.training.parts.compressed.plan import readable
+from hpcdl.training.parts.compressed.plan import Plan, readable
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.topologies import check_graph, metropolis, neighbours
 from hpcdl.training.parts.traits import Strategy, check_choice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.compressed.compressed import Compressed
-    from hpcdl.training.parts.compressed.plan import Plan
-    from hpcdl.training.parts.session import Session
-
 
 MAX_VARIANCE: Final = 0.5
 """Largest variance of an unbiased quantiser, by the squared norm; the error contracts below 1."""

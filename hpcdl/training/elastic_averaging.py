@@ -1,20 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import Task
 from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
 from hpcdl.training.parts.traits import Strategy, check_least
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.training.parts.session import Session
 
 BETA: Final = 0.9
 """The moving rate times the number of workers, as the paper recommends."""

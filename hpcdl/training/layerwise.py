@@ -1,24 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.aggregation.parts.collectives import half
+from hpcdl.fabric.comm import Comm
+from hpcdl.fabric.task import Task
+from hpcdl.nn.stage import Stage
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import place_among
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Strategy, check_choice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
-
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.nn.stage import Stage
-    from hpcdl.training.parts.session import Session
-
 
 WIDTH: Final = 2
 """Buckets under way: one on the links, and the one that follows it."""

@@ -1,19 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import imul
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import holders, place_among
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Strategy, check_choice, check_least
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.session import Session
 
 
 async def parameter_averaging(

@@ -1,30 +1,24 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hpcdl.data.parts.dataset import Split
 from hpcdl.data.parts.sharding import bounds
-from hpcdl.fabric.comm import INPUT
+from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
 from hpcdl.training.parts.flow import WHOLE
 from hpcdl.training.parts.gradient import run_passes
 from hpcdl.training.parts.mesh import placed
-from hpcdl.training.parts.neighbours import LOSS, Images, Loss, stage_after, stage_before
+from hpcdl.training.parts.neighbours import LOSS, Images, Loss, Neighbour, Stage, stage_after, stage_before
 from hpcdl.training.parts.schedules import SCHEDULES, Microbatch, Section, in_flight
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Strategy, check_choice, check_least
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from hpcdl.data.parts.dataset import Split
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.neighbours import Neighbour, Stage
-    from hpcdl.training.parts.session import Session
 
 
 async def pipeline(

@@ -1,25 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign, partition
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.journal import Moment
 from hpcdl.training.parts.replicas import contribute, follow, holders, leads, members, place_among
 from hpcdl.training.parts.sandblaster.coordinator import ORDER, REPORT, Command, LbfgsCoordinator, Order, Report
 from hpcdl.training.parts.sandblaster.vector_shards import WEIGHTS, Portions, Shard, fetch, push
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import share_statistics
 from hpcdl.training.parts.traits import Strategy, check_least
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.session import Session
 
 COORDINATOR = 0
 """Rank of the coordinator."""

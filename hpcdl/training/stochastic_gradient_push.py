@@ -2,17 +2,14 @@ from __future__ import annotations
 
 from functools import partial
 from operator import isub, itruediv
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
-from hpcdl.training.parts.topologies import check_graph, pushes
+from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.topologies import Links, check_graph, pushes
 from hpcdl.training.parts.traits import Strategy
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.session import Session
-    from hpcdl.training.parts.topologies import Links
 
 
 async def stochastic_gradient_push(comm: Comm, session: Session, *, graph: str = "exponential") -> None:

@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hpcdl.fabric.comm import Comm
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.replicas import place_among
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Strategy
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.training.parts.session import Session
 
 
 async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None = None) -> None:

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from operator import isub
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from hpcdl.fabric.comm import Comm
 from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Strategy, check_least
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.training.parts.session import Session
 
 
 async def synchronous_elastic_averaging(

@@ -2,26 +2,22 @@ from __future__ import annotations
 
 from functools import partial
 from operator import iadd
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import assign
 from hpcdl.optim.parts.protocol import change
+from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.piece import Piece
+from hpcdl.training.parts.compressed.plan import Plan
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
-from hpcdl.training.parts.traits import Strategy, check_least
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.training.parts.compressed.compressed import Compressed
-    from hpcdl.training.parts.compressed.plan import Plan
-    from hpcdl.training.parts.session import Session
-    from hpcdl.training.parts.traits import Settings
-
+from hpcdl.training.parts.traits import Settings, Strategy, check_least
 
 _HEADER: Final = 1
 _UPDATE: Final = 2

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +13,7 @@ import numpy.typing as npt
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.launches import warmup_of
 from hpcdl.analysis.statistics.estimates import Interval, share_interval
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.trace.run import Run
-
+from hpcdl.trace.run import Run
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]

@@ -11,6 +11,7 @@ late by the longest waiting of another rank, but by no more than it works longer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,15 +20,11 @@ import numpy.typing as npt
 
 from hpcdl.analysis.run.launches import warmup_of
 from hpcdl.analysis.run.record_fields import TRAININGS, keeps_step
-from hpcdl.trace.run import matched
+from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.trace.run import Run, matched
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
-
-    from hpcdl.analysis.statistics.estimates import Vector
-    from hpcdl.trace.run import Run
 
 
 Numbers = npt.NDArray[np.int64]

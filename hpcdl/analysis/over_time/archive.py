@@ -7,21 +7,17 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
 from hpcdl.trace.field_types import check_environment
 from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, read_bytes, verified_checksum
 from hpcdl.trace.recorder import SCHEMA, TraceError, analysed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from hpcdl.trace.run import Run
-
+from hpcdl.trace.run import Run
 
 VERSION: Final = 5
 """Of the file; a change of what :mod:`hpcdl.analysis.over_time.series` computes needs another."""

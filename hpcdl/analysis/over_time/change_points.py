@@ -22,18 +22,15 @@ two states: changes between levels that it had are reported no more.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.statistics.differences import SERIES, usual_variance
 from hpcdl.analysis.statistics.estimates import Interval, Vector, student_quantile
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 
 Matrix = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

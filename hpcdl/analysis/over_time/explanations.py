@@ -13,16 +13,14 @@ hosts together only, one of them is slow.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.analysis.statistics.estimates import Vector
 
 Flags = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]

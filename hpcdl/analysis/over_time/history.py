@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
-
-    from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
-
+from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
 
 Matrix = npt.NDArray[np.float64]
 

@@ -11,23 +11,18 @@ regression by Fisher's exact test.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted, moderated, smallest_visible
-
-if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Sequence
-
-    from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
-    from hpcdl.analysis.statistics.differences import Array, Group
-
+from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
+from hpcdl.analysis.statistics.differences import ALPHA, Array, Group, adjusted, moderated, smallest_visible
 
 FAILED, MISSING, REGRESSED, ACCEPTED = "failed", "missing", "regressed", "accepted"
 INCONCLUSIVE, IMPROVED, UNCHANGED, NEW = "inconclusive", "improved", "unchanged", "new"

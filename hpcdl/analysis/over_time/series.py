@@ -15,22 +15,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
-from hpcdl.analysis.network.links import links
-from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.network.links import Links, links
+from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import learned
 from hpcdl.analysis.run.record_fields import SAMPLING, TRAININGS, label, settings
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from hpcdl.analysis.network.links import Links
-    from hpcdl.analysis.run.launches import Launch
-    from hpcdl.trace.run import Run
-
+from hpcdl.trace.run import Run
 
 LEFT_OUT: Final = ("counters", "counters_after", "failed_cases", "cases_not_run")
 """Entries of an environment's description that are no property of the environment, and large."""

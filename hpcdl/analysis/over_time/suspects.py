@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.over_time.change_points import quantiles
 from hpcdl.analysis.over_time.explanations import explanations
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from hpcdl.analysis.over_time.history import History
-    from hpcdl.analysis.statistics.estimates import Vector
-
+from hpcdl.analysis.over_time.history import History
+from hpcdl.analysis.statistics.estimates import Vector
 
 Matrix = npt.NDArray[np.float64]
 Kind = Literal["host", "link", "hosts"]

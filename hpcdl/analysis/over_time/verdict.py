@@ -8,23 +8,18 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Change, departing, findings, joined
+from hpcdl.analysis.over_time.history import History
 from hpcdl.analysis.over_time.regressions import Accepted, acceptance
-from hpcdl.analysis.over_time.suspects import suspects
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.analysis.over_time.history import History
-    from hpcdl.analysis.over_time.suspects import Suspect
-    from hpcdl.analysis.statistics.estimates import Vector
-
+from hpcdl.analysis.over_time.suspects import Suspect, suspects
+from hpcdl.analysis.statistics.estimates import Vector
 
 EventKind = Literal["regressed", "two states", "improved", "restored", "unstable start"]
 

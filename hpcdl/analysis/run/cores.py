@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.trace.run import Run
+from hpcdl.analysis.run.scaling import Record
+from hpcdl.trace.run import Run
 
 UNKNOWN: Final = "unknown"
 """In an environment, in the place of a fact."""

@@ -9,21 +9,17 @@ its cell open. Times of two methods with the same seed hardly correlate, so that
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.outcome import at_target
 from hpcdl.analysis.run.record_fields import ANY, conditions, is_independent, method, problem, words
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from hpcdl.analysis.run.launches import Launch
-    from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, Vector
 
 MIN_EFFECT: Final = 1.05
 """Ratio of times below which two methods are tied."""

@@ -13,15 +13,11 @@ own work, and a slow clock or a bad link is a finding about the machine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy.typing as npt
-
+import numpy.typing as npt
 
 FOREIGN: Final = 0.05
 """Share of one core."""

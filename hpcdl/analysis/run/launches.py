@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -13,14 +14,10 @@ import numpy.typing as npt
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.record_fields import batch, keeps_step
 from hpcdl.analysis.statistics.estimates import Middle, Vector, center, slowest
+from hpcdl.trace.run import Run, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import pandas as pd
-
-    from hpcdl.analysis.statistics.estimates import Vector
-    from hpcdl.trace.run import Run, Table
 
 
 WINDOWS: Final = 20

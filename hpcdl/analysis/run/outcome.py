@@ -6,15 +6,13 @@ Numbers are medians over launches.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.analysis.run.launches import Launch
+from hpcdl.analysis.run.launches import Launch
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hpcdl.analysis.run.launches import undisturbed
+from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record_fields import TRAININGS, Key, configuration, problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from hpcdl.analysis.run.launches import Launch
-    from hpcdl.analysis.statistics.estimates import Middle, Vector
+from hpcdl.analysis.statistics.estimates import Middle, Vector
 
 
 class AmbiguousCaseError(Exception):

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.analysis.run.launches import REDUCED
+from hpcdl.trace.run import Run, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
     import pandas as pd
-
-    from hpcdl.trace.run import Run, Table
 
 
 def runs_in(path: Path) -> list[Path]:

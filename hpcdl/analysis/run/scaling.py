@@ -28,11 +28,12 @@ launches: there the interval over steps decides.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.launches import undisturbed
+from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.outcome import fidelity, kept, learned
 from hpcdl.analysis.run.points import Point, points_of
 from hpcdl.analysis.run.record_fields import (
@@ -52,12 +53,6 @@ from hpcdl.analysis.statistics.estimates import (
     launches_interval,
     ratio_interval,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from hpcdl.analysis.run.launches import Launch
-    from hpcdl.analysis.run.points import Point
 
 
 def base_of(point: Point, points: Sequence[Point]) -> list[Point]:

@@ -8,14 +8,11 @@ that varies far more than the others keeps its own variance (Phipson et al., Ann
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 Vector = npt.NDArray[np.float64]
 

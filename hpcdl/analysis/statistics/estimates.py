@@ -8,16 +8,13 @@ medians; every median has an interval.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.statistics.differences import difference, upper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 
 Vector = npt.NDArray[np.float64]
 Middle = Literal["median", "mean"]

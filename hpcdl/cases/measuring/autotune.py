@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter, perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.simulation.operations import operation
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.network import Network
 from hpcdl.training.parts.bucketing import bucket_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.network import Network
-
 
 SHORT: Final = 8
 LONG: Final = 1 << 18

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from time import sleep
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.trace.recorder import Scalar
-
+from hpcdl.trace.recorder import Scalar
 
 ALIKE: Final = ("allreduce", "allgather", "broadcast")
 """All ranks end with the same vector."""

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import iadd
 from statistics import median
 from time import thread_time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hpcdl.aggregation.ring import ring
-from hpcdl.cases.simulation.step_simulation import tensors_of
+from hpcdl.cases.simulation.step_simulation import Training, tensors_of
 from hpcdl.cases.spec.scheme import exchange as exchange_of
+from hpcdl.compression.parts.protocol import Tensor
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.wrapper import Wrapper
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcdl.cases.simulation.step_simulation import Training
-    from hpcdl.compression.parts.protocol import Tensor
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.compressed.plan import Plan
-
+from hpcdl.training.parts.compressed.plan import Plan
 
 MAX_ELEMENTS: Final = 4 << 20
 """Elements of the gradient that is exchanged, at most: prices per byte no longer depend on the length."""

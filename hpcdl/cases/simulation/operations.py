@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import offered, operand
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.fabric.comm import PeerLost
+from hpcdl.fabric.comm import Array, Comm, PeerLost
+from hpcdl.fabric.network import Network
 from hpcdl.fabric.vectors import equal_parts, phantom
 from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.fabric.virtual.world import Deadlock
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.network import Network
-    from hpcdl.fabric.virtual.world import World
+from hpcdl.fabric.virtual.world import Deadlock, World
 
 
 class Simulation(NamedTuple):

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.cases.simulation.sizes import phantoms
 from hpcdl.data.parts.sharding import EQUAL
-from hpcdl.optim.parts.per_tensor import UNIFORM
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.nn.replica import Replica
+from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
 from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.nn.replica import Replica
-    from hpcdl.optim.parts.per_tensor import Multipliers
-    from hpcdl.training.parts.journal import Journal
-    from hpcdl.training.parts.model_group import ModelGroup
 
 STRIDE: Final = 65_521
 """Elements between the marks of a vector: a prime, so that they meet the parts of no partition alike."""

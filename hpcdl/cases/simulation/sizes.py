@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.backend import Backend, backend
-from hpcdl.nn.geometry import storage_dtype
+from hpcdl.nn.geometry import Shape, storage_dtype
+from hpcdl.nn.layer import Layer, Site
 from hpcdl.nn.split.part import Part
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer, Site
 
 
 @cache

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from math import inf
-from typing import TYPE_CHECKING
 
-from hpcdl.cases.spec.compute_times import at_rate
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcdl.cases.spec.compute_times import ComputeTimes
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
+from hpcdl.cases.spec.compute_times import ComputeTimes, at_rate
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
 
 
 def partition(times: Sequence[float], parts: int, volumes: Sequence[float]) -> tuple[slice, ...]:

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from functools import cached_property, partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdl.cases.simulation.sized_session import sized_session
 from hpcdl.cases.simulation.sizes import sizes
-from hpcdl.cases.spec.compute_times import times_of_ranks
-from hpcdl.fabric.comm import INPUT, Counters
-from hpcdl.fabric.faults import Delays
+from hpcdl.cases.spec.compute_times import ComputeTimes, times_of_ranks
+from hpcdl.fabric.comm import INPUT, Counters, Event
+from hpcdl.fabric.faults import Delays, Straggler
+from hpcdl.fabric.network import Network
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.nn.geometry import master
-from hpcdl.nn.replica import Replica
+from hpcdl.nn.geometry import Shape, master
+from hpcdl.nn.layer import Layer
+from hpcdl.nn.replica import Replica, Tensor
+from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder
+from hpcdl.training.parts.compressed.plan import Plan
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.mesh import placed
+from hpcdl.training.parts.mesh import Mesh, placed
 from hpcdl.training.parts.model_group import ModelGroup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from functools import partial
-
-    from hpcdl.cases.spec.compute_times import ComputeTimes
-    from hpcdl.fabric.comm import Event
-    from hpcdl.fabric.faults import Straggler
-    from hpcdl.fabric.network import Network
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
-    from hpcdl.nn.replica import Tensor
-    from hpcdl.nn.split.division import Division
-    from hpcdl.training.parts.compressed.plan import Plan
-    from hpcdl.training.parts.mesh import Mesh
-    from hpcdl.training.parts.session import Session
-
+from hpcdl.training.parts.session import Session
 
 CYCLES: Final = 4
 """Number of simulated cycles of steps."""

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from hpcdl.cases.spec.keys import given
-from hpcdl.cases.spec.train_spec import SEED, Tuning
-from hpcdl.fabric.comm import Counters
-from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.cases.spec.keys import Choice, given
+from hpcdl.cases.spec.train_spec import SEED, TrainSpec, Tuning
+from hpcdl.fabric.comm import Comm, Counters
+from hpcdl.trace.recorder import Evaluation, Recorder, Scalar
 from hpcdl.training.parts.journal import Journal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
-
-    from hpcdl.cases.spec.keys import Choice
-    from hpcdl.cases.spec.train_spec import TrainSpec
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.trace.recorder import Scalar
 
 
 class Score(NamedTuple):

@@ -7,27 +7,22 @@ training, the same order of messages and the same times, whatever machine simula
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
 from hpcdl.cases.spec.compute_times import TIMES
-from hpcdl.fabric.comm import Counters
+from hpcdl.cases.spec.train_spec import TrainSpec
+from hpcdl.fabric.comm import Comm, Counters
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
+from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import placed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from hpcdl.cases.spec.train_spec import TrainSpec
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.trace.recorder import Scalar
-    from hpcdl.training.parts.journal import Journal
-    from hpcdl.training.parts.session import Session
-
+from hpcdl.training.parts.session import Session
 
 MAX_SECONDS: Final = 10**9
 """Virtual time of a training's computing, at most: 31 years; traces count nanoseconds in 64 bits."""

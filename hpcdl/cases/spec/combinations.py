@@ -6,24 +6,21 @@ such as an aggregation that sums nothing. ``hpcdl list combinations`` prints the
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import halves
+from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.spec.compute_times import TIMES
 from hpcdl.cases.spec.keys import about, keys
 from hpcdl.cases.spec.scheme import traits_of
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.geometry import HALF
 from hpcdl.training.parts.compressed.plan import readable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from hpcdl.aggregation.parts.traits import Aggregation
 
 
 class Setup:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
+from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import by_layer, volumes
 from hpcdl.registry import nearest
+from hpcdl.trace.run import Run
 from hpcdl.training.parts.passes import EXCHANGES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
-    from hpcdl.nn.split.division import Division
-    from hpcdl.trace.run import Run
-
 
 PLACE: Final = ("dataset", "backend", "dtype", "threads_per_rank")
 """Fields of a case that change how long its work takes; the model and the batch apart."""

@@ -5,25 +5,20 @@ from __future__ import annotations
 import inspect
 import operator
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
-from hpcdl.data.parts.dataset import DataError
+from hpcdl.data.parts.dataset import DataError, Dataset
 from hpcdl.data.parts.splits import with_validation
-from hpcdl.fabric.network import NETWORKS, Site
+from hpcdl.fabric.network import NETWORKS, Network, Site
 from hpcdl.fabric.wiring import Wiring
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from hpcdl.data.parts.dataset import Dataset
-    from hpcdl.fabric.network import Network
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
 
 
 @dataclass(frozen=True)

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import traits
-from hpcdl.compression.parts.protocol import Compression, Layout
+from hpcdl.cases.spec.keys import Choice
+from hpcdl.compression.parts.protocol import Compression, Layout, Tensor
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.device import nccl
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.cases.spec.keys import Choice
-    from hpcdl.compression.parts.protocol import Tensor
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.trace.recorder import Scalar
-    from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.journal import Journal
 
 
 async def compression_fields(

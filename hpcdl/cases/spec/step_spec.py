@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import OWN
 from hpcdl.cases.simulation.stage_balance import balanced
 from hpcdl.cases.simulation.step_simulation import Training
-from hpcdl.cases.spec.compute_times import ComputeSource, shape_text, times_of_ranks
-from hpcdl.cases.spec.keys import architecture, cluster
+from hpcdl.cases.spec.compute_times import ComputeSource, ComputeTimes, shape_text, times_of_ranks
+from hpcdl.cases.spec.keys import Choice, architecture, cluster
 from hpcdl.cases.spec.scheme import plan, traits_of
-from hpcdl.nn.geometry import master
+from hpcdl.fabric.network import Network
+from hpcdl.nn.geometry import Shape, master
+from hpcdl.nn.layer import Layer
+from hpcdl.nn.split.division import Division
+from hpcdl.trace.recorder import Scalar
+from hpcdl.training.parts.compressed.plan import Plan
+from hpcdl.training.parts.mesh import Mesh
 from hpcdl.training.parts.traits import Strategy
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.cases.spec.compute_times import ComputeTimes
-    from hpcdl.cases.spec.keys import Choice
-    from hpcdl.fabric.network import Network
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
-    from hpcdl.nn.split.division import Division
-    from hpcdl.trace.recorder import Scalar
-    from hpcdl.training.parts.compressed.plan import Plan
-    from hpcdl.training.parts.mesh import Mesh
 
 
 class StepSpec:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import hpcdl
 from hpcdl import cases, registry
 from hpcdl.cases.spec.keys import Choice, key, keys
 from hpcdl.registry import nearest
 from hpcdl.trace.files import parse_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 
 FOLDER: Final = Path(hpcdl.__file__).parent / "suites"
 """In a checkout a link to the folder ``suites`` at its top; in an installed package a copy of its files."""

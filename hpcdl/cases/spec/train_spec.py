@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.cases.spec.compute_times import DEVICES
 from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, opened
 from hpcdl.cases.spec.step_spec import StepSpec
+from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EPOCHS, EQUAL, REPLICAS, Shares, bounds
+from hpcdl.fabric.comm import Array
 from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS, Site
-from hpcdl.nn.backend import backend
+from hpcdl.nn.backend import Backend, backend
 from hpcdl.nn.geometry import HALF, master, storage_dtype
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.reduced_weights import Pruning, Quantization, pruned, quantized
 from hpcdl.nn.replica import Replica
+from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.schedules import schedule
@@ -26,21 +31,10 @@ from hpcdl.registry import nearest
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs
-from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.mesh import Mesh, Place
 from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from hpcdl.data.parts.dataset import Dataset
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.backend import Backend
-    from hpcdl.nn.layer import Layer
-    from hpcdl.nn.split.division import Division
-    from hpcdl.training.parts.journal import Journal
-    from hpcdl.training.parts.mesh import Place
-
 
 MAX_AHEAD: Final = 1000
 """Batches made ahead, at most."""

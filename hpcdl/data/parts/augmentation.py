@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from hpcdl.data.parts.dataset import DataError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array
 
 _STREAM: Final = crc32(b"augmentation")
 """Separates these random numbers from those of the epoch's order, which have the same seed."""

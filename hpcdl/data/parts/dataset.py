@@ -6,20 +6,16 @@ import gzip
 import hashlib
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hpcdl.fabric.comm import Array
 from hpcdl.trace.files import MAX_DATA, check_regular, read_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from hpcdl.fabric.comm import Array
 
 
 class DataError(Exception):

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import Dataset, content_digest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
-    from hpcdl.data.parts.dataset import Split
-    from hpcdl.fabric.comm import Array
-
+from hpcdl.data.parts.dataset import Dataset, Split, content_digest
+from hpcdl.fabric.comm import Array
 
 _SMALL: Final = 1 << 13
 """Largest number of values of an image that is processed as one row."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.report.formats.cells import NONE, visible
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 
 MAX_TABLES: Final = 4
 """Tables of a shortened section, at most; others are left out,"""

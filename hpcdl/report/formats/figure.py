@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Sequence
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -28,15 +29,11 @@ from hpcdl.report.formats.canvas import (
     label,
 )
 from hpcdl.report.formats.cells import visible
-from hpcdl.report.formats.charts import Bars, HeatMap, Lines
+from hpcdl.report.formats.charts import Axis, Bars, Chart, HeatMap, Lines, Series
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis as Drawn
-
-    from hpcdl.report.formats.charts import Axis, Chart, Series
 
 
 LINE_HEIGHT: Final = 0.24

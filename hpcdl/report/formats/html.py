@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
@@ -13,17 +14,14 @@ from markupsafe import Markup
 
 from hpcdl.report.formats.canvas import DARK, LIGHT
 from hpcdl.report.formats.cells import visible
-from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.charts import Chart
+from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.run.contents import illustrated
 from hpcdl.report.run.warnings import failures, unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from jinja2 import Template
 
-    from hpcdl.report.formats.charts import Chart
-    from hpcdl.report.formats.document import Document, Table
     from hpcdl.report.run.findings import Findings
 
 

@@ -6,15 +6,13 @@ Attributes and order of the elements fit the schema of Ant's JUnit task, which i
 
 from __future__ import annotations
 
+import datetime as dt
 import socket
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from hpcdl.report.formats.cells import visible
-
-if TYPE_CHECKING:
-    import datetime as dt
-    from collections.abc import Sequence
 
 
 class TestCase(NamedTuple):

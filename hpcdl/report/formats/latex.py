@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.report.formats.cells import visible
+from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.run.contents import document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hpcdl.report.formats.document import Document, Section, Table
     from hpcdl.report.run.findings import Findings
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hpcdl.report.formats.cells import fenced, markdown, markdown_cell
+from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.run.contents import short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from hpcdl.report.formats.document import Document, Section, Table
     from hpcdl.report.run.findings import Findings
 
 

@@ -6,24 +6,19 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import pandas as pd
 
 from hpcdl.analysis.run.cores import UNKNOWN, facts
 from hpcdl.analysis.run.record_fields import CONTRACT, settings
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.report.formats.cells import visible
 from hpcdl.report.predictions import described
-from hpcdl.report.run.findings import findings
+from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.run.warnings import not_run, unfinished
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.report.run.findings import Findings
-    from hpcdl.trace.run import Run
-
+from hpcdl.trace.run import Run
 
 ORIGIN: Final = (
     *("run", "date", "hosts", "mpi_library", "mpi_version", "hpcdl_version", "commit", "environment_key"),

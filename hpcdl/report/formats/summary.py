@@ -8,16 +8,14 @@ import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.formats.document import ALL
+from hpcdl.report.formats.document import ALL, Document, Section, Table
 from hpcdl.report.run.contents import summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from hpcdl.report.formats.document import Document, Section, Table
     from hpcdl.report.run.findings import Findings
 
 

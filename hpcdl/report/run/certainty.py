@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.report.formats.cells import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.analysis.run.scaling import Record
     from hpcdl.report.run.findings import Findings
 
 

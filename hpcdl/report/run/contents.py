@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcdl.report import sections
+from hpcdl.report.formats.charts import Chart
 from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.run.grouping import Method
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from hpcdl.report.formats.charts import Chart
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.run.grouping import Method
 
 
 ROWS: Final = 24

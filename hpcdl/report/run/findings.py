@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hpcdl.analysis.network import links, waiting
+from hpcdl.analysis.network.links import Links
+from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run import cores, deciding
-from hpcdl.analysis.run.launches import launches
-from hpcdl.analysis.run.outcome import staleness
-from hpcdl.analysis.run.scaling import records
-from hpcdl.prediction.fitted import predict_run
-from hpcdl.report.run.grouping import problems, settings
+from hpcdl.analysis.run.deciding import Decision, Field
+from hpcdl.analysis.run.launches import Launch, launches
+from hpcdl.analysis.run.outcome import Staleness, staleness
+from hpcdl.analysis.run.scaling import Record, records
+from hpcdl.prediction.fitted import RunPrediction, predict_run
+from hpcdl.report.run.grouping import Method, Settings, problems, settings
 from hpcdl.report.run.method_names import run_names
 from hpcdl.report.run.warnings import warnings
 from hpcdl.suite import head, papers
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from hpcdl.analysis.network.links import Links
-    from hpcdl.analysis.network.waiting import Waiting
-    from hpcdl.analysis.run.deciding import Decision, Field
-    from hpcdl.analysis.run.launches import Launch
-    from hpcdl.analysis.run.outcome import Staleness
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.prediction.fitted import RunPrediction
-    from hpcdl.report.run.grouping import Method, Settings
-    from hpcdl.trace.run import Run
+from hpcdl.trace.run import Run
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,13 +20,9 @@ from hpcdl.analysis.run.record_fields import (
     problem,
 )
 from hpcdl.analysis.run.record_fields import words as conditions_in_words
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.report.formats.cells import digits, plural
 from hpcdl.report.run.method_names import Names
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.analysis.run.record_fields import label, settings, words
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.report.formats.cells import plural, rate, seconds, volume, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
     from hpcdl.report.run.findings import Findings
 
 

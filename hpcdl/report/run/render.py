@@ -5,18 +5,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import shlex
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from hpcdl.report.run.findings import findings
 from hpcdl.trace.files import atomic_write
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from hpcdl.trace.run import Run
-
+from hpcdl.trace.run import Run
 
 LIBRARIES: Final = ("jinja2", "matplotlib")
 """Needed for HTML."""

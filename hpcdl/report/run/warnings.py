@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from hpcdl.analysis.run.cores import UNKNOWN, oversubscribed, usable_cores
 from hpcdl.analysis.run.disturbance import NOTED_STEAL
 from hpcdl.analysis.run.pooling import machine_key
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.report.formats.cells import plural
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.trace.run import Run
+from hpcdl.trace.run import Run
 
 
 def failures(records: Sequence[Record]) -> list[str]:

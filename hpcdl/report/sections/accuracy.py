@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds, whole
+from hpcdl.analysis.run.deciding import Candidate, Field
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
-from hpcdl.report.run.grouping import rows
+from hpcdl.report.run.grouping import Method, Row, Scale, rows
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.warnings import diverged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcdl.analysis.run.deciding import Candidate, Field
-    from hpcdl.report.formats.cells import Number
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.run.grouping import Method, Row, Scale
 
 
 HEADER: Final = (

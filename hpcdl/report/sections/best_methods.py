@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.deciding import is_evaluated
+from hpcdl.analysis.run.deciding import Candidate, Field, is_evaluated
+from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds
 from hpcdl.report.formats.document import Section, Table
@@ -14,10 +16,6 @@ from hpcdl.report.run.contents import Declaration
 from hpcdl.report.run.method_names import Names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcdl.analysis.run.deciding import Candidate, Field
-    from hpcdl.analysis.run.launches import Launch
     from hpcdl.report.run.findings import Findings
 
 HEADER: Final = ("dataset", "conditions", "question", "budget", "method", "ranks", "value", "tied with", "of")

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.run.record_fields import problem
+from hpcdl.analysis.run.record_fields import Key, problem
 from hpcdl.report.formats.cells import digits
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.certainty import certainty
 from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.grouping import Row
 from hpcdl.report.sections.compression import compared, gain_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.analysis.run.record_fields import Key
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.run.grouping import Row
 
 
 def answer(findings: Findings) -> Answer | None:

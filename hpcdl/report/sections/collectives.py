@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
 from hpcdl.report.formats.document import REST, Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
@@ -22,9 +24,6 @@ from hpcdl.report.run.operations import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
     from hpcdl.report.run.findings import Findings
 
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from hpcdl.analysis.statistics.estimates import mean_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, rate, seconds, volume
+from hpcdl.report.formats.document import Section
 from hpcdl.report.run.certainty import certainty
 from hpcdl.report.run.contents import Answer, Declaration, per_setting, without
-from hpcdl.report.run.grouping import rows
+from hpcdl.report.run.grouping import Method, Row, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.report.formats.document import Section
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.run.grouping import Method, Row
 
 
 WON: Final = 1.05

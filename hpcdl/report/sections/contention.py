@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.run.record_fields import label, settings
@@ -10,8 +11,6 @@ from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from hpcdl.report.run.findings import Findings
 
 TITLE: Final = "Contention"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.deciding import MIN_SEEDS
+from hpcdl.analysis.run.deciding import MIN_SEEDS, Decision, Timed
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
@@ -15,9 +16,6 @@ from hpcdl.report.run.method_names import Names
 from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.analysis.run.deciding import Decision, Timed
     from hpcdl.report.run.findings import Findings
 
 MAX_NAMED: Final = 3

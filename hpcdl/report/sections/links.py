@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from hpcdl.analysis.network.links import Links
+from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, interval, plural, rate, seconds, volume
 from hpcdl.report.formats.charts import Axis, HeatMap
 from hpcdl.report.formats.document import Section, Table
@@ -17,11 +21,6 @@ from hpcdl.report.run.operations import CHECKED, grouped
 from hpcdl.report.sections.collectives import one_launch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.analysis.network.links import Links
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.analysis.statistics.estimates import Interval
     from hpcdl.report.run.findings import Findings
 
 

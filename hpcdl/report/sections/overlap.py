@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record_fields import configuration, parts, strategy
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
-from hpcdl.report.formats.cells import NONE, interval, percent, plural, seconds
+from hpcdl.report.formats.cells import NONE, Number, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.certainty import certainty
 from hpcdl.report.run.contents import Answer, Declaration
-from hpcdl.report.run.grouping import rows
+from hpcdl.report.run.grouping import Method, Scale, rows
 from hpcdl.report.run.method_names import Names, scheme_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.report.formats.cells import Number
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.run.grouping import Method, Scale
 
 
 STRATEGIES: Final = ("synchronous", "layerwise")

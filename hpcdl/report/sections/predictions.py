@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.report import published_results
 from hpcdl.report.formats.cells import digits, percent, plural, rate
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.predictions import network, predicted
 from hpcdl.report.run.certainty import certainty
 from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.analysis.run.scaling import Record
-    from hpcdl.report.run.findings import Findings
 
 
 def published_answer(findings: Findings) -> Answer | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.deciding import WIDEST, area
+from hpcdl.analysis.run.deciding import WIDEST, Decision, area
 from hpcdl.report.formats.cells import NONE, digits, interval, plural
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
@@ -16,9 +17,6 @@ from hpcdl.report.sections.deciding import naming
 from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.analysis.run.deciding import Decision
     from hpcdl.report.run.findings import Findings
 
 HEADER: Final = ("method", "area", "first", "missed", "least ratio", "median ratio", "largest ratio")

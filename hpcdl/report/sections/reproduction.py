@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.run.cores import UNKNOWN, facts
 from hpcdl.analysis.run.record_fields import METHOD, keeps_step
+from hpcdl.analysis.run.scaling import Record
 from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Declaration
 from hpcdl.report.run.method_names import Names, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.analysis.run.scaling import Record
     from hpcdl.report.run.findings import Findings
 
 

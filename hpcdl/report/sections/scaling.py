@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.run.record_fields import keeps_step, strategy
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
+from hpcdl.fabric.network import Network
 from hpcdl.nn.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
-from hpcdl.report.run.grouping import rows
+from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
 from hpcdl.report.sections.collectives import one_launch
 from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from hpcdl.fabric.network import Network
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.run.grouping import Method, Row, Scale, Settings
 
 EXPOSED: Final = "exposed_communication_seconds"
 """In a record; its bounds have the ending _low and _high."""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.run.record_fields import configuration
+from hpcdl.analysis.run.record_fields import Key, configuration
 from hpcdl.report.formats.cells import NONE, digits, percent
+from hpcdl.report.formats.document import Section
 from hpcdl.report.run.contents import EVIDENCE, Declaration, per_setting
-from hpcdl.report.run.grouping import rows
+from hpcdl.report.run.grouping import Method, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from hpcdl.analysis.run.record_fields import Key
-    from hpcdl.report.formats.document import Section
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.run.grouping import Method
 
 SHOWN: Final = 4
 """Staleness values with one column each: 0 to 3."""

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.run.record_fields import configuration, parts
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, volume, whole
+from hpcdl.analysis.run.record_fields import Key, configuration, parts
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, volume, whole
 from hpcdl.report.formats.charts import Axis, Bars
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.certainty import certainty
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, per_setting
-from hpcdl.report.run.grouping import rows
+from hpcdl.report.run.grouping import Method, Row, rows
 from hpcdl.training.parts.schedules import bubble_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcdl.analysis.run.record_fields import Key
-    from hpcdl.report.formats.cells import Number
     from hpcdl.report.run.findings import Findings
-    from hpcdl.report.run.grouping import Method, Row
 
 
 PIPELINES: Final = (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hpcdl.analysis.run.launches import undisturbed
+from hpcdl.analysis.network.waiting import Waiting
+from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, seconds
@@ -15,10 +17,6 @@ from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.method_names import Names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from hpcdl.analysis.network.waiting import Waiting
-    from hpcdl.analysis.run.launches import Launch
     from hpcdl.report.run.findings import Findings
 
 

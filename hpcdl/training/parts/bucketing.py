@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
-
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.nn.stage import Stage
-
+from hpcdl.fabric.comm import Comm
+from hpcdl.fabric.task import Task
+from hpcdl.nn.stage import Stage
 
 LATENCY: Final = 0.08
 """Largest share of a bucket's transfer time that its latency may take."""

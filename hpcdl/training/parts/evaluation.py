@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from functools import partial
 from operator import itruediv, mul
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hpcdl.data.parts.dataset import Split
 from hpcdl.data.parts.prefetch import Prefetch
-from hpcdl.training.parts.compressed.compressed import NO_FIDELITY
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.nn.replica import Replica
+from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
+from hpcdl.training.parts.inputs import Inputs
+from hpcdl.training.parts.journal import Journal, Moment
 from hpcdl.training.parts.model_group import using
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from numpy.typing import NDArray
-
-    from hpcdl.data.parts.dataset import Split
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.nn.replica import Replica
-    from hpcdl.training.parts.compressed.compressed import Compressed
-    from hpcdl.training.parts.inputs import Inputs
-    from hpcdl.training.parts.journal import Journal, Moment
 
 TEST_BYTES: Final = 1 << 20
 """Images that are tested at once, at least."""

@@ -7,21 +7,17 @@ their gradients within the group, from one layout to another.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from hpcdl.aggregation import direct
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Parts, assign, empty
-from hpcdl.nn.split.layout import extents, intersection, volume, within
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.nn.split.division import Division
-    from hpcdl.nn.split.layout import Box, Layout, Range
-    from hpcdl.nn.stage import Stage
+from hpcdl.nn.split.division import Division
+from hpcdl.nn.split.layout import Box, Layout, Range, extents, intersection, volume, within
+from hpcdl.nn.stage import Stage
 
 
 async def redistribute(

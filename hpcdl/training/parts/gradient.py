@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hpcdl.fabric.comm import INPUT
-from hpcdl.training.parts.neighbours import Images, Loss
+from hpcdl.fabric.comm import INPUT, Array, Comm
+from hpcdl.nn.stage import Stage
+from hpcdl.training.parts.flow import Flow
+from hpcdl.training.parts.journal import Outcome
+from hpcdl.training.parts.neighbours import Images, Loss, Neighbour
 from hpcdl.training.parts.passes import Later, Moving
-from hpcdl.training.parts.schedules import Microbatch, Section, gpipe
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.nn.stage import Stage
-    from hpcdl.training.parts.flow import Flow
-    from hpcdl.training.parts.journal import Outcome
-    from hpcdl.training.parts.neighbours import Neighbour
-    from hpcdl.training.parts.schedules import Pass
-    from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.schedules import Microbatch, Pass, Section, gpipe
+from hpcdl.training.parts.session import Session
 
 
 async def run_passes(

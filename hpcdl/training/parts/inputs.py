@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.prefetch import Prefetch
 from hpcdl.data.parts.sharding import (
     EPOCHS,
@@ -16,17 +20,10 @@ from hpcdl.data.parts.sharding import (
     share,
     steps_per_epoch,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from hpcdl.data.parts.dataset import Dataset
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.replica import Replica
-    from hpcdl.nn.split.layout import Range
-    from hpcdl.training.parts.model_group import ModelGroup
-
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.replica import Replica
+from hpcdl.nn.split.layout import Range
+from hpcdl.training.parts.model_group import ModelGroup
 
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from hpcdl.fabric.comm import Counters, Event
 from hpcdl.trace.recorder import Evaluation, Recorder, Step, Update
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from hpcdl.fabric.comm import Counters, Event
 
 
 class Moment(NamedTuple):

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from hpcdl.nn.split.division import LINEAR, SPLITS, divide
+from hpcdl.fabric.comm import Comm
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.layer import Layer
+from hpcdl.nn.split.division import LINEAR, SPLITS, Division, divide
 from hpcdl.registry import nearest
 from hpcdl.training.parts.passes import EXCHANGES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.layer import Layer
-    from hpcdl.nn.split.division import Division
 
 MAX_LISTED: Final = 1024
 """Data groups, at most, of the meshes that a message lists."""

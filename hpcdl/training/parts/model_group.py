@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import itruediv
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hpcdl.data.parts.dataset import Split
 from hpcdl.data.parts.sharding import bounds
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign
-from hpcdl.nn.split.layout import extents, intersection, within
+from hpcdl.nn.replica import Replica
+from hpcdl.nn.split.division import Division
+from hpcdl.nn.split.layout import Range, extents, intersection, within
 from hpcdl.training.parts.bucketing import between, buckets
+from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.flow import ModelParallel
+from hpcdl.training.parts.mesh import Place
 from hpcdl.training.parts.passes import EXCHANGES, Passes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from hpcdl.data.parts.dataset import Split
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.nn.replica import Replica
-    from hpcdl.nn.split.division import Division
-    from hpcdl.nn.split.layout import Range
-    from hpcdl.training.parts.compressed.compressed import Compressed
-    from hpcdl.training.parts.mesh import Place
 
 
 def segments(parts: Iterable[tuple[slice, bool]], span: slice) -> list[tuple[slice, bool]]:

@@ -6,19 +6,17 @@ All have the same interface, so that one program runs every section (:mod:`hpcdl
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.nn.geometry import Shape
-    from hpcdl.nn.replica import Replica
-    from hpcdl.training.parts.flow import Flow
-    from hpcdl.training.parts.journal import Outcome
-    from hpcdl.training.parts.schedules import Microbatch
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import Task
+from hpcdl.nn.geometry import Shape
+from hpcdl.nn.replica import Replica
+from hpcdl.training.parts.flow import Flow
+from hpcdl.training.parts.journal import Outcome
+from hpcdl.training.parts.schedules import Microbatch
 
 NUMBERS: Final = 127
 """Tags of each direction; microbatches take them in turn."""

@@ -7,15 +7,12 @@ images (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-    from typing import Any
-
-    from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 
 QUARTERS: Final = 4
 """Parts of the training with a number each: noise grows while the loss falls."""

@@ -13,26 +13,23 @@ the layers from there on work on the whole batch, after the forwards of all pass
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.data.parts.sharding import bounds
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import empty
+from hpcdl.nn.replica import Replica
+from hpcdl.nn.split.division import Division
+from hpcdl.nn.split.layout import Range
 from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.neighbours import Neighbour
 from hpcdl.training.parts.schedules import Microbatch, Section, gpipe, in_flight, one_forward_one_backward
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.nn.replica import Replica
-    from hpcdl.nn.split.division import Division
-    from hpcdl.nn.split.layout import Range
 
 
 def _in_turns(shares: Sequence[Range], rank: int, step: int) -> Range:

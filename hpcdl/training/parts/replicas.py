@@ -6,14 +6,13 @@ hold the same parts, its data group. The first rank of a model group decides for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.training.parts.session import Session
+from hpcdl.fabric.comm import Comm
+from hpcdl.training.parts.session import Session
 
 _DECISION: Final = 200
 """Tag of the numbers that the first rank of a model group sends."""

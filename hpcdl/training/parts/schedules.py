@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.split.layout import Range
-    from hpcdl.nn.stage import Stage
-    from hpcdl.training.parts.flow import Flow
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.split.layout import Range
+from hpcdl.nn.stage import Stage
+from hpcdl.training.parts.flow import Flow
 
 
 class Pass(NamedTuple):

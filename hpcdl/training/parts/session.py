@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
+from hpcdl.optim.parts.protocol import Optimizer
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.compressed.plan import Plan
 from hpcdl.training.parts.drift import Drift
+from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.flow import WHOLE, Flow
+from hpcdl.training.parts.inputs import Inputs
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.mesh import Place
+from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.noise_scale import NoiseScale
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.nn.replica import Replica
-    from hpcdl.optim.parts.protocol import Optimizer
-    from hpcdl.training.parts.compressed.plan import Plan
-    from hpcdl.training.parts.evaluation import Evaluation
-    from hpcdl.training.parts.inputs import Inputs
-    from hpcdl.training.parts.journal import Journal
-    from hpcdl.training.parts.mesh import Place
-    from hpcdl.training.parts.model_group import ModelGroup
 
 
 class Watched(Protocol):

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from hpcdl.data.parts.dataset import Split
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Backend
+from hpcdl.nn.layer import Layer
 from hpcdl.nn.replica import Replica
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from hpcdl.data.parts.dataset import Split
-    from hpcdl.fabric.comm import Array
-    from hpcdl.nn.backend import Backend
-    from hpcdl.nn.layer import Layer
-
-    Vector = NDArray[np.float64]
+Vector = NDArray[np.float64]
 
 STEP: Final = 1e-10
 """Length of a step of the central differences, by that of the parameters.

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from operator import itruediv
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.training.parts.journal import Moment
 from hpcdl.training.parts.replicas import holders
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.session import Session
 
 
 async def share_statistics(comm: Comm, session: Session, *, worked: bool) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import AsyncIterator
+from typing import Final
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from hpcdl.fabric.comm import Comm
+from hpcdl.fabric.comm import Comm
 
 _REQUEST: Final = 254
 _ANSWER: Final = 255

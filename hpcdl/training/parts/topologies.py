@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import permutations
 from math import isqrt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from hpcdl.training.parts.traits import check_choice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
-    from hpcdl.training.parts.traits import Settings
+from hpcdl.training.parts.traits import Settings, check_choice
 
 Links = list[tuple[int, ...]]
 """For each rank the ranks that it is linked to, in rising order."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hpcdl.registry import nearest
-
-if TYPE_CHECKING:
-    from hpcdl.training.parts.compressed.plan import Plan
+from hpcdl.training.parts.compressed.plan import Plan
 
 Settings = Mapping[str, Any]
 """All settings of the strategy by name, defaults included."""

@@ -13,7 +13,7 @@ with m = 2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 
 from hpcdl.nn.kernels.numba.vectors import INDEX, Registers
 
-if TYPE_CHECKING:
-    Matrix = NDArray[np.float64]
+Matrix = NDArray[np.float64]
 
 POINTS: Final = (0.0, 0.75, -0.75, 1.5, -1.5)
 """The finite points; infinity is the last."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcdl.fabric.comm import PeerLost
+from hpcdl.fabric.comm import Array, Comm, PeerLost
+from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.asynchronous.messages import (
     ANSWER,
@@ -15,16 +15,13 @@ from hpcdl.training.parts.asynchronous.messages import (
     LOST_SHARD,
     REQUEST,
     Answer,
+    Layout,
     Request,
+    Transfers,
     buffer,
 )
 from hpcdl.training.parts.replicas import follow
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.training.parts.asynchronous.messages import Layout, Transfers
-    from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.session import Session
 
 
 class Client:

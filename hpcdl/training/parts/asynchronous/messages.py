@@ -6,21 +6,16 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcdl.aggregation.parts.messages import no_bytes
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign, partition, phantom
-from hpcdl.training.parts.compressed.piece import Piece
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.compressed.piece import MessageCodec
-    from hpcdl.training.parts.session import Session
-
+from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
+from hpcdl.training.parts.session import Session
 
 REQUEST: Final = 0
 """Tag of a worker's :class:`Request`."""

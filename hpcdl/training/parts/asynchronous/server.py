@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import imul, itruediv
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.fabric.comm import ANY, PeerLost
+from hpcdl.fabric.comm import ANY, Array, Comm, PeerLost
+from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import partition
 from hpcdl.optim.sgd import SGD
 from hpcdl.training.parts.asynchronous.messages import (
@@ -19,20 +21,14 @@ from hpcdl.training.parts.asynchronous.messages import (
     LOST_SHARD,
     REQUEST,
     Answer,
+    Layout,
     Request,
+    Transfers,
     buffer,
 )
 from hpcdl.training.parts.replicas import leads
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.fabric.task import Task
-    from hpcdl.training.parts.asynchronous.messages import Layout, Transfers
-    from hpcdl.training.parts.session import Session
-    from hpcdl.training.parts.snapshots import Snapshots
-
+from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.snapshots import Snapshots
 
 STRENGTHS: Final = {"constant": 0.04, "adaptive": 2.0}
 """lambda and lambda_0 of the CIFAR-10 experiments of section 6, by variant."""

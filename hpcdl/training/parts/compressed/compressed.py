@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.aggregation.parts.collectives import half
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
-from hpcdl.compression.parts.protocol import Layout
+from hpcdl.compression.parts.protocol import Device, Layout, Tensor
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.trace.recorder import Residual
 from hpcdl.training.parts.compressed.exchanges import SparseSums, by_messages, by_servers, by_sums, shards
 from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
+from hpcdl.training.parts.compressed.plan import Plan
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
-
-    from hpcdl.compression.parts.protocol import Device, Tensor
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.compressed.plan import Plan
-
-    Sum = Callable[..., Coroutine[Any, Any, Any]]
+Sum = Callable[..., Coroutine[Any, Any, Any]]
 
 
 POINTS: Final = 50

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from hpcdl.aggregation.parts.entries import Series, nbytes
+from hpcdl.aggregation.parts.entries import Reduced, Series, nbytes
 from hpcdl.aggregation.parts.messages import no_bytes, transfer
-from hpcdl.compression.parts.protocol import Sparse
+from hpcdl.compression.parts.protocol import Device, Selector, SharedScalers, Sparse, Summable, Tensor
 from hpcdl.compression.parts.selection import add, put
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Phantom, phantom
-from hpcdl.training.parts.compressed.piece import depends, refused
+from hpcdl.training.parts.compressed.piece import MessageCodec, Piece, depends, refused
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
-
-    from hpcdl.aggregation.parts.entries import Reduced
-    from hpcdl.compression.parts.protocol import Device, Selector, SharedScalers, Summable, Tensor
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
-
-    SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
-    Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]
-    Gather = Callable[[Comm, Array, int], Coroutine[Any, Any, list[Array]]]
+SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
+Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]
+Gather = Callable[[Comm, Array, int], Coroutine[Any, Any, list[Array]]]
 
 
 class SparseSums:

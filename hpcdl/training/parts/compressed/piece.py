@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from hpcdl.aggregation.parts.messages import HEADER, opened, padded, seal
-from hpcdl.compression.parts.protocol import SharedScalers
+from hpcdl.compression.parts.protocol import Encoder, SharedScalers, Tensor
+from hpcdl.fabric.comm import Array
 from hpcdl.fabric.vectors import Phantom
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hpcdl.compression.parts.protocol import Encoder, Tensor
-    from hpcdl.fabric.comm import Array
 
 
 class Piece(NamedTuple):

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from hpcdl import registry
+from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.compression.parts.code import Code
 from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from hpcdl.aggregation.parts.traits import Aggregation
-    from hpcdl.compression.parts.code import Code
-    from hpcdl.compression.parts.protocol import Compression, Encoder, Layout
-
+from hpcdl.compression.parts.protocol import Compression, Encoder, Layout
 
 CODE: Final = "words"
 """Code of positions if a suite names none."""

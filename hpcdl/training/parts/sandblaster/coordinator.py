@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from math import sqrt
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.fabric.comm import ANY, PeerLost
-from hpcdl.optim.parts.lbfgs import Operation, OperationKind, curvature_pair, strong_wolfe, two_loop
+from hpcdl.fabric.comm import ANY, Comm, PeerLost
+from hpcdl.optim.parts.lbfgs import Operation, OperationKind, Pair, curvature_pair, strong_wolfe, two_loop
 from hpcdl.training.parts.sandblaster.vector_shards import (
     DIRECTION,
     PAIRS,
@@ -21,13 +22,7 @@ from hpcdl.training.parts.sandblaster.vector_shards import (
     Portions,
     Shards,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from hpcdl.fabric.comm import Comm
-    from hpcdl.optim.parts.lbfgs import Pair
-    from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.session import Session
 
 LEAVES_OUT: Final = 100
 """A batch counts as all the data if it leaves out less than 1/100 of the images: workers must divide the batch."""

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpcdl.fabric.comm import ANY, PeerLost
+from hpcdl.fabric.comm import ANY, Array, Comm, PeerLost
 from hpcdl.fabric.vectors import assign
-from hpcdl.optim.parts.lbfgs import Operation, OperationKind, apply_operation
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.optim.parts.lbfgs import Program
-    from hpcdl.training.parts.session import Session
-
+from hpcdl.optim.parts.lbfgs import Operation, OperationKind, Program, apply_operation
+from hpcdl.training.parts.session import Session
 
 MARGIN: Final = 2
 """Workers push after every portion once the rest of the batch takes at most ``MARGIN`` portions of their time."""
