@@ -90,14 +90,15 @@ def _series(
     copies = []
     for side, paths in enumerate((baseline, candidate)):
         for run in (run for given in paths for run in runs_in(given)):
-            where, original = first.setdefault(content(run), (side, run))
+            identity, checksum = content(run)
+            where, original = first.setdefault(identity, (side, run))
             if where != side:
                 raise UsageError(f"{run}: the run is given more than once, also as {original} of the baseline")
             if original is not run:
                 copies.append(f"{run} is a copy of {original}, and is left out.")
                 continue
             try:
-                sides[side].append(read_series(run))
+                sides[side].append(read_series(run, checksum=checksum))
             except TraceError as error:
                 raise UsageError(str(error)) from None
     return *sides, copies

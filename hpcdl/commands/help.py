@@ -24,22 +24,24 @@ def pages() -> dict[str, Path]:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument(
-        "topic", nargs="?", type=lambda word: chosen(word, list(pages())), metavar="TOPIC", help=", ".join(pages())
-    )
+    parser.add_argument("topic", nargs="?", type=_topic, metavar="TOPIC", help="a page; without it a list of them")
+
+
+def _topic(word: str) -> str:
+    return chosen(word, list(pages()))  # only now: every rank declares the arguments, and need not read the folder
 
 
 def execute(options: argparse.Namespace) -> int:
     """Print a page, or the questions that each page answers."""
+    if options.topic is not None:
+        print(pages()[options.topic].read_text(encoding="utf-8"), end="")
+        return OK
     for topic, file in pages().items():
-        text = file.read_text(encoding="utf-8")
-        if options.topic == topic:
-            print(text, end="")
-        elif options.topic is None:
-            title, *questions = (line.lstrip("# ") for line in text.splitlines() if line.startswith(("# ", "## ")))
-            print(f"{topic:12} {title}")
-            for question in (question for question in questions if question.endswith("?")):
-                print(f"{'':12} - {question}")
+        lines = file.read_text(encoding="utf-8").splitlines()
+        title, *questions = (line.lstrip("# ") for line in lines if line.startswith(("# ", "## ")))
+        print(f"{topic:12} {title}")
+        for question in (question for question in questions if question.endswith("?")):
+            print(f"{'':12} - {question}")
     return OK
 
 

@@ -25,17 +25,16 @@ AHEAD: Final = dt.timedelta(hours=1)
 """Time by which clocks may differ."""
 
 
-def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
+def read_series(path: Path, *, any_schema: bool = False, checksum: str | None = None) -> RunSeries:
     """Read the series of a run: its folder, its ``run.h5``, or a single part.
 
-    ``any_schema``: a kept series is enough, although this version cannot read the schema of the run.
+    ``any_schema``: a kept series is enough, although this version cannot read the schema of the run. ``checksum``:
+    that of :func:`content`, if it is known: a file is read as a whole for it.
 
     Raises TraceError, in one line that names the file, if it is missing, foreign, damaged or of another schema.
     """
     file = path / "run.h5" if path.is_dir() else path
-    checksum = None
-    with suppress(OSError):  # reading the run states the error
-        checksum = verified_checksum(file)
+    checksum = checksum or content(path)[1]
     series = None if checksum is None else _kept(file, path, checksum, any_schema=any_schema)
     if series is None:
         from hpcdl.trace.schema import read  # late: h5py and pandas are not needed for a series that is kept
@@ -47,13 +46,16 @@ def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
     return series
 
 
-def content(path: Path) -> str:
-    """Return the checksum of a run's file, equal for copies and links; for a run without one its real path."""
+def content(path: Path) -> tuple[str, str | None]:
+    """Return what copies and links of a run share, and the verified checksum of its file.
+
+    They are the same; a run without a checksum shares its real path.
+    """
     file = path / "run.h5" if path.is_dir() else path
-    with suppress(OSError):
-        if checksum := verified_checksum(file):
-            return checksum
-    return os.path.realpath(file)
+    checksum = None
+    with suppress(OSError):  # reading the run states the error
+        checksum = verified_checksum(file)
+    return checksum or os.path.realpath(file), checksum
 
 
 def is_kept(path: Path) -> bool:
@@ -120,12 +122,13 @@ def read_archive(
     runs, skipped = [], []
     first: dict[str, Path] = {}
     for path in paths:
-        original = first.setdefault(content(path), path)
+        identity, checksum = content(path)
+        original = first.setdefault(identity, path)
         if original is not path:
             skipped.append(f"{path}: is a copy of {original}")
             continue
         try:
-            series = read_series(path, any_schema=True)
+            series = read_series(path, any_schema=True, checksum=checksum)
         except TraceError as error:
             skipped.append(str(error))
         else:

@@ -22,19 +22,24 @@ def answer(findings: Findings) -> Answer | None:
 
     A line for each problem on several simulated networks, which are ordered by their dense steps.
     """
-    groups: dict[Key, list[tuple[Row, Row]]] = {}
+    groups: dict[Key, list[tuple[Row, Row, float]]] = {}
     for methods in findings.problems:
-        pairs = [(row, dense) for row, dense in compared(methods) if dense is not None and gain_of(row, dense)]
+        pairs = [
+            (row, dense, gain)
+            for row, dense in compared(methods)
+            if dense is not None and (gain := gain_of(row, dense))
+        ]
         if methods[0].fields.get("network"):
             groups.setdefault(problem(methods[0].fields, "network"), []).extend(pairs)
     lines = []
     for group in groups.values():
         group.sort(key=lambda pair: -(pair[1].step_seconds or 0.0))
         gains: dict[str, list[tuple[str, float]]] = {}
-        for row, dense in group:
-            gains.setdefault(row.name, []).append((str(row.scale["network"]), gain_of(row, dense) or 0.0))
-        basis = certainty(findings, [record for pair in group for row in pair for record in row.scale.records])
-        if len({row.scale["network"] for row, _ in group}) > 1:
+        for row, _, gain in group:
+            gains.setdefault(row.name, []).append((str(row.scale["network"]), gain))
+        used = [record for row, dense, _ in group for record in (*row.scale.records, *dense.scale.records)]
+        basis = certainty(findings, used)
+        if len({row.scale["network"] for row, *_ in group}) > 1:
             parts = "; ".join(f"{name} {_up_to(each)}" for name, each in gains.items())
             lines.append(f"Compressed steps are faster than the fastest dense one with {parts} ({basis}).")
     return Answer(lines[0], lines[1:]) if lines else None

@@ -79,21 +79,24 @@ def _percent(share: float | None) -> str:
 def answer(findings: Findings) -> Answer | None:
     """Return the smallest share of entries whose mean accuracy is the dense one's, and the bits of an entry."""
     known = [
-        (sent, row, dense, float(np.mean(points)))
+        (sent, row, dense, points)
         for methods in findings.problems
         for row, dense in compared(methods)
         if dense is not None and (sent := sent_of(row)) is not None and (points := points_of(row, dense))
     ]
     if not known:
         return None
-    full = [one for one in known if one[-1] >= -LOST]
-    sent, row, dense, _ = min(full, key=lambda one: one[0]) if full else max(known, key=lambda one: one[-1])
-    reaches = f"reaches the dense accuracy within {LOST} points"
-    reaches = reaches if full else f"is nearest to the dense accuracy, but not within {LOST} points"
+    full = [one for one in known if np.mean(one[-1]) >= -LOST]
+    if full:
+        sent, row, dense, points = min(full, key=lambda one: one[0])
+        reaches = f"reaches the dense accuracy within {LOST} points"
+    else:
+        sent, row, dense, points = max(known, key=lambda one: float(np.mean(one[-1])))
+        reaches = f"is nearest to the dense accuracy, but not within {LOST} points"
     bits = [one[1].scale.median("bits_per_entry") for one in known]
     low, high = (digits(bound(value for value in bits if value is not None)) for bound in (min, max))
     own, entropy = (digits(row.scale.median(f"{name}bits_per_entry")) for name in ("", "entropy_"))
-    seeds, change = plural(len(points_of(row, dense)), "seed"), difference(row, dense)
+    seeds, change = plural(len(points), "seed"), difference(row, dense)
     return Answer(
         f"{row.name}, which sends {_percent(sent)} of the entries, {reaches} (difference {change}, {seeds}); "
         f"its entries take {own} bits (entropy {entropy}), those of all methods {low} to {high}."
