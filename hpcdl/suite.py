@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
-from hpcdl.cases.spec.keys import given, keys, plain, read
-from hpcdl.cases.spec.suite_tables import (
+from hpcdl.cases.keys.key import given, keys, plain, read
+from hpcdl.cases.keys.suite_tables import (
     MAX_CASES,
     Common,
     check_complete,
@@ -52,7 +52,7 @@ class Kind(Protocol):
     """A module of :mod:`hpcdl.cases`: how a kind of case is written, checked and run. ``spec`` is a ``SPEC``."""
 
     SPEC: type
-    """Frozen dataclass of the keys: see :mod:`hpcdl.cases.spec.keys`."""
+    """Frozen dataclass of the keys: see :mod:`hpcdl.cases.keys.key`."""
 
     def check(self, spec: Any, given: Collection[str]) -> None:
         """Raise ValueError ("key: reason") for a case that cannot run; ``given``: keys in the suite."""

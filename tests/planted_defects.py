@@ -47,7 +47,7 @@ DEFECTS = [
     Defect("analysis/statistics/differences.py", "2 / (freedom - 1)", "2 / freedom", "analysis"),
     Defect("analysis/statistics/differences.py", "(1 - confidence) / 2", "1 - confidence", "analysis"),
     Defect("analysis/network/links.py", "seats = ranks + ranks % 2", "seats = ranks", "analysis"),
-    Defect("cases/spec/combinations.py", "return scheme.sums and not scheme.sparse", "return scheme.sums", "cases suite"),
+    Defect("cases/keys/combinations.py", "return scheme.sums and not scheme.sparse", "return scheme.sums", "cases suite"),
     Defect("cases/simulation/stage_balance.py", "before + (volumes[begin - 1] if begin else 0.0)", "before", "cases training"),
     Defect("compression/codes/rice.py", "wire[0] = k", "wire[0] = k + 1", "compression"),
     Defect("compression/parts/selection.py", "max(1, round(density * length))", "max(1, int(density * length))", "compression"),

@@ -27,7 +27,7 @@ ONLY_IN = {
     "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/export.py"],
     "matplotlib": ["report/formats/canvas.py", "report/formats/figure.py"],
     "jinja2": ["report/formats/html.py"],
-    "scipy": ["analysis/*", "cases/spec/train_spec.py", "prediction/*"],
+    "scipy": ["analysis/*", "cases/keys/train_spec.py", "prediction/*"],
     "rich": ["commands/*"],
     "perfetto": ["trace/export.py"],
     "google": ["trace/chakra.py"],

@@ -17,11 +17,8 @@ from hpcdl import registry
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
-from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, start
-from hpcdl.cases.simulation.operations import Operation, operation
-from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.keys import (
+from hpcdl.cases.keys import combinations
+from hpcdl.cases.keys.key import (
     MAX_RANKS,
     MAX_REPETITIONS,
     MAX_THREADS,
@@ -32,7 +29,10 @@ from hpcdl.cases.spec.keys import (
     cluster,
     key,
 )
-from hpcdl.cases.spec.scheme import can_be_tried, check_library, traits_of
+from hpcdl.cases.keys.scheme import can_be_tried, check_library, traits_of
+from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
+from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, start
+from hpcdl.cases.simulation.operations import Operation, operation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import phantom

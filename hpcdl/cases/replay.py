@@ -15,15 +15,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
-from hpcdl.cases.measuring.timed_collectives import alike
-from hpcdl.cases.simulation.exchange_prices import priced
-from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
-from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
-from hpcdl.cases.simulation.step_simulation import virtual_step
-from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.compute_times import DEVICES, TIMES, ComputeTimes
-from hpcdl.cases.spec.keys import (
+from hpcdl.cases.keys import combinations
+from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes
+from hpcdl.cases.keys.key import (
     MAX_RANKS,
     MAX_STEPS,
     MAX_THREADS,
@@ -33,8 +27,14 @@ from hpcdl.cases.spec.keys import (
     check_layers,
     key,
 )
-from hpcdl.cases.spec.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
-from hpcdl.cases.spec.step_spec import StepSpec
+from hpcdl.cases.keys.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
+from hpcdl.cases.keys.step_spec import StepSpec
+from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
+from hpcdl.cases.measuring.timed_collectives import alike
+from hpcdl.cases.simulation.exchange_prices import priced
+from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
+from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
+from hpcdl.cases.simulation.step_simulation import virtual_step
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.fabric.network import NETWORKS, Site

@@ -10,15 +10,15 @@ from typing import Any, Final
 import numpy as np
 
 from hpcdl import registry
+from hpcdl.cases.keys import combinations
+from hpcdl.cases.keys.compute_times import TIMES, shape_text
+from hpcdl.cases.keys.key import MAX_STEPS, about, check_cluster, check_layers
+from hpcdl.cases.keys.scheme import check_library, compression_fields, traits_of, try_compressor, try_out
+from hpcdl.cases.keys.train_spec import TrainSpec, Tuning
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, multiply, one_host, tune
 from hpcdl.cases.simulation import virtual_training
 from hpcdl.cases.simulation.trials import changed, tuned
 from hpcdl.cases.simulation.virtual_training import simulate
-from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.compute_times import TIMES, shape_text
-from hpcdl.cases.spec.keys import MAX_STEPS, about, check_cluster, check_layers
-from hpcdl.cases.spec.scheme import check_library, compression_fields, traits_of, try_compressor, try_out
-from hpcdl.cases.spec.train_spec import TrainSpec, Tuning
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.faults import Delays, Failure, Slowed

@@ -87,7 +87,7 @@ def _suite(options: argparse.Namespace) -> str:
 
 def _sizes(options: argparse.Namespace) -> list[int]:
     """Return the sizes in bytes. Raises UsageError."""
-    from hpcdl.cases.spec.keys import size
+    from hpcdl.cases.keys.key import size
     from hpcdl.suite import UsageError
 
     ends = []

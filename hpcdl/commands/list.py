@@ -203,7 +203,7 @@ def _suites() -> list[dict[str, Any]]:
     """Return the suites of the package."""
     import tomllib
 
-    from hpcdl.cases.spec.suite_tables import suites
+    from hpcdl.cases.keys.suite_tables import suites
 
     return [
         {
@@ -217,7 +217,7 @@ def _suites() -> list[dict[str, Any]]:
 
 def _combinations() -> list[dict[str, Any]]:
     """Return the pairs of features that a case cannot have together, each under the key that it is about."""
-    from hpcdl.cases.spec.combinations import ROWS
+    from hpcdl.cases.keys.combinations import ROWS
 
     return [
         {

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcdl.analysis.run.cores import oversubscribed
 from hpcdl.analysis.run.scaling import Record
-from hpcdl.cases.spec.compute_times import ComputeTimes
+from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.fabric.network import Network
 from hpcdl.prediction.fitting import CannotFitError, Fit, fit, seconds, summary
 from hpcdl.prediction.network_file import SCHEME, Certainty

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.cases.spec.keys import Choice, with_topology
+from hpcdl.cases.keys.key import Choice, with_topology
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network
 from hpcdl.registry import MAX_INTEGER, shortened
 from hpcdl.trace.files import parse_toml, read_text

@@ -21,10 +21,10 @@ from typing import Any, Final
 from hpcdl import registry
 from hpcdl.aggregation.parts.cost import evaluate
 from hpcdl.analysis.run.scaling import Record
+from hpcdl.cases.keys.compute_times import TIMES, ComputeTimes
+from hpcdl.cases.keys.key import architecture
 from hpcdl.cases.simulation.stage_balance import balanced
 from hpcdl.cases.simulation.step_simulation import Training, virtual_step
-from hpcdl.cases.spec.compute_times import TIMES, ComputeTimes
-from hpcdl.cases.spec.keys import architecture
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Link, Network
 from hpcdl.nn.geometry import Shape

@@ -18,11 +18,11 @@ from hpcdl.analysis.run.points import AmbiguousCaseError
 from hpcdl.analysis.run.pooling import read_pooled
 from hpcdl.analysis.run.record_fields import CONTRACT
 from hpcdl.analysis.run.scaling import Record, records
+from hpcdl.cases.keys.compute_times import ComputeTimes, Recorded
+from hpcdl.cases.keys.key import MAX_RANKS
+from hpcdl.cases.keys.suite_tables import suites
+from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.cases.replay import ReplaySpec
-from hpcdl.cases.spec.compute_times import ComputeTimes, Recorded
-from hpcdl.cases.spec.keys import MAX_RANKS
-from hpcdl.cases.spec.suite_tables import suites
-from hpcdl.cases.spec.train_spec import TrainSpec
 from hpcdl.fabric.network import NETWORKS, Network
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer

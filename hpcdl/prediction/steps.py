@@ -1,6 +1,6 @@
 """Predicted training steps: the strategy itself in virtual time, with size-only gradients.
 
-Compute times come from a measured run, or from arithmetic and a rate; see :mod:`hpcdl.cases.spec.compute_times`.
+Compute times come from a measured run, or from arithmetic and a rate; see :mod:`hpcdl.cases.keys.compute_times`.
 Input, forward and backward scale with the images per rank, so times of one batch predict strong and weak scaling.
 Encoders, decoders and sums of compressed gradients have the prices that they are measured at on this machine.
 """
@@ -24,11 +24,11 @@ from hpcdl.analysis.run.launches import throughput_of
 from hpcdl.analysis.run.record_fields import configuration
 from hpcdl.analysis.run.scaling import Record
 from hpcdl.analysis.statistics.estimates import Interval, launches_interval
+from hpcdl.cases.keys.compute_times import ComputeTimes
+from hpcdl.cases.keys.key import about
+from hpcdl.cases.keys.scheme import check_lengths
 from hpcdl.cases.simulation.exchange_prices import priced
 from hpcdl.cases.simulation.step_simulation import Training, VirtualStep, virtual_step
-from hpcdl.cases.spec.compute_times import ComputeTimes
-from hpcdl.cases.spec.keys import about
-from hpcdl.cases.spec.scheme import check_lengths
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.topologies.fat_tree import FatTree

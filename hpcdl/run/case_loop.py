@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import threadpoolctl
 
-from hpcdl.cases.spec.scheme import traits_of
+from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.exit_codes import FAILED, INTERRUPTED, OK
 from hpcdl.fabric.faults import Failure as PlannedFailure
 from hpcdl.fabric.mpi.comm import MpiComm

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from hpcdl import registry
-from hpcdl.cases.spec import combinations
-from hpcdl.cases.spec.combinations import ROWS, Setup, refusals
-from hpcdl.cases.spec.keys import restored
-from hpcdl.cases.spec.suite_tables import module_of
+from hpcdl.cases.keys import combinations
+from hpcdl.cases.keys.combinations import ROWS, Setup, refusals
+from hpcdl.cases.keys.key import restored
+from hpcdl.cases.keys.suite_tables import module_of
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.nn.backend import backend
 

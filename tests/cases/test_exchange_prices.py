@@ -8,11 +8,11 @@ import pytest
 from hpcdl.aggregation.allgather import allgather
 from hpcdl.aggregation.ring import ring
 from hpcdl.aggregation.sharded_parameter_server import sharded_parameter_server
+from hpcdl.cases.keys.compute_times import at_rate
+from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.keys.scheme import plan
 from hpcdl.cases.simulation.exchange_prices import exchange_prices
 from hpcdl.cases.simulation.step_simulation import Training, tensors_of, virtual_step
-from hpcdl.cases.spec.compute_times import at_rate
-from hpcdl.cases.spec.keys import Choice
-from hpcdl.cases.spec.scheme import plan
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.models.lenet5 import lenet5

@@ -8,9 +8,9 @@ import pytest
 
 import hpcdl
 from hpcdl import suite
-from hpcdl.cases.spec.keys import Choice, given, keys, restored
-from hpcdl.cases.spec.suite_tables import kinds, module_of
-from hpcdl.cases.spec.train_spec import TrainSpec
+from hpcdl.cases.keys.key import Choice, given, keys, restored
+from hpcdl.cases.keys.suite_tables import kinds, module_of
+from hpcdl.cases.keys.train_spec import TrainSpec
 
 SUITES = sorted((Path(hpcdl.__file__).parent.parent / "suites").glob("*.toml"))
 LEAST = {

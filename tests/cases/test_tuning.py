@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hpcdl import suite
+from hpcdl.cases.keys import keys
 from hpcdl.cases.simulation import trials
-from hpcdl.cases.spec import keys
 from hpcdl.cases.train import program
 from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation

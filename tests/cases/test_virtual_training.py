@@ -8,8 +8,8 @@ import pytest
 from hpcdl import registry, suite
 from hpcdl.analysis.run.record_fields import words
 from hpcdl.cases import train
+from hpcdl.cases.keys.compute_times import ComputeTimes, at_rate
 from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
-from hpcdl.cases.spec.compute_times import ComputeTimes, at_rate
 from hpcdl.fabric.comm import INPUT, Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process

@@ -8,10 +8,10 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.keys.combinations import refusals
+from hpcdl.cases.keys.key import Choice, restored
+from hpcdl.cases.keys.scheme import plan
 from hpcdl.cases.replay import ReplaySpec
-from hpcdl.cases.spec.combinations import refusals
-from hpcdl.cases.spec.keys import Choice, restored
-from hpcdl.cases.spec.scheme import plan
 from hpcdl.compression.parts.protocol import to_device, to_host
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parts.compressed.compressed import Compressed

@@ -5,8 +5,8 @@ import json
 from dataclasses import MISSING
 
 from hpcdl.analysis.run.record_fields import parts
-from hpcdl.cases.spec.keys import Choice, keys
-from hpcdl.cases.spec.suite_tables import kinds, module_of
+from hpcdl.cases.keys.key import Choice, keys
+from hpcdl.cases.keys.suite_tables import kinds, module_of
 
 USUAL = {"learning_rate": 0.1, "model": "lenet5", "dataset": "digits"}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdl import suite
-from hpcdl.cases.spec import keys
+from hpcdl.cases.keys import keys
 from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation
 from hpcdl.fabric.comm import Counters

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hpcdl import suite
-from hpcdl.cases.spec.compute_times import at_rate
+from hpcdl.cases.keys.compute_times import at_rate
 from hpcdl.cli import main
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.models.distbelief import distbelief_speech

@@ -12,8 +12,8 @@ from contract.records import with_settings
 from hpcdl import registry, suite
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.scaling import records as reduced
+from hpcdl.cases.keys.compute_times import Recorded
 from hpcdl.cases.simulation import exchange_prices, step_simulation
-from hpcdl.cases.spec.compute_times import Recorded
 from hpcdl.cli import main
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.network import NETWORKS, Link

@@ -6,8 +6,8 @@ import pytest
 
 from hpcdl import suite
 from hpcdl.analysis.run.record_fields import configuration
-from hpcdl.cases.spec.keys import keys
-from hpcdl.cases.spec.suite_tables import module_of
+from hpcdl.cases.keys.key import keys
+from hpcdl.cases.keys.suite_tables import module_of
 
 from .conftest import CASES, text_of
 

@@ -9,8 +9,8 @@ import pytest
 
 import hpcdl
 from hpcdl import registry, suite
-from hpcdl.cases.spec.keys import keys
-from hpcdl.cases.spec.suite_tables import module_of
+from hpcdl.cases.keys.key import keys
+from hpcdl.cases.keys.suite_tables import module_of
 from hpcdl.optim.parts.schedules import SCHEDULES
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal

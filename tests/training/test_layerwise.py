@@ -9,8 +9,8 @@ from contract.training import TOLERANCE, difference, session
 
 from hpcdl import registry
 from hpcdl.aggregation.halving_doubling import halving_doubling
+from hpcdl.cases.keys.compute_times import DEVICES, at_rate
 from hpcdl.cases.simulation.step_simulation import Training, virtual_step
-from hpcdl.cases.spec.compute_times import DEVICES, at_rate
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated

@@ -14,8 +14,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hpcdl.aggregation.ring import ring
+from hpcdl.cases.keys.scheme import exchange as exchange_of
 from hpcdl.cases.simulation.step_simulation import Training, tensors_of
-from hpcdl.cases.spec.scheme import exchange as exchange_of
 from hpcdl.compression.parts.protocol import Tensor
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.virtual.inprocess import in_process

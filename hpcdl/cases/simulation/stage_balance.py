@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from math import inf
 
-from hpcdl.cases.spec.compute_times import ComputeTimes, at_rate
+from hpcdl.cases.keys.compute_times import ComputeTimes, at_rate
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
 

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.cases.keys.compute_times import ComputeTimes, times_of_ranks
 from hpcdl.cases.simulation.sized_session import sized_session
 from hpcdl.cases.simulation.sizes import sizes
-from hpcdl.cases.spec.compute_times import ComputeTimes, times_of_ranks
 from hpcdl.fabric.comm import INPUT, Counters, Event
 from hpcdl.fabric.faults import Delays, Straggler
 from hpcdl.fabric.network import Network

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from hpcdl.cases.spec.keys import Choice, given
-from hpcdl.cases.spec.train_spec import SEED, TrainSpec, Tuning
+from hpcdl.cases.keys.key import Choice, given
+from hpcdl.cases.keys.train_spec import SEED, TrainSpec, Tuning
 from hpcdl.fabric.comm import Comm, Counters
 from hpcdl.trace.recorder import Evaluation, Recorder, Scalar
 from hpcdl.training.parts.journal import Journal

@@ -1,7 +1,7 @@
 """Training in virtual time: real gradients on a modelled network, all ranks in this process.
 
 Arithmetic is real, and its duration is modelled: work by
-:mod:`hpcdl.cases.spec.compute_times`, messages by :mod:`hpcdl.fabric.network`. The same seed gives the same
+:mod:`hpcdl.cases.keys.compute_times`, messages by :mod:`hpcdl.fabric.network`. The same seed gives the same
 training, the same order of messages and the same times, whatever machine simulates.
 """
 
@@ -12,9 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from hpcdl.cases.keys.compute_times import TIMES
+from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
-from hpcdl.cases.spec.compute_times import TIMES
-from hpcdl.cases.spec.train_spec import TrainSpec
 from hpcdl.fabric.comm import Comm, Counters
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.virtual.simulated import simulated

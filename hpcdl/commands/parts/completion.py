@@ -19,7 +19,7 @@ def suites_and_files(prefix: str, **_: object) -> list[str]:
     """Return the shipped suites, and the files and folders that begin with ``prefix``."""
     from argcomplete.completers import FilesCompleter
 
-    from hpcdl.cases.spec.suite_tables import suites
+    from hpcdl.cases.keys.suite_tables import suites
 
     return [*suites(), *FilesCompleter()(prefix)]
 

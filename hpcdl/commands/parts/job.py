@@ -103,7 +103,7 @@ def _suite_and_state(run: Path) -> tuple[str | None, bool]:
 
 def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
     """Return the number of ranks to start. Raises UsageError if -n is too small for the cases, or too large."""
-    from hpcdl.cases.spec.keys import MAX_RANKS
+    from hpcdl.cases.keys.key import MAX_RANKS
     from hpcdl.suite import UsageError
 
     needed = max(case.processes for case in chosen.cases)

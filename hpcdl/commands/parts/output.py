@@ -39,7 +39,7 @@ def share(text: str, limit: float = 1.0) -> float:
 def read_accepted(path: Path) -> list[Accepted]:
     """Read the tables ``[[accept]]``. Raises UsageError, in one line that names the file and the key."""
     from hpcdl.analysis.over_time.regressions import Accepted
-    from hpcdl.cases.spec.suite_tables import check_keys
+    from hpcdl.cases.keys.suite_tables import check_keys
     from hpcdl.suite import UsageError
     from hpcdl.trace.files import parse_toml, read_text
 

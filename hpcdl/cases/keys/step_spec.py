@@ -8,11 +8,11 @@ from typing import Any
 
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import OWN
+from hpcdl.cases.keys.compute_times import ComputeSource, ComputeTimes, shape_text, times_of_ranks
+from hpcdl.cases.keys.key import Choice, architecture, cluster
+from hpcdl.cases.keys.scheme import plan, traits_of
 from hpcdl.cases.simulation.stage_balance import balanced
 from hpcdl.cases.simulation.step_simulation import Training
-from hpcdl.cases.spec.compute_times import ComputeSource, ComputeTimes, shape_text, times_of_ranks
-from hpcdl.cases.spec.keys import Choice, architecture, cluster
-from hpcdl.cases.spec.scheme import plan, traits_of
 from hpcdl.fabric.network import Network
 from hpcdl.nn.geometry import Shape, master
 from hpcdl.nn.layer import Layer

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import traits
-from hpcdl.cases.spec.keys import Choice
+from hpcdl.cases.keys.key import Choice
 from hpcdl.compression.parts.protocol import Compression, Layout, Tensor
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.device import nccl

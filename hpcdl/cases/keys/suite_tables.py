@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import hpcdl
 from hpcdl import cases, registry
-from hpcdl.cases.spec.keys import Choice, key, keys
+from hpcdl.cases.keys.key import Choice, key, keys
 from hpcdl.registry import nearest
 from hpcdl.trace.files import parse_toml
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import halves
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.spec.compute_times import TIMES
-from hpcdl.cases.spec.keys import about, keys
-from hpcdl.cases.spec.scheme import traits_of
+from hpcdl.cases.keys.compute_times import TIMES
+from hpcdl.cases.keys.key import about, keys
+from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.geometry import HALF
 from hpcdl.training.parts.compressed.plan import readable

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.cases.spec.compute_times import DEVICES
-from hpcdl.cases.spec.keys import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, opened
-from hpcdl.cases.spec.step_spec import StepSpec
+from hpcdl.cases.keys.compute_times import DEVICES
+from hpcdl.cases.keys.key import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, opened
+from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EPOCHS, EQUAL, REPLICAS, Shares, bounds
 from hpcdl.fabric.comm import Array
