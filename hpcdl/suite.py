@@ -34,7 +34,7 @@ from hpcdl.launch.testbed import emulated
 from hpcdl.trace.files import parse_toml, read_text
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.split.mesh import Mesh
 
 PAPERS: Final = Path(__file__).parent / "papers"
 """Files with the figures of papers, which a suite may name."""

@@ -44,8 +44,8 @@ from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.mesh import Mesh, placed
-from hpcdl.training.parts.model_group import ModelGroup
+from hpcdl.training.parts.split.mesh import Mesh, placed
+from hpcdl.training.parts.split.model_group import ModelGroup
 
 MAX_SECONDS: Final = 10**6
 """Sum of the sleeps of a replay, at most: 11 days."""

@@ -28,9 +28,9 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.sharpness import training_gap
+from hpcdl.training.parts.split.mesh import placed
 
 CHECKED_STEPS: Final = 100
 """First steps whose learning rates are checked."""

@@ -12,7 +12,7 @@ change spans of the parameters, compressors read spans. Backward reports each la
 span can leave while the rest is computed.
 
 The one rule: layers compute, the fabric communicates. A layer that is split among ranks (``split/``) is an
-ordinary layer on its part of the activations; messages are in :mod:`hpcdl.training.parts.flow`.
+ordinary layer on its part of the activations; messages are in :mod:`hpcdl.training.parts.split.flow`.
 
 Open ``layer.py``, then ``replica.py``.
 """

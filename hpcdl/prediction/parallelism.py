@@ -40,8 +40,8 @@ from hpcdl.prediction.network_file import Certainty
 from hpcdl.prediction.programs import scheme_traits, spec_of
 from hpcdl.prediction.steps import STEPPING, UNEQUAL, Times, disturbance_of, uncertainty
 from hpcdl.training.parts.bucketing import bucket_bytes
-from hpcdl.training.parts.mesh import Mesh
-from hpcdl.training.parts.passes import EXCHANGES
+from hpcdl.training.parts.split.mesh import Mesh
+from hpcdl.training.parts.split.passes import EXCHANGES
 
 DATA: Final = "data"
 """Split of the batch."""

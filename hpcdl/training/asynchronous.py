@@ -8,19 +8,19 @@ from typing import Any, Final
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
 from hpcdl.optim.parts.protocol import change
-from hpcdl.training.parts.asynchronous.client import Client
-from hpcdl.training.parts.asynchronous.messages import Layout, Transfers
-from hpcdl.training.parts.asynchronous.server import (
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.servers.client import Client
+from hpcdl.training.parts.servers.messages import Layout, Transfers
+from hpcdl.training.parts.servers.server import (
     STRENGTHS,
     DelayCompensation,
     Discards,
     Rules,
     Server,
 )
-from hpcdl.training.parts.gradient import gradient
-from hpcdl.training.parts.replicas import holders, place_among
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
+from hpcdl.training.parts.split.replicas import holders, place_among
 from hpcdl.training.parts.traits import Strategy, check_choice, check_least
 
 ALL: Final = "all"
@@ -82,7 +82,7 @@ async def asynchronous(
     2016). An update of several gradients uses their mean weighted by these rates, and the mean rate.
 
     ``delay_compensation`` is ``"constant"`` or ``"adaptive"``, with lambda = ``strength``
-    (:mod:`hpcdl.training.parts.asynchronous.server`). ``warm_start``: number of mini-batches on which
+    (:mod:`hpcdl.training.parts.servers.server`). ``warm_start``: number of mini-batches on which
     worker 0 trains alone at first.
 
     Every update has the session's rate, so a global batch makes W / ``collect`` updates. All workers together
@@ -98,7 +98,7 @@ async def asynchronous(
 
     Messages per exchange and server: a request, V / ``servers`` bytes with a push; an answer and V / ``servers``
     bytes with a fetch. With a compressor a push has its message for each shard. A fetch has 16 bits per parameter
-    with fp16 and bf16 (:mod:`hpcdl.training.parts.asynchronous.messages`).
+    with fp16 and bf16 (:mod:`hpcdl.training.parts.servers.messages`).
     """
     if session.replica.loss_scale != 1:
         raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")

@@ -12,8 +12,8 @@ from hpcdl.fabric.task import Task
 from hpcdl.nn.stage import Stage
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
-from hpcdl.training.parts.replicas import place_among
 from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.split.replicas import place_among
 from hpcdl.training.parts.traits import Strategy, check_choice
 
 WIDTH: Final = 2

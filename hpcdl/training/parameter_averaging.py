@@ -8,8 +8,8 @@ from typing import Any, Final
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
-from hpcdl.training.parts.replicas import holders, place_among
 from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.split.replicas import holders, place_among
 from hpcdl.training.parts.traits import Strategy, check_choice, check_least
 
 

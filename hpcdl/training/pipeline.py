@@ -12,12 +12,12 @@ from hpcdl.data.parts.dataset import Split
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
-from hpcdl.training.parts.flow import WHOLE
 from hpcdl.training.parts.gradient import run_passes
-from hpcdl.training.parts.mesh import placed
-from hpcdl.training.parts.neighbours import LOSS, Images, Loss, Neighbour, Stage, stage_after, stage_before
-from hpcdl.training.parts.schedules import SCHEDULES, Microbatch, Section, in_flight
 from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.split.flow import WHOLE
+from hpcdl.training.parts.split.mesh import placed
+from hpcdl.training.parts.split.neighbours import LOSS, Images, Loss, Neighbour, Stage, stage_after, stage_before
+from hpcdl.training.parts.split.schedules import SCHEDULES, Microbatch, Section, in_flight
 from hpcdl.training.parts.traits import Strategy, check_choice, check_least
 
 
@@ -36,7 +36,7 @@ async def pipeline(
         stage 2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .
 
     A batch is divided into ``microbatches``, whose activations pass from stage to stage. ``schedule`` is ``gpipe``
-    or ``1f1b`` (:mod:`hpcdl.training.parts.schedules`). Both sum the gradients of all microbatches before
+    or ``1f1b`` (:mod:`hpcdl.training.parts.split.schedules`). Both sum the gradients of all microbatches before
     the update, so that training equals that of the undivided network. Exceptions: batch normalisation uses the
     statistics of each microbatch, and on GPUs dropout draws other masks.
 

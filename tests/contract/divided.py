@@ -23,8 +23,8 @@ from hpcdl.nn.split.division import divide
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.mesh import placed
-from hpcdl.training.parts.model_group import ModelGroup
+from hpcdl.training.parts.split.mesh import placed
+from hpcdl.training.parts.split.model_group import ModelGroup
 from hpcdl.training.synchronous import synchronous
 
 STEPS = 5

@@ -5,7 +5,7 @@ from contract.divided import CASES, CONVOLUTIONAL, SHAPE, TOLERANCE, by_one_rank
 
 from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.training.layerwise import layerwise
-from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.split.mesh import Mesh
 
 pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
 

@@ -8,7 +8,7 @@ from contract.divided import LOCAL, SHAPE, TOLERANCE, by_one_rank, furthest, tra
 from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.training.asynchronous import asynchronous
 from hpcdl.training.parameter_averaging import parameter_averaging
-from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.split.mesh import Mesh
 from hpcdl.training.sandblaster import sandblaster
 
 pytestmark = [pytest.mark.mpi, pytest.mark.sampled]

@@ -10,8 +10,8 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.training.layerwise import layerwise
-from hpcdl.training.parts.mesh import placed
-from hpcdl.training.parts.schedules import SCHEDULES
+from hpcdl.training.parts.split.mesh import placed
+from hpcdl.training.parts.split.schedules import SCHEDULES
 from hpcdl.training.pipeline import pipeline
 from hpcdl.training.synchronous import synchronous
 

@@ -23,7 +23,7 @@ from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import in_full
 from hpcdl.training.asynchronous import asynchronous, check, title
-from hpcdl.training.parts.asynchronous.messages import Request
+from hpcdl.training.parts.servers.messages import Request
 from hpcdl.training.synchronous import synchronous
 
 

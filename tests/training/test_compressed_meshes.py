@@ -9,7 +9,7 @@ from hpcdl import registry
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.training.layerwise import layerwise
-from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.split.mesh import Mesh
 from hpcdl.training.synchronous import synchronous
 
 LAYERS = [layer for layer in CONVOLUTIONAL if not isinstance(layer, Dropout)]

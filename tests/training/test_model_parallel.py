@@ -24,7 +24,7 @@ from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.layerwise import layerwise
-from hpcdl.training.parts.mesh import Mesh, placed
+from hpcdl.training.parts.split.mesh import Mesh, placed
 from hpcdl.training.synchronous import synchronous
 
 

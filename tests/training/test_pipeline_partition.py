@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdl.cases.simulation.stage_balance import partition
-from hpcdl.training.parts.schedules import SCHEDULES, bubble_share, in_flight
+from hpcdl.training.parts.split.schedules import SCHEDULES, bubble_share, in_flight
 
 
 def every_partition(layers, parts):

@@ -14,7 +14,7 @@ from hpcdl.optim.adagrad import Adagrad
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.asynchronous import asynchronous
 from hpcdl.training.parameter_averaging import parameter_averaging
-from hpcdl.training.parts.mesh import Mesh, placed
+from hpcdl.training.parts.split.mesh import Mesh, placed
 from hpcdl.training.sandblaster import sandblaster
 
 LINEAR = [

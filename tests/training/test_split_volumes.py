@@ -18,9 +18,9 @@ from hpcdl.nn.split.spatial import (
     pooling_by_rows,
 )
 from hpcdl.prediction.parallelism import stated, variables
-from hpcdl.training.parts.flow import ModelParallel
-from hpcdl.training.parts.mesh import placed
-from hpcdl.training.parts.model_group import ModelGroup
+from hpcdl.training.parts.split.flow import ModelParallel
+from hpcdl.training.parts.split.mesh import placed
+from hpcdl.training.parts.split.model_group import ModelGroup
 
 IMAGE = (13, 7, 3)
 BATCH = 11

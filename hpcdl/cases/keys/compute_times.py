@@ -19,7 +19,7 @@ from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import by_layer, volumes
 from hpcdl.registry import nearest
 from hpcdl.trace.run import Run
-from hpcdl.training.parts.passes import EXCHANGES
+from hpcdl.training.parts.split.passes import EXCHANGES
 
 PLACE: Final = ("dataset", "backend", "dtype", "threads_per_rank")
 """Fields of a case that change how long its work takes; the model and the batch apart."""

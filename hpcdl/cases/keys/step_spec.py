@@ -19,7 +19,7 @@ from hpcdl.nn.layer import Layer
 from hpcdl.nn.split.division import Division
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.compressed.plan import Plan
-from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.split.mesh import Mesh
 from hpcdl.training.parts.traits import Strategy
 
 

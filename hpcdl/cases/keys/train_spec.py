@@ -32,9 +32,9 @@ from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.mesh import Mesh, Place
-from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.split.mesh import Mesh, Place
+from hpcdl.training.parts.split.model_group import ModelGroup
 
 MAX_AHEAD: Final = 1000
 """Batches made ahead, at most."""

@@ -17,8 +17,8 @@ from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
 from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.split.model_group import ModelGroup
 
 STRIDE: Final = 65_521
 """Elements between the marks of a vector: a prime, so that they meet the parts of no partition alike."""

@@ -27,9 +27,9 @@ from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.compressed.plan import Plan
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.mesh import Mesh, placed
-from hpcdl.training.parts.model_group import ModelGroup
 from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.split.mesh import Mesh, placed
+from hpcdl.training.parts.split.model_group import ModelGroup
 
 CYCLES: Final = 4
 """Number of simulated cycles of steps."""

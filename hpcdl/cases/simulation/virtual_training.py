@@ -21,8 +21,8 @@ from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.mesh import placed
 from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.split.mesh import placed
 
 MAX_SECONDS: Final = 10**9
 """Virtual time of a training's computing, at most: 31 years; traces count nanoseconds in 64 bits."""

@@ -12,7 +12,7 @@ from hpcdl.report.formats.document import Section
 from hpcdl.report.run.certainty import certainty
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.grouping import Method, Row, rows
-from hpcdl.training.parts.schedules import bubble_share
+from hpcdl.training.parts.split.schedules import bubble_share
 
 if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings

@@ -18,7 +18,7 @@ from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
 from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.journal import Journal, Moment
-from hpcdl.training.parts.model_group import using
+from hpcdl.training.parts.split.model_group import using
 
 TEST_BYTES: Final = 1 << 20
 """Images that are tested at once, at least."""

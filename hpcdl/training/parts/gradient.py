@@ -8,12 +8,12 @@ from typing import Any
 
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.nn.stage import Stage
-from hpcdl.training.parts.flow import Flow
 from hpcdl.training.parts.journal import Outcome
-from hpcdl.training.parts.neighbours import Images, Loss, Neighbour
-from hpcdl.training.parts.passes import Later, Moving
-from hpcdl.training.parts.schedules import Microbatch, Pass, Section, gpipe
 from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.split.flow import Flow
+from hpcdl.training.parts.split.neighbours import Images, Loss, Neighbour
+from hpcdl.training.parts.split.passes import Later, Moving
+from hpcdl.training.parts.split.schedules import Microbatch, Pass, Section, gpipe
 
 
 async def run_passes(
@@ -92,7 +92,7 @@ async def gradient(
     ``inputs()`` returns images and labels. Each image's gradient is multiplied by ``scale``, by default 1 /
     images. ``before(stage)`` is awaited before a layer's forward, ``after(stage)`` is called after its backward.
     Between layers, the session's flow moves activations and their gradients. Split layers may work in passes
-    (:mod:`hpcdl.training.parts.passes`).
+    (:mod:`hpcdl.training.parts.split.passes`).
     """
     stages, flow = session.replica.stages, session.flow
     passes = None if session.group is None else session.group.passes

@@ -23,7 +23,7 @@ from hpcdl.data.parts.sharding import (
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.layout import Range
-from hpcdl.training.parts.model_group import ModelGroup
+from hpcdl.training.parts.split.model_group import ModelGroup
 
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
 

@@ -27,9 +27,9 @@ from hpcdl.fabric.vectors import empty
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import Division
 from hpcdl.nn.split.layout import Range
-from hpcdl.training.parts.flow import ModelParallel
-from hpcdl.training.parts.neighbours import Neighbour
-from hpcdl.training.parts.schedules import Microbatch, Section, gpipe, in_flight, one_forward_one_backward
+from hpcdl.training.parts.split.flow import ModelParallel
+from hpcdl.training.parts.split.neighbours import Neighbour
+from hpcdl.training.parts.split.schedules import Microbatch, Section, gpipe, in_flight, one_forward_one_backward
 
 
 def _in_turns(shares: Sequence[Range], rank: int, step: int) -> Range:
@@ -157,7 +157,7 @@ class Later(Neighbour):
         self._outputs[microbatch] = array
 
     async def received(self, microbatch: int) -> Array:
-        """See :class:`hpcdl.training.parts.neighbours.Neighbour`; all outputs are there."""
+        """See :class:`hpcdl.training.parts.split.neighbours.Neighbour`; all outputs are there."""
         if self._rows is None:
             return await self._run(self._outputs[microbatch])
         if self._gradient is None:

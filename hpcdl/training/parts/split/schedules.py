@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.split.layout import Range
 from hpcdl.nn.stage import Stage
-from hpcdl.training.parts.flow import Flow
+from hpcdl.training.parts.split.flow import Flow
 
 
 class Pass(NamedTuple):

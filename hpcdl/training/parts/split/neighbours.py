@@ -14,9 +14,9 @@ from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import Task
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.replica import Replica
-from hpcdl.training.parts.flow import Flow
 from hpcdl.training.parts.journal import Outcome
-from hpcdl.training.parts.schedules import Microbatch
+from hpcdl.training.parts.split.flow import Flow
+from hpcdl.training.parts.split.schedules import Microbatch
 
 NUMBERS: Final = 127
 """Tags of each direction; microbatches take them in turn."""

@@ -22,9 +22,9 @@ from hpcdl.nn.split.division import Division
 from hpcdl.nn.split.layout import Range, extents, intersection, within
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import Compressed
-from hpcdl.training.parts.flow import ModelParallel
-from hpcdl.training.parts.mesh import Place
-from hpcdl.training.parts.passes import EXCHANGES, Passes
+from hpcdl.training.parts.split.flow import ModelParallel
+from hpcdl.training.parts.split.mesh import Place
+from hpcdl.training.parts.split.passes import EXCHANGES, Passes
 
 
 def segments(parts: Iterable[tuple[slice, bool]], span: slice) -> list[tuple[slice, bool]]:

@@ -58,7 +58,7 @@ class Answer(NamedTuple):
     """Number of updates of the shard."""
     applied: int
     """Parts of global batches in those updates; see
-    :attr:`hpcdl.training.parts.asynchronous.server.Rules.weights`."""
+    :attr:`hpcdl.training.parts.servers.server.Rules.weights`."""
 
 
 def buffer(kind: type[Request | Answer]) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from hpcdl.fabric.comm import ANY, Array, Comm, PeerLost
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import partition
 from hpcdl.optim.sgd import SGD
-from hpcdl.training.parts.asynchronous.messages import (
+from hpcdl.training.parts.servers.messages import (
     ANSWER,
     LEAVE,
     LOST_SHARD,
@@ -26,9 +26,9 @@ from hpcdl.training.parts.asynchronous.messages import (
     Transfers,
     buffer,
 )
-from hpcdl.training.parts.replicas import leads
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
+from hpcdl.training.parts.split.replicas import leads
 
 STRENGTHS: Final = {"constant": 0.04, "adaptive": 2.0}
 """lambda and lambda_0 of the CIFAR-10 experiments of section 6, by variant."""

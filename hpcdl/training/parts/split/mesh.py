@@ -13,7 +13,7 @@ from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
 from hpcdl.nn.split.division import LINEAR, SPLITS, Division, divide
 from hpcdl.registry import nearest
-from hpcdl.training.parts.passes import EXCHANGES
+from hpcdl.training.parts.split.passes import EXCHANGES
 
 MAX_LISTED: Final = 1024
 """Data groups, at most, of the meshes that a message lists."""
@@ -33,7 +33,7 @@ class Mesh:
     statistics of a group's whole batch; in a hybrid they are data-parallel.
     ``linear``: the features are ``outputs`` or ``inputs``. ``exchange``: in a hybrid, the fully connected layers
     get ``all`` images at once, those of one rank in ``turns``, or ``slices`` of all ranks' images
-    (:mod:`hpcdl.training.parts.passes`).
+    (:mod:`hpcdl.training.parts.split.passes`).
 
     ValueError: a name that is none of these, a number below 1, or no number.
     """

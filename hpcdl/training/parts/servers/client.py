@@ -9,7 +9,7 @@ import numpy as np
 from hpcdl.fabric.comm import Array, Comm, PeerLost
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import assign
-from hpcdl.training.parts.asynchronous.messages import (
+from hpcdl.training.parts.servers.messages import (
     ANSWER,
     LEAVE,
     LOST_SHARD,
@@ -20,8 +20,8 @@ from hpcdl.training.parts.asynchronous.messages import (
     Transfers,
     buffer,
 )
-from hpcdl.training.parts.replicas import follow
 from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.split.replicas import follow
 
 
 class Client:

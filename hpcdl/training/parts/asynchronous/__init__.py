@@ -1,1 +1,0 @@
-"""Parts of asynchronous training: server, client, their messages, delay compensation."""
