@@ -20,7 +20,7 @@ RERUNS ?= 0
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
-MPI_TESTS := -m pytest -q --with-mpi -m 'not grid' tests/mpi
+MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
 .PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes reports artifact gpu-check gpu-plans
 
@@ -37,7 +37,7 @@ near-linear: $(VENV)/ready  ## near-linear scaling on 16 emulated hosts, three l
 test: test-unit test-mpich test-openmpi  ## everything, the MPI tests under mpirun with MPICH and Open MPI
 
 test-quick: compiled  ## quick tests that run in one process, without a launcher and a GPU compiler
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow and not grid' \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow' \
 	  tests --ignore=tests/mpi --ignore=tests/commands --ignore=tests/testbed --ignore=tests/slurm --ignore=tests/gpu
 
 # Numba's kernels, once here and not by every worker
@@ -48,13 +48,13 @@ compiled: $(VENV)/ready-to-test
 # one worker more than above: tests that start ranks wait for them, often asleep
 test-unit: compiled $(OTHER)/ready-to-test  ## all tests that start their own ranks or need none
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \
-	  $(BIN)/python -m pytest -q --reruns $(RERUNS) -n $$(($(WORKERS) + 1)) --dist worksteal -m 'not grid' tests --ignore=tests/mpi --ignore=tests/slurm
+	  $(BIN)/python -m pytest -q --reruns $(RERUNS) -n $$(($(WORKERS) + 1)) --dist worksteal tests --ignore=tests/mpi --ignore=tests/slurm
 
-test-grids: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all combinations of parameters of which the others test a sample
+test-grids: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all combinations of parameters; the others test a sample
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \
-	  $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m grid tests --ignore=tests/mpi --ignore=tests/slurm
-	$(BIN)/mpirun -n 8 $(BIN)/python $(subst not grid,grid,$(MPI_TESTS))
-	$(OPENMPI_RUN) -n 8 $(OTHER)/bin/python $(subst not grid,grid,$(MPI_TESTS))
+	  $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --grids tests --ignore=tests/mpi --ignore=tests/slurm
+	$(BIN)/mpirun -n 8 $(BIN)/python $(MPI_TESTS) --grids
+	$(OPENMPI_RUN) -n 8 $(OTHER)/bin/python $(MPI_TESTS) --grids
 
 test-mpich: $(VENV)/ready-to-test  ## the contract tests on 1, 2, 3, 4, 5 and 8 ranks of one job of MPICH
 	$(BIN)/mpirun -n 8 $(BIN)/python $(MPI_TESTS)

@@ -8,26 +8,35 @@ from hpcdl.trace.schema import merge, read, write_part
 from hpcdl.training.parts.traits import Strategy
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Mark tests with ``sampled``, except those of the sample, with ``grid``.
+def pytest_addoption(parser):
+    parser.addoption("--grids", action="store_true", help="test all combinations of parameters, not a sample")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc):
+    """Keep a sample of the product of a test's parameters, unless it is marked with ``product``.
 
     The sample has each value of each parameter, beside values of the others drawn at random: as many tests as the
-    longest parameter has values.
+    longest parameter has values. Neither the sample nor a test's parameters have values marked with ``grid``.
     """
-    grids = {}
-    for item in items:
-        if item.get_closest_marker("sampled"):
-            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for grid in grids.values():
-        ids = [item.callspec._idlist for item in grid]  # one per list of parameters
+    yield
+    if metafunc.config.getoption("grids"):
+        return
+    calls = [call for call in metafunc._calls if all(mark.name != "grid" for mark in call.marks)]
+    if len(calls) > 1 and not metafunc.definition.get_closest_marker("product"):
+        ids = [call._idlist for call in calls]  # one per list of parameters
         axes = [list(dict.fromkeys(axis)) for axis in zip(*ids, strict=True)]
         tests = max(map(len, axes))
         columns = [random.Random(j).sample((tests * axis)[:tests], tests) for j, axis in enumerate(axes)]
         sample = {*zip(*columns, strict=True)}
-        for item, place in zip(grid, ids, strict=True):
-            if tuple(place) not in sample:
-                item.add_marker("grid")
+        calls = [call for call, place in zip(calls, ids, strict=True) if tuple(place) in sample]
+    metafunc._calls[:] = calls or metafunc._calls
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the tests marked with ``grid``, unless all combinations are tested."""
+    if not config.getoption("grids"):
+        items[:] = [item for item in items if not item.get_closest_marker("grid")]
 
 
 TRAINING = {

@@ -95,7 +95,6 @@ def test_simulated_time(name, settings, ranks):
             assert world.now == pytest.approx(stated, rel=1e-9), network.name
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("ranks", [2, 7, 16])
 @pytest.mark.parametrize("name", SEGMENTED)
 def test_simulated_time_of_unequal_segments(name, ranks):

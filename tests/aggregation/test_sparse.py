@@ -65,7 +65,6 @@ def test_the_contract_of_a_sparse_scheme(name):
     assert check_sparse_parts(scheme(name)) == ""
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", SPARSE)
 def test_hard_positions_lose_nothing(name, ranks):
@@ -257,7 +256,6 @@ def test_messages_and_bytes_of_ok_topk(ranks):
     assert max(world.bytes) == pytest.approx(wanted["Bytes"], rel=0.02)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("network", ["ethernet-1g", "infiniband-edr"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7, 16, 64])
 @pytest.mark.parametrize("name", SPARSE)

@@ -38,7 +38,6 @@ def test_sums_long_vectors_that_no_number_of_ranks_divides(name):
         assert (rows == expected).all(), f"{ranks} ranks"
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", ["float64", "int64"])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_sums_other_types(name, dtype):
@@ -120,7 +119,6 @@ def test_segments_of_any_length(name, ranks, length, segment_bytes, seed):
 PLAIN = [name for name in SCHEMES if name not in {"hierarchical", "leader", "torus"}]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("scheme", PLAIN)
 @pytest.mark.parametrize("name", ["hierarchical", "leader"])
 def test_any_scheme_across_nodes_and_inside(name, scheme):

@@ -29,7 +29,6 @@ def regressions(before, now, between=0.0):
     return (adjusted(found.p) < 0.05) & (found.value > LIMIT)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("n", LAUNCHES)
 @pytest.mark.parametrize("outliers", [0, 0.03])
 @pytest.mark.parametrize(("effect", "shared"), [(0.01, False), (0.02, False), (0.02, True)])
@@ -100,7 +99,6 @@ def test_an_outlier_of_three_launches_is_counted_apart():
     assert found.means[2, 1] == pytest.approx(np.delete(now[2], 1).mean())
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [kind for kind in UNCHANGED if "noise 0.2 %" in kind or "three times" in kind])
 @pytest.mark.parametrize("launches", [(3, 3), (6, 6), (10, 3)])
 def test_states_and_unequal_variances_are_no_regression(kind, launches):
@@ -122,7 +120,6 @@ def test_one_launch_on_each_side_says_nothing():
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @pytest.mark.parametrize("n", LAUNCHES)
 @pytest.mark.parametrize("comparisons", [1, 10])
 def test_the_smallest_visible_change_is_found_four_times_in_five(n, comparisons):

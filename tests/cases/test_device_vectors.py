@@ -67,7 +67,6 @@ def measured(monkeypatch, **keys):
     return told
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("placement", ["in_place", "out_of_place"])
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_vectors_on_a_device_are_summed_and_checked_there(monkeypatch, name, placement):

@@ -35,7 +35,6 @@ EXCHANGES = [
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("compression, aggregation", EXCHANGES, ids=str)
 def test_sizes_alone_send_and_touch_the_bytes_of_a_real_exchange(compression, aggregation, ranks):

@@ -57,7 +57,6 @@ def play(ranks, strategy, aggregate, *, seed=0, steps=3):
     return in_process(ranks, seed).run(program), slept
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("aggregate", [ring, halving_doubling, none])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdl import suite
-from hpcdl.cases.keys import keys
+from hpcdl.cases.keys import key
 from hpcdl.cases.simulation import trials
 from hpcdl.cases.train import program
 from hpcdl.data.digits import digits
@@ -91,9 +91,9 @@ def test_a_trial_that_is_quick_by_luck_is_not_taken(monkeypatch):
 
 def test_tuning_never_reads_a_test_image(monkeypatch):
     watched = Watched(digits().test)
-    monkeypatch.setattr(keys, "_opened", lambda _: digits())
+    monkeypatch.setattr(key, "_opened", lambda _: digits())
     monkeypatch.setattr(
-        keys, "with_validation", lambda data, share: replace(with_validation(data, share), test=watched)
+        key, "with_validation", lambda data, share: replace(with_validation(data, share), test=watched)
     )
     spec = parsed().spec
     in_process(1).run(

@@ -1,6 +1,6 @@
 """Damaged files of every kind end a command in one line: no traceback, whatever the damage.
 
-``pytest -m grid`` makes 3,500 damaged files, and 500 runs with a flipped bit and a checksum that fits.
+``pytest --grids`` makes 3,500 damaged files, and 500 runs with a flipped bit and a checksum that fits.
 """
 
 import json

@@ -157,7 +157,6 @@ def test_a_stop_request_while_ranks_start_is_orderly(each):
     )
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("moment", [0.02 * 3**number for number in range(5)], ids=lambda value: f"{value:.2f}")
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
 def test_a_signal_in_the_first_seconds_ends_all(each, name, moment):
@@ -192,7 +191,6 @@ repetitions = 5
 """
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "SystemExit"])
 def test_any_exception_of_one_rank_ends_all(each, error):
     (each.folder / "errors.py").write_text(ERRORS.format(error=error))

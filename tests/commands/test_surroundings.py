@@ -147,7 +147,6 @@ def test_without_a_folder_for_compiled_kernels_each_process_compiles(hpcdl):
 PRICES = {"network.gamma": "0", "link.alpha": "1e-6", "link.beta": "1e-9"}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("value", ["9" * 400, "1e308", "-1e-320", "inf", "nan", "true", '"1"', "[]", "{}"])
 @pytest.mark.parametrize("key", PRICES)
 def test_a_network_file_with_an_invalid_parameter_is_refused(capsys, tmp_path, file, key, value):
@@ -158,7 +157,6 @@ def test_a_network_file_with_an_invalid_parameter_is_refused(capsys, tmp_path, f
     )
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("value", ["0", "-1", "9" * 400, "1.0", "true", '"none"'])
 @pytest.mark.parametrize("key", ["network.ranks_per_host", "origin.most_ranks"])
 def test_a_network_file_with_an_invalid_count_is_refused(capsys, tmp_path, file, key, value):

@@ -208,35 +208,36 @@ def flipped(place):
     return change
 
 
+def cut(length):
+    return lambda message: message[:length]
+
+
 @pytest.mark.parametrize("scheme", ["allgather", "bruck", "circulant", "sharded_parameter_server"])
-@pytest.mark.parametrize(
-    "change",
-    [*(flipped(place) for place in (0, 1, 4, 8, 12, 16, -1)), *(lambda m, n=n: m[:n] for n in (0, 3, 16, -8))],
-)
-def test_a_corrupt_message_is_refused_and_names_its_sender(scheme, change):
+def test_a_corrupt_message_is_refused_and_names_its_sender(scheme):
     rows = gradients(1, 3, 200)[0]
 
-    async def program(comm):
+    async def program(comm, change):
         side = Side(planned(Largest, scheme), 200)
         await side.reduce(Tampering(comm, change) if comm.rank == 1 else comm, rows[comm.rank])
 
-    with pytest.raises(ValueError, match=r"message (of|from) rank 1: (corrupt|truncated)"):
-        in_process(3).run(program)
+    for change in (*map(flipped, (0, 1, 4, 8, 12, 16, -1)), *map(cut, (0, 3, 16, -8))):
+        with pytest.raises(ValueError, match=r"message (of|from) rank 1: (corrupt|truncated)"):
+            in_process(3).run(lambda comm, change=change: program(comm, change))
 
 
 @pytest.mark.parametrize("scheme", ["sparcml", "gtopk", "ok_topk"])
-@pytest.mark.parametrize("change", [flipped(-1), flipped(-2), *(lambda m, n=n: m[:n] for n in (-1, -4, 3))])
-def test_a_corrupt_message_of_entries_is_refused_and_names_its_sender(scheme, change):
+def test_a_corrupt_message_of_entries_is_refused_and_names_its_sender(scheme):
     """A message ends with positions."""
     rows = gradients(1, 3, 203)[0]
-    whole = lambda m: change(m) if m.dtype == np.uint8 else m  # not the few numbers that ranks agree on
 
-    async def program(comm):
+    async def program(comm, change):
+        whole = lambda m: change(m) if m.dtype == np.uint8 else m  # not the few numbers that ranks agree on
         side = Side(planned("top_k", scheme, density=0.2), 203)
         await side.reduce(Tampering(comm, whole) if comm.rank == 1 else comm, rows[comm.rank])
 
-    with pytest.raises(ValueError, match=r"message (of|from) rank 1: (corrupt|truncated)"):
-        in_process(3).run(program)
+    for change in (*map(flipped, (-1, -2)), *map(cut, (-1, -4, 3))):
+        with pytest.raises(ValueError, match=r"message (of|from) rank 1: (corrupt|truncated)"):
+            in_process(3).run(lambda comm, change=change: program(comm, change))
 
 
 def as_nan(message):

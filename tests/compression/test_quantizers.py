@@ -29,7 +29,6 @@ def random():
     return np.random.default_rng(19)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("make", ENCODERS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shapes", [SHAPES, []])
@@ -49,7 +48,6 @@ def test_sent_and_kept_are_the_input(make, shapes, dtype, vector):
     assert encoder.expected(span) in {None, len(message)}
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("make", ENCODERS)
 @pytest.mark.parametrize("length", [1, 7, 4095, 4096, 4097, 12_345])
 def test_blocks_fit_together(make, length, random):
@@ -63,7 +61,6 @@ def test_blocks_fit_together(make, length, random):
     np.testing.assert_allclose(into - vector + kept, vector, atol=2e-5)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("make", ENCODERS)
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 34, 40, LENGTH - 1])

@@ -33,7 +33,6 @@ def placed(found, length, dtype="float32"):
     return whole
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", SELECTORS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @settings(max_examples=40, deadline=None)
@@ -54,7 +53,6 @@ def test_sent_and_kept_are_the_input(name, dtype, vector):
     assert (error <= np.finfo(dtype).eps * np.abs(vector)).all()
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", SELECTORS)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("length", [1, 63, 64, 10_000])

@@ -156,7 +156,6 @@ def test_a_dense_vector_takes_a_bitmap(code, signs):
     assert len(encoded(coder, length)) <= longest
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("density", [0.0003, 0.01, 0.3])
 @pytest.mark.parametrize("signs", [True, False])

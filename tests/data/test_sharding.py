@@ -19,7 +19,6 @@ def test_an_order_is_the_same_on_every_machine():
     assert epoch_order(12, 1, 7).tolist() == [11, 1, 3, 2, 10, 7, 8, 4, 5, 9, 0, 6]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("global_batch", [1, 2, 7, 32, 63, 64, 100])
 def test_shares_of_all_ranks_are_the_batch(ranks, global_batch):
@@ -39,7 +38,6 @@ def test_shares_of_all_ranks_are_the_batch(ranks, global_batch):
     assert len(set(seen)) == len(seen) == steps * global_batch
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("weights", [(1,), (7,), (3, 1), (1, 5, 2), (1, 100, 1)])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 64])
 def test_unequal_shares_are_the_batch_and_proportional_to_weights(ranks, weights):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdl import suite
-from hpcdl.cases.keys import keys
+from hpcdl.cases.keys import key
 from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation
 from hpcdl.fabric.comm import Counters
@@ -46,8 +46,8 @@ class Watched:
 
 
 def trained(training, ranks, more, doctored, monkeypatch):
-    monkeypatch.setattr(keys, "_opened", lambda _: digits())
-    monkeypatch.setattr(keys, "with_validation", doctored)
+    monkeypatch.setattr(key, "_opened", lambda _: digits())
+    monkeypatch.setattr(key, "with_validation", doctored)
     text = (
         '[suite]\nname = "s"\n[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nsteps = 6\n'
         f'learning_rate = 0.02\nglobal_batch = 60\nranks = {ranks}\ntraining = "{training}"\nvalidation = 0.2\n'

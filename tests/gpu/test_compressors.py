@@ -1,5 +1,7 @@
 """Compressors on a device: the bits of the numba kernels, without a GPU."""
 
+import itertools
+
 import numpy as np
 import pytest
 from contract.compression import COMPRESSORS, SCHEMES, exchanged, fits, planned, tensors_of
@@ -52,8 +54,7 @@ def bits(array):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize(("name", "size"), [*itertools.product(ENCODERS, SIZES)])
 def test_messages_are_those_of_the_host(name, size, dtype, device):
     """Of the whole gradient and of a span that begins at an odd entry; so are what is kept and what is decoded."""
     for span in (slice(0, size), slice(min(5, size), size)):
@@ -76,8 +77,7 @@ def test_messages_are_those_of_the_host(name, size, dtype, device):
 
 @pytest.mark.parametrize("fed_back", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", SUMMABLE)
+@pytest.mark.parametrize(("name", "size"), [*itertools.product(SUMMABLE, SIZES)])
 def test_vectors_are_those_of_the_host(name, size, dtype, fed_back, device):
     span, pair = slice(0, size), both(name, size, dtype, device)
     for step in range(2):
@@ -98,8 +98,7 @@ def plain(vector):
 
 @pytest.mark.parametrize("settings", [{}, {"density": 0.3}])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("name", SELECTORS)
+@pytest.mark.parametrize(("name", "size"), [*itertools.product(SELECTORS, SIZES)])
 def test_entries_are_those_of_the_host(name, size, dtype, settings, device):
     """Of some densities more entries than expected are found; the state is the host's too."""
     span, pair = slice(0, size), both(name, size, dtype, device, **settings)

@@ -1,5 +1,7 @@
 """Kernels beyond the contract: many blocks, unaligned addresses, 16 bits, large windows."""
 
+import itertools
+
 import numpy as np
 import pytest
 from gpu.processor import GXX, Processor, narrow, wide
@@ -70,8 +72,7 @@ ELEMENTARY |= {"max_pooling": pooling, "average_pooling": pooling}
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("what", ELEMENTARY)
+@pytest.mark.parametrize(("what", "shape"), [*itertools.product(ELEMENTARY, SHAPES)])
 def test_an_op_is_numpys_in_every_precision(what, shape, dtype, kernels, reference):
     op = getattr(kernels, what)(ELEMENTARY[what](shape, dtype))
     oracle = getattr(reference, what)(ELEMENTARY[what](shape, "float64"))
@@ -131,8 +132,7 @@ def test_a_window_with_a_nan_gives_nan(kernels):
     assert not np.isnan(y[..., 0]).any()
 
 
-@pytest.mark.parametrize("rows", [0, 1, 31, 33, 5000, 40_000])
-@pytest.mark.parametrize("channels", [1, 3, 64])
+@pytest.mark.parametrize(("rows", "channels"), [*itertools.product([0, 1, 31, 33, 5000, 40_000], [1, 3, 64])])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_channel_sums_of_many_rows(rows, channels, dtype, device):
     x, exact = both(1 + draw((rows, channels)), dtype)

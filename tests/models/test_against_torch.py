@@ -211,7 +211,6 @@ def errors(replica, vector, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 def test_a_step_in_float64_equals_pytorchs(title, kernels, oracle):
     replica = build(title, kernels, "float64")
     start, theirs = oracle(replica)

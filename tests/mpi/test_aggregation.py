@@ -15,7 +15,7 @@ from hpcdl.fabric.vectors import BufferPool, OutOfPlace
 from hpcdl.fabric.virtual.collectives import SUMS
 from hpcdl.fabric.virtual.inprocess import in_process
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("name", SCHEMES)

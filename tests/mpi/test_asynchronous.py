@@ -11,7 +11,7 @@ from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder, Update
 from hpcdl.training.asynchronous import asynchronous, check
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi
 
 
 def train(mpi, make, **numbers):

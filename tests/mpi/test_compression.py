@@ -6,7 +6,7 @@ from contract.compression import Side, planned
 
 from hpcdl.fabric.virtual.inprocess import in_process
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi
 
 EXCHANGES = [
     ("fp16", "ring"),

@@ -5,4 +5,4 @@ from contract.fabric import *  # noqa: F403
 from contract.fabric_communicators import *  # noqa: F403
 from contract.fabric_programs import *  # noqa: F403
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi

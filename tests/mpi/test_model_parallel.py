@@ -7,7 +7,7 @@ from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.split.mesh import Mesh
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture(autouse=True)

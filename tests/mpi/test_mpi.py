@@ -14,7 +14,7 @@ from hpcdl.fabric.mpi import clock as mpi_clock
 from hpcdl.fabric.mpi.comm import MpiComm
 from hpcdl.fabric.mpi.interpreter import Mpi
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi
 
 needs_two = pytest.mark.mpi(min_size=2)
 

@@ -11,7 +11,7 @@ from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.parts.split.mesh import Mesh
 from hpcdl.training.sandblaster import sandblaster
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi
 
 LENGTHS = {"steps": 5, "evaluate_every": 0.5}
 

@@ -9,7 +9,7 @@ from contract import quadratic, quartic
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Evaluation, Recorder
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi
 
 STEPS = 8
 

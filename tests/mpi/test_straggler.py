@@ -8,7 +8,7 @@ import pytest
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.faults import Delays, Slowed, Straggler
 
-pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.sampled]
+pytestmark = pytest.mark.mpi(min_size=2)
 
 ECHOES = 10
 NO_MORE = -1

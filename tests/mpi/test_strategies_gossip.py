@@ -17,7 +17,7 @@ from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
 from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
 from hpcdl.training.update_broadcast import update_broadcast
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi
 
 STILL = {"learning_rate": lambda _step: 0.0}
 

@@ -15,7 +15,7 @@ from hpcdl.training.parts.split.schedules import SCHEDULES
 from hpcdl.training.pipeline import pipeline
 from hpcdl.training.synchronous import synchronous
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hpcdl.fabric.comm import ANY
 from hpcdl.fabric.device.transport import Staged
 from hpcdl.fabric.mpi.interpreter import Mpi
 
-pytestmark = [pytest.mark.mpi, pytest.mark.sampled]
+pytestmark = pytest.mark.mpi
 
 CHUNK = 4096
 

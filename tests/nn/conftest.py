@@ -29,15 +29,19 @@ ZOO_SHAPE = (9, 8, 3)
 ZOO_CLASSES = 5
 
 
+def kernels_of(name):
+    return backend_on(Processor()) if name == ON_PROCESSOR else backend(name)
+
+
 @pytest.fixture(params=BACKENDS)
 def kernels(request):
-    return backend_on(Processor()) if request.param == ON_PROCESSOR else backend(request.param)
+    return kernels_of(request.param)
 
 
 class Probe:
     """A layer as second stage of a replica, so that it returns its input gradient; uses host arrays."""
 
-    def __init__(self, layer, shape, kernels, dtype, seed):
+    def __init__(self, layer, shape, kernels, dtype="float64", seed=3):
         self.replica = Replica([ReLU("before"), layer], shape, backend=kernels, dtype=dtype, seed=seed)
         self.stage = self.replica.stages[1]
         self._kernels = kernels

@@ -67,7 +67,6 @@ def test_parts_together_are_the_network(cuts):
     assert [part.is_last for part in parts] == [False] * (len(parts) - 1) + [True]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
 @pytest.mark.parametrize("bounds", [(0, 7), (0, 3, 7), (0, 1, 2, 4, 7)])
 @pytest.mark.parametrize("order", [1, -1])

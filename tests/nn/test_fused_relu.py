@@ -37,7 +37,6 @@ PAIRS = {
 SHAPE = (7, 6, 16)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("images", "train", "dtype"),
     [
@@ -53,7 +52,6 @@ def test_images(name, images, train, dtype, kernels):
     compare(PAIRS[name], SHAPE, images, train, kernels, dtype)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("images", [0, 1, 5])
 def test_vectors(images, kernels):
     compare(lambda relu: Linear("c", 9, bias=some, relu=relu), (6,), images, True, kernels, "float64")
@@ -83,7 +81,6 @@ def compare(layer, shape, images, train, kernels, dtype):
         np.testing.assert_allclose(fused / scale, apart / scale, atol=tolerance, rtol=0)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", PAIRS)
 def test_relu_propagates_nan(name, kernels):
     """Divergence must remain visible."""

@@ -35,7 +35,6 @@ def agree(tried, x, oracle):
     np.testing.assert_allclose(dx, nhwc(theirs_x.grad), **CLOSE)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("shape", "n", "arguments"),
     [
@@ -82,7 +81,6 @@ POOLS = [
 ]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["floor", "ceil"])
 @pytest.mark.parametrize(("shape", "kernel", "stride", "padding"), POOLS)
 def test_max_pooling(shape, kernel, stride, padding, mode, probe):
@@ -92,7 +90,6 @@ def test_max_pooling(shape, kernel, stride, padding, mode, probe):
     agree(tried, x, lambda t: functional.max_pool2d(t, kernel, stride, padding, ceil_mode=mode == "ceil"))
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["floor", "ceil"])
 @pytest.mark.parametrize(("shape", "kernel", "stride", "padding"), POOLS)
 def test_average_pooling(shape, kernel, stride, padding, mode, probe):

@@ -21,7 +21,6 @@ CASES = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("case", CASES)
 def test_output_is_a_product_per_unfolded_window(case, relu, probe):

@@ -127,7 +127,6 @@ PARTED = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", PARTED)
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_threads_change_nothing_but_the_order_of_sums(name, count, monkeypatch):
@@ -174,7 +173,6 @@ def compiled():
     }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_after_preparation_nothing_is_compiled(dtype, count, zoo, batch, step, monkeypatch):

@@ -31,7 +31,6 @@ def search(function, first, most):
             return stop.value, tried
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("first", [1e-3, 0.1, 1.0, 10.0, 1000.0])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_result_satisfies_the_conditions_and_is_the_last_trial(name, first):
@@ -45,7 +44,6 @@ def test_the_result_satisfies_the_conditions_and_is_the_last_trial(name, first):
     assert tried[0] == first
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("first", [1e-3, 1.0, 1000.0])
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -193,7 +193,6 @@ def test_adam_continues_from_state_and_steps():
     )
 
 
-@pytest.mark.sampled
 @each_optimizer
 @each_dtype
 @pytest.mark.parametrize("piece_bytes", [8, 24, 100, 808, 1 << 20])

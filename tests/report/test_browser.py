@@ -77,7 +77,6 @@ def measured(request, name, hand, tmp_path):
     return json.loads(html.unescape(body[1]))
 
 
-@pytest.mark.sampled
 def test_nothing_overflows_and_nothing_is_fetched(measured, request):
     charts = 9 if request.node.callspec.params["measured"] == "report" else 2  # of a history: the two that changed
     assert [one["width"] for one in measured] == [320, 390, 1280]

@@ -18,7 +18,6 @@ def runs(illustrated_run, hostile_run):
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["mine", HOSTILE], ids=["usual", "hostile"])
 @pytest.mark.parametrize("title", ["", "Where a step", "Links"])
 def test_a_figure_is_one_well_formed_file(runs, name, title):

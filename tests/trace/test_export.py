@@ -65,7 +65,6 @@ def selection(events):
     return Selection("case", frame, steps, 0)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 @pytest.mark.parametrize("name", SCHEMES)
@@ -174,7 +173,6 @@ def simulated_goal(text):
     return last
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name != "direct"])

@@ -52,7 +52,6 @@ def random_numbers(random, ranks, **fixed):
 # BSP
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("servers", [1, 2, 3, 5])
 @pytest.mark.parametrize("dedicated", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
@@ -76,7 +75,6 @@ def test_all_gradients_and_bound_0_is_synchronous_to_the_last_bit(workers, serve
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @pytest.mark.parametrize(("overlap", "under_way"), [(False, 1), (True, 2)])
 @pytest.mark.parametrize(("workers", "collect"), [(30, 30), (30, 1), (12, 6), (12, 2), (7, 3), (4, 1), (1, 1)])
 def test_mean_staleness_agrees_with_theory(workers, collect, overlap, under_way):

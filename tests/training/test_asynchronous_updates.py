@@ -94,7 +94,6 @@ RATES = {
 }
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("scale_rate", RATES)
 @pytest.mark.parametrize(
@@ -123,7 +122,6 @@ UNEQUAL = Shares(weights=(4, 1))
 """Shares of three workers: 32, 8 and 8 of 48 images."""
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(
     "numbers",
@@ -172,7 +170,6 @@ def test_any_optimizer_gets_the_mean_rate_of_its_gradients(optimizer):
     assert min(rates) < 0.1
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("n_fetch", [2, 3])
 @pytest.mark.parametrize("seed", range(5))
@@ -182,7 +179,6 @@ def test_between_fetches_a_worker_descends_by_its_own_gradients(workers, n_fetch
     assert_replayed(run, lambda batches, update: 0.1, n_fetch=n_fetch)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("numbers", [{}, {"bound": 2}, {"collect": 2}, {"n_fetch": 3}], ids=str)
 def test_pushed_updates_are_pushed_gradients_without_momentum(numbers, seed):
@@ -234,7 +230,6 @@ def downpour(n_fetch, n_push, overlap, steps, rate, local=1.0):
     return server - rate * accrued  # the worker pushes the rest at the end
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("n_push", [1, 2, 3, 5])

@@ -24,7 +24,6 @@ def copied(**rest):
     return quadratic.session(**rest | {"optimizer": deepcopy(rest["optimizer"])})
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("dedicated", [False, True])
 @pytest.mark.parametrize("workers", [1, 3, 8])
 def test_with_all_gradients_it_is_synchronous_to_the_last_bit(workers, dedicated):

@@ -101,7 +101,6 @@ def test_the_error_of_a_message_is_less_than_the_vector(compressor):
         assert np.linalg.norm(vector - sent) <= np.linalg.norm(vector)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", range(1, 10))
 def test_exact_messages_with_step_1_make_dense_gossip(ranks, graph):
@@ -167,7 +166,6 @@ def test_the_average_is_kept_and_copies_are_equal_in_all_schedules(compressor):
         assert np.array_equal(parameters(again), found)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("graph", ["ring", "complete"])
 @pytest.mark.parametrize("ranks", [2, 4, 7])
 def test_the_error_is_below_the_papers_bound(ranks, graph):

@@ -107,7 +107,6 @@ def test_lossless_messages_change_no_bit(workers, numbers):
             assert not np.any([one.compressed.residual for one in sparse.sessions[:workers]])
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize(("ranks", "numbers"), SCHEDULES, ids=str)
 @pytest.mark.parametrize("name", MESSAGES)
 def test_sent_and_residual_are_the_gradients(name, ranks, numbers):

@@ -71,7 +71,6 @@ def mixing(graph, ranks):
     return weights
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("order", ["overlap", "after"])
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6, 7])

@@ -41,7 +41,6 @@ def test_equals_one_rank_with_the_whole_batch(aggregation, ranks):
     assert all(np.array_equal(first, other) for other in others)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("bucket_bytes", [0, 20_000])
 @pytest.mark.parametrize("aggregation", ["binomial", "chain", "parameter_server", "tree"])
 @pytest.mark.parametrize("ranks", [1, 2, 5])
@@ -62,7 +61,6 @@ def test_a_server_that_updates_layers_is_synchronous_training(ranks, aggregation
         assert (memory, *(other for _, other in others)) == (3 * first.nbytes, *[2 * first.nbytes] * (ranks - 1))
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("bucket_bytes", [2000, 30_000, 100_000])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_buckets_and_their_order_do_not_change_the_result(ranks, bucket_bytes):

@@ -28,7 +28,6 @@ from hpcdl.training.parts.split.mesh import Mesh, placed
 from hpcdl.training.synchronous import synchronous
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize(("layers", "split", "linear"), CASES)
 def test_equals_the_undivided_network(layers, split, linear, ranks):
@@ -41,7 +40,6 @@ def test_equals_the_undivided_network(layers, split, linear, ranks):
 HYBRID = [Convolution("conv1", 5, 3, relu=True), *CONVOLUTIONAL[-6:]]
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("strategy", [synchronous, layerwise])
 @pytest.mark.parametrize(("exchange", "linear"), [("turns", "outputs"), ("slices", "inputs")])
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -79,7 +77,6 @@ BLOCK_AFTER_SPLIT = [
 """The block is data-parallel, so that activations move where the passes end."""
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("exchange", ["turns", "slices"])
 @pytest.mark.parametrize("linear", ["outputs", "inputs"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])

@@ -43,7 +43,6 @@ def distance_from_synchronous(ranks, optimizer, **settings):
     return max(np.abs(mine - alone).max() for mine in found)
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("optimizer_state", ["kept", "averaged"])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7, 9])
 @pytest.mark.parametrize("optimizer", LINEAR)
@@ -76,7 +75,6 @@ def by_hand(ranks, steps, averaged_after, shares=EQUAL):
     return sessions[0].replica.parameters
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("weights", [(1,), (5, 1), (1, 3)])
 @pytest.mark.parametrize("ranks", [2, 5, 7])
 @pytest.mark.parametrize(

@@ -116,7 +116,6 @@ def check(network, ranks, stages, **settings):
     return recorders
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
     ("ranks", "stages", "microbatches"),

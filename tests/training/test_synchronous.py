@@ -60,7 +60,6 @@ def test_one_rank_equals_the_plain_loop():
 
 
 @pytest.mark.slow
-@pytest.mark.sampled
 @pytest.mark.parametrize("weights", [(1,), (3, 1), (1, 1, 7)])
 @pytest.mark.parametrize("ranks", [2, 7, 9])
 def test_equals_one_rank_with_unequal_shares(ranks, weights):

@@ -67,7 +67,6 @@ def test_the_trace_has_every_update_on_every_rank(ranks):
     assert recorders[0].evaluations[-1].consensus < 1e-12
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_staleness_is_the_number_of_updates_missing_from_the_gradients_parameters(ranks, seed):
