@@ -22,16 +22,7 @@ class OneProcess:
         return values
 
 
-WORLDS = [
-    (1, "simulated"),
-    (2, "seed 0"),
-    (3, "seed 1"),
-    (3, "simulated"),
-    (4, "seed 2"),
-    (5, "seed 3"),
-    (5, "simulated"),
-    (8, "seed 4"),
-]
+WORLDS = [(1, "seed 0"), (2, "simulated"), (3, "seed 1"), (5, "simulated"), (8, "seed 2")]
 """Numbers of ranks and interpreters: each interpreter meets even and odd numbers, each number another schedule."""
 
 
