@@ -93,11 +93,11 @@ def test_imports_are_found():
     assert {"h5py", "hpcdl.trace.run.Run", "hpcdl.trace.recorder.TABLES"} <= set(imports(ROOT / "trace/schema.py"))
 
 
-@pytest.mark.parametrize("library", ONLY_IN)
-def test_a_library_is_imported_only_where_it_belongs(library):
-    users = {place(path) for path in FILES if any(within(name, library) for name in imports(path))}
-    others = {user for user in users if not any(fnmatch.fnmatch(user, home) for home in ONLY_IN[library])}
-    assert not others
+def test_a_library_is_imported_only_where_it_belongs():
+    for library, homes in ONLY_IN.items():
+        users = {place(path) for path in FILES if any(within(name, library) for name in imports(path))}
+        others = {user for user in users if not any(fnmatch.fnmatch(user, home) for home in homes)}
+        assert not others
 
 
 def test_the_fabric_imports_only_itself():
@@ -123,16 +123,18 @@ def test_programs_do_not_know_their_interpreter(folder):
         assert not {name.partition(".")[0] for name in names} & FORBIDDEN, place(path)
 
 
-@pytest.mark.parametrize("folder", OFFERED)
-def test_siblings_do_not_import_each_other(folder):
+def test_siblings_do_not_import_each_other():
     """Except composite schemes and schemes that choose among others."""
-    offered = {f"hpcdl.{folder}.{name}" for name in registry.names(OFFERED[folder])}
-    for path in files(folder.replace(".", "/")):
-        if folder == "aggregation" and path.stem in registry.names(folder):
-            traits = registry.traits(folder, path.stem, Aggregation)
-            if traits.composite or traits.adaptive:
-                continue
-        assert not {sibling for sibling in offered for name in imports(path) if within(name, sibling)}, place(path)
+    for folder, kind in OFFERED.items():
+        offered = {f"hpcdl.{folder}.{name}" for name in registry.names(kind)}
+        for path in files(folder.replace(".", "/")):
+            if folder == "aggregation" and path.stem in registry.names(folder):
+                traits = registry.traits(folder, path.stem, Aggregation)
+                if traits.composite or traits.adaptive:
+                    continue
+            assert not {sibling for sibling in offered for name in imports(path) if within(name, sibling)}, place(
+                path
+            )
 
 
 FLOORS = [
@@ -257,8 +259,6 @@ def test_a_worker_rank_loads_few_libraries():
     assert loaded <= {"hpcdl", "mpi4py", "numpy", "numba", "llvmlite", "threadpoolctl"}
 
 
-@pytest.mark.parametrize(
-    "module", ["hpcdl", "hpcdl.fabric.comm", "hpcdl.fabric.virtual.simulated", "hpcdl.aggregation.ring"]
-)
-def test_algorithms_need_only_numpy(module):
-    assert loaded_by([f"import {module}"]) <= {"hpcdl", "numpy"}
+def test_algorithms_need_only_numpy():
+    for module in ["hpcdl", "hpcdl.fabric.comm", "hpcdl.fabric.virtual.simulated", "hpcdl.aggregation.ring"]:
+        assert loaded_by([f"import {module}"]) <= {"hpcdl", "numpy"}

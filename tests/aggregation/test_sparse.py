@@ -93,13 +93,13 @@ def test_other_types(name, dtype):
     assert not fault(found, given, 90)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_sparcml_is_the_dense_sum(ranks):
-    for positions in layouts(ranks).values():
-        given = [entries(one, np.arange(1, len(one) + 1)) for one in positions]
-        found, _ = summed("sparcml", given, 400)
-        assert np.array_equal(dense(found[-1].total, 400), exact(given, 400))
-        assert not any(len(one.rest.values) for one in found)
+def test_sparcml_is_the_dense_sum():
+    for ranks in RANKS:
+        for positions in layouts(ranks).values():
+            given = [entries(one, np.arange(1, len(one) + 1)) for one in positions]
+            found, _ = summed("sparcml", given, 400)
+            assert np.array_equal(dense(found[-1].total, 400), exact(given, 400))
+            assert not any(len(one.rest.values) for one in found)
 
 
 def test_sparcml_switches_to_a_dense_vector_when_it_is_shorter():
@@ -122,19 +122,21 @@ def tree_of_pairs(vectors, k):
     return vectors[0]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_gtopk_is_a_tree_of_top_k_sums(ranks):
-    given = drawn(ranks, 300, 25, 1)
-    found, _ = summed("gtopk", given, 300)
-    assert np.array_equal(dense(found[0].total, 300), tree_of_pairs([dense(one, 300) for one in given], 25))
+def test_gtopk_is_a_tree_of_top_k_sums():
+    for ranks in RANKS:
+        given = drawn(ranks, 300, 25, 1)
+        found, _ = summed("gtopk", given, 300)
+        assert np.array_equal(dense(found[0].total, 300), tree_of_pairs([dense(one, 300) for one in given], 25))
 
 
-@pytest.mark.parametrize("ranks", RANKS)
-def test_ok_topk_has_the_largest_of_the_exact_sums(ranks):
-    given = [Sparse(one.indices, one.values + np.float32(1 / 7) * one.indices) for one in drawn(ranks, 3000, 80)]
-    found, _ = summed("ok_topk", given, 3000)
-    wanted = np.sort(np.abs(exact(given, 3000)))[::-1][:80]
-    assert np.allclose(np.sort(np.abs(found[0].total.values))[::-1], wanted, rtol=1e-5)
+def test_ok_topk_has_the_largest_of_the_exact_sums():
+    for ranks in RANKS:
+        given = [
+            Sparse(one.indices, one.values + np.float32(1 / 7) * one.indices) for one in drawn(ranks, 3000, 80)
+        ]
+        found, _ = summed("ok_topk", given, 3000)
+        wanted = np.sort(np.abs(exact(given, 3000)))[::-1][:80]
+        assert np.allclose(np.sort(np.abs(found[0].total.values))[::-1], wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
@@ -189,18 +191,18 @@ def gradients(ranks, size, k, step):
     return found
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 5, 8, 64])
-def test_ok_topk_sends_less_than_its_bound(ranks):
+def test_ok_topk_sends_less_than_its_bound():
     """Words sent by a rank, 2 for an entry; in the first sum, too, which computes regions and threshold."""
-    size, k = 100_000, 10_000
-    series = [Series(size, k) for _ in range(ranks)]
-    for step in range(2):
-        given = gradients(ranks, size, k, step)
-        _, world = summed("ok_topk", given, size, step, series)
-        assert max(world.bytes) / 4 < 6 * k * (ranks - 1) / ranks
-    if ranks == 64:
-        allgather = ENTRY * k * (ranks - 1)
-        assert 20 * max(world.bytes) <= allgather
+    for ranks in [2, 3, 5, 8, 64]:
+        size, k = 100_000, 10_000
+        series = [Series(size, k) for _ in range(ranks)]
+        for step in range(2):
+            given = gradients(ranks, size, k, step)
+            _, world = summed("ok_topk", given, size, step, series)
+            assert max(world.bytes) / 4 < 6 * k * (ranks - 1) / ranks
+        if ranks == 64:
+            allgather = ENTRY * k * (ranks - 1)
+            assert 20 * max(world.bytes) <= allgather
 
 
 @pytest.mark.parametrize("ranks", [2, 5, 16])
@@ -243,17 +245,17 @@ def test_messages_and_bytes_of_equal_positions(name, ranks):
     assert found == stated(name, ranks, 400 * ENTRY)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 6, 8, 31, 64])
-def test_messages_and_bytes_of_ok_topk(ranks):
+def test_messages_and_bytes_of_ok_topk():
     """Entries of rank r at the positions r, r + p, ...; each region has as many of the largest."""
-    k = 64 * ranks
-    given = [entries(range(rank, k * ranks, ranks), np.arange(k) % 64 + 1) for rank in range(ranks)]
-    series = [Series(k * ranks, k) for _ in given]
-    summed("ok_topk", given, k * ranks, 0, series)
-    _, world = summed("ok_topk", given, k * ranks, 0, series)
-    wanted = stated("ok_topk", ranks, k * ENTRY)
-    assert max(world.messages) == wanted["Messages"]
-    assert max(world.bytes) == pytest.approx(wanted["Bytes"], rel=0.02)
+    for ranks in [1, 2, 3, 6, 8, 31, 64]:
+        k = 64 * ranks
+        given = [entries(range(rank, k * ranks, ranks), np.arange(k) % 64 + 1) for rank in range(ranks)]
+        series = [Series(k * ranks, k) for _ in given]
+        summed("ok_topk", given, k * ranks, 0, series)
+        _, world = summed("ok_topk", given, k * ranks, 0, series)
+        wanted = stated("ok_topk", ranks, k * ENTRY)
+        assert max(world.messages) == wanted["Messages"]
+        assert max(world.bytes) == pytest.approx(wanted["Bytes"], rel=0.02)
 
 
 @pytest.mark.parametrize("network", ["ethernet-1g", "infiniband-edr"])

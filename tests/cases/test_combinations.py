@@ -133,17 +133,15 @@ def spec_of(kind, **changed):
     return restored(module_of(kind).SPEC, {**CASES[kind], **changed})
 
 
-@pytest.mark.parametrize(
-    ("row", "example"), [*zip(ROWS, EXAMPLES, strict=True)], ids=lambda value: str(value)[:60]
-)
-def test_a_row_refuses_its_example(row, example):
-    key, kind, changed = example
-    spec = spec_of(kind, **changed)
-    message = row.message(Setup(kind, spec, changed))
-    assert message in [*refusals(kind, spec, changed)]
-    assert message.startswith(f"{key}: ")
-    assert "cannot be used with" in message
-    assert message.count("; ") == 1
+def test_a_row_refuses_its_example():
+    for row, example in [*zip(ROWS, EXAMPLES, strict=True)]:
+        key, kind, changed = example
+        spec = spec_of(kind, **changed)
+        message = row.message(Setup(kind, spec, changed))
+        assert message in [*refusals(kind, spec, changed)]
+        assert message.startswith(f"{key}: ")
+        assert "cannot be used with" in message
+        assert message.count("; ") == 1
 
 
 def test_a_refusal_shows_values_and_names_the_remedy():

@@ -164,13 +164,13 @@ COMPRESSED = [
 ]
 
 
-@pytest.mark.parametrize("aggregation, compression", COMPRESSED)
-def test_a_compressed_replay_sends_what_a_compressor_makes(aggregation, compression):
-    extra = f"aggregation = '{aggregation}'\ncompression = {compression}\n"
-    found, case = replayed(CASE + extra, 3)
-    assert found["correct"]
-    assert {"encode_seconds", "decode_seconds", "compression_ratio", "residual_bytes"} <= set(found)
-    assert case.fields()["compression"] == str(case.spec.compression)
+def test_a_compressed_replay_sends_what_a_compressor_makes():
+    for aggregation, compression in COMPRESSED:
+        extra = f"aggregation = '{aggregation}'\ncompression = {compression}\n"
+        found, case = replayed(CASE + extra, 3)
+        assert found["correct"]
+        assert {"encode_seconds", "decode_seconds", "compression_ratio", "residual_bytes"} <= set(found)
+        assert case.fields()["compression"] == str(case.spec.compression)
 
 
 def test_compressed_sums_that_differ_between_ranks_are_noticed(tmp_path, monkeypatch):

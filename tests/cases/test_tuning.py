@@ -119,9 +119,8 @@ def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():
     assert np.median(rates) == pytest.approx(0.1, rel=0.3)  # logarithmic
 
 
-@pytest.mark.parametrize(
-    ("training", "tune", "message"),
-    [
+def test_a_wrong_search_is_refused_in_one_line():
+    for training, tune, message in [
         (
             '"synchronous"',
             "{trials = 0, learning_rate = [0.1, 1.0]}",
@@ -140,10 +139,8 @@ def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():
             "{trials = 2, optimizer = {momentum = [0.1, 0.9]}}",
             "'sandblaster' has its own optimizer",
         ),
-    ],
-)
-def test_a_wrong_search_is_refused_in_one_line(training, tune, message):
-    with pytest.raises(suite.UsageError) as error:
-        parsed(training, tune)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    ]:
+        with pytest.raises(suite.UsageError) as error:
+            parsed(training, tune)
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)

@@ -250,12 +250,12 @@ def test_copies_of_a_run_count_once_and_are_named(nights, capsys, tmp_path):
     assert found["measures"][0]["baseline_launches"] == 5
 
 
-@pytest.mark.parametrize("share", ["1", "100%", "-3%", "3 percent", "nan", ""])
-def test_a_wrong_share_is_one_line(capsys, share):
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", "a", "--with", "b", f"--min-effect={share}"])
-    assert ended.value.code == 2
-    assert "is no share below 1, such as 3% or 0.03" in capsys.readouterr().err
+def test_a_wrong_share_is_one_line(capsys):
+    for share in ["1", "100%", "-3%", "3 percent", "nan", ""]:
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", "a", "--with", "b", f"--min-effect={share}"])
+        assert ended.value.code == 2
+        assert "is no share below 1, such as 3% or 0.03" in capsys.readouterr().err
 
 
 def test_a_run_on_both_sides_is_refused(nights, capsys):

@@ -64,9 +64,8 @@ def test_the_folder_whose_cases_are_counted_is_the_runs_own(script):
     assert ' --resume "$@" -o "$folder" &' in script("--nodes", "8")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_usage_is_refused_in_one_line(capsys):
+    for options, message in [
         (["--nodes", "0"], "0: must be at least 1"),
         (["--nodes", "2,x"], "'x' is not a whole number"),
         (["--nodes", "2,2"], "2,2: a number is there twice"),
@@ -75,17 +74,15 @@ def test_the_folder_whose_cases_are_counted_is_the_runs_own(script):
         (["--nodes", "8", "--site", "absent.toml"], "absent.toml: cannot be read"),
         (["--nodes", "8", "--set", "case.stepz=3"], "no case has the key 'stepz'; did you mean 'steps'?"),
         (["--nodes", "8", "-o", "absent/a.sbatch"], "-o absent/a.sbatch: cannot be written"),
-    ],
-)
-def test_wrong_usage_is_refused_in_one_line(capsys, options, message):
-    try:
-        code = main(["sbatch", "quickstart", *options])
-    except SystemExit as end:
-        code = end.code
-    out, err = capsys.readouterr()
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert message in err
+    ]:
+        try:
+            code = main(["sbatch", "quickstart", *options])
+        except SystemExit as end:
+            code = end.code
+        out, err = capsys.readouterr()
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert message in err
 
 
 def test_without_slurm_nothing_is_submitted(capsys, monkeypatch):

@@ -63,7 +63,7 @@ def test_a_pruned_and_clustered_network_is_broadcast_without_loss():
     assert replica.parameters.nbytes / len(message) > 30
 
 
-@pytest.mark.parametrize("changed", [{"sparsity": 1.0}, {"sparsity": -0.1}, {"clusters": 1}, {"clusters": 257}])
-def test_impossible_settings_are_refused(changed):
-    with pytest.raises(ValueError, match=next(iter(changed))):
-        DeepCompression(layout([]), **changed)
+def test_impossible_settings_are_refused():
+    for changed in [{"sparsity": 1.0}, {"sparsity": -0.1}, {"clusters": 1}, {"clusters": 257}]:
+        with pytest.raises(ValueError, match=next(iter(changed))):
+            DeepCompression(layout([]), **changed)

@@ -90,25 +90,25 @@ def gamma(number):
     return "0" * (len(binary) - 1) + "1" + binary[:0:-1]
 
 
-@pytest.mark.parametrize(("levels", "bucket"), [(1, 5), (16, 512), (16, 7), (3000, 100), (65_536, 512)])
-def test_qsgd_writes_norms_and_gamma_codes(levels, bucket):
-    vector = np.random.default_rng(levels).standard_normal(1001).astype("float32")
-    encoder, span = QSGD(layout([]), levels=levels, bucket=bucket), slice(0, 1001)
-    message, _ = encoded(encoder, vector)
-    norms = [np.linalg.norm(vector[i : i + bucket]) for i in range(0, 1001, bucket)]
-    header = 4 * len(norms)
-    np.testing.assert_allclose(message[:header].view("float32"), norms, rtol=1e-6)
-    rounded = decoded(encoder, message, span) / np.repeat(norms, bucket)[:1001] * levels
-    np.testing.assert_allclose(rounded, np.rint(rounded), atol=1e-2)
-    assert np.abs(rounded - vector / np.repeat(norms, bucket)[:1001] * levels).max() < 1.01
-    numbers = np.rint(rounded).astype(int).tolist()
-    words = [gamma(one) for one in numbers]
-    bits = np.unpackbits(message[header:], bitorder="little")
-    written = "".join(map(str, bits))
-    expected = "".join(words)
-    assert written[: len(expected)] == expected
-    assert written[len(expected) :] == "0" * (-len(expected) % 8)
-    assert len(message) <= encoder.bound(span)
+def test_qsgd_writes_norms_and_gamma_codes():
+    for levels, bucket in [(1, 5), (16, 512), (16, 7), (3000, 100), (65_536, 512)]:
+        vector = np.random.default_rng(levels).standard_normal(1001).astype("float32")
+        encoder, span = QSGD(layout([]), levels=levels, bucket=bucket), slice(0, 1001)
+        message, _ = encoded(encoder, vector)
+        norms = [np.linalg.norm(vector[i : i + bucket]) for i in range(0, 1001, bucket)]
+        header = 4 * len(norms)
+        np.testing.assert_allclose(message[:header].view("float32"), norms, rtol=1e-6)
+        rounded = decoded(encoder, message, span) / np.repeat(norms, bucket)[:1001] * levels
+        np.testing.assert_allclose(rounded, np.rint(rounded), atol=1e-2)
+        assert np.abs(rounded - vector / np.repeat(norms, bucket)[:1001] * levels).max() < 1.01
+        numbers = np.rint(rounded).astype(int).tolist()
+        words = [gamma(one) for one in numbers]
+        bits = np.unpackbits(message[header:], bitorder="little")
+        written = "".join(map(str, bits))
+        expected = "".join(words)
+        assert written[: len(expected)] == expected
+        assert written[len(expected) :] == "0" * (-len(expected) % 8)
+        assert len(message) <= encoder.bound(span)
 
 
 def test_qsgd_takes_the_stated_bits_per_entry_of_a_normal_distribution():

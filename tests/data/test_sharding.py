@@ -58,10 +58,10 @@ def test_the_last_weight_applies_to_all_further_ranks():
     assert str(three) == "3:1"
 
 
-@pytest.mark.parametrize("weights", [(), (0,), (1, -1), (1.5,), (True,), ("1",)])
-def test_weights_are_whole_numbers(weights):
-    with pytest.raises(ValueError, match=r"^weights: must be whole numbers of at least 1, not \["):
-        Shares(weights=weights)
+def test_weights_are_whole_numbers():
+    for weights in [(), (0,), (1, -1), (1.5,), (True,), ("1",)]:
+        with pytest.raises(ValueError, match=r"^weights: must be whole numbers of at least 1, not \["):
+            Shares(weights=weights)
 
 
 def test_invalid_arguments_are_refused():

@@ -166,9 +166,9 @@ def interleaving(seed, ranks=5):
     return tuple(order)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_same_seed_gives_the_same_interleaving(seed):
-    assert interleaving(seed) == interleaving(seed)
+def test_the_same_seed_gives_the_same_interleaving():
+    for seed in SEEDS:
+        assert interleaving(seed) == interleaving(seed)
 
 
 def test_other_seeds_give_other_interleavings():

@@ -72,9 +72,9 @@ def test_halving_crosses_with_its_longest_messages(hosts, ratio, crossing):
     )
 
 
-@pytest.mark.parametrize(
-    ("topology", "p", "flows"),
-    [
+def test_direct_takes_as_long_as_its_busiest_link():
+    """``flows``: on the busiest link, by its bandwidth; all last as long."""
+    for topology, p, flows in [
         (FatTree(hosts=[4, 2]), 8, 7),  # the port
         (FatTree(hosts=[4, 2], oversubscription=[2]), 8, 16 / 2),
         (FatTree(hosts=[4, 4], oversubscription=[4]), 16, 48),
@@ -82,27 +82,21 @@ def test_halving_crosses_with_its_longest_messages(hosts, ratio, crossing):
         (Torus(sides=[8], widths=[2]), 8, 7),
         (Dragonfly(groups=4, routers=2, hosts=1), 8, 7),
         (Dragonfly(groups=4, routers=2, hosts=2), 16, 4 + 8 + 16),
-    ],
-)
-def test_direct_takes_as_long_as_its_busiest_link(topology, p, flows):
-    """``flows``: on the busiest link, by its bandwidth; all last as long."""
-    expected = max(flows, p - 1)
-    assert seconds(direct, p, on(topology)) == exactly(2, 2 * expected * N / p)
+    ]:
+        expected = max(flows, p - 1)
+        assert seconds(direct, p, on(topology)) == exactly(2, 2 * expected * N / p)
 
 
-@pytest.mark.parametrize(
-    ("topology", "p", "times"),
-    [
+def test_server_sends_one_by_one():
+    """``times``: of messages that have a port for themselves."""
+    for topology, p, times in [
         (FatTree(hosts=[4, 2], oversubscription=[4]), 8, 7),
         (FatTree(hosts=[4, 2], oversubscription=[8]), 8, 3 + 4 * 2),
         (FatTree(hosts=[4, 4], oversubscription=[8]), 16, 3 + 12 * 2),
         (Torus(sides=[4, 4]), 16, 15),
         (Torus(sides=[2, 2, 2], widths=[1, 0.5, 0.25]), 8, 4 * 4 + 2 * 2 + 1),
-    ],
-)
-def test_server_sends_one_by_one(topology, p, times):
-    """``times``: of messages that have a port for themselves."""
-    assert seconds(parameter_server, p, on(topology)) == exactly(2 * (p - 1), 2 * times * N)
+    ]:
+        assert seconds(parameter_server, p, on(topology)) == exactly(2 * (p - 1), 2 * times * N)
 
 
 @pytest.mark.parametrize(
@@ -162,46 +156,45 @@ def test_ranks_of_a_host_share_its_port_and_not_each_others_memory():
     assert world.now == exactly(1, 2 * N)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_shares_are_max_min_fair(seed):
+def test_shares_are_max_min_fair():
     """No link carries more than it can, and each flow has a full link on which none is faster."""
-    draw = random.Random(seed)
-    bandwidths = np.array([draw.choice([0.5, 1.0, 3.0, draw.random() + 0.1]) for _ in range(7)])
-    routes = [np.array(draw.sample(range(7), draw.randint(1, 4))) for _ in range(draw.randint(1, 30))]
-    rates = fair_shares(routes, bandwidths)
-    loads = np.zeros(7)
-    fastest = np.zeros(7)
-    for route, rate in zip(routes, rates, strict=True):
-        loads[route] += rate
-        fastest[route] = np.maximum(fastest[route], rate)
-    assert (loads <= bandwidths * (1 + 1e-9)).all()
-    for route, rate in zip(routes, rates, strict=True):
-        full = loads[route] >= bandwidths[route] * (1 - 1e-9)
-        assert (full & (fastest[route] <= rate * (1 + 1e-9))).any()
+    for seed in range(20):
+        draw = random.Random(seed)
+        bandwidths = np.array([draw.choice([0.5, 1.0, 3.0, draw.random() + 0.1]) for _ in range(7)])
+        routes = [np.array(draw.sample(range(7), draw.randint(1, 4))) for _ in range(draw.randint(1, 30))]
+        rates = fair_shares(routes, bandwidths)
+        loads = np.zeros(7)
+        fastest = np.zeros(7)
+        for route, rate in zip(routes, rates, strict=True):
+            loads[route] += rate
+            fastest[route] = np.maximum(fastest[route], rate)
+        assert (loads <= bandwidths * (1 + 1e-9)).all()
+        for route, rate in zip(routes, rates, strict=True):
+            full = loads[route] >= bandwidths[route] * (1 - 1e-9)
+            assert (full & (fastest[route] <= rate * (1 + 1e-9))).any()
 
 
-@pytest.mark.parametrize(
-    "topology",
-    [
+def test_routes_are_of_known_links_and_join_their_ends():
+    for topology in [
         FatTree(hosts=[3, 2, 4], oversubscription=[2, 1.5]),
         Torus(sides=[3, 4, 2], hosts=2),
         Torus(sides=[1, 5]),
         Dragonfly(groups=5, routers=3, hosts=2, between=2.0),
-    ],
-)
-def test_routes_are_of_known_links_and_join_their_ends(topology):
-    links = topology.links
-    assert all(width > 0 for width in links.values())
-    for source in range(topology.places):
-        assert topology.route(source, source) == []
-        for dest in range(topology.places):
-            route = topology.route(source, dest)
-            assert set(route) <= set(links)
-            assert len(set(route)) == len(route) == len(topology.route(dest, source))
-            if source // topology.block == dest // topology.block:
-                assert route == []
-    used = {link for a in range(topology.places) for b in range(topology.places) for link in topology.route(a, b)}
-    assert len(used) == len(links)
+    ]:
+        links = topology.links
+        assert all(width > 0 for width in links.values())
+        for source in range(topology.places):
+            assert topology.route(source, source) == []
+            for dest in range(topology.places):
+                route = topology.route(source, dest)
+                assert set(route) <= set(links)
+                assert len(set(route)) == len(route) == len(topology.route(dest, source))
+                if source // topology.block == dest // topology.block:
+                    assert route == []
+        used = {
+            link for a in range(topology.places) for b in range(topology.places) for link in topology.route(a, b)
+        }
+        assert len(used) == len(links)
 
 
 def test_routes_by_hand():
@@ -226,9 +219,8 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changed", "line"),
-    [
+def test_bad_topologies_are_refused():
+    for changed, line in [
         ({"topology": "'fat_tre'"}, "topology: unknown 'fat_tre'; did you mean 'fat_tree'?"),
         ({"topology": "'torus'"}, "topology: "),
         ({"topology": "{name = 'torus', side = [2]}"}, "topology: unknown setting 'side'; did you mean 'sides'?"),
@@ -258,15 +250,13 @@ KEYS = {
             {"network": "'titan'", "topology": None, "ranks": "20000"},
             "ranks: 20000 hosts are more than the topology's 19200",
         ),
-    ],
-)
-def test_bad_topologies_are_refused(changed, line):
-    keys = {key: value for key, value in (KEYS | changed).items() if value is not None}
-    text = "[suite]\nname = 's'\n[[case]]\n" + "\n".join(f"{key} = {value}" for key, value in keys.items())
-    with pytest.raises(suite.UsageError) as refused:
-        suite.parse(text, "s.toml")
-    assert line in str(refused.value)
-    assert "\n" not in str(refused.value)
+    ]:
+        keys = {key: value for key, value in (KEYS | changed).items() if value is not None}
+        text = "[suite]\nname = 's'\n[[case]]\n" + "\n".join(f"{key} = {value}" for key, value in keys.items())
+        with pytest.raises(suite.UsageError) as refused:
+            suite.parse(text, "s.toml")
+        assert line in str(refused.value)
+        assert "\n" not in str(refused.value)
 
 
 def test_a_network_file_has_a_topology(tmp_path):

@@ -106,45 +106,45 @@ LENGTHS = [0, 1, 7, 8, 9, 15, 16, 17, 24, 40, 1003]
 """Doubles; 8 of them fill a slot."""
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_what_is_sent_arrives(seed):
-    for length in LENGTHS:
-        (here, out), (there, into) = pair(CHUNK, seed)
-        sent, got = Faraway(np.arange(float(length))), Faraway(np.full(length + 11, -1.0))
-        _, status = drive(send(here, out, sent, 1, 5), receive(there, into, got, 0, 5), seed=seed)
-        assert status == Status(0, 5, length)
-        assert (got.values[:length] == np.arange(length)).all()
-        assert (got.values[length:] == -1).all()
-        assert out.borrowed == into.borrowed == 0
+def test_what_is_sent_arrives():
+    for seed in range(5):
+        for length in LENGTHS:
+            (here, out), (there, into) = pair(CHUNK, seed)
+            sent, got = Faraway(np.arange(float(length))), Faraway(np.full(length + 11, -1.0))
+            _, status = drive(send(here, out, sent, 1, 5), receive(there, into, got, 0, 5), seed=seed)
+            assert status == Status(0, 5, length)
+            assert (got.values[:length] == np.arange(length)).all()
+            assert (got.values[length:] == -1).all()
+            assert out.borrowed == into.borrowed == 0
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_ranks_that_exchange(seed):
+def test_ranks_that_exchange():
     """Of different lengths, each with both of its flows under way."""
-    ends = pair(CHUNK, seed)
-    outgoing = [Faraway(np.arange(1003.0)), Faraway(np.arange(500.0) * 2)]
-    incoming = [Faraway(np.zeros(500)), Faraway(np.zeros(1003))]
-    flows = [
-        both(send(wire, copies, outgoing[me], 1 - me, 0), receive(wire, copies, incoming[me], 1 - me, 0))
-        for me, (wire, copies) in enumerate(ends)
-    ]
-    answers = drive(*flows, seed=seed)
-    assert [status.count for _, status in answers] == [500, 1003]
-    assert (incoming[0].values == outgoing[1].values).all()
-    assert (incoming[1].values == outgoing[0].values).all()
+    for seed in range(5):
+        ends = pair(CHUNK, seed)
+        outgoing = [Faraway(np.arange(1003.0)), Faraway(np.arange(500.0) * 2)]
+        incoming = [Faraway(np.zeros(500)), Faraway(np.zeros(1003))]
+        flows = [
+            both(send(wire, copies, outgoing[me], 1 - me, 0), receive(wire, copies, incoming[me], 1 - me, 0))
+            for me, (wire, copies) in enumerate(ends)
+        ]
+        answers = drive(*flows, seed=seed)
+        assert [status.count for _, status in answers] == [500, 1003]
+        assert (incoming[0].values == outgoing[1].values).all()
+        assert (incoming[1].values == outgoing[0].values).all()
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_messages_under_one_tag_do_not_mix(seed):
+def test_messages_under_one_tag_do_not_mix():
     """Two at once: pieces of one never get into the other."""
-    (here, out), (there, into) = pair(CHUNK, seed)
-    sent = [Faraway(np.full(n, float(n))) for n in (100, 77, 3)]
-    got = [Faraway(np.zeros(100)) for _ in sent]
-    flows = [send(here, out, one, 1, 0) for one in sent] + [receive(there, into, one, 0, 0) for one in got]
-    *_, first, second, third = drive(*flows, seed=seed)
-    assert [first.count, second.count, third.count] == [100, 77, 3]
-    for one, status in zip(got, (first, second, third), strict=True):
-        assert (one.values[: status.count] == status.count).all()
+    for seed in range(5):
+        (here, out), (there, into) = pair(CHUNK, seed)
+        sent = [Faraway(np.full(n, float(n))) for n in (100, 77, 3)]
+        got = [Faraway(np.zeros(100)) for _ in sent]
+        flows = [send(here, out, one, 1, 0) for one in sent] + [receive(there, into, one, 0, 0) for one in got]
+        *_, first, second, third = drive(*flows, seed=seed)
+        assert [first.count, second.count, third.count] == [100, 77, 3]
+        for one, status in zip(got, (first, second, third), strict=True):
+            assert (one.values[: status.count] == status.count).all()
 
 
 def test_a_piece_is_copied_while_its_neighbour_travels():

@@ -181,12 +181,12 @@ def test_any_address_will_do(shift, dtype, device):
     np.testing.assert_array_equal(wide(out, dtype), np.maximum(wide(stored, dtype), 0))
 
 
-@pytest.mark.parametrize("grid", [Grid(1, 1, 1), Grid(3, 32, 1), Grid(2, 4, 8), Grid(100, 256, 1)])
-def test_results_do_not_depend_on_the_grid(grid, device):
-    y, bias = draw((37, 12)).astype("float32"), draw(12, 1).astype("float32")
-    expected = np.maximum(y + bias, 0)
-    device.launch("elementwise", "bias_relu", "float32", grid, y, bias, 37, 12, 1)
-    np.testing.assert_array_equal(y, expected)
+def test_results_do_not_depend_on_the_grid(device):
+    for grid in [Grid(1, 1, 1), Grid(3, 32, 1), Grid(2, 4, 8), Grid(100, 256, 1)]:
+        y, bias = draw((37, 12)).astype("float32"), draw(12, 1).astype("float32")
+        expected = np.maximum(y + bias, 0)
+        device.launch("elementwise", "bias_relu", "float32", grid, y, bias, 37, 12, 1)
+        np.testing.assert_array_equal(y, expected)
 
 
 def test_grids_fit_a_device():

@@ -8,8 +8,6 @@ import pty
 import signal
 import time
 
-import pytest
-
 from hpcdl.launch.process import (
     Library,
     batch_advice,
@@ -62,21 +60,21 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("environment", SHELLS.values(), ids=SHELLS)
-def test_outside_a_launcher_hpcdl_starts_its_own(environment):
-    assert not launched(environment)
-    assert is_first(environment)
-    assert mismatch(1, environment, "MPICH") is None
+def test_outside_a_launcher_hpcdl_starts_its_own():
+    for environment in SHELLS.values():
+        assert not launched(environment)
+        assert is_first(environment)
+        assert mismatch(1, environment, "MPICH") is None
 
 
-@pytest.mark.parametrize(("environment", "said"), MANY.values(), ids=MANY)
-def test_one_rank_of_many_processes_is_a_mismatch(environment, said):
-    assert launched(environment)
-    complaint = mismatch(1, environment, "MPICH")
-    assert said in complaint
-    assert "MPICH sees one rank" in complaint
-    assert "--mpi=pmi2" in complaint
-    assert "\n" not in complaint
+def test_one_rank_of_many_processes_is_a_mismatch():
+    for environment, said in MANY.values():
+        assert launched(environment)
+        complaint = mismatch(1, environment, "MPICH")
+        assert said in complaint
+        assert "MPICH sees one rank" in complaint
+        assert "--mpi=pmi2" in complaint
+        assert "\n" not in complaint
 
 
 def test_a_shell_of_srun_is_known_by_its_terminal():
@@ -104,10 +102,10 @@ def test_variables_of_a_launcher_that_has_ended_are_named():
     assert "unset ${!SLURM_*}" in batch_advice(IN_JOB)
 
 
-@pytest.mark.parametrize("environment", ALONE.values(), ids=ALONE)
-def test_a_single_rank_is_accepted(environment):
-    assert launched(environment)
-    assert mismatch(1, environment, "Open MPI") is None
+def test_a_single_rank_is_accepted():
+    for environment in ALONE.values():
+        assert launched(environment)
+        assert mismatch(1, environment, "Open MPI") is None
 
 
 MPICH = Library("MPICH", 5, "MPICH Version: 5.0.2\nMPICH configure: --with-device=ch4:ucx,ofi")
@@ -117,9 +115,8 @@ BY_PMIX = {"PMIX_NAMESPACE": "prterun-h-1@1", "PMIX_RANK": "0"}
 BY_OPEN_MPI = {**BY_PMIX, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}
 
 
-@pytest.mark.parametrize(
-    ("library", "environment", "said"),
-    [
+def test_incompatible_launchers_are_reported_before_start():
+    for library, environment, said in [
         (
             MPICH,
             BY_OPEN_MPI,
@@ -129,17 +126,14 @@ BY_OPEN_MPI = {**BY_PMIX, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "
         (MPICH, BY_PMIX, "a PMIx launcher started this process"),
         (OPEN_MPI, {"PMI_SIZE": "4", "PMI_RANK": "0"}, "started 4 processes (PMI_SIZE) without PMIx"),
         (OPEN_MPI, IN_STEP, "srun started 4 processes (SLURM_STEP_NUM_TASKS) without PMIx"),
-    ],
-)
-def test_incompatible_launchers_are_reported_before_start(library, environment, said):
-    complaint = incompatibility(environment, library)
-    assert said in complaint
-    assert "\n" not in complaint
+    ]:
+        complaint = incompatibility(environment, library)
+        assert said in complaint
+        assert "\n" not in complaint
 
 
-@pytest.mark.parametrize(
-    ("library", "environment"),
-    [
+def test_compatible_launchers_are_accepted():
+    for library, environment in [
         (MPICH, {"PMI_SIZE": "4", "PMI_RANK": "0"}),
         (MPICH, IN_STEP),  # detected once MPI has started
         (MPICH, {**BY_PMIX, "MPIR_CVAR_PMI_VERSION": "pmi1"}),
@@ -150,20 +144,15 @@ def test_incompatible_launchers_are_reported_before_start(library, environment, 
         (Library("Open MPI", 4, ""), {**IN_STEP, "PMI_SIZE": "4", "PMI_RANK": "0"}),
         (Library("Intel MPI", 2021, ""), BY_PMIX),
         *((library, environment) for library in (MPICH, OPEN_MPI) for environment in SHELLS.values()),
-    ],
-)
-def test_compatible_launchers_are_accepted(library, environment):
-    assert incompatibility(environment, library) is None
+    ]:
+        assert incompatibility(environment, library) is None
 
 
-@pytest.mark.parametrize(
-    ("size", "rank"),
-    [
+def test_first_process():
+    for size, rank in [
         ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
         ("PMI_SIZE", "PMI_RANK"),
         ("PALS_NRANKS", "PALS_RANKID"),
         ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-    ],
-)
-def test_first_process(size, rank):
-    assert [is_first({size: "3", rank: str(number)}) for number in range(3)] == [True, False, False]
+    ]:
+        assert [is_first({size: "3", rank: str(number)}) for number in range(3)] == [True, False, False]

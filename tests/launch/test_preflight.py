@@ -120,9 +120,8 @@ Connection summary: (pml)
 """
 
 
-@pytest.mark.parametrize(
-    ("output", "within", "between"),
-    [
+def test_transports_are_read_from_what_libraries_print():
+    for output, within, between in [
         (UCX, ("sysv", "cma"), ()),
         (UCX + INTER.format("rc_mlx5/mlx5_0:1") * 2, ("sysv", "cma"), ("rc_mlx5",)),
         (INTER.format("tcp/eth0 tcp/eth1"), (), ("tcp",)),
@@ -130,10 +129,8 @@ Connection summary: (pml)
         (OPENMPI.replace("are tcp", "are n/a"), ("sm",), ()),
         ("provider: tcp, score = 4\nlibfabric provider: tcp;ofi_rxm - 192.0.2.0/24\n", (), ("tcp;ofi_rxm",)),
         ("", (), ()),
-    ],
-)
-def test_transports_are_read_from_what_libraries_print(output, within, between):
-    assert transports(output) == (within, between)
+    ]:
+        assert transports(output) == (within, between)
 
 
 def probe(
@@ -180,19 +177,16 @@ def test_tcp_within_a_host_is_a_warning_except_on_a_testbed():
     is_fine(preflight.within_host(probe(hosts=("a", "a"), used=(["sysv", "cma"], ())), {}))
 
 
-@pytest.mark.parametrize(
-    ("skew", "alignment", "words"),
-    [
+def test_clocks_that_differ_are_a_warning():
+    for skew, alignment, words in [
         ((0, 3_000_000), 20_000, None),
         ((0, 70_000_000, 1000), 20_000, "synchronise b"),
         ((0, -70_000_000, -70_001_000), 20_000, "synchronise a"),
         ((0, 0), 4_000_000, "quiet network"),
-    ],
-)
-def test_clocks_that_differ_are_a_warning(skew, alignment, words):
-    hosts = ("a", "b", "c")[: len(skew)]
-    found = preflight.clock_skew(probe(hosts, skew=skew, alignment=alignment))
-    is_fine(found) if words is None else is_warning(found, words)
+    ]:
+        hosts = ("a", "b", "c")[: len(skew)]
+        found = preflight.clock_skew(probe(hosts, skew=skew, alignment=alignment))
+        is_fine(found) if words is None else is_warning(found, words)
 
 
 def test_ranks_that_share_cores_are_a_warning():

@@ -21,9 +21,8 @@ def weigh(name, batch=1, shape=None, **settings):
     return volumes(model(shape or natural, classes, **settings), shape or natural, batch)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "parameters", "multiply_adds"),
-    [
+def test_parameters_and_arithmetic():
+    for name, settings, parameters, multiply_adds in [
         ("alexnet", {}, 60_965_224, 0.724e9),
         ("alexnet", {"groups": 1}, 62_378_344, 1.135e9),
         ("cifar_quick", {}, 145_578, None),
@@ -43,30 +42,25 @@ def weigh(name, batch=1, shape=None, **settings):
         ("vgg11", {}, 132_863_336, 7.6e9),
         ("vgg16", {}, 138_357_544, 15.5e9),
         ("vgg19", {}, 143_667_240, 19.6e9),
-    ],
-)
-def test_parameters_and_arithmetic(name, settings, parameters, multiply_adds):
-    found = weigh(name, **settings)
-    assert found.parameters == parameters
-    if multiply_adds is not None:
-        assert found.multiply_adds_per_image == pytest.approx(multiply_adds, rel=0.002)
+    ]:
+        found = weigh(name, **settings)
+        assert found.parameters == parameters
+        if multiply_adds is not None:
+            assert found.multiply_adds_per_image == pytest.approx(multiply_adds, rel=0.002)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "data", "weights", "flop"),
-    [
+def test_firecaffes_table_of_volumes():
+    """Images of 224x224, a batch of 1024. The paper prints two or three digits, some cut and not rounded."""
+    for name, settings, data, weights, flop in [
         ("nin", {}, 5800e6, 30e6, 6.7e12),
         ("alexnet", {"groups": 1}, 1680e6, 249e6, 7.0e12),
         ("googlenet", {}, 19_100e6, 54e6, 9.7e12),
         ("vgg19", {}, 42_700e6, 575e6, 120e12),
-    ],
-)
-def test_firecaffes_table_of_volumes(name, settings, data, weights, flop):
-    """Images of 224x224, a batch of 1024. The paper prints two or three digits, some cut and not rounded."""
-    found = weigh(name, 1024, (224, 224, 3), **settings)
-    assert found.data_bytes == pytest.approx(data, rel=0.0025)
-    assert found.weight_bytes == pytest.approx(weights, rel=0.0125)
-    assert found.forward_backward_flop == pytest.approx(flop, rel=0.01)
+    ]:
+        found = weigh(name, 1024, (224, 224, 3), **settings)
+        assert found.data_bytes == pytest.approx(data, rel=0.0025)
+        assert found.weight_bytes == pytest.approx(weights, rel=0.0125)
+        assert found.forward_backward_flop == pytest.approx(flop, rel=0.01)
 
 
 def test_volumes_by_hand():

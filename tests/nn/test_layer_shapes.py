@@ -38,13 +38,16 @@ def test_pooling(kind, size, kernel, stride, padding, mode, expected):
     assert layer.output((size, size + stride, 5)) == (expected, expected + 1, 5)
 
 
-@pytest.mark.parametrize(
-    ("size", "kernel", "stride", "padding", "expected"),
-    [(227, 11, 4, 0, 55), (224, 11, 4, 0, 54), (224, 7, 2, 3, 112), (224, 3, 1, 1, 224), (13, 5, 1, 2, 13)],
-)
-def test_convolution_rounds_down(size, kernel, stride, padding, expected):
-    layer = Convolution("c", 7, kernel, stride=stride, padding=padding)
-    assert layer.output((size, size, 3)) == (expected, expected, 7)
+def test_convolution_rounds_down():
+    for size, kernel, stride, padding, expected in [
+        (227, 11, 4, 0, 55),
+        (224, 11, 4, 0, 54),
+        (224, 7, 2, 3, 112),
+        (224, 3, 1, 1, 224),
+        (13, 5, 1, 2, 13),
+    ]:
+        layer = Convolution("c", 7, kernel, stride=stride, padding=padding)
+        assert layer.output((size, size, 3)) == (expected, expected, 7)
 
 
 def test_declared_variables():
@@ -71,9 +74,8 @@ def test_shapes_of_composite_layers():
     assert GlobalAverage("g").output((5, 6, 3)) == (3,)
 
 
-@pytest.mark.parametrize(
-    ("layer", "shape", "message"),
-    [
+def test_impossible_shapes_name_the_layer():
+    for layer, shape, message in [
         (Convolution("c1", 4, 5), (4, 8, 3), r"^c1: kernel 5x5 is larger than the padded image 4x8$"),
         (Convolution("c1", 4, 7, padding=1), (4, 8, 3), r"^c1: kernel 7x7 is larger than .* 6x10$"),
         (Convolution("c1", 4, 3, groups=2), (8, 8, 3), r"^c1: 2 groups do not divide 3 channels, 4 filters$"),
@@ -99,9 +101,7 @@ def test_shapes_of_composite_layers():
         ),
         (Concat("m1", [[]]), (5, 5, 2), r"^m1: needs two branches or more, got 1$"),
         (Residual("r1", [Convolution("a", 2, 1)]), (5, 5, 3), r"^r1: .*\(5, 5, 2\).*\(5, 5, 3\)$"),
-    ],
-)
-def test_impossible_shapes_name_the_layer(layer, shape, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        layer.output(shape)
-    assert "\n" not in str(caught.value)
+    ]:
+        with pytest.raises(ValueError, match=message) as caught:
+            layer.output(shape)
+        assert "\n" not in str(caught.value)

@@ -15,9 +15,8 @@ from hpcdl.nn.split.division import SPLITS, divide
 from hpcdl.nn.split.spatial import windowed
 
 
-@pytest.mark.parametrize(
-    ("layers", "split", "message"),
-    [
+def test_a_layer_that_cannot_be_split_is_named():
+    for layers, split, message in [
         ([Convolution("conv1", 3, 3)], "model", "conv1: 3 filters cannot be split among 4 ranks"),
         ([Convolution("conv1", 8, 3, groups=4)], "model", "conv1: filters in 4 groups cannot be split"),
         ([Convolution("conv1", 8, 5)], "space", "conv1: 3 rows of outputs cannot be split among 4 ranks"),
@@ -33,11 +32,9 @@ from hpcdl.nn.split.spatial import windowed
             "model",
             "block: a branch that ends in a flattened image cannot be split",
         ),
-    ],
-)
-def test_a_layer_that_cannot_be_split_is_named(layers, split, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        divide(layers, (7, 7, 4), split=split, linear="outputs", rank=0, ranks=4)
+    ]:
+        with pytest.raises(ValueError, match=f"^{message}"):
+            divide(layers, (7, 7, 4), split=split, linear="outputs", rank=0, ranks=4)
 
 
 @pytest.mark.parametrize("split", SPLITS)

@@ -104,17 +104,17 @@ CAFFES = {"alexnet", "cifar_quick", "googlenet", "lenet5", "nin", "nin_cifar"}
 """Models whose published training file gives biases twice the learning rate."""
 
 
-@pytest.mark.parametrize("name", names("models"))
-def test_only_caffes_models_have_factors_on_the_rate(name):
-    model, found = find("models", name), {}
-    shape = inspect.signature(model).parameters["shape"].default
-    for layer in model():
-        found |= {f"{layer.name}.{one.name}": one.rate for one in layer.declare(shape) if one.trained}
-        shape = layer.output(shape)
-    tenth = {"cccp6.weight", "cccp6.bias"} if name == "nin_cifar" else set()
-    for variable, rate in found.items():
-        twice = name in CAFFES and variable.endswith("bias")
-        assert rate == (0.1 if variable in tenth else 2 if twice else 1), variable
+def test_only_caffes_models_have_factors_on_the_rate():
+    for name in names("models"):
+        model, found = find("models", name), {}
+        shape = inspect.signature(model).parameters["shape"].default
+        for layer in model():
+            found |= {f"{layer.name}.{one.name}": one.rate for one in layer.declare(shape) if one.trained}
+            shape = layer.output(shape)
+        tenth = {"cccp6.weight", "cccp6.bias"} if name == "nin_cifar" else set()
+        for variable, rate in found.items():
+            twice = name in CAFFES and variable.endswith("bias")
+            assert rate == (0.1 if variable in tenth else 2 if twice else 1), variable
 
 
 @pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 8, 9])

@@ -180,15 +180,15 @@ CHANGES = [
 PARTNER = {"batch_per_rank": "global_batch", "epochs": "steps", "device": "flops"}
 
 
-@pytest.mark.parametrize("kind", list(ANOTHER))
-def test_every_key_has_another_value(kind):
-    assert ANOTHER[kind].keys() == keys(module_of(kind).SPEC).keys()
+def test_every_key_has_another_value():
+    for kind in list(ANOTHER):
+        assert ANOTHER[kind].keys() == keys(module_of(kind).SPEC).keys()
 
 
-@pytest.mark.parametrize(("kind", "key", "value"), CHANGES)
-def test_every_setting_changes_the_digest(parsed, kind, key, value):
-    changed = parsed(kind, **{key: value}, **({PARTNER[key]: None} if key in PARTNER else {}))
-    assert changed[0].digest != parsed(kind)[0].digest
+def test_every_setting_changes_the_digest(parsed):
+    for kind, key, value in CHANGES:
+        changed = parsed(kind, **{key: value}, **({PARTNER[key]: None} if key in PARTNER else {}))
+        assert changed[0].digest != parsed(kind)[0].digest
 
 
 def test_the_digest_depends_on_values_and_not_on_notation(written):
@@ -204,14 +204,14 @@ def test_the_digest_depends_on_values_and_not_on_notation(written):
     assert one in digests(text_of({**table, "ranks": [1, 2, 4], "seed": [3, 1]}))
 
 
-@pytest.mark.parametrize(("kind", "key", "value"), CHANGES)
-def test_cases_that_differ_in_one_setting_have_different_names_and_records(kind, key, value):
+def test_cases_that_differ_in_one_setting_have_different_names_and_records():
     """Otherwise a report could not distinguish two cases after they ran."""
-    other = {name: setting for name, setting in CASES[kind].items() if name != PARTNER.get(key)}
-    cases = suite.parse(text_of(CASES[kind], {**other, key: value}), "s.toml").cases
-    assert len(set(names(cases))) == 2
-    known = [case.fields() for case in cases]
-    assert len({(configuration(one), one["ranks"], one["seed"]) for one in known}) == 2
+    for kind, key, value in CHANGES:
+        other = {name: setting for name, setting in CASES[kind].items() if name != PARTNER.get(key)}
+        cases = suite.parse(text_of(CASES[kind], {**other, key: value}), "s.toml").cases
+        assert len(set(names(cases))) == 2
+        known = [case.fields() for case in cases]
+        assert len({(configuration(one), one["ranks"], one["seed"]) for one in known}) == 2
 
 
 def test_the_only_varying_values_are_in_the_name(parsed):
@@ -252,19 +252,16 @@ def test_an_override_changes_a_key_of_a_table(parsed):
     assert [case.spec.training.settings["bucket_bytes"] for case in cases] == [4096, 4096]
 
 
-@pytest.mark.parametrize(
-    ("changed", "override", "gone"),
-    [
+def test_an_override_replaces_keys_that_exclude_it(parsed):
+    for changed, override, gone in [
         ({"epochs": 2, "steps": None}, "case.steps=5", "epochs"),
         ({}, "case.epochs=2", "steps"),
         ({}, "case.batch_per_rank=8", "global_batch"),
         ({"batch_per_rank": 8, "global_batch": None}, "case.global_batch=8", "batch_per_rank"),
-    ],
-)
-def test_an_override_replaces_keys_that_exclude_it(parsed, changed, override, gone):
-    (case,) = parsed(overrides=[override], **changed)
-    key, _, value = override.removeprefix("case.").partition("=")
-    assert (getattr(case.spec, key), getattr(case.spec, gone)) == (int(value), None)
+    ]:
+        (case,) = parsed(overrides=[override], **changed)
+        key, _, value = override.removeprefix("case.").partition("=")
+        assert (getattr(case.spec, key), getattr(case.spec, gone)) == (int(value), None)
 
 
 def test_an_override_skips_cases_without_the_key():
@@ -294,9 +291,9 @@ def test_cases_are_selected_by_pattern_or_by_name(written):
             matching("*ring*", glob)
 
 
-@pytest.mark.parametrize("kind", list(ANOTHER))
-def test_every_kind_accepts_a_time_limit_that_does_not_change_its_digest(parsed, kind):
-    (case,), (limited,) = parsed(kind), parsed(kind, timeout_seconds=90)
-    assert (case.timeout_seconds, limited.timeout_seconds) == (None, 90)
-    assert limited.digest == case.digest
-    assert limited.spec == case.spec
+def test_every_kind_accepts_a_time_limit_that_does_not_change_its_digest(parsed):
+    for kind in list(ANOTHER):
+        (case,), (limited,) = parsed(kind), parsed(kind, timeout_seconds=90)
+        assert (case.timeout_seconds, limited.timeout_seconds) == (None, 90)
+        assert limited.digest == case.digest
+        assert limited.spec == case.spec

@@ -37,12 +37,12 @@ def test_a_users_strategy_checks_all_its_settings(parsed):
     assert titles == ["trot at 3", "trot at 2"]
 
 
-@pytest.mark.parametrize("name", ["asynchronous", "elastic_averaging", "update_broadcast", "ad_psgd"])
-def test_strategies_without_common_steps_refuse_to_stop_at_a_target(refused, written, parsed, name):
-    wish = {"target_accuracy": 0.9, "stop_at_target": True}
-    message = f"[[case]] 1: stop_at_target: this key cannot be used with training '{name}': "
-    assert refused(written(training=name, **wish)).startswith(message)
-    assert parsed(training=["synchronous", "layerwise", "sandblaster"], **wish)
+def test_strategies_without_common_steps_refuse_to_stop_at_a_target(refused, written, parsed):
+    for name in ["asynchronous", "elastic_averaging", "update_broadcast", "ad_psgd"]:
+        wish = {"target_accuracy": 0.9, "stop_at_target": True}
+        message = f"[[case]] 1: stop_at_target: this key cannot be used with training '{name}': "
+        assert refused(written(training=name, **wish)).startswith(message)
+        assert parsed(training=["synchronous", "layerwise", "sandblaster"], **wish)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", {"name": "sgd", "weight_decay": 2e-4}])
@@ -60,17 +60,16 @@ SHARES = {"weights": [3, 1]}
 """Valid on any number of ranks."""
 
 
-@pytest.mark.parametrize("name", ["synchronous", "layerwise", "parameter_averaging", "asynchronous"])
-def test_strategies_that_weigh_by_images_accept_unequal_shares(parsed, name):
-    cases = parsed(training=name, shares=SHARES, ranks=[2, 4])
-    assert [case.fields()["shares"] for case in cases] == ["3:1", "3:1"]
-    assert [words(case.fields()) for case in cases] == [{"shares": "shares 3:1"}] * 2
-    assert parsed(training=name)[0].fields()["shares"] is None
+def test_strategies_that_weigh_by_images_accept_unequal_shares(parsed):
+    for name in ["synchronous", "layerwise", "parameter_averaging", "asynchronous"]:
+        cases = parsed(training=name, shares=SHARES, ranks=[2, 4])
+        assert [case.fields()["shares"] for case in cases] == ["3:1", "3:1"]
+        assert [words(case.fields()) for case in cases] == [{"shares": "shares 3:1"}] * 2
+        assert parsed(training=name)[0].fields()["shares"] is None
 
 
-@pytest.mark.parametrize(
-    ("shares", "changed", "message"),
-    [
+def test_invalid_shares_are_refused(refused, written):
+    for shares, changed, message in [
         ({"weights": [1, 1, 1]}, {}, "weights: 3 of them, but 2 to share a batch"),
         (SHARES, {"training": {"name": "asynchronous", "dedicated": True}}, "weights: 2 of them, but 1 to share"),
         ({"weights": [1, 99]}, {}, "weights: with 1:99 rank 0 would receive 0 of 64 images"),
@@ -78,18 +77,15 @@ def test_strategies_that_weigh_by_images_accept_unequal_shares(parsed, name):
         ({"weights": 3}, {}, "setting 'weights' must be tuple[int, ...], not 3"),
         ({"weigths": [3, 1]}, {}, "unknown setting 'weigths'; did you mean 'weights'?"),
         ({}, {}, "needs a setting 'weights'"),
-    ],
-)
-def test_invalid_shares_are_refused(refused, written, shares, changed, message):
-    assert refused(written(shares=shares, **changed)).startswith(f"[[case]] 1: shares: {message}")
+    ]:
+        assert refused(written(shares=shares, **changed)).startswith(f"[[case]] 1: shares: {message}")
 
 
 LOCAL = {"name": "parameter_averaging", "period": 4}
 
 
-@pytest.mark.parametrize(
-    ("post_local", "schedule", "message"),
-    [
+def test_post_local_without_a_falling_rate_is_refused(refused, written):
+    for post_local, schedule, message in [
         ({"post_local": True}, "constant", "post_local: the learning rate never falls"),
         ({"post_local": True}, {"name": "step", "at": [0.99]}, "post_local: the learning rate never falls"),
         (
@@ -99,12 +95,10 @@ LOCAL = {"name": "parameter_averaging", "period": 4}
         ),
         ({"post_local": True}, "polynomial", "post_local: the learning rate always falls"),
         ({"local_from": 20}, "constant", "local_from: 20, but training has 20 steps: none would be local"),
-    ],
-)
-def test_post_local_without_a_falling_rate_is_refused(refused, written, post_local, schedule, message):
-    found = refused(written(training={**LOCAL, **post_local}, schedule=schedule, steps=20))
-    assert found.startswith(f"[[case]] 1: training: {message}")
-    assert "post_local" not in found or found.endswith(" falls; give local_from, the first local step")
+    ]:
+        found = refused(written(training={**LOCAL, **post_local}, schedule=schedule, steps=20))
+        assert found.startswith(f"[[case]] 1: training: {message}")
+        assert "post_local" not in found or found.endswith(" falls; give local_from, the first local step")
 
 
 NOT_ALL_TRAIN = [
@@ -119,16 +113,16 @@ NOT_ALL_TRAIN = [
 """Strategy, ranks, and number of ranks that train."""
 
 
-@pytest.mark.parametrize(("strategy", "ranks", "workers"), NOT_ALL_TRAIN)
-def test_batch_per_rank_counts_the_ranks_that_train(parsed, strategy, ranks, workers):
-    (case,) = parsed(training=strategy, ranks=ranks, global_batch=None, batch_per_rank=16)
-    assert case.fields()["global_batch"] == 16 * workers
+def test_batch_per_rank_counts_the_ranks_that_train(parsed):
+    for strategy, ranks, workers in NOT_ALL_TRAIN:
+        (case,) = parsed(training=strategy, ranks=ranks, global_batch=None, batch_per_rank=16)
+        assert case.fields()["global_batch"] == 16 * workers
 
 
-@pytest.mark.parametrize(("strategy", "ranks", "workers"), NOT_ALL_TRAIN)
-def test_a_global_batch_is_divided_by_the_ranks_that_train(parsed, refused, written, strategy, ranks, workers):
-    assert parsed(training=strategy, ranks=ranks, global_batch=7 * workers)
-    message = refused(written(training=strategy, ranks=ranks, global_batch=7 * workers + 1))
-    by = f"ranks = {ranks}" if workers == ranks else f"the {workers} workers among {ranks} ranks"
-    near = f"{7 * workers} and {8 * workers} are"
-    assert message == f"[[case]] 1: global_batch: {7 * workers + 1} is not divisible by {by}; {near}"
+def test_a_global_batch_is_divided_by_the_ranks_that_train(parsed, refused, written):
+    for strategy, ranks, workers in NOT_ALL_TRAIN:
+        assert parsed(training=strategy, ranks=ranks, global_batch=7 * workers)
+        message = refused(written(training=strategy, ranks=ranks, global_batch=7 * workers + 1))
+        by = f"ranks = {ranks}" if workers == ranks else f"the {workers} workers among {ranks} ranks"
+        near = f"{7 * workers} and {8 * workers} are"
+        assert message == f"[[case]] 1: global_batch: {7 * workers + 1} is not divisible by {by}; {near}"

@@ -6,9 +6,8 @@ ASYNCHRONOUS = {"training": "asynchronous"}
 SIMULATED = {"network": "gemini"}
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
+def test_impossible_settings_are_refused(written, refused):
+    for keys, message in [
         ({"straggler": {"rank": 2, "factor": 5}}, "straggler: rank 2 is not among the 2 ranks of the case"),
         ({"straggler": {"rank": -1, "factor": 5}}, "straggler: rank -1 is not among the 2 ranks"),
         ({"straggler": {"rank": "every", "factor": 5}}, "straggler: rank: must be a number or 'all', not 'every'"),
@@ -32,10 +31,8 @@ SIMULATED = {"network": "gemini"}
         ({**SIMULATED, "device": "k21"}, "device: unknown 'k21'; did you mean 'k20'?"),
         ({**SIMULATED, "times": "nowhere"}, "times: nowhere"),
         ({**SIMULATED, "flops": 1e9, "jitter": -1}, "jitter: must be at least 0, not -1"),
-    ],
-)
-def test_impossible_settings_are_refused(written, refused, keys, message):
-    assert message in refused(written(**keys))
+    ]:
+        assert message in refused(written(**keys))
 
 
 def asynchronous(**settings):
@@ -46,9 +43,8 @@ def sandblaster(**settings):
     return {"name": "sandblaster", **settings}
 
 
-@pytest.mark.parametrize(
-    ("training", "rank", "who"),
-    [
+def test_the_message_names_the_ranks_that_may_fail(written, refused):
+    for training, rank, who in [
         (asynchronous(), 0, "'asynchronous' does not go on without rank 0; these may fail: 1 to 3"),
         (asynchronous(servers=2), 1, "'asynchronous' does not go on without rank 1; these may fail: 2 to 3"),
         (asynchronous(dedicated=True), 3, "'asynchronous' does not go on without rank 3; these may fail: 1 to 2"),
@@ -64,31 +60,26 @@ def sandblaster(**settings):
             3,
             "'sandblaster' does not go on without rank 3; with such settings none may fail",
         ),
-    ],
-)
-def test_the_message_names_the_ranks_that_may_fail(written, refused, training, rank, who):
-    failure = {"rank": rank, "step": 1}
-    assert (
-        refused(written(training=training, ranks=4, global_batch=12, failure=failure))
-        == f"[[case]] 1: failure: rank: {who}"
-    )
+    ]:
+        failure = {"rank": rank, "step": 1}
+        assert (
+            refused(written(training=training, ranks=4, global_batch=12, failure=failure))
+            == f"[[case]] 1: failure: rank: {who}"
+        )
 
 
-@pytest.mark.parametrize(
-    ("training", "idle", "who"),
-    [
+def test_pauses_of_ranks_without_batches_are_refused(written, refused, parsed):
+    for training, idle, who in [
         (asynchronous(dedicated=True), 3, "0 to 2"),
         (sandblaster(servers=1), 0, "2 to 3"),
         (sandblaster(servers=1), 1, "2 to 3"),
         ({"name": "elastic_averaging", "dedicated": True}, 0, "1 to 3"),
-    ],
-)
-def test_pauses_of_ranks_without_batches_are_refused(written, refused, parsed, training, idle, who):
-    keys, pauses = {"training": training, "ranks": 4, "global_batch": 96}, {"probability": 0.5, "seconds": 0.1}
-    message = f"straggler: rank: rank {idle} has no batches to pause before; these have: {who}"
-    assert refused(written(**keys, straggler={"rank": idle, **pauses})) == f"[[case]] 1: {message}"
-    assert parsed(**keys, straggler={"rank": 2, **pauses})
-    assert parsed(**keys, straggler={"rank": idle, "factor": 2})  # updates take longer
+    ]:
+        keys, pauses = {"training": training, "ranks": 4, "global_batch": 96}, {"probability": 0.5, "seconds": 0.1}
+        message = f"straggler: rank: rank {idle} has no batches to pause before; these have: {who}"
+        assert refused(written(**keys, straggler={"rank": idle, **pauses})) == f"[[case]] 1: {message}"
+        assert parsed(**keys, straggler={"rank": 2, **pauses})
+        assert parsed(**keys, straggler={"rank": idle, "factor": 2})  # updates take longer
 
 
 @pytest.mark.parametrize(

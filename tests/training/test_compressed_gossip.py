@@ -89,16 +89,16 @@ def test_compressors_whose_errors_are_small_are_accepted():
     assert not {"sign", "qsgd", "terngrad", "dgc", "power_sgd"} & set(ABLE)
 
 
-@pytest.mark.parametrize("compressor", ABLE)
-def test_the_error_of_a_message_is_less_than_the_vector(compressor):
-    where = layout([(6, 5), (7,)], dtype="float64")
-    chosen = planned(compressor, "allgather")
-    for seed in range(20):
-        vector = np.random.default_rng(seed).standard_normal(37) * 10.0 ** (seed % 5 - 2)
-        encoder = chosen.encoder(chosen.make(where), where)
-        message, _ = encoded(encoder, vector, step=seed)
-        sent = decoded(encoder, message, slice(0, 37), "float64")
-        assert np.linalg.norm(vector - sent) <= np.linalg.norm(vector)
+def test_the_error_of_a_message_is_less_than_the_vector():
+    for compressor in ABLE:
+        where = layout([(6, 5), (7,)], dtype="float64")
+        chosen = planned(compressor, "allgather")
+        for seed in range(20):
+            vector = np.random.default_rng(seed).standard_normal(37) * 10.0 ** (seed % 5 - 2)
+            encoder = chosen.encoder(chosen.make(where), where)
+            message, _ = encoded(encoder, vector, step=seed)
+            sent = decoded(encoder, message, slice(0, 37), "float64")
+            assert np.linalg.norm(vector - sent) <= np.linalg.norm(vector)
 
 
 @pytest.mark.parametrize("graph", GRAPHS)

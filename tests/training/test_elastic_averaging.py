@@ -115,15 +115,12 @@ def test_memory_is_as_documented():
     assert [mine.memory_bytes // (PARAMETERS * 8) for mine in sessions] == [2 + 2, 3, 3]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "settings", "message"),
-    [
+def test_bad_settings_are_refused():
+    for ranks, settings, message in [
         (4, {"period": 0}, "period: must be at least 1"),
         (4, {"moving_rate": 0.0}, "moving_rate: must be more than 0"),
         (4, {"moving_rate": 1.5}, "at most 1"),
         (1, {"dedicated": True}, "there is no worker"),
-    ],
-)
-def test_bad_settings_are_refused(ranks, settings, message):
-    with pytest.raises(ValueError, match=message):
-        check(ranks, in_full(elastic_averaging, settings))
+    ]:
+        with pytest.raises(ValueError, match=message):
+            check(ranks, in_full(elastic_averaging, settings))

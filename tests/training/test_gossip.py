@@ -133,15 +133,15 @@ def test_d_psgd_records_the_consensus_distance():
     assert row.consensus == pytest.approx(np.sqrt((difference**2).sum(axis=1).mean()))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8, 16])
-def test_push_averages_exactly_within_log2_p_rounds(ranks):
-    own = starts(ranks)
-    rounds = max(1, ranks.bit_length() - 1)
-    found = train(ranks, stochastic_gradient_push, own=own, keys={"steps": rounds, **STILL})
-    np.testing.assert_allclose(found, np.broadcast_to(own.mean(axis=0), found.shape), rtol=0, atol=1e-14)
-    if rounds > 1:
-        before = train(ranks, stochastic_gradient_push, own=own, keys={"steps": rounds - 1, **STILL})
-        assert np.abs(before - own.mean(axis=0)).max() > 1e-3
+def test_push_averages_exactly_within_log2_p_rounds():
+    for ranks in [1, 2, 4, 8, 16]:
+        own = starts(ranks)
+        rounds = max(1, ranks.bit_length() - 1)
+        found = train(ranks, stochastic_gradient_push, own=own, keys={"steps": rounds, **STILL})
+        np.testing.assert_allclose(found, np.broadcast_to(own.mean(axis=0), found.shape), rtol=0, atol=1e-14)
+        if rounds > 1:
+            before = train(ranks, stochastic_gradient_push, own=own, keys={"steps": rounds - 1, **STILL})
+            assert np.abs(before - own.mean(axis=0)).max() > 1e-3
 
 
 @pytest.mark.parametrize("graph", GRAPHS)
@@ -171,24 +171,27 @@ def test_ad_psgd_keeps_the_mean_in_any_schedule():
         assert np.linalg.norm(found - own.mean(axis=0)) < np.linalg.norm(own - own.mean(axis=0))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 5, 8])
-def test_ad_psgd_makes_all_steps_and_records_their_staleness(ranks):
-    recorders = [Recorder(events=False) for _ in range(ranks)]
-    sessions = {}
-    train(ranks, ad_psgd, recorders=recorders, sessions=sessions, keys={"steps": 20, "evaluate_every": 2.0})
-    assert sum(len(recorder.steps) for recorder in recorders) == 20 * ranks
-    updates = [update for recorder in recorders for update in recorder.updates]
-    assert len(updates) == 20 * ranks
-    for rank, recorder in enumerate(recorders):
-        assert [row.worker for row in recorder.updates] == [rank] * len(recorder.steps)
-        assert all(0 <= row.staleness <= row.version for row in recorder.updates)
-    parity = parities(neighbours("ring", ranks))
-    stale = [
-        row.staleness for rank, recorder in enumerate(recorders) for row in recorder.updates if not parity[rank]
-    ]
-    assert all(staleness == (ranks > 1) for staleness in stale)  # only its own average changes an active rank
-    assert [row.step for row in recorders[0].evaluations] == [4, 8, 12, 16, 20]
-    assert all(np.isfinite(row.consensus) for row in recorders[0].evaluations)
+def test_ad_psgd_makes_all_steps_and_records_their_staleness():
+    for ranks in [1, 2, 5, 8]:
+        recorders = [Recorder(events=False) for _ in range(ranks)]
+        sessions = {}
+        train(ranks, ad_psgd, recorders=recorders, sessions=sessions, keys={"steps": 20, "evaluate_every": 2.0})
+        assert sum(len(recorder.steps) for recorder in recorders) == 20 * ranks
+        updates = [update for recorder in recorders for update in recorder.updates]
+        assert len(updates) == 20 * ranks
+        for rank, recorder in enumerate(recorders):
+            assert [row.worker for row in recorder.updates] == [rank] * len(recorder.steps)
+            assert all(0 <= row.staleness <= row.version for row in recorder.updates)
+        parity = parities(neighbours("ring", ranks))
+        stale = [
+            row.staleness
+            for rank, recorder in enumerate(recorders)
+            for row in recorder.updates
+            if not parity[rank]
+        ]
+        assert all(staleness == (ranks > 1) for staleness in stale)  # only its own average changes an active rank
+        assert [row.step for row in recorders[0].evaluations] == [4, 8, 12, 16, 20]
+        assert all(np.isfinite(row.consensus) for row in recorders[0].evaluations)
 
 
 def test_ad_psgd_does_not_wait_for_a_slow_rank():

@@ -127,29 +127,26 @@ def test_parameters_and_gradients_go_to_their_holders_only():
     assert len(in_process(replicas * ranks, 3).run(program)) == replicas * ranks
 
 
-@pytest.mark.parametrize(
-    ("layers", "shape", "split", "ranks", "optimizer_state"),
-    [
+def test_averaging_equals_undivided_replicas():
+    """An evaluation between two averages tests the average, and records the replicas' distance from it."""
+    for layers, shape, split, ranks, optimizer_state in [
         (LINEAR, SMALL, "model", 2, "kept"),
         (LINEAR, SMALL, "model", 3, "averaged"),
         (LOCAL, SHAPE, "space", 3, "reset"),
         (LOCAL, SHAPE, "hybrid", 2, "averaged"),
-    ],
-)
-def test_averaging_equals_undivided_replicas(layers, shape, split, ranks, optimizer_state):
-    """An evaluation between two averages tests the average, and records the replicas' distance from it."""
-    strategy = partial(parameter_averaging, period=3, optimizer_state=optimizer_state)
-    lengths = {"steps": 7, "evaluate_every": 0.5}
-    alone, records = undivided(2, layers, shape, strategy, **lengths)
-    mesh = Mesh(data=2, model=ranks, split=split)
-    found, recorders = divided(2, ranks, layers, shape, strategy, mesh=mesh, **lengths)
-    for (mine, division), recorder in zip(found, recorders, strict=True):
-        assert furthest(mine, division, alone[0]) < TOLERANCE
-        check_evaluations(recorder, records[0])
-        for one, other in zip(recorder.evaluations, records[0].evaluations, strict=True):
-            assert Evaluation(*one).consensus == pytest.approx(
-                Evaluation(*other).consensus, nan_ok=True, abs=1e-12
-            )
+    ]:
+        strategy = partial(parameter_averaging, period=3, optimizer_state=optimizer_state)
+        lengths = {"steps": 7, "evaluate_every": 0.5}
+        alone, records = undivided(2, layers, shape, strategy, **lengths)
+        mesh = Mesh(data=2, model=ranks, split=split)
+        found, recorders = divided(2, ranks, layers, shape, strategy, mesh=mesh, **lengths)
+        for (mine, division), recorder in zip(found, recorders, strict=True):
+            assert furthest(mine, division, alone[0]) < TOLERANCE
+            check_evaluations(recorder, records[0])
+            for one, other in zip(recorder.evaluations, records[0].evaluations, strict=True):
+                assert Evaluation(*one).consensus == pytest.approx(
+                    Evaluation(*other).consensus, nan_ok=True, abs=1e-12
+                )
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -262,24 +262,23 @@ def test_the_failure_of_a_server_ends_training():
         in_process(3).run(program)
 
 
-@pytest.mark.parametrize(("ranks", "servers"), LAYOUTS)
-def test_memory_is_as_documented(ranks, servers):
-    size, history = 40, 4
-    settings = {"servers": servers, "history": history}
-    sessions, _ = descend(in_process(ranks), size=size, steps=2, settings=settings)
-    holders = range(1, 1 + servers) if servers else range(ranks)
-    for rank, mine in enumerate(sessions):
-        replica = 2 * size
-        shard = range(ceil(size / len(holders)) + 1)[-2:] if rank in holders else [0]
-        worker = size if not servers or rank > servers else 0
-        assert mine.memory_bytes in [8 * (replica + (6 + 2 * history) * part + worker) for part in shard]
-    own = sum(mine.memory_bytes for mine in sessions) / 8 - ranks * 2 * size
-    assert own == (6 + 2 * history) * size + (ranks - 1 - servers if servers else ranks) * size
+def test_memory_is_as_documented():
+    for ranks, servers in LAYOUTS:
+        size, history = 40, 4
+        settings = {"servers": servers, "history": history}
+        sessions, _ = descend(in_process(ranks), size=size, steps=2, settings=settings)
+        holders = range(1, 1 + servers) if servers else range(ranks)
+        for rank, mine in enumerate(sessions):
+            replica = 2 * size
+            shard = range(ceil(size / len(holders)) + 1)[-2:] if rank in holders else [0]
+            worker = size if not servers or rank > servers else 0
+            assert mine.memory_bytes in [8 * (replica + (6 + 2 * history) * part + worker) for part in shard]
+        own = sum(mine.memory_bytes for mine in sessions) / 8 - ranks * 2 * size
+        assert own == (6 + 2 * history) * size + (ranks - 1 - servers if servers else ranks) * size
 
 
-@pytest.mark.parametrize(
-    ("ranks", "settings", "text"),
-    [
+def test_bad_settings_are_refused_in_one_line():
+    for ranks, settings, text in [
         (3, {"servers": 2}, "servers: 2 of them, a coordinator and a worker need more than 3 ranks"),
         (1, {"servers": 1}, "servers"),
         (2, {"servers": -1}, "servers: must be at least 0, not -1"),
@@ -287,9 +286,7 @@ def test_memory_is_as_documented(ranks, servers):
         (2, {"portions_per_worker": 0}, "portions_per_worker: must be at least 1"),
         (2, {"push_every": 0}, "push_every: must be at least 1"),
         (2, {"search": 0}, "search: must be at least 1"),
-    ],
-)
-def test_bad_settings_are_refused_in_one_line(ranks, settings, text):
-    with pytest.raises(ValueError, match=text) as caught:
-        check(ranks, in_full(sandblaster, settings))
-    assert "\n" not in str(caught.value)
+    ]:
+        with pytest.raises(ValueError, match=text) as caught:
+            check(ranks, in_full(sandblaster, settings))
+        assert "\n" not in str(caught.value)

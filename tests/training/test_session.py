@@ -20,20 +20,17 @@ from hpcdl.training.parts.evaluation import test_share as share_of_test
 from hpcdl.training.parts.traits import Strategy
 
 
-@pytest.mark.parametrize(
-    ("every", "steps", "expected"),
-    [
+def test_evaluations_are_due_every_so_many_epochs_and_at_the_end():
+    for every, steps, expected in [
         (1.0, 30, [11, 22, 30]),
         (1.0, 22, [11, 22]),
         (0.5, 12, [6, 11, 12]),
         (2.0, 45, [22, 44, 45]),
         (1 / 11, 4, [1, 2, 3, 4]),
         (100.0, 7, [7]),
-    ],
-)
-def test_evaluations_are_due_every_so_many_epochs_and_at_the_end(every, steps, expected):
-    mine = session("none", "float32", steps=steps, evaluate_every=every)  # 11 steps an epoch
-    assert [step for step in range(1, steps + 1) if mine.evaluation.due(step)] == expected
+    ]:
+        mine = session("none", "float32", steps=steps, evaluate_every=every)  # 11 steps an epoch
+        assert [step for step in range(1, steps + 1) if mine.evaluation.due(step)] == expected
 
 
 def normalizing(rank):
