@@ -200,13 +200,23 @@ def check_settings(
     valid = {**settings_of(thing), **(settings_of(around) if around is not None else {})}
     for name, value in settings.items():
         if name not in valid:
-            hint = nearest(name, valid) if valid else "; it has none"
+            hint = _owners(thing, name) or (nearest(name, valid) if valid else "; it has none")
             raise ValueError(f"unknown setting {name!r}{hint}")
         allowed, kinds = _allowed(valid[name])
         if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and "bool" not in allowed)):
             raise ValueError(f"setting {name!r} must be {' or '.join(allowed)}, not {shortened(value)}")
         if not _in_range(value):
             raise ValueError(f"setting {name!r}: {shortened(value)} is out of range")
+
+
+def _owners(thing: Callable[..., Any], setting: str) -> str:
+    """Return a hint that names the other objects of the folder of ``thing`` that have a setting."""
+    package = thing.__module__.rpartition(".")[0]
+    for folder in (folder for folder, path in FOLDERS.items() if path == package):
+        owners = [name for name in names(folder) if setting in settings_of(find(folder, name))]
+        if owners:
+            return f"; {', '.join(map(repr, owners))} {'has' if len(owners) == 1 else 'have'} it"
+    return ""
 
 
 def _allowed(setting: inspect.Parameter) -> tuple[list[str], tuple[type, ...]]:

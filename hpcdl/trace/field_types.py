@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcdl.trace.files import from_json
+from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import Scalar
 
 COLUMNS: Final = Path(__file__).parents[1] / "report" / "schema.json"
@@ -62,6 +63,7 @@ def check_fields(fields: Mapping[str, Scalar]) -> None:
 
 def environment_of(text: str | bytes) -> dict[str, Any]:
     """Return the description of an environment in JSON. Raises ValueError as :func:`check_environment`."""
+    text = spelled_now(text.decode() if isinstance(text, bytes) else text)
     environment = from_json(dict[str, Any], json.loads(text), "environment")
     check_environment(environment)
     return environment

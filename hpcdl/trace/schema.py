@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from hpcdl.trace.field_types import check_fields, environment_of
 from hpcdl.trace.files import MARK, SIZE, atomic_write, check_regular, verified_checksum, write_checksum
+from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Scalar, TraceError
 from hpcdl.trace.run import Run, Table, frame, frame_of_cases
 
@@ -218,6 +219,7 @@ def _fields(group: h5py.Group) -> dict[str, Scalar]:
     fields: dict[str, Scalar] = {}
     for name, value in group.attrs.items():
         plain = value.item() if isinstance(value, np.generic) else value
+        plain = spelled_now(plain) if isinstance(plain, str) else plain
         fields[name] = None if isinstance(plain, h5py.Empty) else plain
     check_fields(fields)
     return fields

@@ -203,4 +203,11 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
     check_choice("updates", settings["updates"], "ranks", "server")
 
 
-TRAITS: Final = Strategy(lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check)
+TRAITS: Final = Strategy(
+    lockstep=True,
+    weighs_images=True,
+    splits_layers=True,
+    compresses=True,
+    check=check,
+    server_updates=lambda settings: bool(settings["updates"] == "server"),
+)

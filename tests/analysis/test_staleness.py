@@ -14,7 +14,7 @@ def served(hand, training, rows, ranks=4, **fields):
 
 def test_mean_shares_and_workers_by_hand(hand):
     rows = [(0, 0, 0), (1, 1, 1), (2, 2, 2), (0, 3, 2), (1, 4, 2), (1, 5, 0)]
-    (launch,) = launches(served(hand, "downpour", rows, warmup_steps=0).read())
+    (launch,) = launches(served(hand, "mine:served", rows, warmup_steps=0).read())
     found = staleness(launch)
     assert found.mean == pytest.approx(7 / 6)
     assert found.shares == pytest.approx((2 / 6, 1 / 6, 3 / 6))
@@ -22,25 +22,25 @@ def test_mean_shares_and_workers_by_hand(hand):
     assert (found.collect, found.expected) == (None, None)
 
 
-@pytest.mark.parametrize(("collect", "expected"), [(1, 3.0), (2, 1.5), (4, 0.75)])
-def test_what_is_expected_of_workers_that_wait_for_nobody(hand, collect, expected):
+@pytest.mark.parametrize(
+    ("training", "collect", "expected"),
+    [
+        *(("softsync", collect, 3 / collect) for collect in (1, 2, 4)),
+        ("downpour(overlap=True)", 1, 7.0),  # each worker has two gradients under way
+    ],
+)
+def test_what_is_expected_of_workers_that_wait_for_nobody(hand, training, collect, expected):
     rows = [(n % 4, n // collect, 1) for n in range(80)]
-    served(hand, f"asynchronous(collect={collect})", rows, warmup_steps=0)
+    served(hand, f"{training}(collect={collect})" if training == "softsync" else training, rows, warmup_steps=0)
     (one,) = records(launches(hand.read()))
     assert (one["workers"], one["gradients_per_update"], one["staleness_expected"]) == (4, collect, expected)
 
 
-@pytest.mark.parametrize(("collect", "expected"), [(1, 7.0), (2, 3.5), (4, 1.75)])
-def test_with_overlap_each_worker_has_two_gradients_under_way(hand, collect, expected):
-    rows = [(n % 4, n // collect, 1) for n in range(80)]
-    served(hand, f"asynchronous(collect={collect},overlap=True)", rows, warmup_steps=0)
-    (one,) = records(launches(hand.read()))
-    assert one["staleness_expected"] == expected
-
-
-@pytest.mark.parametrize("setting", ["bound=3", "n_fetch=2", "n_push=5"])
-def test_nothing_is_expected_of_workers_that_wait_or_fetch_seldom(hand, setting):
-    served(hand, f"asynchronous(collect=1,{setting})", [(n % 4, n, 3) for n in range(80)])
+@pytest.mark.parametrize(
+    "training", ["ssp(bound=3)", "m_synchronous(collect=1)", "downpour(n_fetch=2)", "downpour(n_push=5)"]
+)
+def test_nothing_is_expected_of_workers_that_wait_or_fetch_seldom(hand, training):
+    served(hand, training, [(n % 4, n, 3) for n in range(80)])
     (one,) = records(launches(hand.read()))
     assert one["staleness_mean"] == 3.0
     assert one["staleness_expected"] is None
@@ -54,7 +54,7 @@ def test_the_mean_is_of_the_measured_span_and_the_largest_of_all(hand):
 
 def test_every_shard_counts_its_own_versions(hand):
     updates = {rank: [(10**9 + 10**6 * n, n % 2, n // 2, 0, 0.1) for n in range(20)] for rank in (2, 3)}
-    hand.train([[10.0] * 9] * 2 + [[]] * 2, training="asynchronous(collect=2)", aggregation="own", updates=updates)
+    hand.train([[10.0] * 9] * 2 + [[]] * 2, training="softsync(collect=2)", aggregation="own", updates=updates)
     (one,) = launches(hand.read())
     assert staleness(one).collect == 2.0
 

@@ -40,7 +40,6 @@ EXAMPLES = [
     ("dtype", "train", {"dtype": "float16", "training": "asynchronous"}),
     ("optimizer", "train", {"optimizer": "sgd", "training": "sandblaster"}),
     ("optimizer", "train", {"optimizer": "lars", **MODEL}),
-    ("training", "train", {"mesh": {"model": 2}, "training": {"name": "asynchronous", "stale": "drop"}}),
     ("optimizer", "train", {"optimizer": "lamb", "training": {"name": "asynchronous", "servers": 2}}),
     ("tune", "train", {**TUNE, "validation": 0.1}),
     ("tune", "train", {**TUNE, "network": "gemini", "flops": 1e9}),

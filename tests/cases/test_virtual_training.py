@@ -218,7 +218,7 @@ def test_the_record_says_that_nothing_was_measured():
 
 
 def test_a_server_that_waits_for_three_of_four_workers_discards_the_slow_ones_gradients():
-    keys = {"training": '{name = "asynchronous", collect = 3, stale = "drop"}'}
+    keys = {"training": '{name = "m_synchronous", collect = 3}'}
     recorders, record = run(case(**keys, straggler="{rank = 3, factor = 5.5}"))
     late = len(recorders[3].steps)
     assert late >= 1

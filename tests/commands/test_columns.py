@@ -16,7 +16,7 @@ EVERY_KIND = (
     f'{TRAIN}training = ["synchronous", "asynchronous", "parameter_averaging"]\nranks = 2\nsteps = 4\n',
     f"{TRAIN}straggler = {{rank = 1, factor = 2}}\nranks = 2\nsteps = 3\nshares = {{weights = [2, 1]}}\n",
     (
-        f'{TRAIN}training = {{name = "asynchronous", collect = 2, stale = "drop"}}\nranks = 4\nsteps = 3\n'
+        f'{TRAIN}training = {{name = "m_synchronous", collect = 2}}\nranks = 4\nsteps = 3\n'
         'network = "gemini"\nflops = 1e9\n'
         "failure = {rank = 3, step = 1}\n"
     ),

@@ -15,7 +15,7 @@ learning_rate = 0.02
 global_batch = 48
 epochs = 4
 ranks = 4
-training = {name = "asynchronous", collect = 1, servers = 1}
+training = {name = "downpour", servers = 1}
 failure = {rank = 3, step = 5}
 compression = ["none", {name = "top_k", density = 0.1}]
 """
@@ -83,7 +83,7 @@ def test_other_ranks_finish_after_a_process_failure(each):
     if not each.is_openmpi:
         assert done.returncode == 1
         (line,) = [line for line in log(each).splitlines() if ": not run: " in line]
-        assert line.count("train-lenet5-digits-asynchronous(collect=1,servers=1)-") == 2
+        assert line.count("train-lenet5-digits-downpour(servers=1)-") == 2
         assert "-top_k(density=0.1)-" in line
         assert "MPICH ends the job when a rank fails; Open MPI 5 started by mpirun" in line
         assert len(read(each.folder / "o").described) == 1

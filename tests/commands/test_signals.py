@@ -13,7 +13,7 @@ from .conftest import LIMIT, TRAIN
 
 SUITE = f"""{TRAIN}ranks = 2
 steps = 80
-training = ["synchronous", {{name = "asynchronous", collect = 1}}]
+training = ["synchronous", {{name = "softsync", collect = 1}}]
 """
 KILLS = [
     ("hpcdl", "SIGINT", "middle"),

@@ -1,28 +1,45 @@
-"""Asynchronous training of all ranks in this process, with its traces."""
+"""Training with servers of all ranks in this process, with its traces."""
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
 from contract import quadratic
+from hpcdl import registry
 from hpcdl.data.parts.sharding import EQUAL
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.trace.recorder import Recorder, Update
-from hpcdl.training.asynchronous import asynchronous
+from hpcdl.training.parts.traits import Strategy
+
+
+def chosen(ranks, numbers):
+    """Return the strategy of a table as in a suite, by default ``asynchronous``. ValueError for wrong settings."""
+    settings = {"name": "asynchronous", **numbers}
+    name = settings.pop("name")
+    strategy = registry.find("training", name)
+    registry.check_settings(strategy, settings)
+    registry.traits("training", name, Strategy).check(ranks, registry.in_full(strategy, settings))
+    return partial(strategy, **settings)
+
+
+def title(ranks, numbers):
+    """Return the literature's name of the strategy of a table."""
+    strategy = chosen(ranks, numbers)
+    traits = registry.traits("training", strategy.func.__name__, Strategy)
+    return traits.title(ranks, registry.in_full(strategy.func, strategy.keywords))
 
 
 class Run:
-    """Asynchronous training of all ranks in this process."""
+    """Training by the strategy of the table ``numbers``, or by ``strategy``."""
 
-    def __init__(
-        self, world, make=quadratic.session, strategy=asynchronous, failure=None, numbers=None, **settings
-    ):
+    def __init__(self, world, make=quadratic.session, strategy=None, failure=None, numbers=None, **settings):
+        strategy = strategy or chosen(world.ranks, numbers or {})
         self.recorders = [Recorder(events=False) for _ in range(world.ranks)]
         self.sessions = [
             make(recorder=recorder, **self._may_fail(failure, rank), **settings)
             for rank, recorder in enumerate(self.recorders)
         ]
-        world.run(lambda comm: strategy(comm, self.sessions[comm.rank], **numbers or {}))
+        world.run(lambda comm: strategy(comm, self.sessions[comm.rank]))
         assert not [post for group in world.groups for box in group.mailboxes.values() for post in box.posts()]
 
     @staticmethod

@@ -3,23 +3,22 @@
 import numpy as np
 import pytest
 from contract import quadratic
+from contract.asynchronous import chosen
 from contract.compression import planned
 from contract.training import STEPS, TOLERANCE, session
 
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder, Update
-from hpcdl.training.asynchronous import asynchronous, check
 
 pytestmark = pytest.mark.mpi
 
 
 def train(mpi, make, **numbers):
     """Return this rank's session and recorder, and the updates of all ranks."""
-    check(mpi.comm.size, in_full(asynchronous, numbers))
+    strategy = chosen(mpi.comm.size, numbers)
     recorder = Recorder(events=False)
     mine = make(recorder=recorder)
-    mpi.run(asynchronous(mpi.comm, mine, **numbers))
+    mpi.run(strategy(mpi.comm, mine))
     library = mpi.comm.library
     assert len(set(library.allgather(mine.replica.parameters.tobytes()))) == 1
     assert not library.Iprobe()
@@ -32,7 +31,7 @@ def test_all_gradients_and_bound_0_is_one_rank_with_the_whole_batch(servers, ded
     if servers > ranks - dedicated:
         pytest.skip("too few ranks")
     make = lambda **rest: session("none", "float64", **rest)
-    mine, _, updates = train(mpi, make, collect="all", bound=0, servers=servers, dedicated=dedicated)
+    mine, _, updates = train(mpi, make, name="ssp", collect="all", bound=0, servers=servers, dedicated=dedicated)
     assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
     assert len(updates) == servers * STEPS * (ranks - servers * dedicated)
     assert {update.staleness for update in updates} == {0}
@@ -47,13 +46,13 @@ def test_compressed_messages_are_those_of_one_process(name, settings, mpi):
     ranks = mpi.comm.size
     if ranks < 3:
         pytest.skip("too few ranks")
-    numbers = {"collect": "all", "bound": 0, "servers": 2, "dedicated": True}
+    numbers = {"name": "ssp", "collect": "all", "bound": 0, "servers": 2, "dedicated": True}
     make = lambda **rest: quadratic.session(
         size=20_001, dtype="float32", compression=planned(name, "ring", **settings), **rest
     )
     alone = [make() for _ in range(ranks)]
     world = in_process(ranks)
-    world.run(lambda comm: asynchronous(comm, alone[comm.rank], **numbers))
+    world.run(lambda comm: chosen(ranks, numbers)(comm, alone[comm.rank]))
     before = mpi.counters()
     mine, _, _ = train(mpi, make, **numbers)
     assert np.array_equal(mine.replica.parameters, alone[mpi.comm.rank].replica.parameters)
@@ -64,12 +63,11 @@ def test_compressed_messages_are_those_of_one_process(name, settings, mpi):
 @pytest.mark.parametrize(
     "numbers",
     [
-        {"overlap": True},
-        {"n_fetch": 3, "n_push": 2, "bound": 4},
-        {"n_fetch": 5, "n_push": 5, "overlap": True, "warm_start": 3},
-        {"bound": 1, "scale_rate": "staleness"},
-        {"n_fetch": 3, "push": "updates"},
-        {"collect": "all", "delay_compensation": "adaptive"},
+        {"name": "downpour", "n_fetch": 3, "n_push": 2},
+        {"name": "downpour", "n_fetch": 5, "n_push": 5, "overlap": True, "warm_start": 3},
+        {"name": "softsync", "scale_rate": "staleness"},
+        {"name": "ssp", "bound": 1, "push": "updates"},
+        {"delay_compensation": "adaptive"},
     ],
     ids=str,
 )
@@ -93,6 +91,6 @@ def test_a_server_that_discards_stale_gradients_applies_as_many_and_none_of_them
     if workers < 2:
         pytest.skip("too few ranks")
     make = lambda **rest: quadratic.session(size=20_000, steps=STEPS, learning_rate=lambda step: 0.001, **rest)
-    _, _, updates = train(mpi, make, collect=workers - 1, stale="drop", dedicated=dedicated)
+    _, _, updates = train(mpi, make, name="m_synchronous", collect=workers - 1, dedicated=dedicated)
     assert len(updates) == STEPS * workers
     assert {update.staleness for update in updates} == {0}

@@ -6,10 +6,11 @@ import pytest
 from contract.divided import LOCAL, SHAPE, TOLERANCE, by_one_rank, furthest, train_divided
 
 from hpcdl.trace.recorder import Recorder, Step
-from hpcdl.training.asynchronous import asynchronous
+from hpcdl.training.downpour import downpour
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.parts.split.mesh import Mesh
 from hpcdl.training.sandblaster import sandblaster
+from hpcdl.training.ssp import ssp
 
 pytestmark = pytest.mark.mpi
 
@@ -23,7 +24,7 @@ def mesh_of(size):
 
 
 @pytest.mark.parametrize(
-    "strategy", [partial(asynchronous, collect="all", bound=0), partial(parameter_averaging, period=1)]
+    "strategy", [partial(ssp, collect="all", bound=0), partial(parameter_averaging, period=1)]
 )
 def test_fixed_order_equals_one_rank(strategy, mpi):
     mesh, lengths = mesh_of(mpi.comm.size), {**LENGTHS, "global_batch": 4 * mpi.comm.size}
@@ -34,8 +35,8 @@ def test_fixed_order_equals_one_rank(strategy, mpi):
 @pytest.mark.parametrize(
     "strategy",
     [
-        partial(asynchronous, overlap=True, n_fetch=2, n_push=3),
-        partial(asynchronous, bound=1),
+        partial(downpour, overlap=True, n_fetch=2, n_push=3),
+        partial(ssp, bound=1),
         partial(sandblaster, portions_per_worker=3),
     ],
 )

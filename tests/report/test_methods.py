@@ -14,7 +14,7 @@ OWN = {"aggregation": "own", "common_clock": True}
 def downpour(hand, seed=1, accuracy=0.9, **fields):
     updates = {0: [(10**9 + 10**7 * n, n % 4, n, 3 if n else 0, 0.1) for n in range(120)]}
     evaluations = [(10, 1.0, 0.5, 0.3, accuracy - 0.1, 640), (20, 2.0, 1.0, 0.3, accuracy, 1280)]
-    method = {"training": "asynchronous(collect=1)", "system": "Downpour", "optimizer": "sgd", **OWN}
+    method = {"training": "downpour(n_fetch=1)", "system": "Downpour", "optimizer": "sgd", **OWN}
     hand.train(
         [[10.0] * 60] * 4,
         **{"updates": updates, "evaluations": evaluations, "memory": [4000] * 4} | method | fields,
@@ -43,11 +43,9 @@ def test_strategies_share_a_table_and_what_differs_is_in_the_name(hand, row):
     assert row(scaling, "synchronous, ring", "4")[3] == "20.0 ms"
     assert row(scaling, "synchronous, none (no communication)", "4")[3] == "10.0 ms"
     assert row(scaling, "Downpour", "4")[3:8] == ["10.0 ms", "10.0 to 10.0 ms", "6400", "4.00", "1.00"]
-    assert "Step of asynchronous: the mean time in which all ranks together consume a global batch" in scaling
+    assert "Step of downpour: the mean time in which all ranks together consume a global batch" in scaling
     assert "Base 1 rank, step 40.0 ms." in scaling
-    assert row(page, "Downpour", "asynchronous(collect=1)") == [
-        *("Downpour", "asynchronous(collect=1)", "own", "sgd"),
-    ]
+    assert row(page, "Downpour", "downpour(n_fetch=1)") == ["Downpour", "downpour(n_fetch=1)", "own", "sgd"]
 
 
 def test_the_share_of_discarded_gradients_is_shown(hand, row):

@@ -114,7 +114,8 @@ def test_the_table_of_strategies_has_all_settings():
     described = {}
     for row in table.splitlines()[2:]:
         strategies, text = row.strip("| ").split(" | ", 1)
-        described |= {name: set(re.findall(r"`(\w+)`", text)) for name in re.findall(r"`(\w+)`", strategies)}
+        for name in re.findall(r"`(\w+)`", strategies):
+            described[name] = described.get(name, set()) | set(re.findall(r"`(\w+)`", text))
     assert sorted(described) == sorted(names("training"))
     for name, words in described.items():
         assert set(settings_of(find("training", name))) <= words, name

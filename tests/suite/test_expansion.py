@@ -41,14 +41,12 @@ def test_lists_of_settings_in_tables_expand_too(parsed):
     cases = parsed(
         ranks=4,
         global_batch=64,
-        training=["synchronous", {"name": "asynchronous", "servers": [1, 4], "collect": [1, "all"]}],
+        training=["synchronous", {"name": "softsync", "servers": [1, 4], "collect": [1, "all"]}],
         straggler={"rank": "all", "probability": [0.25, 0.5], "seconds": 0.5},
         shares={"weights": [1, 1, 1, 1]},
     )
     pairs = [(str(case.spec.training), case.spec.straggler.probability) for case in cases]
-    servers = [
-        f"asynchronous(servers={servers},collect={collect})" for servers in (1, 4) for collect in (1, "all")
-    ]
+    servers = [f"softsync(servers={servers},collect={collect})" for servers in (1, 4) for collect in (1, "all")]
     assert pairs == list(itertools.product(["synchronous", *servers], [0.25, 0.5]))
 
 

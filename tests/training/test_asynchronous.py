@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 from contract import quadratic, training
-from contract.asynchronous import Run, loss_of
+from contract.asynchronous import Run, chosen, loss_of, title
 from contract.schedules import SCHEDULES, ranks_in
 
 from hpcdl import registry
@@ -21,32 +21,27 @@ from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
-from hpcdl.registry import in_full
-from hpcdl.training.asynchronous import asynchronous, check, title
 from hpcdl.training.parts.servers.messages import Request
 from hpcdl.training.synchronous import synchronous
 
 
-def random_numbers(random, ranks, **fixed):
-    """Return random valid settings, and the number of workers."""
+def random_numbers(random, ranks):
+    """Return a random strategy with valid settings, and the number of workers."""
     dedicated = bool(ranks > 1 and random.integers(2))
     servers = int(random.integers(1, min(4, ranks)) if dedicated else random.integers(1, min(4, ranks) + 1))
     workers = ranks - servers if dedicated else ranks
-    n_fetch, n_push = (int(random.choice([1, 1, 2, 3])) for _ in range(2))
-    bound = None if random.integers(2) else int(n_fetch + n_push - 2 + random.integers(3))
-    numbers = {
-        "collect": "all" if not random.integers(4) else int(random.integers(1, workers + 1)),
-        "bound": bound,
-        "n_fetch": n_fetch,
-        "n_push": n_push,
-        "overlap": bool(bound is None and random.integers(2)),
-        "servers": servers,
-        "dedicated": dedicated,
-        "warm_start": int(random.choice([0, 0, 2, 100])),
-        **fixed,
+    collect = {"collect": "all" if not random.integers(4) else int(random.integers(1, workers + 1))}
+    own = {
+        "softsync": collect,
+        "ssp": {**collect, "bound": int(random.integers(3))},
+        "downpour": {
+            **{name: int(random.choice([1, 1, 2, 3])) for name in ("n_fetch", "n_push")},
+            "overlap": bool(random.integers(2)),
+            "warm_start": int(random.choice([0, 0, 2, 100])),
+        },
     }
-    check(ranks, in_full(asynchronous, numbers))
-    return numbers, workers
+    name = str(random.choice(list(own)))
+    return {"name": name, "servers": servers, "dedicated": dedicated, **own[name]}, workers
 
 
 # BSP
@@ -56,7 +51,8 @@ def random_numbers(random, ranks, **fixed):
 @pytest.mark.parametrize("dedicated", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_all_gradients_and_bound_0_is_synchronous_to_the_last_bit(workers, servers, dedicated, dtype):
+@pytest.mark.parametrize("name", ["ssp", "m_synchronous"])
+def test_an_update_of_all_gradients_is_synchronous_to_the_last_bit(name, workers, servers, dedicated, dtype):
     """Gradients are summed in rank order; with momentum, decay, a falling rate and shards of 3, 2, 1 and 0."""
     if servers > workers and not dedicated:
         servers = workers
@@ -64,7 +60,9 @@ def test_all_gradients_and_bound_0_is_synchronous_to_the_last_bit(workers, serve
     copies = lambda **rest: quadratic.session(**rest | {"optimizer": deepcopy(rest["optimizer"])})
     native = registry.find("aggregation", "native")
     expected = Run(in_process(workers), copies, strategy=synchronous, aggregate=native, **settings).parameters
-    numbers = {"collect": "all", "bound": 0, "servers": servers, "dedicated": dedicated}
+    own = {"bound": 0, "servers": servers} if name == "ssp" else {}
+    servers = own.get("servers", 1)
+    numbers = {"name": name, "collect": "all", "dedicated": dedicated, **own}
     for seed in range(3):
         run = Run(in_process(workers + servers * dedicated, seed), copies, numbers=numbers, **settings)
         assert np.array_equal(run.parameters, expected)
@@ -75,10 +73,10 @@ def test_all_gradients_and_bound_0_is_synchronous_to_the_last_bit(workers, serve
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("overlap", "under_way"), [(False, 1), (True, 2)])
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize(("workers", "collect"), [(30, 30), (30, 1), (12, 6), (12, 2), (7, 3), (4, 1), (1, 1)])
-def test_mean_staleness_agrees_with_theory(workers, collect, overlap, under_way):
-    """(W - 1) / collect if a worker waits for its fetch, (2 W - 1) / collect with overlap.
+def test_mean_staleness_agrees_with_theory(workers, collect, overlap):
+    """(W - 1) / collect if a worker waits for its fetch, 2 W - 1 with Downpour's overlap.
 
     With jitter and workers of different speed.
     """
@@ -89,11 +87,12 @@ def test_mean_staleness_agrees_with_theory(workers, collect, overlap, under_way)
         NETWORKS["ethernet-10g"],
         compute=lambda rank, label: slowness[rank] * random.lognormal(-7) if label == "loss" else 0.0,
     )
-    numbers = {"collect": collect, "dedicated": True, "overlap": overlap}
+    own = {"name": "downpour", "overlap": True} if overlap else {"name": "softsync", "collect": collect}
+    numbers, expected = {**own, "dedicated": True}, 2 * workers - 1 if overlap else (workers - 1) / collect
     run = Run(world, size=2, steps=200, global_batch=30, numbers=numbers)
     staleness = [update.staleness for update in run.updates(workers)]
     assert len(staleness) == 200 * workers
-    assert np.mean(staleness) == pytest.approx((under_way * workers - 1) / collect, rel=0.02)
+    assert np.mean(staleness) == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.slow
@@ -104,7 +103,7 @@ def test_no_worker_is_further_ahead_than_the_bound_with_several_gradients_per_up
     for seed in SCHEDULES:
         workers, bound = 2 + seed % 6, [*furthest][seed % 3]
         collect = 2 + seed % (workers - 1)
-        numbers = {"bound": bound, "collect": collect, "servers": servers}
+        numbers = {"name": "ssp", "bound": bound, "collect": collect, "servers": servers}
         run = Run(in_process(workers, seed), numbers=numbers, size=2, steps=4)
         for server in range(servers):
             applied, clock = [np.zeros(workers, int)], np.zeros(workers, int)  # by version; by worker
@@ -160,23 +159,18 @@ def test_a_server_sends_an_answer_while_it_receives_the_next_request(workers):
     assert mean == pytest.approx(shard + request, rel=0.01)
 
 
-# parameters recomputed from traces
-
-# failures
-
-
 # memory, evaluations, settings
 
 
 def test_memory_is_as_documented():
     """Two vectors for each worker, one more with overlap; a server's shard, its copy, gradients and backups."""
-    numbers = {"servers": 2, "dedicated": True, "collect": 3, "delay_compensation": "adaptive"}
+    numbers = {"servers": 2, "dedicated": True, "delay_compensation": "adaptive"}
     run = Run(in_process(5), numbers=numbers, size=10)
     kept = [{name: vector.size for name, vector in session.vectors.items()} for session in run.sessions]
     assert kept[:3] == [{"accrued": 10, "outgoing": 10}] * 3
-    server = {"shard": 5, "copy": 5, "collected": 15, "backups": 15, "mean square": 5}
+    server = {"shard": 5, "copy": 5, "collected": 5, "backups": 15, "mean square": 5}
     assert kept[3:] == [server] * 2
-    run = Run(in_process(2), numbers={"overlap": True}, size=10)
+    run = Run(in_process(2), numbers={"name": "downpour", "overlap": True}, size=10)
     assert set(run.sessions[1].vectors) == {"accrued", "outgoing", "incoming"}
 
 
@@ -201,7 +195,7 @@ def test_running_statistics_are_the_mean_over_the_workers():
             replica=Replica(layers(), (8, 8, 1), backend=backend("numpy"), dtype="float64", seed=1),
             **rest,
         )
-        numbers = {"collect": "all", "bound": 0, "dedicated": dedicated}
+        numbers = {"name": "ssp", "collect": "all", "bound": 0, "dedicated": dedicated}
         return [session.replica.state for session in Run(in_process(ranks), make, numbers=numbers).sessions]
 
     working, dedicated = states(2, dedicated=False), states(3, dedicated=True)
@@ -214,65 +208,54 @@ def test_running_statistics_are_the_mean_over_the_workers():
     ("numbers", "expected"),
     [
         ({}, "Downpour"),
-        ({"collect": 4, "bound": 0}, "BSP"),
-        ({"collect": "all", "bound": 0}, "BSP"),
-        ({"collect": "all"}, "1-softsync"),
-        ({"collect": 2}, "2-softsync"),
-        ({"collect": 3}, "softsync collecting 3"),
-        ({"bound": 3}, "SSP(3)"),
-        ({"bound": 3, "collect": 2}, "SSP(3) collecting 2"),
         ({"delay_compensation": "constant"}, "DC-ASGD"),
-        ({"delay_compensation": "adaptive", "n_push": 1}, "DC-ASGD-a"),
-        ({"collect": 3, "dedicated": True}, "1-softsync"),
-        ({"collect": 3, "stale": "drop"}, "3-synchronous"),
-        ({"collect": "all", "stale": "drop"}, "BSP"),
-        ({"collect": 2, "push": "updates"}, "2-softsync of updates"),
+        ({"delay_compensation": "adaptive"}, "DC-ASGD-a"),
+        ({"name": "downpour", "n_push": 5}, "Downpour"),
+        ({"name": "ssp", "collect": 4, "bound": 0}, "BSP"),
+        ({"name": "ssp", "collect": "all", "bound": 0}, "BSP"),
+        ({"name": "ssp", "bound": 3}, "SSP(3)"),
+        ({"name": "ssp", "bound": 3, "collect": 2, "push": "updates"}, "SSP(3) collecting 2 of updates"),
+        ({"name": "softsync"}, "1-softsync"),
+        ({"name": "softsync", "collect": 1}, "4-softsync"),
+        ({"name": "softsync", "collect": 2}, "2-softsync"),
+        ({"name": "softsync", "collect": 3}, "softsync collecting 3"),
+        ({"name": "softsync", "collect": 3, "dedicated": True}, "1-softsync"),
+        ({"name": "m_synchronous", "collect": 3}, "3-synchronous"),
+        ({"name": "m_synchronous"}, "BSP"),
     ],
+    ids=str,
 )
 def test_the_title_is_the_literatures_name(numbers, expected):
-    assert title(4, in_full(asynchronous, numbers)) == expected
-    thirty = in_full(asynchronous, {"collect": 2, "dedicated": True})
+    assert title(4, numbers) == expected
+    thirty = {"name": "softsync", "collect": 2, "dedicated": True}
     assert title(31, thirty) == "15-softsync"  # 30 workers: an update has 30 // 15 gradients
 
 
 @pytest.mark.parametrize(
-    ("ranks", "numbers", "message"),
+    ("numbers", "message"),
     [
-        (4, {"collect": 5}, "collect: must be 1 to 4, the number of workers, or 'all', not 5"),
-        (4, {"collect": 4, "dedicated": True}, "collect: must be 1 to 3"),
-        (4, {"collect": "most"}, "collect: unknown 'most'; valid names: all"),
-        (4, {"servers": 5}, "servers: 5 on 4 ranks, at most 4 fit"),
-        (1, {"dedicated": True}, "servers: 1 dedicated on 1 ranks, at most 0 fit"),
-        (4, {"servers": 0}, "servers: must be at least 1, not 0"),
-        (4, {"n_push": 0}, "n_push: must be at least 1, not 0"),
-        (4, {"warm_start": -1}, "warm_start: must be at least 0, not -1"),
-        (4, {"bound": -1}, r"bound: must be at least n_fetch \+ n_push - 2 = 0, not -1"),
-        (4, {"bound": 2, "n_fetch": 3, "n_push": 2}, "bound: .* = 3, not 2"),
-        (4, {"bound": 2, "overlap": True}, "overlap: a worker that trains on old parameters cannot keep a bound"),
-        (4, {"scale_rate": "yes"}, "scale_rate: unknown 'yes'; valid names: none, staleness"),
-        (
-            4,
-            {"delay_compensation": "zzz"},
-            "delay_compensation: unknown 'zzz'; valid names: adaptive, constant, none",
-        ),
-        (4, {"delay_compensation": "constant", "n_push": 2}, "delay_compensation: needs n_fetch = 1"),
-        (4, {"local_rate": -1.0, "n_fetch": 2}, "local_rate: must be at least 0, not -1"),
-        (4, {"local_rate": 0.5}, "local_rate: needs n_fetch of at least 2, or overlap"),
-        (4, {"strength": 0.1}, "strength: needs delay_compensation"),
-        (
-            4,
-            {"stale": "drop", "servers": 2},
-            'servers: stale = "drop" needs its default, because servers may keep',
-        ),
-        (
-            4,
-            {"stale": "drop", "bound": 1},
-            'bound: stale = "drop" needs its default, because no gradient is stale',
-        ),
-        (4, {"push": "updates", "n_fetch": 2, "local_rate": 0.5}, 'push: "updates" needs local_rate = 1'),
+        ({"name": "ssp", "collect": 5}, "collect: must be 1 to 4, the number of workers, or 'all', not 5"),
+        ({"name": "m_synchronous", "collect": 4, "dedicated": True}, "collect: must be 1 to 3"),
+        ({"name": "softsync", "collect": "most"}, "collect: unknown 'most'; valid names: all"),
+        ({"servers": 5}, "servers: 5 on 4 ranks, at most 4 fit"),
+        ({"servers": 4, "dedicated": True}, "servers: 4 dedicated on 4 ranks, at most 3 fit"),
+        ({"servers": 0}, "servers: must be at least 1, not 0"),
+        ({"name": "downpour", "n_push": 0}, "n_push: must be at least 1, not 0"),
+        ({"name": "downpour", "warm_start": -1}, "warm_start: must be at least 0, not -1"),
+        ({"name": "downpour", "local_rate": -1.0, "n_fetch": 2}, "local_rate: must be at least 0, not -1"),
+        ({"name": "downpour", "local_rate": 0.5}, "local_rate: needs n_fetch of at least 2, or overlap"),
+        ({"name": "ssp", "bound": -1}, "bound: must be at least 0, not -1"),
+        ({"name": "ssp", "push": "sums"}, "push: unknown 'sums'; valid names: gradients, updates"),
+        ({"name": "softsync", "scale_rate": "yes"}, "scale_rate: unknown 'yes'; valid names: none, staleness"),
+        ({"delay_compensation": "zzz"}, "delay_compensation: unknown 'zzz'; valid names: adaptive"),
+        ({"strength": 0.1}, "strength: needs delay_compensation"),
+        ({"n_fetch": 5}, "unknown setting 'n_fetch'; 'downpour' has it"),
+        ({"collect": 2}, "unknown setting 'collect'; 'm_synchronous', 'softsync', 'ssp' have it"),
+        ({"name": "m_synchronous", "servers": 2}, "unknown setting 'servers'; 'asynchronous', 'downpour', "),
     ],
+    ids=str,
 )
-def test_bad_settings_are_refused_in_one_line(ranks, numbers, message):
+def test_bad_settings_are_refused_in_one_line(numbers, message):
     with pytest.raises(ValueError, match=f"^{message}") as error:
-        check(ranks, in_full(asynchronous, numbers))
+        chosen(4, numbers)
     assert "\n" not in str(error.value)

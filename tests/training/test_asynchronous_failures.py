@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from contract.asynchronous import Run
+from contract.asynchronous import Run, chosen
 
 from hpcdl.fabric.comm import PeerLost
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.training.asynchronous import asynchronous
 
 
 class Failing:
@@ -38,12 +37,11 @@ class Failing:
     "numbers",
     [
         {},
-        {"bound": 0},
-        {"collect": "all", "bound": 0},
-        {"collect": 2, "n_push": 2, "n_fetch": 2, "bound": 3},
-        {"overlap": True},
-        {"warm_start": 5},
-        {"warm_start": 5, "bound": 0},
+        {"name": "ssp", "bound": 0},
+        {"name": "ssp", "collect": "all", "bound": 0},
+        {"name": "downpour", "n_push": 2, "n_fetch": 2},
+        {"name": "downpour", "overlap": True},
+        {"name": "downpour", "warm_start": 5},
     ],
     ids=str,
 )
@@ -52,12 +50,12 @@ def test_a_worker_fails_between_messages_to_two_servers(numbers, servers):
     """No rank waits forever, and the servers' updates differ at most by the gradient under way."""
     workers, steps, partial_pushes = 3, 4, 0
     for seed in range(40):
+        strategy = chosen(workers + servers, {"servers": servers, "dedicated": True, **numbers})
 
-        async def train(comm, session, lasts=seed, **numbers):
-            await asynchronous(Failing(comm, lasts) if comm.rank == 0 else comm, session, **numbers)
+        async def train(comm, session, lasts=seed, strategy=strategy):
+            await strategy(Failing(comm, lasts) if comm.rank == 0 else comm, session)
 
-        keys = {"servers": servers, "dedicated": True, **numbers}
-        run = Run(in_process(workers + servers, seed), strategy=train, numbers=keys, steps=steps, size=7)
+        run = Run(in_process(workers + servers, seed), strategy=train, steps=steps, size=7)
         updates = [run.updates(server) for server in range(workers, workers + servers)]
         pushes = [sum(one.worker == 0 for one in found) for found in updates]
         assert max(pushes) - min(pushes) <= 1
@@ -71,4 +69,4 @@ def test_a_worker_fails_between_messages_to_two_servers(numbers, servers):
 
 def test_training_ends_if_a_server_fails():
     with pytest.raises(PeerLost, match=r"^rank 2 is gone: it kept a part of the parameters$"):
-        Run(in_process(3), failure=(2, 1), numbers={"servers": 3})
+        Run(in_process(3), failure=(2, 1), numbers={"name": "downpour", "servers": 3})

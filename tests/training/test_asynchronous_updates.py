@@ -95,25 +95,26 @@ RATES = {
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("scale_rate", RATES)
 @pytest.mark.parametrize(
     "numbers",
     [
         {},
-        {"bound": 2},
-        {"collect": 2},
-        {"collect": 3},
-        {"delay_compensation": "constant"},
-        {"delay_compensation": "adaptive"},
-        {"delay_compensation": "constant", "collect": 2},
+        {"name": "ssp", "bound": 2},
+        *(
+            {"name": "softsync", "collect": collect, "scale_rate": scale_rate}
+            for collect in (1, 2, 3)
+            for scale_rate in RATES
+        ),
+        {"delay_compensation": "constant", "strength": STRENGTH},
+        {"delay_compensation": "adaptive", "strength": STRENGTH},
     ],
     ids=str,
 )
-def test_the_trace_gives_the_parameters(numbers, scale_rate, seed):
+def test_the_trace_gives_the_parameters(numbers, seed):
     kind = numbers.get("delay_compensation")
-    strength = {"strength": STRENGTH} if kind else {}
-    run = Run(in_process(3, seed), numbers={"servers": 1, "scale_rate": scale_rate, **numbers, **strength})
-    assert_replayed(run, RATES[scale_rate], correct=CORRECTIONS[kind]() if kind else PLAIN)
+    run = Run(in_process(3, seed), numbers=numbers)
+    rate = RATES[numbers.get("scale_rate", "none")]
+    assert_replayed(run, rate, correct=CORRECTIONS[kind]() if kind else PLAIN)
     assert run.images == 6 * quadratic.IMAGES
 
 
@@ -125,7 +126,12 @@ UNEQUAL = Shares(weights=(4, 1))
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(
     "numbers",
-    [{}, {"bound": 1}, {"collect": 2}, {"delay_compensation": "adaptive", "strength": STRENGTH}],
+    [
+        {},
+        {"name": "ssp", "bound": 1},
+        {"name": "softsync", "collect": 2},
+        {"delay_compensation": "adaptive", "strength": STRENGTH},
+    ],
     ids=str,
 )
 def test_the_trace_gives_the_parameters_with_unequal_shares(numbers, seed):
@@ -158,11 +164,11 @@ def test_any_optimizer_gets_the_mean_rate_of_its_gradients(optimizer):
             rates.append(learning_rate)
             super().update(parameters, gradients, learning_rate)
 
-    rates = []
+    rates, numbers = [], {"name": "softsync", "collect": 2, "scale_rate": "staleness", "dedicated": True}
     make = lambda **rest: quadratic.session(
         optimizer=Watched(weight_decay=0.1), learning_rate=lambda step: 0.25, **rest
     )
-    run = Run(in_process(7, 5), make, numbers={"scale_rate": "staleness", "collect": 2, "dedicated": True})
+    run = Run(in_process(7, 5), make, numbers=numbers)
     updates = run.updates(6)
     for version, rate in enumerate(rates):
         own = [max(1, update.staleness) for update in updates if update.version == version]
@@ -175,21 +181,23 @@ def test_any_optimizer_gets_the_mean_rate_of_its_gradients(optimizer):
 @pytest.mark.parametrize("seed", range(5))
 def test_between_fetches_a_worker_descends_by_its_own_gradients(workers, n_fetch, seed):
     """At the full rate: a server's update and a worker's own step both use the mean over one share."""
-    run = Run(in_process(workers, seed), learning_rate=lambda step: 0.1, numbers={"n_fetch": n_fetch})
+    numbers = {"name": "downpour", "n_fetch": n_fetch}
+    run = Run(in_process(workers, seed), learning_rate=lambda step: 0.1, numbers=numbers)
     assert_replayed(run, lambda batches, update: 0.1, n_fetch=n_fetch)
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("numbers", [{}, {"bound": 2}, {"collect": 2}, {"n_fetch": 3}], ids=str)
-def test_pushed_updates_are_pushed_gradients_without_momentum(numbers, seed):
-    run = Run(in_process(3, seed), learning_rate=lambda _step: 0.1, numbers={"push": "updates", **numbers})
-    assert_replayed(run, lambda batches, update: 0.1, n_fetch=numbers.get("n_fetch", 1))
+@pytest.mark.parametrize("collect", [1, 2])
+def test_pushed_updates_are_pushed_gradients_without_momentum(collect, seed):
+    numbers = {"name": "ssp", "push": "updates", "bound": 2, "collect": collect}
+    run = Run(in_process(3, seed), learning_rate=lambda _step: 0.1, numbers=numbers)
+    assert_replayed(run, lambda batches, update: 0.1)
 
 
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize(
     ("numbers", "optimizer"),
-    [({"n_fetch": 3}, SGD), ({}, lambda: SGD(momentum=0.9, weight_decay=0.1))],
+    [({"name": "downpour", "n_fetch": 3}, SGD), ({}, lambda: SGD(momentum=0.9, weight_decay=0.1))],
     ids=["own steps", "shards"],
 )
 def test_shards_and_own_steps_have_the_models_rates(numbers, optimizer, servers):
@@ -235,7 +243,8 @@ def downpour(n_fetch, n_push, overlap, steps, rate, local=1.0):
 @pytest.mark.parametrize("n_push", [1, 2, 3, 5])
 @pytest.mark.parametrize("n_fetch", [1, 2, 3, 5])
 def test_fetches_and_pushes_follow_the_papers_pseudo_code(n_fetch, n_push, overlap, servers):
-    numbers = {"n_fetch": n_fetch, "n_push": n_push, "overlap": overlap, "servers": servers, "dedicated": True}
+    numbers = {"name": "downpour", "n_fetch": n_fetch, "n_push": n_push, "overlap": overlap}
+    numbers |= {"servers": servers, "dedicated": True}
     rate = lambda step: 0.25
     run = Run(in_process(1 + servers, n_fetch), steps=11, learning_rate=rate, numbers=numbers)
     np.testing.assert_allclose(run.parameters, downpour(n_fetch, n_push, overlap, 11, 0.25), rtol=1e-12)
@@ -243,16 +252,14 @@ def test_fetches_and_pushes_follow_the_papers_pseudo_code(n_fetch, n_push, overl
 
 @pytest.mark.parametrize(("n_fetch", "overlap", "local"), [(3, False, 0.5), (2, True, 0.0), (1, True, 2.0)])
 def test_workers_have_a_rate_of_their_own_between_fetches(n_fetch, overlap, local):
-    numbers = {"n_fetch": n_fetch, "overlap": overlap, "local_rate": local, "dedicated": True}
+    numbers = {"name": "downpour", "n_fetch": n_fetch, "overlap": overlap, "local_rate": local, "dedicated": True}
     run = Run(in_process(2, n_fetch), steps=11, learning_rate=lambda step: 0.25, numbers=numbers)
     np.testing.assert_allclose(run.parameters, downpour(n_fetch, 1, overlap, 11, 0.25, local), rtol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("bound", [None, 0])
-def test_in_a_warm_start_only_the_first_worker_trains(seed, bound):
-    numbers = {"warm_start": 7, "collect": "all" if bound == 0 else 1, "bound": bound}
-    run = Run(in_process(3, seed), numbers=numbers)
+def test_in_a_warm_start_only_the_first_worker_trains(seed):
+    run = Run(in_process(3, seed), numbers={"name": "downpour", "warm_start": 7})
     updates = run.updates()
     assert [(update.worker, update.version, update.staleness) for update in updates[:7]] == [
         (0, version, 0) for version in range(7)

@@ -4,7 +4,6 @@ from copy import deepcopy
 from itertools import groupby
 
 import numpy as np
-import pytest
 from contract import quadratic
 from contract.asynchronous import Run, batch_gradient
 from contract.schedules import SCHEDULES
@@ -24,31 +23,20 @@ def copied(**rest):
     return quadratic.session(**rest | {"optimizer": deepcopy(rest["optimizer"])})
 
 
-@pytest.mark.parametrize("dedicated", [False, True])
-@pytest.mark.parametrize("workers", [1, 3, 8])
-def test_with_all_gradients_it_is_synchronous_to_the_last_bit(workers, dedicated):
-    settings = {"optimizer": SGD(momentum=0.9, weight_decay=0.01), "global_batch": 24}
-    expected = Run(in_process(workers), copied, strategy=synchronous, aggregate=NATIVE, **settings).parameters
-    numbers = {"collect": "all", "stale": "drop", "dedicated": dedicated}
-    for seed in range(3):
-        run = Run(in_process(workers + dedicated, seed), copied, numbers=numbers, **settings)
-        assert np.array_equal(run.parameters, expected)
-
-
 def test_no_gradient_of_older_parameters_is_applied_in_any_schedule():
     """Each update has m gradients of different workers, the last ones perhaps fewer; none is lost."""
     for seed in SCHEDULES:
         workers = 2 + seed % 6
         collect = 1 + seed // 6 % workers
         failure = (workers - 1, 1 + seed % 3) if seed % 4 == 0 else None
-        numbers = {"collect": collect, "stale": "drop", "warm_start": seed % 3}
+        numbers = {"name": "m_synchronous", "collect": collect}
         run = Run(in_process(workers, seed), numbers=numbers, failure=failure)
         updates = run.updates()
         assert {update.staleness for update in updates} == {0}
         together = [[row.worker for row in rows] for _, rows in groupby(updates, lambda update: update.version)]
         assert all(len(set(group)) == len(group) <= collect for group in together)
         if failure is None:
-            assert {len(group) for group in together[seed % 3 : -workers]} <= {collect}
+            assert {len(group) for group in together[:-workers]} <= {collect}
             assert len(updates) == 6 * workers
             assert run.recorders[0].evaluations[-1].samples == 6 * quadratic.IMAGES
 
@@ -61,7 +49,7 @@ def test_a_slow_worker_delays_nothing_and_its_gradients_are_discarded():
         NETWORKS["ethernet-10g"],
         compute=lambda rank, label: slowness[rank] if label == "loss" else 0.0,
     )
-    run = Run(world, numbers={"collect": 2, "stale": "drop", "dedicated": True})
+    run = Run(world, numbers={"name": "m_synchronous", "collect": 2, "dedicated": True})
     expected = quadratic.QuadraticLoss(5, "float64").parameters
     for clock in range(9):  # 6 x 3 mini-batches, two in each update
         gradients = []
@@ -82,12 +70,12 @@ def test_a_slow_worker_delays_nothing_and_its_gradients_are_discarded():
 def test_with_momentum_each_worker_has_its_own_velocity():
     """One worker is momentum SGD on one rank; three workers are not, and their velocities differ."""
     settings = {"optimizer": SGD(momentum=0.9), "learning_rate": lambda _step: 0.1}
+    numbers = {"name": "ssp", "bound": 9, "push": "updates"}
     alone = Run(in_process(1), copied, strategy=synchronous, aggregate=NATIVE, **settings)
-    one = Run(in_process(2), copied, numbers={"push": "updates", "dedicated": True}, **settings)
+    one = Run(in_process(2), copied, numbers={**numbers, "dedicated": True}, **settings)
     np.testing.assert_allclose(one.parameters, alone.parameters, rtol=1e-12)
-    numbers = {"push": "updates", "collect": 2}
     pushed, usual = (
-        Run(in_process(3, 1), copied, numbers={**numbers, "push": push}, **settings)
+        Run(in_process(3, 1), copied, numbers={**numbers, "collect": 2, "push": push}, **settings)
         for push in ("updates", "gradients")
     )
     assert np.abs(pushed.parameters - usual.parameters).max() > 1e-3

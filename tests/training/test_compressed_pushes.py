@@ -3,27 +3,27 @@
 import numpy as np
 import pytest
 from contract import quadratic
+from contract.asynchronous import chosen as strategy_of
 from contract.compression import COMPRESSORS, planned
 
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.asynchronous import asynchronous, check
 
 RATE = 0.25
 MESSAGES = [name for name in COMPRESSORS if name != "power_sgd"]
-BSP = {"collect": "all", "bound": 0}
+BSP = {"name": "ssp", "collect": "all", "bound": 0}
+DOWNPOUR = {"name": "downpour", "overlap": True}
 PLACES = [
-    (1, {"servers": 3, "dedicated": True, "n_fetch": 3, "n_push": 2, "overlap": True}),
-    (1, {"servers": 1, "warm_start": 3, "delay_compensation": "adaptive"}),
+    (1, {**DOWNPOUR, "servers": 3, "dedicated": True, "n_fetch": 3, "n_push": 2}),
+    (1, {"servers": 1, "delay_compensation": "adaptive"}),
     (2, {**BSP, "servers": 2}),
     (3, {**BSP, "servers": 1}),
-    (5, {**BSP, "servers": 3, "dedicated": True, "scale_rate": "staleness"}),
+    (5, {**BSP, "servers": 3, "dedicated": True}),
 ]
 """Workers and settings whose results do not depend on the schedule."""
-SCHEDULES = [(2, {}), (3, {"servers": 3}), (5, {"servers": 2, "dedicated": True, "n_push": 3, "overlap": True})]
-SCHEDULES += [(5, {"collect": 2, "n_fetch": 2, "scale_rate": "staleness"}), (7, {"bound": 1, "warm_start": 4})]
+SCHEDULES = [(2, {}), (3, {"servers": 3}), (5, {**DOWNPOUR, "servers": 2, "dedicated": True, "n_push": 3})]
+SCHEDULES += [(5, {"name": "downpour", "n_fetch": 2}), (7, {"name": "ssp", "bound": 1})]
 """Ranks and settings of several kinds of asynchronous training."""
 
 
@@ -46,7 +46,7 @@ class Run:
     """Asynchronous training of all ranks in this process."""
 
     def __init__(self, ranks, chosen, numbers, seed=0, size=5, dtype="float64", failure=None, **settings):
-        check(ranks, in_full(asynchronous, numbers))
+        strategy = strategy_of(ranks, numbers)
         self.recorders = [Recorder(events=False) for _ in range(ranks)]
         self.sessions = [
             quadratic.session(
@@ -61,7 +61,7 @@ class Run:
             for rank, recorder in enumerate(self.recorders)
         ]
         self.world = in_process(ranks, seed)
-        self.world.run(lambda comm: asynchronous(comm, self.sessions[comm.rank], **numbers))
+        self.world.run(lambda comm: strategy(comm, self.sessions[comm.rank]))
         left = [post for group in self.world.groups for box in group.mailboxes.values() for post in box.posts()]
         assert not left
 
@@ -110,9 +110,7 @@ def test_lossless_messages_change_no_bit():
 @pytest.mark.parametrize(("ranks", "numbers"), SCHEDULES, ids=str)
 @pytest.mark.parametrize("name", MESSAGES)
 def test_sent_and_residual_are_the_gradients(name, ranks, numbers):
-    """Every update subtracts rate x workers x (the decoded gradient), without scaled rates and means."""
-    if numbers.get("collect") or numbers.get("scale_rate"):
-        numbers = {**numbers, "collect": 1, "scale_rate": "none"}
+    """Every update subtracts rate x workers x (the decoded gradient)."""
     chosen = few(name, **({} if name == "dgc" else {"error_feedback": True}))
     if name == "dgc":
         chosen = few(name, momentum=0.0)
@@ -132,7 +130,7 @@ def test_sent_and_residual_are_the_gradients(name, ranks, numbers):
 
 def test_saved_bytes_are_those_of_the_wire():
     for name in MESSAGES:
-        numbers = {"collect": "all", "bound": 0, "servers": 2, "dedicated": True}
+        numbers = {**BSP, "servers": 2, "dedicated": True}
         for warmup in (0, 2):
             dense, small = (Run(5, one, numbers, size=801) for one in (None, few(name, warmup_steps=warmup)))
             assert sum(dense.world.bytes) - sum(small.world.bytes) == small.of("saved_bytes") > 0
@@ -153,7 +151,7 @@ def test_parameters_of_servers_are_not_rounded():
 @pytest.mark.parametrize("name", ["top_k", "fp16", "one_bit"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_others_train_on_when_a_worker_fails(name, seed):
-    run = Run(5, few(name), {"servers": 2, "n_push": 2}, seed, failure=(3, 2))
+    run = Run(5, few(name), {"name": "downpour", "servers": 2, "n_push": 2}, seed, failure=(3, 2))
     alive = [one.replica.parameters for rank, one in enumerate(run.sessions) if rank != 3]
     assert all(np.array_equal(alive[0], one) for one in alive)
     assert run.gradients >= 30

@@ -6,6 +6,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.asynchronous import asynchronous
+from hpcdl.training.downpour import downpour
 from hpcdl.training.elastic_averaging import elastic_averaging
 
 STEPS = 50
@@ -22,8 +23,8 @@ def duration(strategy, gradient, settings):
 
 def test_messages_add_no_time_to_a_longer_gradient():
     for strategy, settings in [
-        (asynchronous, {"dedicated": True, "overlap": True}),
-        (asynchronous, {"dedicated": True, "n_fetch": STEPS}),
+        (downpour, {"dedicated": True, "overlap": True}),
+        (downpour, {"dedicated": True, "n_fetch": STEPS}),
         (elastic_averaging, {"dedicated": True, "period": 1}),
         (ad_psgd, {}),
     ]:

@@ -19,6 +19,7 @@ from hpcdl.training.elastic_averaging import elastic_averaging
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.snapshots import Snapshots
+from hpcdl.training.ssp import ssp
 from hpcdl.training.update_broadcast import update_broadcast
 
 
@@ -112,8 +113,8 @@ def normalised(recorder=None, **settings):
         (elastic_averaging, 2, {"period": 1, "dedicated": True}, 0.0),
         (asynchronous, 1, {}, 0.05),
         (asynchronous, 2, {"dedicated": True}, 0.05),
-        (asynchronous, 3, {"collect": "all", "bound": 0}, 0.05),
-        (asynchronous, 5, {"collect": "all", "bound": 0, "dedicated": True, "servers": 2}, 0.05),
+        (ssp, 3, {"collect": "all", "bound": 0}, 0.05),
+        (ssp, 5, {"collect": "all", "bound": 0, "dedicated": True, "servers": 2}, 0.05),
         (parameter_averaging, 3, {"period": 2}, 0.05),
     ],
 )

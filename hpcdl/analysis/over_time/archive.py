@@ -16,6 +16,7 @@ from typing import Final
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
 from hpcdl.trace.field_types import check_environment
 from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, read_bytes, verified_checksum
+from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TraceError, analysed
 from hpcdl.trace.run import Run
 
@@ -98,7 +99,7 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
     if head != _head(checksum, body, schema[1] if schema else SCHEMA):
         return None
     try:
-        series = from_json(RunSeries, json.loads(body))
+        series = from_json(RunSeries, json.loads(spelled_now(body)))
         for environment in (series.environment, *series.environments.values()):
             check_environment(environment)
     except (ValueError, RecursionError):  # another program wrote it, with a right checksum

@@ -175,15 +175,11 @@ BY_TENSOR: Final = Feature(
 )
 SHARDS: Final = Feature(
     "parameters divided among servers",
-    lambda case: case.training and (case.training.in_full.get("servers") or 1) > 1,
-)
-DISCARDS: Final = Feature(
-    "a server that discards gradients",
-    lambda case: case.training and case.training.in_full.get("stale") == "drop",
+    lambda case: case.strategy and case.strategy.shards(case.training.in_full) > 1,
 )
 UPDATING: Final = Feature(
     "a server that updates layers",
-    lambda case: case.training and case.training.in_full.get("updates") == "server",
+    lambda case: case.strategy and case.strategy.server_updates(case.training.in_full),
 )
 MOMENTUM: Final = Feature(
     "a momentum of the optimizer", lambda case: case.optimizer and case.optimizer.in_full.get("momentum")
@@ -269,7 +265,6 @@ ROWS: Final = (
     Row("dtype", FLOAT16, UNSCALED, "float16 needs loss scaling", "use bfloat16 or float32"),
     Row("optimizer", _given("optimizer"), OWN_OPTIMIZER, "it has its own optimizer", LEAVE),
     Row("optimizer", BY_TENSOR, MODEL, "it needs whole tensors", "choose another optimizer"),
-    Row("training", DISCARDS, MODEL, "servers may discard different parts of a gradient", "leave stale out"),
     Row("optimizer", BY_TENSOR, SHARDS, "it needs whole tensors", "servers must be 1"),
     Row("tune", TUNED, MEASURED, "trials run in virtual time", ON_NETWORK),
     Row(

@@ -42,6 +42,7 @@ def read_accepted(path: Path) -> list[Accepted]:
     from hpcdl.cases.keys.suite_tables import check_keys
     from hpcdl.suite import UsageError
     from hpcdl.trace.files import parse_toml, read_text
+    from hpcdl.trace.older_names import spelled_now
 
     place = f"--accept {path}"
     try:
@@ -67,7 +68,7 @@ def read_accepted(path: Path) -> list[Accepted]:
                 change = share(table["change"], limit=100)
             except argparse.ArgumentTypeError as error:
                 raise UsageError(f"{where}: change: {error}") from None
-            accepted.append(Accepted(**{**table, "change": change}))
+            accepted.append(Accepted(**{**table, "case": spelled_now(table["case"]), "change": change}))
     except ValueError as error:
         raise UsageError(str(error)) from None
     return accepted

@@ -69,6 +69,10 @@ class Strategy:
     """``microbatches(settings)``: parts of a worker's share of a batch that pass through the layers in turn."""
     in_flight: Callable[[int, int, Settings], int] = lambda _stage, _stages, _settings: 1
     """``in_flight(stage, stages, settings)``: microbatches whose activations a stage holds at a time, at most."""
+    shards: Callable[[Settings], int] = lambda _settings: 1
+    """``shards(settings)``: parts into which the parameters are divided, each updated by the case's optimizer."""
+    server_updates: Callable[[Settings], bool] = lambda _settings: False
+    """``server_updates(settings)``: one rank sums dense gradients, updates whole layers and broadcasts them."""
     most_steps: Callable[[int, Settings], int] = lambda _ranks, _settings: 1
     """``most_steps(ranks, settings)``: the most steps that one rank takes of a global batch."""
     gradients_in_flight: Callable[[Settings], int | None] = lambda _settings: None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import imul, itruediv
@@ -11,106 +10,25 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.fabric.comm import ANY, Array, Comm, PeerLost
+from hpcdl.fabric.comm import ANY, Array, PeerLost
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import partition
 from hpcdl.optim.sgd import SGD
+from hpcdl.training.parts.servers.delay_compensation import PASSES, DelayCompensation
 from hpcdl.training.parts.servers.messages import (
     ANSWER,
     LEAVE,
     LOST_SHARD,
     REQUEST,
     Answer,
-    Layout,
     Request,
-    Transfers,
     buffer,
 )
-from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.snapshots import Snapshots
+from hpcdl.training.parts.servers.rules import ServedRank
 from hpcdl.training.parts.split.replicas import leads
-
-STRENGTHS: Final = {"constant": 0.04, "adaptive": 2.0}
-"""lambda and lambda_0 of the CIFAR-10 experiments of section 6, by variant."""
-
-PASSES: Final = 5
-"""Passes over a vector that one correction writes."""
-
-_MEMORY: Final = 0.95
-_EPSILON: Final = 1e-7
-
-
-class DelayCompensation:
-    """g + lambda g g (w - w_backup), per scalar (Zheng et al. 2017, equation 10).
-
-    A first-order Taylor step from the parameters of the gradient to the present ones; lambda g g replaces the
-    Hessian. ``backups``: for each worker the parameters last sent to it. lambda is ``strength``; with
-    ``mean_square``, m, zeros at first, it is strength / sqrt(m + epsilon), m a moving mean of g g: DC-ASGD-a
-    (equation 14).
-    """
-
-    def __init__(self, backups: Sequence[Array], strength: float, mean_square: Array | None = None) -> None:
-        self._backups = backups
-        self._strength = strength
-        self._mean_square = mean_square
-
-    def remember(self, worker: int, parameters: Array) -> None:
-        """Copy the parameters that are sent to ``worker``."""
-        self._backups[worker][:] = parameters
-
-    def correct(self, worker: int, gradient: Array, parameters: Array) -> None:
-        """Change ``worker``'s gradient (n,) of a mean loss in place to an estimate at ``parameters`` (n,)."""
-        change = parameters - self._backups[worker]
-        change *= gradient
-        change *= gradient
-        change *= self._strength
-        if self._mean_square is not None:
-            self._mean_square *= _MEMORY
-            self._mean_square += (1 - _MEMORY) * gradient * gradient
-            change /= np.sqrt(self._mean_square + _EPSILON)
-        gradient += change
-
 
 _FIRST: Final = 0
 """The worker that trains alone during the warm start."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """Rules by which a server makes updates and grants mini-batches."""
-
-    weights: tuple[int, ...]
-    """Weight of each worker's mini-batch in a global batch; 1 each if shares are equal."""
-    collect: int
-    """Gradients of an update; fewer if fewer workers are running."""
-    bound: int | None
-    """Clocks of which a worker may miss updates, its own or others'; None: any number."""
-    scale_rate: bool
-    """True if a gradient's rate is divided by its staleness."""
-    warm_start: int
-    """Mini-batches that the first worker trains on before the others begin."""
-    drop: bool
-    """True if gradients of older versions are discarded, and a worker waits for the update with its gradient."""
-    updates: bool
-    """True if workers push updates, which are added to the parameters."""
-
-    @property
-    def parts(self) -> int:
-        """Sum of the weights of a global batch."""
-        return sum(self.weights)
-
-
-class Discards:
-    """Gradients that the server of this rank has received and discarded."""
-
-    def __init__(self) -> None:
-        self.received = self.discarded = 0
-
-    async def fields(self, comm: Comm) -> dict[str, float | None]:
-        """Return the share of discarded gradients over all servers; all ranks call, once."""
-        counts = np.array([float(self.received), float(self.discarded)])
-        await (await comm.survivors()).native("allreduce", counts)
-        return {"discarded_share": float(counts[1] / max(1, counts[0]))}
 
 
 class _Gradient(NamedTuple):
@@ -143,25 +61,13 @@ class Server:
     optimizer's state; with delay compensation 1 for each worker, 1 more if it is adaptive.
     """
 
-    def __init__(
-        self,
-        comm: Comm,
-        session: Session,
-        layout: Layout,
-        transfers: Transfers,
-        rules: Rules,
-        snapshots: Snapshots,
-        discards: Discards,
-        compensation: DelayCompensation | None,
-    ) -> None:
-        self._comm = comm
-        self._session = session
-        self._layout = layout
-        self._transfers = transfers
-        self._rules = rules
-        self._snapshots = snapshots
-        self._discards = discards
-        self._compensation = compensation
+    def __init__(self, rank: ServedRank) -> None:
+        self._rank = rank
+        self._rules = rules = rank.rules
+        self._comm = comm = rank.ranks
+        self._session = session = rank.session
+        self._layout = layout = rank.layout
+        self._transfers = rank.transfers
         initial = session.replica.parameters
         span = layout.spans(initial.size)[comm.rank - layout.first]
         shard = initial[span]
@@ -169,20 +75,25 @@ class Server:
         self._optimizer = SGD() if rules.updates else session.optimizer_of(span)
         self._shard = session.vector("shard", shard.size)
         self._shard[:] = shard
-        self._copy = self._message = transfers.copy(shard)
+        self._compensation: DelayCompensation | None = None
+        if rules.delay_compensation != "none":
+            self._compensation = DelayCompensation(
+                session, layout.workers, shard.size, rules.delay_compensation, rules.strength
+            )
+        self._copy = self._message = self._transfers.copy(shard)
         """Memory of the copy that answers are sent from, and the copy."""
         self._copied = -1
         """Version of the shard in the copy."""
         self._answering: Task[None] | None = None
         """Task that sends the last answer under way."""
-        self._inboxes = partition(session.vector("collected", rules.collect * shard.size), rules.collect)
+        self._inboxes = partition(session.vector("collected", rank.collect * shard.size), rank.collect)
         self._collected: list[_Gradient] = []
         self._version = 0
         self._applied = 0
         self._evaluated = -1
         # only the first server grants mini-batches, because two servers could disagree
         grants = comm.rank == layout.first and leads(session)
-        self._budget = session.steps * rules.parts if grants else sys.maxsize
+        self._budget = session.steps * rank.parts if grants else sys.maxsize
         clocks = [0, *[rules.warm_start] * (layout.workers - 1)]
         self._running = {worker: _Worker(clock, clock, clock, clock) for worker, clock in enumerate(clocks)}
         self._waiting: list[tuple[int, Request]] = []
@@ -234,13 +145,14 @@ class Server:
         gradient = self._inboxes[len(self._collected)]
         await self._transfers.receive_push(worker, gradient)
         staleness = self._version - request.version
-        self._discards.received += 1
-        if self._rules.drop and staleness:
-            self._discards.discarded += 1
-            return False
-        weight = self._rules.weights[worker]
+        if (discards := self._rules.discards) is not None:
+            discards.received += 1
+            if staleness:
+                discards.discarded += 1
+                return False
+        weight = self._rank.weights[worker]
         if self._compensation is not None:
-            share = self._rules.parts / weight  # converts the part of the global mean to the worker's own mean
+            share = self._rank.parts / weight  # converts the part of the global mean to the worker's own mean
             await self._comm.apply("mean", partial(imul, gradient, share), gradient.nbytes)
             correct = partial(self._compensation.correct, worker, gradient, self._shard)
             await self._comm.apply("compensation", correct, PASSES * gradient.nbytes)
@@ -257,11 +169,11 @@ class Server:
         If it fails no other worker replaces it: that worker could exceed the bound, and servers need not agree on
         the number of remaining mini-batches.
         """
-        warm = self._applied < self._rules.warm_start * self._rules.weights[_FIRST]
+        warm = self._applied < self._rules.warm_start * self._rank.weights[_FIRST]
         return warm and _FIRST in self._running
 
     def _gradients_wanted(self) -> int:
-        return 1 if self._warm_start_running() else min(self._rules.collect, len(self._running))
+        return 1 if self._warm_start_running() else min(self._rank.collect, len(self._running))
 
     async def _update(self) -> None:
         """Apply the mean of the collected gradients, summed in the order of the workers' numbers.
@@ -269,7 +181,7 @@ class Server:
         If gradients have different rates the update has the mean rate, and the gradients' mean is weighted by the
         rates: (1/c) sum of rate_l g_l (Zhang, Gupta et al. 2016), as a rate that an optimizer can be given.
         """
-        session, workers, parts = self._session, self._layout.workers, self._rules.parts
+        session, workers, parts = self._session, self._layout.workers, self._rank.parts
         first, *others = sorted(self._collected, key=lambda gradient: gradient.worker)
         rate = session.learning_rate(min(self._applied // parts, session.steps - 1))
         scale = sum(gradient.scale for gradient in self._collected) / len(self._collected)
@@ -291,7 +203,7 @@ class Server:
             session.journal.update(gradient.worker, self._version, gradient.staleness, rate * gradient.scale)
             if gradient.worker in self._running:
                 self._running[gradient.worker].applied += gradient.batches
-        if self._rules.drop:
+        if self._rules.discards is not None:
             self._discard_under_way()
         self._version += 1
         self._applied += sum(gradient.parts for gradient in self._collected)
@@ -303,12 +215,12 @@ class Server:
         """Count the mini-batches under way as discarded, so that they can be granted again at once."""
         for worker, running in self._running.items():
             discarded = running.granted - running.pushed
-            self._budget += discarded * self._rules.weights[worker]
+            self._budget += discarded * self._rank.weights[worker]
             running.finished = running.pushed = running.granted
             running.applied += discarded
 
     def _take_snapshot(self) -> None:
-        self._snapshots.take(self._applied // self._rules.parts, self._shard, self._start)
+        self._rank.snapshots.take(self._applied // self._rank.parts, self._shard, self._start)
         self._evaluated = self._applied
 
     async def _answer_allowed(self) -> None:
@@ -326,7 +238,7 @@ class Server:
             return request.left > 0 or not under_way  # waiting workers repeat the mini-batches of a failed one
         if self._warm_start_running() and worker != _FIRST:
             return False
-        if self._rules.drop:
+        if self._rules.discards is not None:
             return self._running[worker].pushed == self._running[worker].applied
         if self._rules.bound is None:
             return True
@@ -335,7 +247,7 @@ class Server:
 
     async def _answer(self, worker: int, request: Request) -> None:
         """Grant mini-batches and start to send the present shard."""
-        weight = self._rules.weights[worker]
+        weight = self._rank.weights[worker]
         granted = max(0, min(request.wanted, -(-self._budget // weight)))
         self._budget -= granted * weight
         self._running[worker].granted += granted
@@ -371,5 +283,5 @@ class Server:
         """Remove a worker that has left or failed; its mini-batches that were not pushed can be granted again."""
         removed = self._running.pop(worker, None)
         if removed is not None:
-            self._budget += (removed.granted - removed.pushed) * self._rules.weights[worker]
+            self._budget += (removed.granted - removed.pushed) * self._rank.weights[worker]
             self._waiting = [(other, request) for other, request in self._waiting if other != worker]

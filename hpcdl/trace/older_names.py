@@ -1,0 +1,59 @@
+"""Names in files of older versions, in which ``asynchronous`` had the settings of five strategies."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+_ROLES: Final = {"servers", "dedicated"}
+SETTINGS: Final[dict[str, set[str]]] = {
+    "asynchronous": {"delay_compensation", "strength"} | _ROLES,
+    "softsync": {"collect", "scale_rate"} | _ROLES,
+    "m_synchronous": {"collect", "stale", "dedicated"},
+    "ssp": {"bound", "collect", "push"} | _ROLES,
+    "downpour": {"n_fetch", "n_push", "overlap", "local_rate", "warm_start"} | _ROLES,
+}
+"""Settings of the older ``asynchronous`` that each strategy has; a case is of the first that has all its."""
+_DEFAULTS: Final = {
+    **dict.fromkeys(("collect", "n_fetch", "n_push", "servers"), "1"),
+    **dict.fromkeys(("overlap", "dedicated"), "False"),
+    **dict.fromkeys(("scale_rate", "delay_compensation"), "none"),
+    "local_rate": "1.0",
+    "warm_start": "0",
+    "stale": "apply",
+    "push": "gradients",
+}
+_LABEL: Final = re.compile(r"(?<![\w:.])asynchronous\(([^()]*)\)")
+_TABLE: Final = re.compile(r'\{"name": "asynchronous"[^{}]*\}')
+
+
+def spelled_now(text: str) -> str:
+    """Return a text of a run or an archive with the present names of strategies, in labels and tables of JSON.
+
+    A combination that no strategy has any more keeps its older name.
+    """
+    if "asynchronous" not in text:
+        return text
+    text = _LABEL.sub(_label, text)
+    return _TABLE.sub(lambda found: json.dumps(_renamed(json.loads(found[0]))), text)
+
+
+def _label(found: re.Match[str]) -> str:
+    pairs = [pair.partition("=") for pair in found[1].split(",") if pair]
+    now = _renamed({key: value for key, _, value in pairs})
+    inside = ",".join(f"{key}={value}" for key, value in now.items() if key != "name")
+    return f"{now['name']}({inside})" if inside else str(now["name"])
+
+
+def _renamed(older: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the name and the settings of a strategy; values of ``older`` are those of a suite, or their texts."""
+    given = {key: value for key, value in older.items() if key != "name"}
+    changed = {key for key, value in given.items() if str(value) != _DEFAULTS.get(key)}
+    for name, settings in SETTINGS.items():
+        if changed <= settings and (name != "ssp" or "bound" in changed):
+            collect = {"collect": 1} if name in {"softsync", "m_synchronous"} else {}
+            kept = {key: value for key, value in given.items() if key in settings - {"stale"}}
+            return {"name": name, **(kept if "collect" in kept else collect | kept)}
+    return {"name": "asynchronous", **given}
