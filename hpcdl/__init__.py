@@ -30,7 +30,7 @@ def summary(*runs: Run | str | Path) -> pd.DataFrame:
     ``runs`` are paths as :func:`read` takes them, or what it returned. ``hpcdl/report/README.md`` describes the
     columns. Raises as :func:`hpcdl.report.run.render.renderings`.
     """
-    from hpcdl.report.formats.records import frame  # late, as above
+    from hpcdl.report.run.render import frame  # late, as above
     from hpcdl.trace.run import Run
 
     return frame([run if isinstance(run, Run) else read(run) for run in runs])

@@ -73,7 +73,7 @@ DEFECTS = [
     Defect("optim/nesterov.py", "np.multiply(v, self.momentum, out=step)", "np.multiply(v, 1.0, out=step)", "optim"),
     Defect("optim/parts/lbfgs.py", "return abs(point.slope) <= -CURVATURE * self.slope", "return True", "optim"),
     Defect("prediction/predict.py", "ranks / most if most else None", "None", "prediction commands"),
-    Defect("report/formats/records.py", 'return f"\'{text}" if text.startswith(FORMULA) else text', "return text", "report"),
+    Defect("report/formats/exports.py", 'return f"\'{text}" if text.startswith(FORMULA) else text', "return text", "report"),
     Defect("report/formats/cells.py", 'text.replace("<", "&lt;")', "text", "report"),
     Defect("run/run_folder.py", "self._failed |= case.digest in self._earlier.wrong", "pass", "run"),
     Defect("suite.py", "taken = hosts[: case.processes]", "taken = hosts", "run suite"),

@@ -194,6 +194,14 @@ def test_analysis_imports_only_trace():
         assert not {n for n in imports(path) if room(n) not in {None, "analysis", "trace"}}, place(path)
 
 
+def test_formats_know_documents_and_no_run():
+    """Pages of runs, comparisons and histories are documents before they are written."""
+    for path in files("report/formats"):
+        known = ("hpcdl.report.formats", "hpcdl.report.verdicts", "hpcdl.exit_codes")
+        others = {n for n in imports(path) if within(n, "hpcdl") and not any(within(n, one) for one in known)}
+        assert not others, place(path)
+
+
 def test_kinds_of_case_do_not_import_each_other():
     kinds = {f"hpcdl.cases.{path.stem}" for path in files("cases") if path.parent.name == "cases"} - {
         "hpcdl.cases.__init__"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import check_page, write_output
+from hpcdl.commands.parts.output import check_page, write_page
 from hpcdl.commands.parts.parser import Command, path
 
 if TYPE_CHECKING:
@@ -17,18 +17,17 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
     parser.add_argument("runs", type=path, metavar="FOLDER", help="has the runs, each named after its suite")
-    parser.add_argument("-o", dest="output", type=path, metavar="FILE.md", help="write the table to a file")
+    parser.add_argument("-o", dest="output", type=path, metavar="FILE", help="write a page too: .html or .md")
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.report.claims import claims, decide, document, summary
-    from hpcdl.report.formats import markdown
+    from hpcdl.report.claims import claims, decide, document
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.verdicts import exit_code
     from hpcdl.suite import UsageError
 
-    check_page(options.output, ".md")
+    check_page(options.output, ".html", ".md")
     if not options.runs.is_dir():
         raise UsageError(f"{options.runs}: no such folder")
     known = claims()
@@ -37,9 +36,9 @@ def execute(options: argparse.Namespace) -> int:
     decisions = [decide(claim, records) for claim in known]
     page = document(decisions)
     if options.output is not None:
-        write_output("-o", options.output, markdown.written([page]))
+        write_page(options.output, [page])
     print(coloured(plain([page])), end="")
-    return exit_code([summary(decisions), *(decision.verdict for decision in decisions)])
+    return exit_code([page.verdicts[0], *(decision.verdict for decision in decisions)])
 
 
 def _records(folder: Path) -> list[Record]:

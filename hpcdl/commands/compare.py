@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import check_page, share, write_output
+from hpcdl.commands.parts.output import check_page, share, write_output, write_page
 from hpcdl.commands.parts.parser import Command, path
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.over_time.regressions import compare
     from hpcdl.commands.parts.output import read_accepted
     from hpcdl.report import comparison as pages
-    from hpcdl.report.formats import markdown
+    from hpcdl.report.formats.exports import json_text, junit
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.suite import UsageError
 
@@ -60,17 +60,15 @@ def execute(options: argparse.Namespace) -> int:
         comparison = compare(baseline, candidate, options.min_effect, accepted, now.date(), options.between_jobs)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    overall = pages.verdict(comparison)
     page = pages.page(comparison, baseline, candidate, copies)
     text = plain([page])
     if options.output is not None:
-        html = options.output.suffix == ".html"
-        form = pages.html(page, overall) if html else markdown.written([page])
-        write_output("-o", options.output, form)
+        write_page(options.output, [page])
     if options.junit is not None:
-        write_output("--junit", options.junit, pages.junit(comparison, text, now))
-    print(pages.json_text(comparison, baseline, candidate, copies) if options.json else coloured(text), end="")
-    return overall.row.code
+        write_output("--junit", options.junit, junit(pages.tests(comparison, text), now))
+    record = pages.record(comparison, baseline, candidate, copies)
+    print(json_text(record) if options.json else coloured(text), end="")
+    return page.verdicts[0].row.code
 
 
 def _series(

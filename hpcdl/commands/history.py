@@ -9,7 +9,7 @@ import sys
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import check_page, write_output
+from hpcdl.commands.parts.output import check_page, write_output, write_page
 from hpcdl.commands.parts.parser import Command, path
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.over_time.history import histories
     from hpcdl.analysis.over_time.verdict import SuiteVerdict
     from hpcdl.commands.parts.output import read_accepted
-    from hpcdl.report import history
+    from hpcdl.report import history, history_exports
+    from hpcdl.report.formats.exports import json_text, junit, openmetrics
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.report.history_exports import json_text, junit, openmetrics
     from hpcdl.report.verdicts import Verdict, exit_code
     from hpcdl.suite import UsageError
 
@@ -100,18 +100,16 @@ def execute(options: argparse.Namespace) -> int:
     }
     code = exit_code([*other, *(one for suite in suites for one in history.verdicts(suite))])
     if options.output is not None:
-        write_output("-o", options.output, history.render(suites, calibrations, other))
+        write_page(options.output, history.pages(suites, calibrations, other, whole=True))
     if options.junit is not None:
-        write_output("--junit", options.junit, junit(suites, now))
+        write_output("--junit", options.junit, junit([history_exports.tests(suite) for suite in suites], now))
     if options.metrics is not None:
-        write_output("--metrics", options.metrics, openmetrics(suites, code))
+        write_output("--metrics", options.metrics, openmetrics(history_exports.gauges(suites, code)))
     if options.json:
-        print(json_text(suites, [*skipped, *unread], calibrations, code), end="")
+        records = [history_exports.record(suite, calibrations.get(suite.history.suite)) for suite in suites]
+        print(json_text({"exit_code": code, "suites": records, "skipped": [*skipped, *unread]}), end="")
     else:
-        pages = [history.page(suite, calibrations.get(suite.history.suite)) for suite in suites]
-        print(coloured(plain(pages)) if pages else "", end="")
-        for one in other:
-            print(one.sentence)
+        print(coloured(plain(history.pages(suites, calibrations, other))), end="")
     return code
 
 

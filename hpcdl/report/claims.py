@@ -15,7 +15,7 @@ from hpcdl.analysis.run.scaling import Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.report.formats.cells import NONE, digits, plural
-from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.document import Document, Section, Table, headed
 from hpcdl.report.verdicts import Mark, Verdict
 
 FILE: Final = Path(__file__).parent / "claims.toml"
@@ -223,41 +223,40 @@ def summary(decisions: Sequence[Decision]) -> Verdict:
 
 def document(decisions: Sequence[Decision]) -> Document:
     """Return the decisions as a document."""
-    points = [decision.verdict.sentence for decision in decisions if decision.is_surprising]
-    points += [
-        decision.verdict.sentence for decision in decisions if decision.word == decision.verdict.word == FAILS
-    ]
-    header = ("claim", "source", "verdict", "here", "95 % or range", "limit", "number", "run", "marks")
+    every = [decision.verdict for decision in decisions]
+    surprising = [verdict for verdict in every if verdict.word == "otherwise"]
+    failing = [verdict for verdict in every if verdict.word == FAILS]
+    header = ("claim", "verdict", "here", "95 % or range", "limit", "number", "source", "run", "marks")
     rows = [row for decision in decisions for row in _rows(decision)]
     note = (
         "A clause holds if the whole interval of its number is on the claimed side of its limits; a claim if all "
         "of its clauses do. Intervals are those of the runs' reports; without one the range over seeds. A "
         "simulated number has none. Accuracies of one seed decide nothing."
     )
-    table = Table("", header, rows, 3, [note])
-    return Document("hpcdl: claims", [Section("Claims", [summary(decisions).sentence], points, [table])])
+    table = Table("", header, rows, 2, [note], key="verdict")
+    return headed(
+        "hpcdl: claims", [summary(decisions), *surprising, *failing], [Section("Claims", tables=[table])]
+    )
 
 
 def _rows(decision: Decision) -> list[tuple[str, ...]]:
     """Return the row of a claim; of several clauses also a row for each."""
-    claim, clauses = decision.claim, [_row(clause) for clause in decision.clauses]
-    if len(clauses) == 1:
-        return [(claim.text, claim.source, *clauses[0][1:])]
-    whole = (claim.text, claim.source, decision.word, *[NONE] * 5, ", ".join(decision.marks) or NONE)
-    return [whole, *((f"- {text}", NONE, *cells) for text, *cells in clauses)]
+    claim, one = decision.claim, len(decision.clauses) == 1
+    clauses = [
+        _row(clause, *((claim.text, claim.source) if one else (f"- {clause.clause.text}", NONE)))
+        for clause in decision.clauses
+    ]
+    whole = (claim.text, decision.word, *[NONE] * 4, claim.source, NONE, ", ".join(decision.marks) or NONE)
+    return clauses if one else [whole, *clauses]
 
 
-def _row(decision: ClauseDecision) -> tuple[str, ...]:
+def _row(decision: ClauseDecision, text: str, source: str) -> tuple[str, ...]:
     clause = decision.clause
     limits = [
         f"{sign} {limit:g}" for sign, limit in ((">", clause.above), ("<", clause.below)) if limit is not None
     ]
+    marks = ", ".join(decision.marks) or NONE
     return (
-        clause.text,
-        decision.verdict,
-        *decision.here,
-        ", ".join(limits),
-        clause.number,
-        clause.run,
-        ", ".join(decision.marks) or NONE,
+        *(text, decision.verdict, *decision.here),
+        *(", ".join(limits), clause.number, source, clause.run, marks),
     )

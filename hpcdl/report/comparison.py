@@ -1,21 +1,19 @@
 """A comparison of runs as a page, as JSON and as JUnit XML.
 
-The page has differences of the environments, the verdict, then all measures, the worst first.
+The page has the verdict, differences of the environments, then all measures, the worst first.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.analysis.over_time.regressions import (
-    BAD,
+    FAILED,
     IMPROVED,
     INCONCLUSIVE,
     MEASURE_NAMES,
@@ -27,16 +25,14 @@ from hpcdl.analysis.over_time.regressions import (
     Change,
     Comparison,
 )
-from hpcdl.analysis.over_time.regressions import FAILED as FAILED_CASE
 from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.run.cores import facts as table
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.exit_codes import FAILED
 from hpcdl.launch.environment import differences
-from hpcdl.report.formats.cells import NONE, plural
-from hpcdl.report.formats.charts import Chart
-from hpcdl.report.formats.document import Document, Section, Table
-from hpcdl.report.formats.junit import TestCase, TestSuite, written
+from hpcdl.report.formats.cells import NONE, Number, plural, seconds
+from hpcdl.report.formats.charts import Axis, Intervals
+from hpcdl.report.formats.document import Document, Section, Table, headed
+from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.verdicts import Verdict
 
 FACTS: Final = 8
@@ -45,6 +41,8 @@ SHORT: Final = 60
 """Longest reason in the table (characters)."""
 MAX_RATIO: Final = 10.0
 """Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
+MAX_ROWS: Final = 40
+"""Rows of the figure, at most."""
 
 
 def page(
@@ -54,27 +52,20 @@ def page(
     copies: Sequence[str] = (),
 ) -> Document:
     """Return the page; ``copies``: one line per run that was given twice."""
-    return Document(
+    about, figure = _runs(comparison, baseline, candidate), _figure(comparison.changes)
+    return headed(
         "Comparison of runs",
+        [verdict(comparison)],
         [
+            Section("Runs and environment", [*about, *copies], _facts(baseline, candidate)),
             Section(
-                "Runs and environment",
-                [*_runs(comparison, baseline, candidate), *copies],
-                _facts(baseline, candidate),
+                "All measures, worst first",
+                tables=[_table(comparison.changes)],
+                charts=[figure] if figure.labels else [],
             ),
-            Section("Verdict", points=[*_headline(comparison), *_notes(comparison)]),
-            Section("All measures, worst first", tables=[_table(comparison.changes)]),
         ],
+        notes=[*_power(comparison), *_notes(comparison)],
     )
-
-
-def html(document: Document, overall: Verdict) -> str:
-    """Return the page in HTML, the verdict first; it is green if the comparison is unchanged or improved."""
-    from hpcdl.report.formats.html import Source, headed, written  # late: it needs jinja2
-
-    runs, headline, measures = document.sections
-    contents: list[tuple[Section, list[Chart]]] = [(section, []) for section in (headed(headline), runs, measures)]
-    return written([Source(document, contents, overall.row.code == FAILED, overall.row.good)])
 
 
 def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
@@ -122,7 +113,7 @@ def verdict_of(change: Change, width: int = 10_000) -> Verdict:
     word = f"{change.verdict} by shares" if change.by_share and change.verdict == REGRESSED else change.verdict
     if change.verdict == INCONCLUSIVE and math.isnan(change.p):
         word = "not compared"
-    told = word in {FAILED_CASE, MISSING, "not compared"}  # the sentence has the reason
+    told = word in {FAILED, MISSING, "not compared"}  # the sentence has the reason
     return Verdict(
         topic="compare",
         word=word,
@@ -140,15 +131,14 @@ def verdict_of(change: Change, width: int = 10_000) -> Verdict:
     )
 
 
-def _headline(comparison: Comparison) -> list[str]:
-    lines = [verdict(comparison).sentence]
+def _power(comparison: Comparison) -> list[str]:
     visible = [change.smallest for change in comparison.changes if math.isfinite(change.smallest)]
     if visible:
         smallest = _visible(float(np.median(visible)))
-        lines.append(f"smallest slowdown found with 80 % probability (median measure): {smallest}")
-    elif comparison.count(INCONCLUSIVE):
-        lines.append("one launch does not show how launches vary: hpcdl run SUITE --launches 6")
-    return lines
+        return [f"smallest slowdown found with 80 % probability (median measure): {smallest}"]
+    if comparison.count(INCONCLUSIVE):
+        return ["one launch does not show how launches vary: hpcdl run SUITE --launches 6"]
+    return []
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -161,22 +151,49 @@ def _notes(comparison: Comparison) -> list[str]:
     ]
 
 
-def _table(changes: Iterable[Change]) -> Table:
-    header = ("case", "measure", "verdict", "change %", "95 % low", "95 % high", "visible %")
+def _label(change: Change) -> str:
+    return f"{change.case} ({MEASURE_NAMES.get(change.measure, change.measure)})"
+
+
+def _table(changes: Sequence[Change]) -> Table:
+    header = ("measure", "verdict", "change %", "95 % low", "95 % high", "baseline", "candidate", "visible %")
     rows = [
         (
-            f"{change.case}{': ' if change.reason else ''}{_shortened(change.reason, SHORT)}",
-            MEASURE_NAMES.get(change.measure, change.measure),
+            f"{_label(change)}{': ' if change.reason else ''}{_shortened(change.reason, SHORT)}",
             change.verdict,
-            *(
-                f"{100 * (ratio - 1):+.1f}" if math.isfinite(ratio) else NONE
-                for ratio in (change.ratio, change.low, change.high)
-            ),
+            *map(_percent, (change.ratio, change.low, change.high)),
+            *(seconds(_known(time)) for time in (change.baseline, change.candidate)),
             f"{100 * (change.smallest - 1):.1f}" if change.smallest < MAX_RATIO else NONE,
         )
         for change in changes
     ]
-    return Table("", header, rows, 3)
+    notes = ["Baseline and candidate: geometric means over launches or jobs. Change: of candidate by baseline."]
+    return Table("", header, rows, 2, notes, key="change %")
+
+
+def _figure(changes: Sequence[Change]) -> Intervals:
+    """Return the ratio of each measure with its interval, the largest first."""
+    known = sorted((one for one in changes if math.isfinite(one.ratio)), key=lambda one: -one.ratio)
+    half = MAX_ROWS // 2
+    shown = known if len(known) <= MAX_ROWS else [*known[:half], *known[-half:]]
+    left_out = f" {len(known) - len(shown)} between the {half} largest and the {half} smallest are left out."
+    return Intervals(
+        "Time of the candidate by that of the baseline",
+        [_label(one) for one in shown],
+        [(one.ratio, _known(one.low), _known(one.high)) for one in shown],
+        Axis("ratio of times", _ratio),
+        1.0,
+        "Right of the line the candidate is slower; bars are 95 % intervals."
+        + (left_out if len(shown) < len(known) else ""),
+    )
+
+
+def _ratio(value: Number) -> str:
+    return NONE if value is None else f"{value:.3f}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f}" if math.isfinite(ratio) else NONE
 
 
 def _visible(ratio: float) -> str:
@@ -234,13 +251,12 @@ def _recorded_facts(env: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
 
-def json_text(
+def record(
     comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries], copies: Sequence[str]
-) -> str:
-    """Return the document as ASCII text; null for unknown values."""
+) -> dict[str, object]:
+    """Return the document for JSON; null for unknown values."""
     overall = verdict(comparison)
-    document = {
-        "schema": 1,
+    return {
         "verdict": overall.word,
         "sentence": overall.sentence,
         "exit_code": overall.row.code,
@@ -255,10 +271,9 @@ def json_text(
         "accepted_expired": [_accepted(accepted) for accepted in comparison.expired],
         "accepted_unused": [_accepted(accepted) for accepted in comparison.unused],
     }
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def _run(run: RunSeries) -> dict[str, Any]:
+def _run(run: RunSeries) -> dict[str, object]:
     return {
         "run": run.path,
         "date": run.date or None,
@@ -268,7 +283,16 @@ def _run(run: RunSeries) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: Change) -> dict[str, object]:
+    numbers = {
+        "baseline_seconds": change.baseline,
+        "candidate_seconds": change.candidate,
+        "ratio": change.ratio,
+        "ratio_low": change.low,
+        "ratio_high": change.high,
+        "p_adjusted": change.p,
+        "smallest_visible_ratio": change.smallest,
+    }
     return {
         "suite": change.suite,
         "case": change.case,
@@ -278,13 +302,7 @@ def _change(change: Change) -> dict[str, Any]:
         "sentence": verdict_of(change).sentence,
         "baseline_launches": change.launches[0],
         "candidate_launches": change.launches[1],
-        "baseline_seconds": _known(change.baseline),
-        "candidate_seconds": _known(change.candidate),
-        "ratio": _known(change.ratio),
-        "ratio_low": _known(change.low),
-        "ratio_high": _known(change.high),
-        "p_adjusted": _known(change.p),
-        "smallest_visible_ratio": _known(change.smallest),
+        **{name: _known(value) for name, value in numbers.items()},
     }
 
 
@@ -296,19 +314,10 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def junit(comparison: Comparison, text: str, now: dt.datetime) -> str:
-    """Return JUnit XML: a test case per case and measure; ``text`` is the page on a terminal, ``now``: in UTC.
-
-    One that regressed, failed or is missing is a failure, an inconclusive one is skipped, all others pass.
-    """
-    cases = [
-        TestCase(
-            change.suite,
-            f"{change.case} {change.measure}",
-            change.verdict if change.verdict in BAD else "",
-            [verdict_of(change).sentence],
-            verdict_of(change).sentence if change.verdict == INCONCLUSIVE else "",
-        )
-        for change in comparison.changes
-    ]
-    return written([TestSuite("hpcdl compare", cases, text.split("\n"))], now)
+def tests(comparison: Comparison, text: str) -> list[TestSuite]:
+    """Return a test case per case and measure; ``text`` is the page on a terminal."""
+    cases = []
+    for change in comparison.changes:
+        one = [verdict_of(change)]
+        cases.append(TestCase.of(change.suite, f"{change.case} {change.measure}", one))
+    return [TestSuite("hpcdl compare", cases, text.split("\n"))]

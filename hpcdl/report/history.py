@@ -1,6 +1,6 @@
 """Page of an archive's history: the verdict, new events, all events, changes of the environment.
 
-``hpcdl history DIR -o history.html`` has figures of the measures that changed, too.
+In HTML it has figures of the measures that changed, and a table of all measures, too.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, Number, digits, plural, seconds
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
-from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.document import Document, Section, Table, headed
 from hpcdl.report.verdicts import Verdict, exit_code
 
 CASES: Final = 10
 """Cases of a new event in the page, at most; --json has all."""
 
 
-def page(verdict: SuiteVerdict, calibration: Calibration | None) -> Document:
-    """Return the page of one suite."""
+def page(verdict: SuiteVerdict, calibration: Calibration | None, *, whole: bool = False) -> Document:
+    """Return the page of one suite; ``whole``: with all measures, and figures of those that changed."""
     history, findings = verdict.history, verdict.findings
     first, last = history.jobs[0], history.jobs[-1]
     measures = sum(bool(np.isfinite(times[-1])) for times in history.seconds)
@@ -41,14 +41,29 @@ def page(verdict: SuiteVerdict, calibration: Calibration | None) -> Document:
         rates = f"{calibration.regressed:.2f} false regressions and {calibration.improved:.2f} false improvements"
         noise = [f"Its own noise, shuffled {calibration.rounds} times in blocks of runs: {rates} per 100 runs."]
     sections = [
-        Section("Verdict", [runs], [one.sentence for one in verdicts(verdict)]),
+        Section("Measures that changed", charts=of_changed(verdict) if whole else []),
         *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
         Section("Changes", tables=[_events(verdict)] if findings.events else []),
         Section("Slow hosts and links", points=slow),
         Section("Changes of the environment", points=_environment(history)),
         Section("Calibration on this archive", noise),
+        Section("All measures", tables=[_table(verdict)] if whole else []),
     ]
-    return Document(f"hpcdl: history of {history.suite}", [section for section in sections if section])
+    return headed(f"hpcdl: history of {history.suite}", verdicts(verdict), sections, state=runs)
+
+
+def pages(
+    suites: Sequence[SuiteVerdict],
+    calibrations: Mapping[str, Calibration],
+    other: Sequence[Verdict] = (),
+    *,
+    whole: bool = False,
+) -> list[Document]:
+    """Return the page of each suite, and one for each of the ``other`` verdicts, which are of no suite."""
+    return [
+        *(page(suite, calibrations.get(suite.history.suite), whole=whole) for suite in suites),
+        *(headed("hpcdl: history", [one], []) for one in other),
+    ]
 
 
 def day(job: Job) -> str:
@@ -65,6 +80,12 @@ def label(history: History, series: int) -> str:
     """Return case and measure of a series."""
     key = history.keys[series]
     return f"{key.case} ({MEASURE_NAMES.get(key.measure, key.measure)})"
+
+
+def group(history: History, series: int) -> str:
+    """Return the kind of case, ranks and measure of a series."""
+    case = history.case(series)
+    return f"{case.kind}, {case.ranks} ranks, {history.keys[series].measure}"
 
 
 def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
@@ -100,8 +121,8 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
         causes.append(f"{'Slower' if event.ratio > 1 else 'Faster'} since the new environment: {new}.")
     causes += [f"It is {refusal}." for refusal in dict.fromkeys(text for _, text in entries) if refusal]
     cause = " ".join(causes)
-    name = label(history, worst.series)
-    return Verdict(topic="history", word=word, case=name, size=worst.ratio, cause=cause, facts=facts)
+    name, tests = label(history, worst.series), frozenset(group(history, change.series) for change in event.open)
+    return Verdict(topic="history", word=word, case=name, size=worst.ratio, cause=cause, facts=facts, tests=tests)
 
 
 def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
@@ -188,17 +209,17 @@ def _events(verdict: SuiteVerdict) -> Table:
             day(history.jobs[event.first]),
             event.verdict,
             "open" if event in verdict.open_events else "accepted" if event in verdict.accepted_events else NONE,
+            signed(event.ratio),
+            str(len(event.changes)),
+            str(event.found - event.first + 1),
             ", ".join(suspect.name for suspect in event.suspects)
             or ("new environment" if event.environment else NONE),
-            str(len(event.changes)),
-            signed(event.ratio),
-            str(event.found - event.first + 1),
         )
         for event in sorted(verdict.findings.events, key=lambda event: event.first)
     ]
-    header = ("first run", "verdict", "state", "likely cause", "measures", "median", "found after")
+    header = ("first run", "verdict", "state", "median", "measures", "found after", "likely cause")
     notes = [f"A change needs {AFTER} runs that agree; a series is judged from its {BEFORE + AFTER}th run on."]
-    return Table("", header, rows, left=4, notes=notes)
+    return Table("", header, rows, left=3, notes=notes, key="median")
 
 
 def _suspect(history: History, suspect: Suspect) -> str:
@@ -313,31 +334,6 @@ def _dates(x: Sequence[float]) -> Axis:
     return Axis("run", shown, ticks=(ticks if few else np.unique(ticks.round())).tolist())
 
 
-def render(
-    suites: Sequence[SuiteVerdict], calibrations: Mapping[str, Calibration], other: Sequence[Verdict] = ()
-) -> str:
-    """Return a page in HTML, with figures; several suites follow each other. ``other``: verdicts of no suite."""
-    from hpcdl.report.formats.html import Source, headed, written  # late: it needs jinja2
-
-    sources = []
-    for suite in suites:
-        document = page(suite, calibrations.get(suite.history.suite))
-        verdict, *others = document.sections
-        contents: list[tuple[Section, list[Lines]]] = [
-            (headed(verdict), []),
-            (Section("Measures that changed"), of_changed(suite)),
-            *((other, []) for other in others),
-            (Section("All measures", tables=[_table(suite)]), []),
-        ]
-        shown = [(section, charts) for section, charts in contents if section or charts]
-        said = verdicts(suite)
-        sources.append(Source(document, shown, failed=exit_code(said) == FAILED, good=said[0].row.good))
-    for one in other:
-        section = Section("Verdict", [one.sentence])
-        sources.append(Source(Document("hpcdl: history", [section]), [(section, [])], failed=False, good=False))
-    return written(sources)
-
-
 def _table(verdict: SuiteVerdict) -> Table:
     """Return one row per series: its runs, its newest time and its level since the last change."""
     history, changes = verdict.history, _changes(verdict)
@@ -350,14 +346,14 @@ def _table(verdict: SuiteVerdict) -> Table:
         rows.append(
             (
                 label(history, row),
-                str(int(np.isfinite(values).sum())),
-                seconds(newest) if known else NONE,
                 signed(newest / level) if known else NONE,
+                seconds(newest) if known else NONE,
                 seconds(level),
+                str(int(np.isfinite(values).sum())),
                 str(len(cuts) or NONE),
                 day(history.jobs[max(cuts)]) if cuts else NONE,
             )
         )
-    header = ("measure", "runs", "newest", "against level", "level", "changes", "last change")
+    header = ("measure", "against level", "newest", "level", "runs", "changes", "last change")
     notes = ["Level: the median since the last change. Newest: a dash if the newest run lacks the measure."]
-    return Table("", header, rows, notes=notes)
+    return Table("", header, rows, notes=notes, key="against level")

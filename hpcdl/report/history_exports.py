@@ -1,11 +1,10 @@
-"""A history as JSON, as JUnit XML and as OpenMetrics text."""
+"""A history for JSON, for JUnit XML and for OpenMetrics."""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,24 +12,12 @@ from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, Calibration
 from hpcdl.analysis.over_time.history import History
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
-from hpcdl.report.formats.cells import visible
-from hpcdl.report.formats.junit import TestCase, TestSuite, written
-from hpcdl.report.history import label, of_event, signed, verdicts, worst
+from hpcdl.report.formats.exports import Gauge, TestCase, TestSuite
+from hpcdl.report.history import group, of_event, verdicts, worst
 
 
-def json_text(
-    suites: Sequence[SuiteVerdict],
-    skipped: Sequence[str],
-    calibrations: Mapping[str, Calibration],
-    exit_code: int,
-) -> str:
-    """Return the document as ASCII text; null for unknown values."""
-    records = [_suite_record(verdict, calibrations.get(verdict.history.suite)) for verdict in suites]
-    document = {"schema": 1, "exit_code": exit_code, "suites": records, "skipped": list(skipped)}
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
-
-
-def _suite_record(verdict: SuiteVerdict, calibration: Calibration | None) -> dict[str, Any]:
+def record(verdict: SuiteVerdict, calibration: Calibration | None) -> dict[str, object]:
+    """Return the document of one suite for JSON; null for unknown values."""
     history, findings = verdict.history, verdict.findings
     said = verdicts(verdict)
     return {
@@ -65,7 +52,7 @@ def _suite_record(verdict: SuiteVerdict, calibration: Calibration | None) -> dic
     }
 
 
-def _event(verdict: SuiteVerdict, event: Event) -> dict[str, Any]:
+def _event(verdict: SuiteVerdict, event: Event) -> dict[str, object]:
     history = verdict.history
     return {
         "verdict": event.verdict,
@@ -90,7 +77,7 @@ def _event(verdict: SuiteVerdict, event: Event) -> dict[str, Any]:
     }
 
 
-def _series(history: History, series: int) -> dict[str, Any]:
+def _series(history: History, series: int) -> dict[str, object]:
     key, case = history.keys[series], history.case(series)
     return {
         "case": key.case,
@@ -111,7 +98,7 @@ def _runs(history: History, first: int, number: int) -> dict[str, str]:
     }
 
 
-def _named(history: History, suspect: Suspect) -> dict[str, Any]:
+def _named(history: History, suspect: Suspect) -> dict[str, object]:
     return {
         "name": suspect.name,
         "kind": suspect.kind,
@@ -123,7 +110,7 @@ def _named(history: History, suspect: Suspect) -> dict[str, Any]:
     }
 
 
-def _measure(history: History, series: int) -> dict[str, Any]:
+def _measure(history: History, series: int) -> dict[str, object]:
     seconds = history.seconds[series]
     known = np.isfinite(seconds)
     return {
@@ -133,103 +120,66 @@ def _measure(history: History, series: int) -> dict[str, Any]:
     }
 
 
-def junit(suites: Sequence[SuiteVerdict], now: dt.datetime) -> str:
-    """Return JUnit XML: a test case per suite, kind of case, ranks and measure; ``now``: in UTC.
+def tests(verdict: SuiteVerdict) -> TestSuite:
+    """Return a test case per kind of case, ranks and measure of the newest run, and one for all else.
 
-    A group with an open change fails, one with too few runs is skipped.
+    A group fails by the verdicts on its changes; one with too few runs is skipped.
     """
-    return written([_tests(verdict) for verdict in suites], now)
-
-
-def _tests(verdict: SuiteVerdict) -> TestSuite:
-    history, known = verdict.history, np.isfinite(verdict.history.seconds)
+    history, said, known = verdict.history, verdicts(verdict), np.isfinite(verdict.history.seconds)
     groups: dict[str, list[int]] = {}
-    group_of: dict[tuple[str, ...], str] = {}
     for row in np.flatnonzero(known[:, -1]).tolist():
-        case, key = history.case(row), history.keys[row]
-        group = group_of.setdefault(key[:3], f"{case.kind}, {case.ranks} ranks, {key.measure}")
-        groups.setdefault(group, []).append(row)
-    whole = [f"{case}: missing: {reason}" for case, reason in verdict.missing]
-    whole += [f"slow: {suspect.kind} {suspect.name}" for suspect in verdict.open_suspects]
-    failures: dict[str, list[str]] = {**{group: [] for group in groups}, "hosts, links and cases": whole}
-    for change in (change for event in verdict.open_events for change in event.open):
-        since = f"{signed(change.ratio.value)} since {history.jobs[change.first].path}"
-        group = group_of.get(history.keys[change.series][:3], "hosts, links and cases")
-        failures[group].append(f"{label(history, change.series)}: {since}")
-    few = {group for group, rows in groups.items() if (known[rows].sum(axis=1) < BEFORE + AFTER).all()}
-    cases = [
-        TestCase(
-            history.suite,
-            group,
-            "regressed" if lines else "",
-            lines,
-            f"fewer than {BEFORE + AFTER} runs" if group in few else "",
-        )
-        for group, lines in failures.items()
-    ]
+        groups.setdefault(group(history, row), []).append(row)
+    few = [one for one in said if one.word in {"short", "too few runs"}]
+    cases = []
+    for name, rows in groups.items():
+        case = TestCase.of(history.suite, name, [one for one in said if name in one.tests])
+        is_young = (known[rows].sum(axis=1) < BEFORE + AFTER).all()
+        cases.append(case._replace(skipped=few) if is_young else case)
+    others = [one for one in said if not one.tests & groups.keys()]
+    cases.append(TestCase.of(history.suite, "hosts, links and cases", others))
     events = [of_event(verdict, event).sentence for event in verdict.findings.events]
     return TestSuite(f"hpcdl history: {history.suite}", cases, events)
 
 
-Sample = tuple[dict[str, str], float]
-
-
-def openmetrics(suites: Sequence[SuiteVerdict], exit_code: int) -> str:
-    """Return the text.
-
-    Only gauges: the text-file collector of Prometheus' node exporter reads an older format, which has them alike.
-    Rules of names and escapes: https://prometheus.io/docs/specs/om/open_metrics_spec/
-    """
-    lines = [*_family("hpcdl_history_exit_code", "Exit code of hpcdl history.", [({}, exit_code)])]
-    families: dict[str, tuple[str, Callable[[SuiteVerdict], float]]] = {
-        "runs": ("Runs in the archive.", lambda verdict: len(verdict.history.jobs)),
-        "newest_run_timestamp_seconds": ("Start of the newest run.", _timestamp),
-        "judged_measures": ("Measures with enough runs.", lambda verdict: verdict.findings.judged),
-        "missing_cases": ("Cases that the newest run lacks.", lambda verdict: len(verdict.missing)),
-        "open_regressions": ("Neither repaired nor accepted.", lambda verdict: len(verdict.open_events)),
-        "accepted_regressions": ("Accepted regressions.", lambda verdict: len(verdict.accepted_events)),
+def gauges(suites: Sequence[SuiteVerdict], exit_code: int) -> list[Gauge]:
+    """Return the metrics of all suites."""
+    words = [Counter(one.word for one in verdicts(suite)) for suite in suites]
+    families = {
+        "runs": ("Runs in the archive.", [len(suite.history.jobs) for suite in suites]),
+        "newest_run_timestamp_seconds": ("Start of the newest run.", map(_timestamp, suites)),
+        "judged_measures": ("Measures with enough runs.", [suite.findings.judged for suite in suites]),
+        "missing_cases": ("Cases that the newest run lacks.", [word["missing"] for word in words]),
+        "open_regressions": (
+            "Neither repaired nor accepted.",
+            [word["regressed"] + word["two states"] for word in words],
+        ),
+        "accepted_regressions": ("Accepted regressions.", [word["accepted"] for word in words]),
     }
-    for name, (text, value) in families.items():
-        samples = [({"suite": verdict.history.suite}, value(verdict)) for verdict in suites]
-        lines += _family(f"hpcdl_history_{name}", text, samples)
-    lines += _family("hpcdl_history_slow_ratio", "Hosts and links that are slow now.", _slow(suites))
-    lines += _family("hpcdl_case_time_seconds", "Newest time of each measure.", _times(suites))
-    return "\n".join([*lines, "# EOF"]) + "\n"
-
-
-def _family(name: str, text: str, samples: Sequence[Sample]) -> Iterator[str]:
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} gauge"
-    for labels, value in samples:
-        inside = ",".join(f'{key}="{_escaped(label)}"' for key, label in labels.items())
-        yield f"{name}{{{inside}}} {value:.9g}" if inside else f"{name} {value:.9g}"
-
-
-def _escaped(text: str) -> str:
-    return visible(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    names = [{"suite": suite.history.suite} for suite in suites]
+    slow = [
+        ({"suite": suite.history.suite, "kind": slow.kind, "name": slow.name}, slow.ratio)
+        for suite in suites
+        for slow in suite.findings.suspects
+        if slow.ended is None
+    ]
+    times: dict[tuple[str, ...], tuple[dict[str, str], float]] = {}
+    for suite in suites:
+        for key, seconds in zip(suite.history.keys, suite.history.seconds, strict=True):
+            labels = {"suite": suite.history.suite, "case": key.case, "measure": key.measure}
+            labels |= {"environment": key.environment_key}
+            if np.isfinite(seconds[-1]):  # settings are no label: of two cases of a name the first counts
+                times.setdefault(tuple(labels.values()), (labels, float(seconds[-1])))
+    return [
+        Gauge("hpcdl_history_exit_code", "Exit code of hpcdl history.", [({}, exit_code)]),
+        *(
+            Gauge(f"hpcdl_history_{name}", text, list(zip(names, values, strict=True)))
+            for name, (text, values) in families.items()
+        ),
+        Gauge("hpcdl_history_slow_ratio", "Hosts and links that are slow now.", slow),
+        Gauge("hpcdl_case_time_seconds", "Newest time of each measure.", list(times.values())),
+    ]
 
 
 def _timestamp(verdict: SuiteVerdict) -> float:
     date = dt.datetime.fromisoformat(verdict.history.jobs[-1].date)
     return (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp()
-
-
-def _slow(suites: Sequence[SuiteVerdict]) -> list[Sample]:
-    return [
-        ({"suite": verdict.history.suite, "kind": slow.kind, "name": slow.name}, slow.ratio)
-        for verdict in suites
-        for slow in verdict.findings.suspects
-        if slow.ended is None
-    ]
-
-
-def _times(suites: Sequence[SuiteVerdict]) -> list[Sample]:
-    samples: dict[tuple[str, ...], Sample] = {}
-    for verdict in suites:
-        history = verdict.history
-        for key, seconds in zip(history.keys, history.seconds, strict=True):
-            if np.isfinite(seconds[-1]):
-                labels = {"suite": history.suite, "case": key.case, "measure": key.measure}
-                labels |= {"environment": key.environment_key}
-                samples.setdefault(tuple(labels.values()), (labels, float(seconds[-1])))
-    return list(samples.values())

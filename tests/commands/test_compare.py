@@ -52,7 +52,7 @@ def test_exit_codes(nights, capsys, factor, code, word):
     before, now = nights("a", STEADY), nights("b", [factor * one for one in STEADY])
     assert main(["compare", *before, "--with", *now]) == code
     page = " ".join(capsys.readouterr().out.split())
-    assert re.search(rf"- {word}: (ring|tree): p50 {BEGIN[word]} {factor:.3f} times as long", page)
+    assert re.search(rf"{word}: (ring|tree): p50 {BEGIN[word]} {factor:.3f} times as long", page)
     assert f"2 measures of 2 cases: 2 {word.lower()}." in page
 
 
@@ -65,7 +65,7 @@ def test_a_page_in_a_file(nights, capsys, tmp_path, ending):
         assert "must end in .html or .md" in capsys.readouterr().err
         return
     assert code == 1
-    start = '<h1 class="long">' if ending == "html" else "- "
+    start = '<h1 class="long">' if ending == "html" else "## Verdict\n\n"
     headline = rf"{start}REGRESSED: (ring|tree): p50 takes 1\.200 times as long"
     assert re.search(headline, file.read_text(encoding="utf-8"))
 
@@ -86,13 +86,13 @@ def test_what_launches_left_is_taken_as_it_is(hand, tmp_path, capsys):
     assert main(["compare", *sides, "--between-jobs", "0.5%"]) == 0
 
 
-def test_environment_differences_come_first(nights, capsys):
+def test_environment_differences_come_before_the_measures(nights, capsys):
     other = {**ENVIRONMENT, "key": "j", "cpu": {"governor": "powersave"}, "mpi": {"version": "5.1"}}
     other["variables"] = {"UCX_TLS": "tcp", "SLURM_JOB_ID": "9"}
     before, now = nights("a", STEADY), nights("b", STEADY, other)
     assert main(["compare", *before, "--with", *now]) == 0
     page = capsys.readouterr().out
-    facts = page[: page.index("VERDICT")]
+    facts = page[page.index("RUNS AND ENVIRONMENT") : page.index("ALL MEASURES")]
     for line in (
         "- environment key was k and is j",
         "- mpi was None 5.0 None and is None 5.1 None",
@@ -113,7 +113,7 @@ def test_the_verdict_is_short_and_of_eighty_columns(nights, capsys, tmp_path):
     )
     assert main(["compare", *before, "--with", *now, "--accept", str(accept)]) == 1
     page = capsys.readouterr().out
-    verdict = page[page.index("VERDICT") : page.index("ALL MEASURES")].strip().split("\n")
+    verdict = page[page.index("VERDICT") : page.index("RUNS AND")].strip().split("\n")
     assert len(verdict) <= 8
     assert max(map(len, page.split("\n"))) <= 80
 

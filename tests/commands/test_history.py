@@ -230,7 +230,7 @@ def test_a_folder_that_cannot_be_read_is_exit_code_3(archive, capsys, monkeypatc
 
     monkeypatch.setattr(series_file.os, "walk", refuse)
     assert archive.history() == 3
-    assert capsys.readouterr().out.endswith("closed: Permission denied.\n")
+    assert " ".join(capsys.readouterr().out.split()).endswith("closed: Permission denied.")
 
 
 def test_a_regressed_case_that_leaves_the_suite_is_missing(archive, capsys):

@@ -10,7 +10,8 @@ import pytest
 from contract.archives import archive
 from report_runs import HOSTILE, all_figures
 
-from hpcdl.report.history import render as history_page
+from hpcdl.report.formats.html import written
+from hpcdl.report.history import page
 from hpcdl.report.run.render import render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -66,7 +67,7 @@ def measured(request, name, hand, tmp_path):
     if request.param == "report":
         text = render([all_figures(hand, name)], "html")
     else:
-        text = history_page([archive(12, 30, [(3, 20, 1.3), (4, 25, 0.8)], name=name)], {})
+        text = written([page(archive(12, 30, [(3, 20, 1.3), (4, 25, 0.8)], name=name), None, whole=True)])
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     measure = tmp_path / "measure.html"
     measure.write_text(MEASURE, encoding="utf-8")

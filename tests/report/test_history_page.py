@@ -13,7 +13,7 @@ from hpcdl.analysis.over_time.history import histories
 from hpcdl.analysis.over_time.regressions import Accepted
 from hpcdl.analysis.over_time.verdict import SuiteVerdict
 from hpcdl.report import history as figures
-from hpcdl.report.history import render
+from hpcdl.report.formats.html import written
 from hpcdl.report.verdicts import words
 
 
@@ -23,7 +23,7 @@ def found():
 
 
 def test_a_page_is_well_formed_and_needs_nothing_else(found):
-    text = render([found, found], {})
+    text = written(figures.pages([found, found], {}, whole=True))
     page = Page(text)
     assert not page.open
     assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.seen}
@@ -42,14 +42,14 @@ def test_a_changed_measure_has_a_figure_with_its_levels_and_numbers(found):
     before, *_, after = (point.y for point in level.points)
     assert after / before == pytest.approx(1.3, rel=0.03)
     assert "Slower since 2026-" in first.note
-    assert len(first.table().rows) == 40 + len(level.points)
-    text = render([found], {})
+    assert len(first.numbers()) == 1 + 40 + len(level.points)
+    text = written(figures.pages([found], {}, whole=True))
     figure = next(one for one in re.findall("<figure.*?</figure>", text, re.DOTALL) if first.title in one)
-    assert figure.count("<tr>") == 1 + len(first.table().rows)
+    assert figure.count("<tr>") == len(first.numbers())
 
 
 def test_measures_that_changed_come_first_and_each_measure_is_in_the_table(found):
-    text = render([found], {})
+    text = written(figures.pages([found], {}, whole=True))
     assert text.index("Measures that changed</h2>") < text.index("All measures</h2>")
     changed = {one.title for one in figures.of_changed(found)}
     assert changed >= {f"allreduce {row} (p50)" for row in (1, 2)}

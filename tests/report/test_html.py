@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from hpcdl.report.formats import figure as lines
 from hpcdl.report.formats.canvas import DARK, LIGHT, SERIES
 from hpcdl.report.formats.charts import Axis, Bars, HeatMap, Lines, Point, Series
-from hpcdl.report.run.contents import illustrated
+from hpcdl.report.run.contents import document
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.render import render
 
@@ -27,7 +27,8 @@ def text(run):
 
 
 def kinds(run):
-    return {type(chart) for _, charts in illustrated(findings([run])[0])[1] for chart in charts}
+    (page,) = (document(found, charts=True) for found in findings([run]))
+    return {type(chart) for section in page.sections for chart in section.charts}
 
 
 def test_a_page_is_well_formed_and_needs_nothing_else(text):

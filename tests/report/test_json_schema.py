@@ -9,8 +9,7 @@ import pytest
 
 import hpcdl
 from hpcdl.analysis.run.record_fields import CONTRACT
-from hpcdl.report.formats.records import ORIGIN
-from hpcdl.report.run.render import render
+from hpcdl.report.run.render import ORIGIN, render
 
 FOLDER = Path(hpcdl.__file__).parent / "report"
 SCHEMA = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))

@@ -1,15 +1,16 @@
 """The verdict begins with the answer to the suite's question, and fits a terminal."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from conftest import Hand
 
 from hpcdl.analysis.network.links import rounds
-from hpcdl.report.run.contents import illustrated
+from hpcdl.report.run.contents import document
 from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.run.render import render
-from hpcdl.report.sections import scaling
+from hpcdl.report.sections import accuracy, scaling
 from hpcdl.report.verdicts import Verdict, words
 
 
@@ -71,7 +72,7 @@ def test_of_several_networks_the_one_that_scales_best_comes_first(hand):
 def test_the_sections_that_the_suite_names_answer_first_and_have_the_main_figure(hand):
     run = two_networks(hand)
     reached, scaled = (
-        "narrow: Final accuracy 0.900 with every method.",
+        "narrow: final accuracy 0.900 with every method.",
         "wide: near-linear up to 2 ranks with ring",
     )
     for answer, first, main in (
@@ -81,7 +82,7 @@ def test_the_sections_that_the_suite_names_answer_first_and_have_the_main_figure
         named = replace(run, suite=f"[suite]\nname = 's'\nanswer = {answer}")
         headline = verdict(named)[0]
         assert headline.startswith(first) and headline.endswith(reached)
-        assert illustrated(*findings([named]))[2] == main
+        assert document(*findings([named]), charts=True).main == main
 
 
 def overlap(hand):
@@ -105,11 +106,11 @@ def break_even(hand):
 
 
 def fidelity(hand):
-    for number, (compression, ratio, accuracy) in enumerate(
+    for number, (compression, ratio, reached) in enumerate(
         (("none", 1.0, 0.9), ("a", 25.0, 0.9), ("b", 50.0, 0.8))
     ):
         fields = {"compression": compression, "compression_ratio": ratio, "bits_per_entry": 8.0 + number}
-        evaluations = [(10, 1.0, 0.5, 0.3, accuracy, 640)]
+        evaluations = [(10, 1.0, 0.5, 0.3, reached, 640)]
         hand.train([steps(20)] * 4, aggregation="allgather", evaluations=evaluations, **fields)
 
 
@@ -188,6 +189,28 @@ def test_settings_and_method_come_last(hand):
     titles = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
     assert titles[0] == "Verdict"
     assert titles[-3:] == ["Settings", "Job", "Method and how to reproduce"]
+
+
+def test_each_sentence_on_accuracy_and_on_a_run_appears(tmp_path):
+    """A name stands before a small letter, and an interval beside the limit that it contains."""
+
+    def row(value, step=None):
+        records = [{"diverged_step": step}]
+        return SimpleNamespace(name="tree", scale=SimpleNamespace(median=lambda _: value, records=records))
+
+    rows = ([row(0.8), row(0.9)], [row(0.9), row(0.9)], [row(0.9)], [row(None, 3)])
+    said = [accuracy._accuracy_range("lenet5", some, "") for some in rows]
+    assert {one.word for one in said} == words("accuracy")
+    assert said[2].sentence == "lenet5: final accuracy 0.900."
+    assert replace(said[3], facts={"of": "", "counts": ""}).sentence == "No final accuracy."
+    hands = [Hand(tmp_path / name) for name in "abc" if not (tmp_path / name).mkdir()]
+    for hand, fields in zip(hands[:2], ({"error": "no memory"}, {}), strict=True):
+        hand.train([steps(20)], **fields)
+    runs = [hands[0].read(), hands[1].read(complete=True), replace(two_networks(hands[2]), complete=True)]
+    assert {document(found).verdicts[0].word for found in findings(runs)} == words("run")
+    bounds = {"low": lambda _: 0.55, "high": lambda _: 0.95}
+    scale = SimpleNamespace(disturbed=False, near_linear=None, is_one_launch=False, **bounds)
+    assert scaling._reason(scale) == "95 % interval 0.550 to 0.950 contains 0.90"
 
 
 def test_each_sentence_on_scaling_appears(tmp_path, monkeypatch):

@@ -1,13 +1,10 @@
 """Section "Waiting and transfer": one row per traced case, and the late rank in the verdict."""
 
-import json
-
 import pytest
 
 from hpcdl.analysis.run.pooling import pool
-from hpcdl.report.formats.markdown import render
-from hpcdl.report.formats.records import json_text
 from hpcdl.report.run.findings import findings
+from hpcdl.report.run.render import cases, render
 from hpcdl.report.sections import waiting
 from hpcdl.report.sections.step_parts import step_breakdown
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
@@ -56,14 +53,14 @@ def late_run(tmp_path):
 def test_no_rank_of_a_disturbed_case_or_of_a_pipeline_is_late(tmp_path, counters, fields, verdict, row):
     run = written(tmp_path, counters, **fields)
     assert waiting.WAITING.answer(run[0]) is None
-    assert row(render(run), "one")[-1] == verdict
-    assert row(render(run), "one")[-3:-1] == ["rank 1", "20.0 ms"]
+    assert row(render([one.run for one in run], "md"), "one")[-1] == verdict
+    assert row(render([one.run for one in run], "md"), "one")[-3:-1] == ["rank 1", "20.0 ms"]
 
 
 def test_the_late_rank_is_named_with_its_lateness(late_run, row):
     answer = waiting.WAITING.answer(late_run[0])
     assert answer.headline == "Rank 1 is late by 20.0 ms per step: others wait for the rank, not for its links."
-    assert row(render(late_run), "one")[1:5] == ["2", "40.0 ms", "10.0 ms", "0.250"]
+    assert row(render([one.run for one in late_run], "md"), "one")[1:5] == ["2", "40.0 ms", "10.0 ms", "0.250"]
 
 
 def test_a_rank_that_is_late_in_one_case_of_several_is_named_with_it_and_rows_name_their_launch(tmp_path):
@@ -82,7 +79,7 @@ def test_a_rank_that_is_late_in_one_case_of_several_is_named_with_it_and_rows_na
 
 
 def test_columns_have_waiting_transfer_and_the_late_rank(late_run):
-    (case,) = json.loads(json_text(late_run))["cases"]
+    (case,) = cases(late_run)
     assert case["waiting_seconds"] == pytest.approx(0.010)
     assert case["transfer_seconds"] == pytest.approx(0.010)
     assert (case["late_rank"], case["late_seconds"]) == (1, pytest.approx(0.020))
@@ -93,4 +90,4 @@ def test_the_step_is_split_into_compute_waiting_and_transfer(late_run):
     assert {name: lengths[0] for name, lengths in chart.parts.items()} == pytest.approx(
         {"compute": 0.020, "waiting": 0.010, "transfer": 0.010}
     )
-    assert chart.table().rows == [("none, 2 ranks", "20.0 ms", "10.0 ms", "10.0 ms")]
+    assert chart.numbers()[1:] == [("none, 2 ranks", "20.0 ms", "10.0 ms", "10.0 ms")]

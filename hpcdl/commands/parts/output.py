@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hpcdl.analysis.over_time.regressions import Accepted
+    from hpcdl.report.formats.document import Document
 
 
 KEYS: Final = {
@@ -128,3 +129,12 @@ def write_output(option: str, file: Path, text: str) -> None:
     """Write ``text`` to the ``file`` that ``option`` names, in UTF-8. Raises UsageError."""
     with output_path(option, file) as path:
         path.write_text(text, encoding="utf-8")
+
+
+def write_page(file: Path, pages: Sequence[Document]) -> None:
+    """Write documents to the ``file`` that -o names, in HTML or Markdown by its suffix. Raises UsageError."""
+    if file.suffix == ".html":
+        from hpcdl.report.formats.html import written
+    else:
+        from hpcdl.report.formats.markdown import written
+    write_output("-o", file, written(pages))

@@ -1,4 +1,4 @@
-"""Charts: numbers and words of a figure; ``hpcdl.report.drawing`` makes SVG of them."""
+"""Charts: numbers and words of a figure; :mod:`hpcdl.report.formats.figure` makes SVG of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.report.formats.cells import NONE, Number, digits, interval
-from hpcdl.report.formats.document import Table
+
+Row = tuple[str, ...]
+"""Cells of a table; the first row of :meth:`Lines.numbers` is the header."""
 
 
 @dataclass(frozen=True)
@@ -56,19 +58,14 @@ class Lines:
     series: Sequence[Series]
     note: str = ""
 
-    def table(self) -> Table:
+    def numbers(self) -> list[Row]:
         """Return one row per point."""
+        points = [(line.name, point) for line in self.series for point in line.points]
         rows = [
-            (
-                line.name,
-                self.x.shown(point.x),
-                self.y.shown(point.y),
-                interval(point.low, point.high, self.y.shown),
-            )
-            for line in self.series
-            for point in line.points
+            (name, self.x.shown(x), self.y.shown(y), interval(low, high, self.y.shown))
+            for name, (x, y, low, high) in points
         ]
-        return Table("", ("line", self.x.label, self.y.label, "95 %"), rows).without_empty()
+        return [("line", self.x.label, self.y.label, "95 %"), *rows]
 
 
 @dataclass(frozen=True)
@@ -82,13 +79,31 @@ class Bars:
     axis: Axis
     note: str = ""
 
-    def table(self) -> Table:
+    def numbers(self) -> list[Row]:
         """Return one row per bar."""
-        rows = [
-            (label, *map(self.axis.shown, lengths))
-            for label, *lengths in zip(self.labels, *self.parts.values(), strict=True)
-        ]
-        return Table("", ("", *self.parts), rows)
+        lengths = zip(*self.parts.values(), strict=True)
+        rows = zip(self.labels, (map(self.axis.shown, row) for row in lengths), strict=True)
+        return [("", *self.parts), *((label, *row) for label, row in rows)]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """One row per label: a value with its interval, beside a reference value."""
+
+    title: str
+    labels: Sequence[str]
+    values: Sequence[tuple[float, Number, Number]]
+    """Value and bounds of each label."""
+    axis: Axis
+    reference: float
+    note: str = ""
+
+    def numbers(self) -> list[Row]:
+        """Return one row per label."""
+        shown = self.axis.shown
+        rows = zip(self.labels, self.values, strict=True)
+        cells = [(label, shown(value), interval(low, high, shown)) for label, (value, low, high) in rows]
+        return [("", self.axis.label, "95 %"), *cells]
 
 
 @dataclass(frozen=True)
@@ -105,13 +120,13 @@ class HeatMap:
     """Of the values."""
     note: str = ""
 
-    def table(self) -> Table:
+    def numbers(self) -> list[Row]:
         """Return the values."""
         rows = [
             (label, *(self.axis.shown(value) if math.isfinite(value) else NONE for value in values))
             for label, values in zip(self.rows, self.values.tolist(), strict=True)
         ]
-        return Table("", (f"{self.row_label} / {self.column_label}", *self.columns), rows)
+        return [(f"{self.row_label} / {self.column_label}", *self.columns), *rows]
 
 
-Chart = Lines | Bars | HeatMap
+Chart = Lines | Bars | Intervals | HeatMap

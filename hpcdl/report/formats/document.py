@@ -1,4 +1,4 @@
-"""Parts of a report: documents, sections and tables."""
+"""Parts of a page: a document that its verdicts head, its sections, and their tables and charts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from hpcdl.report.formats.cells import NONE, visible
+from hpcdl.report.formats.charts import Chart
+from hpcdl.report.verdicts import Verdict
 
 MAX_TABLES: Final = 4
 """Tables of a shortened section, at most; others are left out,"""
@@ -37,6 +39,8 @@ class Table:
     """Order of the rows in words, such as "largest first"; the first are the ones to read."""
     left_out: str = ""
     """Line about the rows that a shortened table leaves out."""
+    key: str = ""
+    """Header of the column that answers: it stays visible on a narrow screen."""
 
     def without(self, *columns: str) -> Table:
         """Return the table without the columns that have these headers."""
@@ -94,7 +98,7 @@ def _joined(tables: Sequence[Table], heading: str, most: int) -> Table:
 
 @dataclass(frozen=True)
 class Section:
-    """Paragraphs, then points, then tables, then a verbatim text."""
+    """Paragraphs, then points, then charts (in HTML only), then tables, then a verbatim text."""
 
     title: str
     paragraphs: list[str] = field(default_factory=list)
@@ -105,6 +109,7 @@ class Section:
     """True if the points of a page are shown on demand."""
     per: str = ""
     """Subject of each table, such as "setting", if the tables are of one kind: then a table can join them."""
+    charts: Sequence[Chart] = ()
 
     def shortened(self, rows: int, points: int, whole: int = 0) -> Section:
         """Return the first rows of all tables together, the first points and notes; equal notes are stated once.
@@ -145,19 +150,41 @@ class Section:
 
     def __bool__(self) -> bool:
         """True if anything follows the title."""
-        return bool(self.paragraphs or self.points or self.tables or self.verbatim)
+        return bool(self.paragraphs or self.points or self.charts or self.tables or self.verbatim)
 
 
 @dataclass(frozen=True)
 class Document:
-    """A report of one run."""
+    """A page; the first paragraph of its first section is the sentence of its first verdict."""
 
     title: str
-    sections: list[Section]
+    sections: Sequence[Section]
     question: str = ""
     """The suite's question."""
+    verdicts: Sequence[Verdict] = ()
+    """Answers, the most important first; colours and exit code follow from them."""
+    main: str = ""
+    """Title of the section with the main chart; else it is the first chart."""
 
     def visible(self) -> Document:
         """Return it without control characters in any text except :attr:`Section.verbatim`."""
         sections = [section.visible() for section in self.sections]
-        return Document(visible(self.title), sections, visible(self.question))
+        return replace(self, title=visible(self.title), sections=sections, question=visible(self.question))
+
+
+def headed(
+    title: str,
+    verdicts: Sequence[Verdict],
+    sections: Sequence[Section],
+    *,
+    state: str = "",
+    notes: Sequence[str] = (),
+) -> Document:
+    """Return a document that begins with the sentences of its verdicts.
+
+    ``state``: paragraph after the first of them; ``notes``: points after the others. Sections without content are
+    left out.
+    """
+    first, *others = [one.sentence for one in verdicts]
+    head = Section("Verdict", [*filter(None, (first, state))], [*others, *notes])
+    return Document(title, [head, *filter(None, sections)], verdicts=verdicts)

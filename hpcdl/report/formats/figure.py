@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +30,8 @@ from hpcdl.report.formats.canvas import (
     label,
 )
 from hpcdl.report.formats.cells import visible
-from hpcdl.report.formats.charts import Axis, Bars, Chart, HeatMap, Lines, Series
+from hpcdl.report.formats.charts import Axis, Bars, Chart, HeatMap, Intervals, Lines, Series
+from hpcdl.report.formats.document import Document
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 LINE_HEIGHT: Final = 0.24
 """Inches of a bar."""
+POINT_HEIGHT: Final = 0.18
+"""Inches of a point with its interval."""
 
 
 def draw_bars(chart: Bars, axes: Axes) -> None:
@@ -47,7 +51,23 @@ def draw_bars(chart: Bars, axes: Axes) -> None:
     for (name, lengths), colour in zip(chart.parts.items(), COLOURS, strict=False):
         axes.barh(places, lengths, 0.72, begin, color=colour, edgecolor=PAPER, linewidth=0.6, label=name)
         begin = begin + np.asarray(lengths)
-    axes.set_yticks(places, [label(one) for one in chart.labels])
+    _rows(chart, axes)
+
+
+def draw_intervals(chart: Intervals, axes: Axes) -> None:
+    """Draw the first label on top, each value as a point with its interval, and the reference as a line."""
+    for place, (value, low, high) in enumerate(chart.values):
+        axes.plot([value], [place], marker="o", markersize=MARKER, color=COLOURS[0])
+        if low is not None and high is not None:
+            axes.plot([low, high], [place, place], color=COLOURS[0], linewidth=1.6)
+    axes.axvline(chart.reference, color=INK, linewidth=1, dashes=(5, 3))
+    axes.set_ylim(-0.7, len(chart.labels) - 0.3)
+    _rows(chart, axes)
+
+
+def _rows(chart: Bars | Intervals, axes: Axes) -> None:
+    """Label the rows from the top down, and the axis of the values."""
+    axes.set_yticks(np.arange(len(chart.labels)), [label(one) for one in chart.labels])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
@@ -190,6 +210,8 @@ def figure(chart: Chart, number: int) -> str:
             return drawn(partial(draw_lines, chart), HEIGHT, number)
         case Bars():
             return drawn(partial(draw_bars, chart), 0.8 + LINE_HEIGHT * len(chart.labels), number)
+        case Intervals():
+            return drawn(partial(draw_intervals, chart), 0.8 + POINT_HEIGHT * len(chart.labels), number)
         case HeatMap():
             height = min(4.4, max(1.9, 0.9 + 0.3 * len(chart.rows)))
             return drawn(partial(draw_heat_map, chart), height, number)
@@ -207,6 +229,16 @@ STYLE: Final = (
     ":root{%s}@media(prefers-color-scheme:dark){:root{%s}}svg{color:var(--ink)}text{fill:var(--ink)}"
     ".m{fill:var(--muted)}"
 )
+
+
+def written(pages: Iterable[Document], title: str = "") -> str:
+    """Return the first figure whose title begins with ``title`` as SVG. Raises ValueError if there is none."""
+    charts = [chart for page in pages for section in page.sections for chart in section.charts]
+    chosen = next((chart for chart in charts if chart.title.casefold().startswith(title.casefold())), None)
+    if chosen is None:
+        near = difflib.get_close_matches(title, [chart.title for chart in charts], 1, 0)
+        raise ValueError(f"no figure {title!r}; did you mean {near[0]!r}?" if near else "the report has no figure")
+    return standalone(figure(chosen, 1), chosen.title, chosen.note)
 
 
 def standalone(svg: str, title: str, note: str) -> str:

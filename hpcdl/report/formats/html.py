@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hpcdl.exit_codes import FAILED
 from hpcdl.report.formats.canvas import DARK, LIGHT
 from hpcdl.report.formats.cells import visible
 from hpcdl.report.formats.charts import Chart
 from hpcdl.report.formats.document import Document, Section, Table
-from hpcdl.report.run.contents import illustrated
-from hpcdl.report.run.warnings import failures, unfinished
+from hpcdl.report.verdicts import exit_code
 
 if TYPE_CHECKING:
     from jinja2 import Template
-
-    from hpcdl.report.run.findings import Findings
 
 
 MAX_FIGURES: Final = 8
@@ -51,63 +48,22 @@ class Part:
 
 @dataclass(frozen=True)
 class Page:
-    """A run on the page."""
+    """A document on the page."""
 
     head: Document
+    verdict: Section
+    """Its paragraphs are the headline and what stands below it; its points follow them."""
     parts: Sequence[Part]
     figure: Illustration | None
     """Main figure, at the side of the answer."""
-    failed: bool
-    good: bool
+    state: str
+    """``failed``, ``good`` or empty."""
 
 
-class Source(NamedTuple):
-    """Content of a page; the first paragraph of its first section is the headline."""
-
-    head: Document
-    contents: Sequence[tuple[Section, Sequence[Chart]]]
-    failed: bool
-    good: bool = True
-    """True if the answer is a good one."""
-    main: str = ""
-    """Title of the section with the main figure; else it is the first figure."""
-
-
-def render(findings: Sequence[Findings]) -> str:
-    """Return the page; several runs follow each other."""
-    return written([_of_run(run) for run in findings])
-
-
-def svg(findings: Sequence[Findings], title: str = "") -> str:
-    """Return the first figure whose title begins with ``title`` as SVG. Raises ValueError if there is none."""
-    from hpcdl.report.formats.figure import figure, standalone
-
-    charts = [chart for run in findings for _, charts in illustrated(run)[1] for chart in charts]
-    chosen = next((chart for chart in charts if chart.title.casefold().startswith(title.casefold())), None)
-    if chosen is None:
-        titles = [chart.title for chart in charts]
-        near = difflib.get_close_matches(title, titles, 1, 0)
-        raise ValueError(f"no figure {title!r}; did you mean {near[0]!r}?" if near else "the report has no figure")
-    return standalone(figure(chosen, 1), chosen.title, chosen.note)
-
-
-def written(sources: Sequence[Source]) -> str:
-    """Return one page with all sources."""
+def written(pages: Iterable[Document]) -> str:
+    """Return one page with all documents."""
     numbers = count(1)
-    return _template().render(pages=[_page(source, numbers) for source in sources], light=LIGHT, dark=DARK)
-
-
-def headed(verdict: Section) -> Section:
-    """Return a section whose first point is the headline of the page."""
-    headline, *points = verdict.points
-    return Section(verdict.title, [headline, *verdict.paragraphs], points)
-
-
-def _of_run(findings: Findings) -> Source:
-    head, contents, main = illustrated(findings)
-    failed = bool(failures(findings.records) or unfinished(findings.run) or not findings.run.complete)
-    good = any(record.get("near_linear") for record in findings.records)
-    return Source(head, contents, failed, good, main)
+    return _template().render(pages=[_page(page, numbers) for page in pages], light=LIGHT, dark=DARK)
 
 
 @cache
@@ -120,23 +76,30 @@ def _template() -> Template:
     return environment.get_template("page.html")
 
 
-def _page(source: Source, numbers: Iterator[int]) -> Page:
+def _page(page: Document, numbers: Iterator[int]) -> Page:
+    """Return the page; the verdict and the main figure stand in its head, and in no section below."""
+    verdict, *others = page.visible().sections
+    main = next((one.title for one in page.sections if one.charts and page.main in {one.title, ""}), None)
+    figure = None
     parts = []
-    for section, charts in source.contents:
-        figures = [_illustration(chart, next(numbers)) for chart in charts[:MAX_FIGURES]]
-        parts.append(Part(f"p{next(numbers)}", section.visible(), figures, max(0, len(charts) - MAX_FIGURES)))
-    drawn = sorted((part for part in parts if part.figures), key=lambda part: part.section.title != source.main)
-    shown = drawn[0] if drawn else None
-    figure = shown.figures[0] if shown else None
-    parts = [replace(part, figures=part.figures[1:]) if part is shown else part for part in parts]
-    return Page(source.head.visible(), parts, figure, source.failed, source.good)
+    for section in others:
+        charts = [_illustration(chart, next(numbers)) for chart in section.charts[:MAX_FIGURES]]
+        if charts and section.title == main and figure is None:
+            figure, *charts = charts
+        left_out = max(0, len(section.charts) - MAX_FIGURES)
+        if charts or left_out or replace(section, charts=()):
+            parts.append(Part(f"p{next(numbers)}", section, charts, left_out))
+    failed, good = exit_code(page.verdicts) == FAILED, bool(page.verdicts and page.verdicts[0].row.good)
+    return Page(page.visible(), verdict, parts, figure, "failed" if failed else "good" if good else "")
 
 
 def _illustration(chart: Chart, number: int) -> Illustration:
     from hpcdl.report.formats.figure import figure  # late: a page without figures needs no matplotlib
 
     svg = Markup(figure(chart, number))  # noqa: S704 - matplotlib escapes its texts
-    return Illustration(visible(chart.title), svg, visible(chart.note), chart.table().visible())
+    header, *rows = chart.numbers()
+    numbers = Table("", header, rows).without_empty().visible()
+    return Illustration(visible(chart.title), svg, visible(chart.note), numbers)
 
 
 def _visible_lines(text: str) -> str:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from hpcdl.report.formats.cells import visible
 from hpcdl.report.formats.document import Document, Section, Table
-from hpcdl.report.run.contents import document
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 HEAD: Final = r"""\documentclass[a4paper,10pt]{article}
 \usepackage[T1]{fontenc}
@@ -43,11 +38,11 @@ WIDE: Final = 40
 """Characters of a column beyond which its cells are wrapped."""
 
 
-def render(findings: Sequence[Findings]) -> str:
-    """Return one document; several runs follow each other."""
+def written(pages: Iterable[Document]) -> str:
+    """Return documents as one document of LaTeX."""
     lines = [HEAD]
-    for run in findings:
-        lines += _run(document(run).visible())
+    for page in pages:
+        lines += _page(page.visible())
     return "\n".join([*lines, r"\end{document}", ""])
 
 
@@ -59,7 +54,7 @@ def escaped(text: str) -> str:
     return re.sub(r"""[\\&%$#_{}~^<>|"`'\[\]-]""", lambda character: SPECIAL[character[0]], plain)
 
 
-def _run(page: Document) -> Iterator[str]:
+def _page(page: Document) -> Iterator[str]:
     yield rf"\section*{{{escaped(page.title)}}}"
     if page.question:
         yield rf"\emph{{{escaped(page.question)}}}"

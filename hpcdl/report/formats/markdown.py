@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from hpcdl.report.formats.cells import fenced, markdown, markdown_cell
 from hpcdl.report.formats.document import Document, Section, Table
-from hpcdl.report.run.contents import short
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
-
-def render(findings: Sequence[Findings]) -> str:
-    """Return one page; several runs follow each other."""
-    return written(map(short, findings))
 
 
 def written(pages: Iterable[Document]) -> str:

@@ -8,16 +8,11 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.report.formats.document import ALL, Document, Section, Table
-from hpcdl.report.run.contents import summary
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 GAP: Final = 2
 """Spaces between two columns."""
@@ -50,13 +45,8 @@ def coloured(text: str, *, terminal: bool | None = None) -> str:
     return text
 
 
-def render(findings: Sequence[Findings]) -> str:
-    """Return the summary of each run; no line is longer than the terminal."""
-    return plain(map(summary, findings))
-
-
 def plain(pages: Iterable[Document]) -> str:
-    """Return documents as text."""
+    """Return documents as text; no line is longer than the terminal."""
     lines: list[str] = []
     for page in (page.visible() for page in pages):
         lines += [*_wrapped(page.title), *_wrapped(page.question), ""]

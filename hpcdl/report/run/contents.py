@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -13,6 +13,8 @@ from hpcdl.report import sections
 from hpcdl.report.formats.charts import Chart
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.run.grouping import Method
+from hpcdl.report.run.warnings import failures, unfinished
+from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
@@ -114,24 +116,21 @@ def answers(findings: Findings) -> tuple[dict[Declaration, Answer], dict[Declara
     return dict(known[:first]), dict(known[first:])
 
 
-def document(findings: Findings) -> Document:
-    """Return all sections to which the run has something to show."""
-    return _document(findings, [page for _, page, _ in _pages(findings)])
+def document(findings: Findings, *, charts: bool = False) -> Document:
+    """Return all sections to which the run has something to show, with or without their charts.
 
-
-def illustrated(findings: Findings) -> tuple[Document, list[tuple[Section, list[Chart]]], str]:
-    """Return all sections as :func:`document`, each with its charts, and the title of that with the main figure.
-
-    Sections without either are left out. The main figure is of the section that answers the suite's question.
+    The main chart is of the section that answers the suite's question.
     """
-    pages = [
-        (section, page, [chart for charts in section.figures for chart in charts(findings)])
-        for section, page, _ in _pages(findings)
-    ]
-    drawn = [(_rank(section, findings), page.title) for section, page, charts in pages if charts]
-    main = min(drawn, key=lambda pair: pair[0])[1] if drawn else ""
-    kept = [(page, charts) for _, page, charts in pages if page or charts]
-    return _document(findings, [section for section, _ in kept]), kept, main
+    pages = _pages(findings)
+    drawn = []
+    if charts:
+        pages = [(one, replace(page, charts=_drawn(one, findings)), begin) for one, page, begin in pages]
+        drawn = sorted((_rank(one, findings), page.title) for one, page, _ in pages if page.charts)
+    return replace(_document(findings, [page for _, page, _ in pages]), main=drawn[0][1] if drawn else "")
+
+
+def _drawn(section: Declaration, findings: Findings) -> list[Chart]:
+    return [chart for charts in section.figures for chart in charts(findings)]
 
 
 def short(findings: Findings) -> Document:
@@ -174,8 +173,16 @@ def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration,
     return pages
 
 
-def _document(findings: Findings, pages: Iterable[Section]) -> Document:
+def _document(findings: Findings, pages: Sequence[Section]) -> Document:
     """Return the document; its title has the run's name, and the number of launches if they are pooled."""
     launches = len({fields.get("launch") for fields in findings.run.described})
     title = f"hpcdl: {findings.name}" + (f", {launches} launches" if launches > 1 else "")
-    return Document(title, list(filter(None, pages)), findings.question)
+    shown = list(filter(None, pages))
+    return Document(title, shown, findings.question, [_verdict(findings, shown[0].paragraphs[0])])
+
+
+def _verdict(findings: Findings, headline: str) -> Verdict:
+    failed = bool(failures(findings.records) or unfinished(findings.run) or not findings.run.complete)
+    good = any(record.get("near_linear") for record in findings.records)
+    word = "failed" if failed else "near-linear" if good else "answered"
+    return Verdict(topic="run", word=word, question=findings.question, facts={"headline": headline.rstrip(".")})

@@ -1,18 +1,30 @@
-"""Rendering of runs in any format."""
+"""Rendering of runs in any format: pages, and rows with one record per case and seed.
+
+``README.md`` in ``hpcdl/report`` explains the columns of the rows, ``schema.json`` has their types.
+"""
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hpcdl.report.run.findings import findings
+from hpcdl.analysis.run.cores import UNKNOWN, facts
+from hpcdl.analysis.run.record_fields import CONTRACT, settings
+from hpcdl.analysis.run.scaling import Record
+from hpcdl.report.formats import exports, latex, markdown, summary
+from hpcdl.report.predictions import described
+from hpcdl.report.run import contents
+from hpcdl.report.run.findings import Findings, findings
+from hpcdl.report.run.warnings import not_run, unfinished
 from hpcdl.trace.files import atomic_write
 from hpcdl.trace.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LIBRARIES: Final = ("jinja2", "matplotlib")
 """Needed for HTML."""
@@ -49,14 +61,8 @@ def save(folder: Path, texts: Sequence[str]) -> str:
     return f"{paths[-1]}" + (f" ({lacking})" if lacking else "")
 
 
-FORMATS: Final = {
-    **dict.fromkeys(("markdown", "md"), "markdown.render"),
-    **{name: f"{name}.render" for name in ("summary", "html")},
-    **{name: f"records.{name}_text" for name in ("csv", "json")},
-    "svg": "html.svg",
-    "tex": "latex.render",
-}
-"""Module of ``hpcdl.report.formats`` and its function, by format or ending of a file name."""
+FORMATS: Final = ("markdown", "md", "summary", "html", "csv", "json", "svg", "tex")
+"""Formats, or endings of a file name."""
 
 
 def render(runs: Sequence[Run], format: str) -> str:  # noqa: A002 - the contract's name
@@ -81,9 +87,97 @@ def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
         if name in {"html", "svg"} and missing():
             raise ValueError(missing())
     computed = findings(runs)
-    texts = []
-    for name, title in named:
-        module, _, function = FORMATS[name].partition(".")
-        write = getattr(importlib.import_module(f"hpcdl.report.formats.{module}"), function)
-        texts.append(str(write(computed, *filter(None, [title]))))
-    return texts
+    return [_written(computed, name, title) for name, title in named]
+
+
+def _written(runs: Sequence[Findings], name: str, title: str) -> str:
+    match name:
+        case "csv":
+            return exports.csv_text(_rows(runs))
+        case "json":
+            return exports.json_text(_json(runs))
+        case "summary":
+            return summary.plain(map(contents.summary, runs))
+        case "tex":
+            return latex.written(map(contents.document, runs))
+        case "html" | "svg":
+            from hpcdl.report.formats import figure, html  # late: jinja2 and matplotlib may be missing
+
+            pages = [contents.document(run, charts=True) for run in runs]
+            return html.written(pages) if name == "html" else figure.written(pages, title)
+    return markdown.written(map(contents.short, runs))
+
+
+ORIGIN: Final = (
+    *("run", "date", "hosts", "mpi_library", "mpi_version", "hpcdl_version", "commit", "environment_key"),
+    "slurm_job",
+)
+"""Columns that say when, where and with what software a row was measured."""
+
+
+def cases(runs: Sequence[Findings]) -> list[Record]:
+    """Return the rows of all runs, each with the case's settings; an unknown value is None."""
+    return [{**row, "settings": settings(row)} for row in _rows(runs)]
+
+
+def _rows(runs: Sequence[Findings]) -> list[Record]:
+    return [
+        _with_origin(run, record)
+        for run in runs
+        for record in (run.predicted.records if run.predicted else run.records)
+    ]
+
+
+def _with_origin(findings: Findings, record: Record) -> Record:
+    """Add the columns of :data:`ORIGIN`, unless the case has its own."""
+    run = findings.run
+    env = run.environments.get(str(record.get("environment_key")), run.environment)
+    mpi, software, git, variables = (facts(env, key) for key in ("mpi", "software", "git", "variables"))
+    processes = 1 if record.get("network") else record["ranks"]
+    hosts = dict.fromkeys(str(rank.get("hostname")) for rank in (env.get("ranks") or ())[:processes])
+    changed = "-dirty" if git.get("changed_files") else ""
+    array, task = (variables.get(f"SLURM_ARRAY_{word}_ID") for word in ("JOB", "TASK"))
+    origin = {
+        "date": env.get("date"),
+        "hosts": " ".join(hosts),
+        "mpi_library": mpi.get("library"),
+        "mpi_version": mpi.get("version"),
+        "hpcdl_version": software.get("hpcdl"),
+        "commit": f"{git['commit']}{changed}" if git.get("commit") else None,
+        "environment_key": env.get("key"),
+        "slurm_job": f"{array}_{task}" if array else variables.get("SLURM_JOB_ID"),
+    }
+    known = {key: None if value in ("", UNKNOWN) else value for key, value in origin.items()}
+    first = {column: record.get(column) for column in CONTRACT}
+    return {**first, "run": findings.name, **known, **record}
+
+
+def frame(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return one row per case and seed; an unknown value is missing."""
+    import pandas as pd  # late: pages do not need it
+
+    return pd.DataFrame(cases(findings(runs)))
+
+
+def _json(runs: Sequence[Findings]) -> Record:
+    """Return the document for JSON: SI units, null for unknown values.
+
+    ``networks``: the network fitted to the collectives and exchanges of each run with enough of them, from which
+    their ``predicted_seconds`` follow. ``runs``: of each whether every case of its suite has a result, and the
+    cases that failed before they had one, or cannot be run where it was made.
+    """
+    networks = [
+        {"run": run.name, **described(run.predicted.fitted.network, run.predicted.fitted.certainty)}
+        for run in runs
+        if run.predicted
+    ]
+    about_runs = [
+        {
+            "run": run.name,
+            "complete": run.run.complete,
+            "failed_cases": unfinished(run.run),
+            "cases_not_run": not_run(run.run),
+        }
+        for run in runs
+    ]
+    return {"cases": cases(runs), "networks": networks, "runs": about_runs}

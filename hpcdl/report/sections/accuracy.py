@@ -15,6 +15,7 @@ from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.warnings import diverged
+from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
@@ -111,23 +112,25 @@ def answer(findings: Findings) -> Answer | None:
     for methods in findings.problems:
         if learned := _learned(methods):
             name, scales = findings.settings.name(methods[0].fields), [row.scale for row in learned]
-            known = [row for row in learned if not _diverged(row.scale)]
-            line = _accuracy_range(known) if known else "No final accuracy"
-            cases = plural(sum(len(scale.records) for scale in scales), "case")
+            cases, counts = plural(sum(len(scale.records) for scale in scales), "case"), ""
             if lost := sum(len(diverged(scale.records)) for scale in scales):
-                line += f"; {lost} of {cases} diverged"
+                counts = f"; {lost} of {cases} diverged"
             if any(scale["target_accuracy"] is not None for scale in scales):
-                line += f"; {sum(map(_reached, scales))} of {cases} reached the target"
-            lines.append(f"{name}: {line}." if name else f"{line}.")
+                counts += f"; {sum(map(_reached, scales))} of {cases} reached the target"
+            lines.append(_accuracy_range(name, learned, counts).sentence)
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-def _accuracy_range(learned: Sequence[Row]) -> str:
-    ordered = sorted((row.scale.median("final_accuracy") or 0.0, row.name) for row in learned)
-    low, high = digits(ordered[0][0]), digits(ordered[-1][0])
-    if low == high:
-        return f"Final accuracy {low}{' with every method' if len(learned) > 1 else ''}"
-    return f"Final accuracy from {low} ({ordered[0][1]}) to {high} ({ordered[-1][1]})"
+def _accuracy_range(name: str, learned: Sequence[Row], counts: str) -> Verdict:
+    facts = {"of": f"{name}: " if name else "", "counts": counts}
+    known = [row for row in learned if not _diverged(row.scale)]
+    if not known:
+        return Verdict(topic="accuracy", word="none", case=name, facts=facts)
+    ordered = sorted((row.scale.median("final_accuracy") or 0.0, row.name) for row in known)
+    (low, least), (high, most) = ((digits(value), method) for value, method in (ordered[0], ordered[-1]))
+    facts |= {"low": low, "least": least, "high": high, "most": most}
+    word = "range" if low != high else "equal" if len(known) > 1 else "one"
+    return Verdict(topic="accuracy", word=word, case=name, facts=facts)
 
 
 def charts(findings: Findings) -> list[Lines]:

@@ -91,7 +91,8 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
         for row in shown
     ]
     order = "most ranks first, then most images/s"
-    table = Table(settings.title(methods[0].fields), HEADER, cells, order=order).without_empty()
+    title = settings.title(methods[0].fields)
+    table = Table(title, HEADER, cells, order=order, key="near-linear").without_empty()
     table.notes.extend(_notes(methods, shown, bases))
     table.notes.extend(note for column, note in COLUMN_NOTES.items() if column in table.header)
     return table
@@ -267,7 +268,7 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
         }
         return near["ranks"], Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
     ends = [method.scales[-1] for method in methods]
-    reasons = dict.fromkeys(verdict(end) for end in ends if end.near_linear is None)
+    reasons = dict.fromkeys(_reason(end) for end in ends if end.near_linear is None)
     failed = sum(end.near_linear is False for end in ends) > len(ends) / 2
     facts = {
         "ranks": plural(beyond[place][-1]["ranks"], "rank"),
@@ -275,6 +276,15 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
     }
     word = "not near-linear" if failed else "inconclusive"
     return 0, Verdict(topic="scaling", word=word, case=name, facts=facts)
+
+
+def _reason(scale: Scale) -> str:
+    """Return why there is no verdict, with the interval: elsewhere than in a table it is not beside the words."""
+    bounds = interval(scale.low("efficiency_low"), scale.high("efficiency_high"))
+    reason = verdict(scale)
+    return (
+        f"95 % interval {bounds} contains {NEAR_LINEAR:.2f}" if reason.endswith("inside the interval") else reason
+    )
 
 
 def _end(method: Method) -> float:
