@@ -18,7 +18,6 @@ from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import nnls
 
 from hpcdl.fabric.network import EVERY_RANK, Link, Network
 from hpcdl.prediction.network_file import DOUBTFUL, PRICES, Certainty
@@ -266,6 +265,8 @@ def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Ve
 
     A price that no program depends on is 0.
     """
+    from scipy.optimize import nnls  # late: takes half a second
+
     rows = coefficients / measured[:, None]
     size = np.linalg.norm(rows, axis=0)
     size[size == 0] = 1

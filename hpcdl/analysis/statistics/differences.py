@@ -87,11 +87,10 @@ def adjusted(p: Vector) -> Vector:
     Rejecting those below 0.05 keeps the expected share of false ones among the rejected below 0.05. NaN stays NaN
     and does not count.
     """
-    from scipy.stats import false_discovery_control  # late: ranks do not need it
-
-    vector, known = np.full(len(p), np.nan), ~np.isnan(p)
-    if known.any():
-        vector[known] = false_discovery_control(p[known])
+    vector, known = np.full(len(p), np.nan), np.flatnonzero(~np.isnan(p))
+    descending = known[np.argsort(-p[known], kind="stable")]
+    scaled = p[descending] * (len(known) / np.arange(len(known), 0, -1))
+    vector[descending] = np.minimum.accumulate(np.minimum(scaled, 1))
     return vector
 
 

@@ -51,13 +51,15 @@ def median_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval
     probability 1 - 2 P(B <= k - 1), B binomial(n, 1/2); the largest k that keeps ``confidence`` is taken
     (David & Nagaraja, Order Statistics, 7.1). Below 6 values no pair covers 95 %: the bounds are NaN.
     """
-    from scipy.stats import binom  # late: ranks do not need it
+    from scipy.special import bdtr, bdtrik  # late: ranks do not need it; scipy.stats takes a second to import
 
     ordered = np.sort(np.asarray(values, np.float64).ravel())
     n = len(ordered)
     if n == 0:
         return NOTHING
-    k = int(binom.ppf((1 - confidence) / 2, n, 0.5))  # P(B <= k - 1) < (1 - confidence) / 2
+    tail = (1 - confidence) / 2
+    k = math.ceil(bdtrik(tail, n, 0.5))
+    k -= k > 0 and bdtr(k - 1, n, 0.5) >= tail  # so that P(B <= k - 1) < tail
     middle = float(np.median(ordered))
     if k == 0:
         return Interval(middle, float("nan"), float("nan"))
