@@ -123,6 +123,20 @@ def test_programs_do_not_know_their_interpreter(folder):
         assert not {name.partition(".")[0] for name in names} & FORBIDDEN, place(path)
 
 
+SIZES_ONLY = {
+    "aggregation/parts/entries.py",
+    "aggregation/parts/messages.py",
+    "training/parts/compressed/sizes.py",
+}
+"""Modules of algorithms that know of vectors without values: where values decide how long messages are."""
+
+
+def test_programs_do_not_ask_whether_vectors_have_values():
+    names = {f"hpcdl.fabric.vectors.{name}" for name in ("Phantom", "sizes_only")}
+    algorithms = [path for folder in ALGORITHMS for path in files(folder)]
+    assert {place(path) for path in algorithms if names & imports(path)} <= SIZES_ONLY
+
+
 def test_siblings_do_not_import_each_other():
     """Except composite schemes and schemes that choose among others."""
     for folder, kind in OFFERED.items():

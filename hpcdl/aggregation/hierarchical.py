@@ -6,10 +6,10 @@ from typing import Final
 
 from hpcdl.aggregation import allgather, ring
 from hpcdl.aggregation.parts.collectives import component, halves
-from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, no_bytes, padded, sender_of
+from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, padded, sender_of
 from hpcdl.aggregation.parts.traits import Aggregation, part_traits
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import Parts, Phantom, partition
+from hpcdl.fabric.vectors import Parts, no_bytes, partition
 
 
 def _sides(size: int, ranks_per_node: int, inner: str, outer: str) -> tuple[int, ...]:
@@ -102,8 +102,7 @@ async def gather(
         for owner, bundle in enumerate((await within(node, row, own))[:owners]):
             held = sum(rank % ranks_per_node % owners == owner for rank in range(comm.size))
             messages += cut(bundle[HEADER:], held, number * ranks_per_node + owner)
-        if type(table) is not Phantom:
-            messages.sort(key=sender_of)
+        messages.sort(key=sender_of)
         end = 0
         into: list[Array] = []
         for message in messages:

@@ -29,7 +29,6 @@ from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import Phantom, phantom
 
 
 async def sum_counts(comm: Comm, counts: Array) -> None:
@@ -52,17 +51,14 @@ async def concatenated(comm: Comm, mine: Array, lengths: Sequence[int]) -> Array
     size, rank = comm.size, comm.rank
     turned = [lengths[(rank + distance) % size] for distance in range(size)]
     edges = list(accumulate(turned, initial=0))
-    whole = phantom(edges[-1], mine.dtype) if type(mine) is Phantom else np.empty(edges[-1], mine.dtype)
-    if type(mine) is not Phantom:
-        whole[: len(mine)] = mine
+    whole = np.empty_like(mine, shape=edges[-1])
+    whole[: len(mine)] = mine
     distance = 1
     while distance < size:
         count = min(distance, size - distance)
         arriving = whole[edges[distance] : edges[distance + count]]
         await comm.exchange(whole[: edges[count]], (rank - distance) % size, arriving, (rank + distance) % size)
         distance *= 2
-    if type(mine) is Phantom:
-        return whole
     begin = edges[size - rank]  # where rank 0's vector is
     return np.concatenate((whole[begin:], whole[:begin])) if rank else whole
 

@@ -22,7 +22,6 @@ from hpcdl.aggregation.parts.entries import (
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import Phantom, phantom
 
 TRAITS: Final = Aggregation(sparse=True, memory="host", autotuned=False)
 
@@ -83,15 +82,13 @@ def _sent(part: Sparse | Array) -> Array:
     """Return the message of a sum."""
     if isinstance(part, Sparse):
         return message(part)
-    return phantom(part.nbytes, np.uint8) if type(part) is Phantom else part.view(np.uint8)
+    return part.view(np.uint8)
 
 
 def _received(message: Array, like: Sparse, sender: int, size: int) -> Sparse | Array:
     """Return the sum of a message, which is a dense vector if it has that length: entries are always shorter."""
     if len(message) < size * like.values.itemsize:
         return opened(message, like, sender, size)
-    if type(message) is Phantom:
-        return dense(like, size)
     return finite(message.copy().view(like.values.dtype), sender)
 
 
@@ -109,5 +106,4 @@ async def _add(comm: Comm, mine: Any, theirs: Any, size: int) -> Any:
 
 
 def _scatter(whole: Any, entries: Sparse) -> None:
-    if type(whole) is not Phantom:
-        whole[entries.indices] += entries.values
+    whole[entries.indices] += entries.values

@@ -15,7 +15,11 @@ from hpcdl.fabric.comm import Array
 
 
 class Phantom(np.ndarray[Any, np.dtype[Any]]):
-    """A size-only payload for simulation: an array that has a size and takes no memory."""
+    """A size-only payload for simulation: an array that has a size and takes no memory.
+
+    Programs treat it like any other array, as on PyTorch's meta device: what they write is dropped, and copies,
+    views and concatenations have sizes only.
+    """
 
     equal_parts: ClassVar[bool] = False
     """:func:`partition` makes all parts as long as the longest one."""
@@ -29,8 +33,20 @@ class Phantom(np.ndarray[Any, np.dtype[Any]]):
         """Return itself."""
         return self
 
+    def view(self, dtype: Any) -> Any:  # type: ignore[override] # numpy's other forms have no use here
+        """Return as many bytes as another type's elements."""
+        return phantom(self.nbytes // np.dtype(dtype).itemsize, dtype)
+
     def __setitem__(self, _index: object, _values: object) -> None:
         """Do nothing: there are no elements to write."""
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, settings: Any) -> Any:
+        """Make size-only arrays where numpy would make arrays of values."""
+        if function is np.concatenate and self.ndim == 1:
+            return phantom(sum(map(len, arguments[0])), self.dtype)
+        if function in (np.empty_like, np.zeros_like):
+            return phantom(settings["shape"], self.dtype) if "shape" in settings else self
+        return super().__array_function__(function, types, arguments, settings)
 
 
 @contextmanager
@@ -112,9 +128,17 @@ def operand_and_result(vector: Any) -> tuple[Array | None, Array]:
 
 def empty(size: int, like: Array) -> Array:
     """Return an uninitialised vector of the type of ``like``, size-only if ``like`` is."""
-    if type(like) is Phantom:
-        return phantom(size, like.dtype)
     return np.empty_like(like, shape=size)  # dispatched to the array's own library
+
+
+def sizes_only(vector: Array) -> bool:
+    """Return True if a vector has a size and no values."""
+    return type(vector) is Phantom
+
+
+def no_bytes(vector: Array) -> Array:
+    """Return an empty buffer on the host for messages about ``vector``: a size-only one if it is."""
+    return phantom(0, np.uint8) if sizes_only(vector) else np.empty(0, np.uint8)
 
 
 class BufferPool:

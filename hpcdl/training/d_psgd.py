@@ -9,10 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.messages import no_bytes
 from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import assign
+from hpcdl.fabric.vectors import assign, no_bytes
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.piece import Piece
 from hpcdl.training.parts.compressed.plan import Plan, readable

@@ -23,7 +23,7 @@ import numpy as np
 
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.comm import Array
-from hpcdl.fabric.vectors import Phantom, partition, phantom
+from hpcdl.fabric.vectors import partition, phantom, sizes_only
 
 POSITION_BYTES: Final = 4
 """Bytes of a position on the wire."""
@@ -54,8 +54,6 @@ class Reduced(NamedTuple):
 
 def message(entries: Sparse) -> Array:
     """Return the bytes of the entries, uint8."""
-    if _size_only(entries):
-        return phantom(len(entries.values) * entry_bytes(entries), np.uint8)
     return np.concatenate((entries.values.view(np.uint8), entries.indices.view(np.uint8)))
 
 
@@ -66,7 +64,7 @@ def opened(received: Array, like: Sparse, sender: int, size: int) -> Sparse:
     finite values.
     """
     count = len(received) // entry_bytes(like)
-    if _size_only(like):
+    if sizes_only(like.values):
         return _phantoms(count, like)
     if len(received) != count * entry_bytes(like):
         raise ValueError(
@@ -81,7 +79,7 @@ def opened(received: Array, like: Sparse, sender: int, size: int) -> Sparse:
 
 def finite(values: Array, sender: int) -> Array:
     """Return ``values``. Raises ValueError, naming the sender, if one is infinite or not a number."""
-    if not np.isfinite(values).all():
+    if not sizes_only(values) and not np.isfinite(values).all():
         raise ValueError(f"message of rank {sender}: corrupt, or sums are too large: a value is not finite")
     return values
 
@@ -98,10 +96,8 @@ def nbytes(*several: Sparse) -> int:
 
 def summed(several: Sequence[Sparse]) -> Sparse:
     """Return the sum of sparse vectors. Entries of the same position are added in the given order."""
-    if _size_only(several[0]):
-        return _phantoms(sum(len(entries.values) for entries in several), several[0])
     indices, values = joined(several)
-    if not len(indices):
+    if not len(indices) or sizes_only(values):
         return Sparse(indices, values)
     order = np.argsort(indices, kind="stable")
     indices, values = indices[order], values[order]
@@ -111,16 +107,14 @@ def summed(several: Sequence[Sparse]) -> Sparse:
 
 def dense(entries: Sparse, size: int) -> Array:
     """Return the vector of ``size`` elements with these entries."""
-    if _size_only(entries):
-        return phantom(size, entries.values.dtype)
-    vector = np.zeros(size, entries.values.dtype)
+    vector = np.zeros_like(entries.values, shape=size)
     vector[entries.indices] = entries.values
     return vector
 
 
 def nonzeros(vector: Array) -> Sparse:
     """Return the elements of a vector that are not zero; all of a size-only one."""
-    if type(vector) is Phantom:
+    if sizes_only(vector):
         return Sparse(phantom(len(vector), np.int32), vector)
     indices = np.flatnonzero(vector).astype(np.int32)
     return Sparse(indices, vector[indices])
@@ -137,7 +131,7 @@ def largest(entries: Sparse, count: int) -> tuple[Sparse, Sparse]:
     """Return the ``count`` entries of largest magnitude, and the others. Of equal ones the first are kept."""
     if len(entries.values) <= count:
         return entries, between(entries, 0, 0)
-    if _size_only(entries):
+    if sizes_only(entries.values):
         return between(entries, 0, count), between(entries, count, len(entries.values))
     size = magnitudes(entries)
     least = np.partition(size, len(size) - count)[len(size) - count]
@@ -150,7 +144,7 @@ def largest(entries: Sparse, count: int) -> tuple[Sparse, Sparse]:
 def at_least(entries: Sparse, least: int, equal: int) -> Sparse:
     """Return the entries whose magnitude is above ``least``, and the first ``equal`` ones that have it."""
     size = magnitudes(entries)
-    if _size_only(entries):
+    if sizes_only(entries.values):
         return between(entries, 0, equal if least == 0 else 0)
     keep = size > least
     keep[np.flatnonzero(size == least)[:equal]] = True
@@ -164,25 +158,23 @@ def between(entries: Sparse, begin: int, end: int) -> Sparse:
 
 def joined(several: Sequence[Sparse]) -> Sparse:
     """Return entries one after the other; the positions of one are below those of the next."""
-    if _size_only(several[0]):
-        return _phantoms(sum(len(entries.values) for entries in several), several[0])
     indices = np.concatenate([entries.indices for entries in several])
     return Sparse(indices, np.concatenate([entries.values for entries in several]))
 
 
 def absent(entries: Sparse, total: Sparse) -> Sparse:
     """Return the entries at positions that ``total`` does not have."""
-    return between(entries, 0, 0) if _size_only(entries) else _where(entries, ~_found(entries, total))
+    return between(entries, 0, 0) if sizes_only(entries.values) else _where(entries, ~_found(entries, total))
 
 
 def present(entries: Sparse, total: Sparse) -> Sparse:
     """Return the entries at positions that ``total`` has."""
-    return entries if _size_only(entries) else _where(entries, _found(entries, total))
+    return entries if sizes_only(entries.values) else _where(entries, _found(entries, total))
 
 
 def cut(entries: Sparse, bounds: Sequence[int]) -> list[Sparse]:
     """Return the entries in each of the regions [bounds[i], bounds[i + 1])."""
-    if _size_only(entries):
+    if sizes_only(entries.values):
         return [_phantoms(len(part), entries) for part in partition(entries.values, len(bounds) - 1)]
     places = np.searchsorted(entries.indices, bounds)
     return [between(entries, begin, end) for begin, end in pairwise(places.tolist())]
@@ -190,7 +182,7 @@ def cut(entries: Sparse, bounds: Sequence[int]) -> list[Sparse]:
 
 def histogram(entries: Sparse, edges: Array) -> Array:
     """Return the numbers of entries between the ``edges``, float32; they are even for size-only entries."""
-    if _size_only(entries):
+    if sizes_only(entries.values):
         return np.diff(edges).astype(np.float32)
     return np.diff(np.searchsorted(entries.indices, edges)).astype(np.float32)
 
@@ -209,7 +201,3 @@ def _where(entries: Sparse, keep: Array) -> Sparse:
 
 def _phantoms(count: int, like: Sparse) -> Sparse:
     return Sparse(phantom(count, np.int32), phantom(count, like.values.dtype))
-
-
-def _size_only(entries: Sparse) -> bool:
-    return type(entries.values) is Phantom

@@ -20,7 +20,7 @@ from zlib import crc32
 import numpy as np
 
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import Phantom, phantom
+from hpcdl.fabric.vectors import sizes_only
 
 _WORDS: Final = 4
 HEADER: Final = 4 * _WORDS
@@ -41,10 +41,9 @@ def seal(message: Array, content: int, sender: int) -> int:
     Raises ValueError for a message longer than 4 GiB.
     """
     length = enclose(message, content)
-    if type(message) is not Phantom:
-        header = message[:HEADER].view(np.uint32)
-        header[2] = sender
-        header[1] = _checksum(message, length)
+    header = message[:HEADER].view(np.uint32)
+    header[2] = sender
+    header[1] = _checksum(message, length)
     return length
 
 
@@ -58,9 +57,8 @@ def enclose(bundle: Array, content: int) -> int:
         raise ValueError(
             f"a message of {length} bytes: at most {MAX_LENGTH} can be sent; cut the gradient into buckets"
         )
-    if type(bundle) is not Phantom:
-        bundle[HEADER + content : length] = 0
-        bundle[:HEADER].view(np.uint32)[:] = length, 0, 0, content
+    bundle[HEADER + content : length] = 0
+    bundle[:HEADER].view(np.uint32)[:] = length, 0, 0, content
     return length
 
 
@@ -99,7 +97,7 @@ def cut(arrived: Array, count: int, source: int) -> list[Array]:
 
     Size-only ones are equally long. Raises ValueError, naming the rank, for lengths that do not fit.
     """
-    if type(arrived) is Phantom:
+    if sizes_only(arrived):
         share = len(arrived) // count
         return [arrived[i * share : (i + 1) * share] for i in range(count)]
     messages, begin = [], 0
@@ -142,11 +140,6 @@ def in_rank_order(messages: Sequence[Array], first: int) -> list[Array]:
     """Return messages of the ranks ``first``, ``first`` + 1, ..., which go around, in the order of the ranks."""
     size = len(messages)
     return [messages[(rank - first) % size] for rank in range(size)]
-
-
-def no_bytes(vector: Array) -> Array:
-    """Return an empty buffer for messages about ``vector``: a size-only one if it is."""
-    return phantom(0, np.uint8) if type(vector) is Phantom else np.empty(0, np.uint8)
 
 
 async def transfer(comm: Comm, message: Array | None, dest: int, inbox: Array | None, source: int) -> Array:

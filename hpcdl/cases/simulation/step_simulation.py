@@ -26,6 +26,7 @@ from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.compressed.plan import Plan
+from hpcdl.training.parts.compressed.sizes import of_sizes
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.split.mesh import Mesh, placed
@@ -231,7 +232,7 @@ def virtual_step(
             steps=steps,
             bucket_bytes=bucket,
             independent=training.independent,
-            compression=training.plan.without_warmup if training.plan is not None else None,
+            compression=of_sizes(training.plan) if training.plan is not None else None,
             place=place,
             group=group,
         )

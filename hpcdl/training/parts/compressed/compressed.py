@@ -15,7 +15,6 @@ from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 from hpcdl.compression.parts.protocol import Device, Layout, Tensor
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import Phantom
 from hpcdl.trace.recorder import Residual
 from hpcdl.training.parts.compressed.exchanges import SparseSums, by_messages, by_servers, by_sums, shards
 from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
@@ -61,7 +60,7 @@ class ResidualNorms:
 
 
 def _square(vector: Array) -> float:
-    return 0.0 if type(vector) is Phantom else float(vector @ vector)
+    return float(vector @ vector)
 
 
 class Fidelity(NamedTuple):
@@ -188,8 +187,6 @@ class Compressed:
 
     def _keep(self, span: slice, gradient: Array) -> None:
         """Keep this rank's gradient of a watched step."""
-        if type(gradient) is Phantom:
-            return
         if self._dense is None:
             self._dense = np.zeros_like(gradient, shape=self._size)
         self._dense[span] = gradient
@@ -265,7 +262,7 @@ class Compressed:
         encoder = self.plan.encoder(compressor, layout)
         if self.messages is None and isinstance(encoder, SparseMessages):
             self.messages = encoder
-        return MessageCodec(encoder, self.tensors, layout.rank, sparse=self.plan.kind == "entries")
+        return self.plan.codec(encoder, self.tensors, layout.rank, sparse=self.plan.kind == "entries")
 
     @property
     def memory_bytes(self) -> int:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from hpcdl.aggregation.parts.entries import Reduced, Series, nbytes
-from hpcdl.aggregation.parts.messages import no_bytes, transfer
+from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.compression.parts.protocol import Device, Selector, SharedScalers, Sparse, Summable, Tensor
 from hpcdl.compression.parts.selection import add, put
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import Phantom, phantom
-from hpcdl.training.parts.compressed.piece import MessageCodec, Piece, depends, refused
+from hpcdl.fabric.vectors import no_bytes
+from hpcdl.training.parts.compressed.piece import MessageCodec, Piece, refused
 
 SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
 Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]
@@ -63,11 +63,6 @@ class SparseSums:
         )
 
     def _select(self, piece: Piece) -> Sparse:
-        if type(piece.gradient) is Phantom:
-            count = self._selector.expected(piece.span)
-            if count is None:
-                raise ValueError(depends(type(self._selector).__name__))
-            return Sparse(phantom(count, np.int32), phantom(count, piece.gradient.dtype))
         vector = piece.add_residual()
         try:
             return self._selector.select(piece.span, vector, piece.step)
@@ -75,8 +70,6 @@ class SparseSums:
             raise refused(error, piece, vector, self._tensors) from None
 
     def _write(self, total: Sparse, rest: Sparse, gradient: Array, residual: Array | None) -> None:
-        if type(gradient) is Phantom:
-            return
         gradient[:] = 0
         put(total, gradient, self._device)
         if residual is not None:
@@ -89,12 +82,6 @@ async def by_sums(
     """Sum the vectors that a compressor makes of a piece, one after the other, by any aggregation."""
     gradient, residual = piece.gradient, piece.residual
     passes = 1 if residual is None else 3
-    if type(gradient) is Phantom:
-        await comm.apply("encode", _nothing, passes * gradient.nbytes)
-        for size, dtype in compressor.lengths(piece.span):
-            await aggregate(comm, phantom(size, dtype))
-            await comm.apply("decode", _nothing, gradient.nbytes)
-        return
 
     def begin() -> tuple[Iterator[Array], Array | None]:
         nonlocal gradient
@@ -116,10 +103,6 @@ def _next(rounds: Iterator[Array], piece: Piece, tensors: Sequence[Tensor]) -> A
         raise refused(error, piece, piece.gradient, tensors) from None
 
 
-def _nothing() -> None:
-    """Take the place of arithmetic on vectors without values."""
-
-
 async def by_messages(comm: Comm, codec: MessageCodec, piece: Piece, gather: Gather) -> None:
     """Encode a piece, gather the messages of all ranks, and decode them in the order of the ranks.
 
@@ -135,8 +118,7 @@ async def by_messages(comm: Comm, codec: MessageCodec, piece: Piece, gather: Gat
             for sender, message in enumerate(messages):
                 codec.decode(span, message, sender, gradient)
 
-        work = _nothing if type(gradient) is Phantom else decode
-        await comm.apply("decode", work, gradient.nbytes + codec.touched_bytes(gradient, messages))
+        await comm.apply("decode", decode, gradient.nbytes + codec.touched_bytes(gradient, messages))
 
 
 async def by_servers(
@@ -207,8 +189,7 @@ async def _answer(
     total = shard.gradient
 
     def decode() -> None:
-        if type(total) is not Phantom:
-            total[:] = 0
+        total[:] = 0
         for sender in range(comm.size):
             codec.decode(shard.span, arrived[sender], sender, total)
 
@@ -221,9 +202,8 @@ async def _answer(
 
 def _replace(answers: MessageCodec, shard: Piece, message: Array, server: int) -> None:
     """Replace the gradient of a shard by the sum in the message of a server."""
-    if type(message) is not Phantom:
-        shard.gradient[:] = 0
-        answers.decode(shard.span, message, server, shard.gradient)
+    shard.gradient[:] = 0
+    answers.decode(shard.span, message, server, shard.gradient)
 
 
 async def share_scalers(comm: Comm, codec: MessageCodec, encoder: SharedScalers, pieces: Sequence[Piece]) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from hpcdl.aggregation.parts.messages import HEADER, opened, padded, seal
 from hpcdl.compression.parts.protocol import Encoder, SharedScalers, Tensor
 from hpcdl.fabric.comm import Array
-from hpcdl.fabric.vectors import Phantom
 
 
 class Piece(NamedTuple):
@@ -59,20 +58,11 @@ class MessageCodec:
         """Return the bytes that decoding writes: those of the entries if they are few, else the whole vector."""
         return sum(map(len, messages)) if self._sparse else len(messages) * into.nbytes
 
-    def expected(self, span: slice) -> int:
-        """Return the usual bytes of a message. ValueError: they depend on the values."""
-        content = self.encoder.expected(span)
-        if content is None:
-            raise ValueError(depends(type(self.encoder).__name__))
-        return padded(content)
-
     def encode(self, piece: Piece, into: Array) -> int:
         """Write the message of a piece to ``into``; the residual keeps what is not sent. Returns the bytes.
 
         Raises FloatingPointError, naming step and tensor, for a value that is infinite or not a number.
         """
-        if type(into) is Phantom:
-            return self.expected(piece.span)
         vector = piece.add_residual()
         room = into[HEADER : self.bound(piece.span)]
         try:
@@ -84,8 +74,6 @@ class MessageCodec:
     def scalers(self, piece: Piece) -> Array:
         """Return this rank's scalers of a piece, for an encoder that shares them; raises as :meth:`encode`."""
         assert self.sharing
-        if type(piece.gradient) is Phantom:
-            return np.zeros(self.sharing.count(piece.span), piece.gradient.dtype)
         vector = piece.gradient if piece.residual is None else piece.gradient + piece.residual
         try:
             return self.sharing.scalers(piece.span, vector)
@@ -94,18 +82,11 @@ class MessageCodec:
 
     def decode(self, span: slice, message: Array, sender: int, into: Array) -> None:
         """Add the message of rank ``sender`` to ``into``. Raises ValueError, naming it, for a corrupt message."""
-        if type(message) is Phantom:
-            return
         content = opened(message, sender)
         try:
             self.encoder.decode(span, content, into)
         except ValueError as error:
             raise ValueError(f"message of rank {sender}: {error}") from None
-
-
-def depends(compressor: str) -> str:
-    """Return the reason why sizes do not predict a compressor's messages."""
-    return f"the messages of {compressor} depend on the gradient's values; a simulation of sizes has none"
 
 
 def refused(

@@ -11,6 +11,7 @@ from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.code import Code
 from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 from hpcdl.compression.parts.protocol import Compression, Encoder, Layout
+from hpcdl.training.parts.compressed.piece import MessageCodec
 
 CODE: Final = "words"
 """Code of positions if a suite names none."""
@@ -54,6 +55,8 @@ class Plan:
     scheme_settings: Mapping[str, Any]
     aggregation: Aggregation
     """Traits of the aggregation."""
+    codec: type[MessageCodec] = MessageCodec
+    """Writer and reader of the messages of an encoder."""
 
     @property
     def feeds_back(self) -> bool:

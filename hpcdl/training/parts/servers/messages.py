@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.aggregation.parts.messages import no_bytes
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import assign, partition, phantom
+from hpcdl.fabric.vectors import assign, no_bytes, partition, phantom
 from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
 from hpcdl.training.parts.session import Session
 
