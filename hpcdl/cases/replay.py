@@ -119,7 +119,7 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
     combinations.check("replay", spec)
     check_cluster(spec)
     with about("training"):
-        spec.strategy.check(spec.ranks, spec.training.in_full)
+        spec.strategy.check_settings(spec.ranks, spec.training.in_full)
     _check_batch(spec)
     with about("model"):
         check_layers(spec.layers, spec.shape)

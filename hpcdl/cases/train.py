@@ -70,7 +70,7 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
     with about("mesh"):
         replicas = spec.replicas
     with about("training"):
-        spec.strategy.check(replicas, spec.training.in_full)
+        spec.strategy.check_settings(replicas, spec.training.in_full)
     _check_divisible(spec)
     with about("dataset"):
         if not len(spec.data.test):
@@ -133,7 +133,7 @@ def _check_trials(spec: TrainSpec) -> None:
             trial.optimizer.check()
             trial.training.check(None)
             trial.optimizer.make()
-            trial.strategy.check(trial.replicas, trial.training.in_full)
+            trial.strategy.check_settings(trial.replicas, trial.training.in_full)
 
 
 def memory_bytes(spec: TrainSpec) -> int:

@@ -201,7 +201,7 @@ def _row(
 ) -> Record:
     like = here[0] if here else like
     spec, together = spec_of(like), training.group_ranks(ranks)
-    spec.strategy.check(ranks // together, spec.training.in_full)
+    spec.strategy.check_settings(ranks // together, spec.training.in_full)
     workers = training.copies(ranks)
     images = _images(like, workers, together // len(training.parts))
     if jitter is None:  # the ranks of a replay sleep for equal times

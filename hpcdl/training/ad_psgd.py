@@ -14,7 +14,7 @@ from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
-from hpcdl.training.parts.topologies import check_graph, neighbours, parities
+from hpcdl.training.parts.topologies import GRAPHS, neighbours, parities
 from hpcdl.training.parts.traits import Strategy
 
 _REQUEST: Final = 1
@@ -149,4 +149,4 @@ async def answer_requests(comm: Comm, current: CurrentParameters, active: int) -
             active -= 1
 
 
-TRAITS: Final = Strategy(aggregates=False, stops_at_target=False, check=check_graph)
+TRAITS: Final = Strategy(aggregates=False, stops_at_target=False, words={"graph": GRAPHS})

@@ -7,7 +7,7 @@ from hpcdl.fabric.comm import Comm
 from hpcdl.training.parts.servers.rules import Rules
 from hpcdl.training.parts.servers.strategy import WITH_SERVERS, check_servers, train_with_servers
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.traits import Settings, check_choice
+from hpcdl.training.parts.traits import Settings
 
 
 async def asynchronous(
@@ -42,15 +42,16 @@ async def asynchronous(
 def check(ranks: int, settings: Settings) -> None:
     """Raise ValueError for invalid settings."""
     check_servers(ranks, settings)
-    check_choice("delay_compensation", settings["delay_compensation"], "none", "constant", "adaptive")
     if settings["delay_compensation"] == "none" and settings["strength"] is not None:
         raise ValueError("strength: needs delay_compensation")
 
 
 NAMES: Final = {"none": "Downpour", "constant": "DC-ASGD", "adaptive": "DC-ASGD-a"}
+"""Names of the variants of delay compensation in the literature."""
 
 TRAITS: Final = replace(
     WITH_SERVERS,
+    words={"delay_compensation": NAMES},
     check=check,
     title=lambda _ranks, settings: NAMES[settings["delay_compensation"]],
     gradients_in_flight=lambda _settings: 1,

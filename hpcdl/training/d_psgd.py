@@ -17,8 +17,8 @@ from hpcdl.training.parts.compressed.piece import Piece
 from hpcdl.training.parts.compressed.plan import Plan, readable
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.topologies import check_graph, metropolis, neighbours
-from hpcdl.training.parts.traits import Strategy, check_choice
+from hpcdl.training.parts.topologies import GRAPHS, metropolis, neighbours
+from hpcdl.training.parts.traits import Settings, Strategy
 
 MAX_VARIANCE: Final = 0.5
 """Largest variance of an unbiased quantiser, by the squared norm; the error contracts below 1."""
@@ -172,16 +172,14 @@ class CompressedGossip:
         addend *= weight
 
 
-def check(ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown graph or mixing, or a consensus step out of range."""
-    check_graph(ranks, settings)
-    check_choice("mixing", settings["mixing"], "overlap", "after")
+def check(_ranks: int, settings: Settings) -> None:
+    """Raise ValueError for a consensus step out of range."""
     gamma = settings["consensus_step"]
     if gamma is not None and not 0 < gamma <= 1:
         raise ValueError(f"consensus_step: must be above 0 and at most 1, not {gamma}")
 
 
-def check_compression(plan: Plan, settings: Mapping[str, Any]) -> None:
+def check_compression(plan: Plan, settings: Settings) -> None:
     """Raise ValueError for a compressor whose error may exceed the difference, and without a consensus step."""
     if not _contracts(plan.make, plan.traits):
         variance = _variance(plan.make)
@@ -228,4 +226,10 @@ async def _mix(comm: Comm, x: Array, mixed: Array, incoming: Array, weights: Map
         await sent
 
 
-TRAITS: Final = Strategy(aggregates=False, compresses=True, check=check, check_compression=check_compression)
+TRAITS: Final = Strategy(
+    aggregates=False,
+    compresses=True,
+    words={"graph": GRAPHS, "mixing": ("overlap", "after")},
+    check=check,
+    check_compression=check_compression,
+)

@@ -10,7 +10,7 @@ from hpcdl.training.parts.servers.client import Client
 from hpcdl.training.parts.servers.rules import Rules
 from hpcdl.training.parts.servers.strategy import WITH_SERVERS, check_servers, train_with_servers
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.traits import Settings, check_least
+from hpcdl.training.parts.traits import Settings
 
 
 async def downpour(
@@ -78,7 +78,6 @@ def _descend(session: Session, rate: float) -> None:
 def check(ranks: int, settings: Settings) -> None:
     """Raise ValueError for invalid settings."""
     check_servers(ranks, settings)
-    check_least(settings, n_fetch=1, n_push=1, warm_start=0, local_rate=0)
     if settings["local_rate"] != 1 and settings["n_fetch"] == 1 and not settings["overlap"]:
         raise ValueError("local_rate: needs n_fetch of at least 2, or overlap; otherwise workers update nothing")
 
@@ -91,6 +90,7 @@ def gradients_in_flight(settings: Settings) -> int | None:
 
 TRAITS: Final = replace(
     WITH_SERVERS,
+    least={"n_fetch": 1, "n_push": 1, "warm_start": 0, "local_rate": 0},
     check=check,
     title=lambda _ranks, _settings: "Downpour",
     gradients_in_flight=gradients_in_flight,

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import Task
@@ -11,7 +10,7 @@ from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
-from hpcdl.training.parts.traits import Strategy, check_least
+from hpcdl.training.parts.traits import Settings, Strategy
 
 BETA: Final = 0.9
 """The moving rate times the number of workers, as the paper recommends."""
@@ -66,9 +65,8 @@ async def elastic_averaging(
     await snapshots.evaluate(comm, "sum", worked=comm.rank >= first)
 
 
-def check(ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an invalid period, moving rate or number of ranks."""
-    check_least(settings, period=1)
+def check(ranks: int, settings: Settings) -> None:
+    """Raise ValueError for an invalid moving rate or number of ranks."""
     moving_rate = settings["moving_rate"]
     if moving_rate is not None and not 0 < moving_rate <= 1:
         raise ValueError(f"moving_rate: must be more than 0 and at most 1, not {moving_rate}")
@@ -76,7 +74,7 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
         raise ValueError("dedicated: with one rank there is no worker")
 
 
-def workers(ranks: int, settings: Mapping[str, Any]) -> range:
+def workers(ranks: int, settings: Settings) -> range:
     """Return the ranks that train on images."""
     return range(CENTRE_RANK + 1 if settings["dedicated"] else CENTRE_RANK, ranks)
 
@@ -142,6 +140,7 @@ async def serve_centre(
 TRAITS: Final = Strategy(
     aggregates=False,
     stops_at_target=False,
+    least={"period": 1},
     check=check,
     workers=workers,
     cycle=lambda settings: int(settings["period"]),

@@ -14,7 +14,7 @@ from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.split.replicas import place_among
-from hpcdl.training.parts.traits import Strategy, check_choice
+from hpcdl.training.parts.traits import Strategy
 
 WIDTH: Final = 2
 """Buckets under way: one on the links, and the one that follows it."""
@@ -197,17 +197,12 @@ async def _join(tasks: Sequence[Task[None]]) -> None:
         await task
 
 
-def check(ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for invalid settings."""
-    check_bucket_bytes(ranks, settings)
-    check_choice("updates", settings["updates"], "ranks", "server")
-
-
 TRAITS: Final = Strategy(
     lockstep=True,
     weighs_images=True,
     splits_layers=True,
     compresses=True,
-    check=check,
+    words={"updates": ("ranks", "server")},
+    check=check_bucket_bytes,
     server_updates=lambda settings: bool(settings["updates"] == "server"),
 )

@@ -37,4 +37,4 @@ def title(ranks: int, settings: Settings) -> str:
     return "BSP" if gradients == layout_of(ranks, settings).workers else f"{gradients}-synchronous"
 
 
-TRAITS: Final = replace(WITH_SERVERS, title=title, splits_layers=False)
+TRAITS: Final = replace(WITH_SERVERS, words={"collect": (ALL,)}, title=title, splits_layers=False)

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from operator import imul
-from typing import Any, Final
+from typing import Final
 
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.split.replicas import holders, place_among
-from hpcdl.training.parts.traits import Strategy, check_choice, check_least
+from hpcdl.training.parts.traits import Settings, Strategy
 
 
 async def parameter_averaging(
@@ -91,13 +91,7 @@ async def parameter_averaging(
                 return
 
 
-def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an invalid period, first local step or treatment of the optimizer's state."""
-    check_least(settings, period=1, local_from=0)
-    check_choice("optimizer_state", settings["optimizer_state"], "kept", "averaged", "reset")
-
-
-def check_rates(rate: Callable[[int], float], steps: int, settings: Mapping[str, Any]) -> None:
+def check_rates(rate: Callable[[int], float], steps: int, settings: Settings) -> None:
     """Raise ValueError if no step would be local, or if with ``post_local`` all steps would be."""
     if settings["period"] == 1:
         return
@@ -112,7 +106,7 @@ def check_rates(rate: Callable[[int], float], steps: int, settings: Mapping[str,
             raise ValueError(f"post_local: the learning rate {when} falls; give local_from, the first local step")
 
 
-def cycle(settings: Mapping[str, Any]) -> int:
+def cycle(settings: Settings) -> int:
     """Return the period. Raises ValueError if it changes, or if the size of messages is unknown."""
     if settings["optimizer_state"] == "averaged":
         raise ValueError("the size of the averaged optimizer state is unknown")
@@ -131,4 +125,11 @@ def _first_drop(rate: Callable[[int], float], steps: int) -> int:
     return next((step for step in range(1, steps) if rate(step) < rate(step - 1)), steps)
 
 
-TRAITS: Final = Strategy(weighs_images=True, splits_layers=True, check=check, check_rates=check_rates, cycle=cycle)
+TRAITS: Final = Strategy(
+    weighs_images=True,
+    splits_layers=True,
+    least={"period": 1, "local_from": 0},
+    words={"optimizer_state": ("kept", "averaged", "reset")},
+    check_rates=check_rates,
+    cycle=cycle,
+)

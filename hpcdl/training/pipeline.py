@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from hpcdl.training.parts.split.flow import WHOLE
 from hpcdl.training.parts.split.mesh import placed
 from hpcdl.training.parts.split.neighbours import LOSS, Images, Loss, Neighbour, Stage, stage_after, stage_before
 from hpcdl.training.parts.split.schedules import SCHEDULES, Microbatch, Section, in_flight
-from hpcdl.training.parts.traits import Strategy, check_choice, check_least
+from hpcdl.training.parts.traits import Settings, Strategy
 
 
 async def pipeline(
@@ -154,14 +154,7 @@ async def test(
     return sums
 
 
-def check(ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an unknown schedule, and for less than one microbatch."""
-    check_bucket_bytes(ranks, settings)
-    check_choice("schedule", settings["schedule"], *SCHEDULES)
-    check_least(settings, microbatches=1)
-
-
-def _in_flight(stage: int, stages: int, settings: Mapping[str, Any]) -> int:
+def _in_flight(stage: int, stages: int, settings: Settings) -> int:
     return in_flight(SCHEDULES[settings["schedule"]](stage, stages, settings["microbatches"]))
 
 
@@ -169,7 +162,9 @@ TRAITS: Final = Strategy(
     lockstep=True,
     scales_loss=False,
     weighs_images=True,
-    check=check,
+    least={"microbatches": 1},
+    words={"schedule": SCHEDULES},
+    check=check_bucket_bytes,
     pipelines=True,
     microbatches=lambda settings: int(settings["microbatches"]),
     in_flight=_in_flight,

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from hpcdl.training.parts.sandblaster.vector_shards import WEIGHTS, Portions, Sh
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import share_statistics
 from hpcdl.training.parts.split.replicas import contribute, follow, holders, leads, members, place_among
-from hpcdl.training.parts.traits import Strategy, check_least
+from hpcdl.training.parts.traits import Settings, Strategy
 
 COORDINATOR = 0
 """Rank of the coordinator."""
@@ -100,9 +100,8 @@ async def sandblaster(
         await rank.test(await comm.survivors(), last, is_worker=is_worker)
 
 
-def check(ranks: int, settings: Mapping[str, Any]) -> None:
+def check(ranks: int, settings: Settings) -> None:
     """Raise ValueError for settings that cannot run on so many ranks."""
-    check_least(settings, servers=0, history=0, portions_per_worker=1, push_every=1, search=1)
     for name, most in {"history": MAX_HISTORY, "search": MAX_SEARCH}.items():
         if settings[name] > most:
             raise ValueError(f"{name}: must be at most {most}, not {settings[name]}")
@@ -111,23 +110,23 @@ def check(ranks: int, settings: Mapping[str, Any]) -> None:
         raise ValueError(f"servers: {servers} of them, a coordinator and a worker need more than {ranks} ranks")
 
 
-def workers(ranks: int, settings: Mapping[str, Any]) -> range:
+def workers(ranks: int, settings: Settings) -> range:
     """Return the ranks that compute gradients."""
     return _roles(ranks, settings["servers"])[1]
 
 
-def may_fail(ranks: int, settings: Mapping[str, Any]) -> range:
+def may_fail(ranks: int, settings: Settings) -> range:
     """Return the ranks that may fail: workers without a shard, if there are several."""
     working = workers(ranks, settings)
     return working if settings["servers"] and len(working) > 1 else range(0)
 
 
-def most_steps(ranks: int, settings: Mapping[str, Any]) -> int:
+def most_steps(ranks: int, settings: Settings) -> int:
     """Return the most steps of one worker per global batch: one per portion."""
     return int(settings["portions_per_worker"]) * len(workers(ranks, settings))
 
 
-def cycle(_settings: Mapping[str, Any]) -> int:
+def cycle(_settings: Settings) -> int:
     """Raise ValueError: losses decide how many gradients a line search computes."""
     raise ValueError("losses decide the length of its line searches, and sizes have none")
 
@@ -234,6 +233,7 @@ TRAITS: Final = Strategy(
     scales_loss=False,
     splits_layers=True,
     optimizer="L-BFGS",
+    least={"servers": 0, "history": 0, "portions_per_worker": 1, "push_every": 1, "search": 1},
     check=check,
     workers=workers,
     may_fail=may_fail,

@@ -7,13 +7,12 @@ from hpcdl.fabric.comm import Comm
 from hpcdl.training.parts.servers.rules import ALL, Rules
 from hpcdl.training.parts.servers.strategy import (
     WITH_SERVERS,
-    check_servers,
     gradients_of,
     layout_of,
     train_with_servers,
 )
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.traits import Settings, check_choice
+from hpcdl.training.parts.traits import Settings
 
 
 async def softsync(
@@ -42,12 +41,6 @@ async def softsync(
     await train_with_servers(comm, session, rules)
 
 
-def check(ranks: int, settings: Settings) -> None:
-    """Raise ValueError for invalid settings."""
-    check_servers(ranks, settings)
-    check_choice("scale_rate", settings["scale_rate"], "none", "staleness")
-
-
 def title(ranks: int, settings: Settings) -> str:
     """Return n-softsync, with the largest n that has so many gradients in an update, if there is one."""
     gradients, workers = gradients_of(ranks, settings), layout_of(ranks, settings).workers
@@ -56,4 +49,9 @@ def title(ranks: int, settings: Settings) -> str:
     return f"{splits}-softsync" if exact else f"softsync collecting {gradients}"
 
 
-TRAITS: Final = replace(WITH_SERVERS, check=check, title=title, gradients_in_flight=lambda _settings: 1)
+TRAITS: Final = replace(
+    WITH_SERVERS,
+    words={"collect": (ALL,), "scale_rate": ("none", "staleness")},
+    title=title,
+    gradients_in_flight=lambda _settings: 1,
+)

@@ -7,16 +7,15 @@ from typing import Final
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.servers.client import Client
-from hpcdl.training.parts.servers.rules import Rules
+from hpcdl.training.parts.servers.rules import ALL, Rules
 from hpcdl.training.parts.servers.strategy import (
     WITH_SERVERS,
-    check_servers,
     gradients_of,
     layout_of,
     train_with_servers,
 )
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.traits import Settings, check_choice, check_least
+from hpcdl.training.parts.traits import Settings
 
 
 async def ssp(
@@ -65,13 +64,6 @@ def _replace_by_update(client: Client, old: Array, rate: float) -> None:
     replica.parameters += old
 
 
-def check(ranks: int, settings: Settings) -> None:
-    """Raise ValueError for invalid settings."""
-    check_servers(ranks, settings)
-    check_least(settings, bound=0)
-    check_choice("push", settings["push"], "gradients", "updates")
-
-
 def title(ranks: int, settings: Settings) -> str:
     """Return SSP(3), BSP."""
     gradients, bound = gradients_of(ranks, settings), settings["bound"]
@@ -81,4 +73,9 @@ def title(ranks: int, settings: Settings) -> str:
     return f"{name} of updates" if settings["push"] == "updates" else name
 
 
-TRAITS: Final = replace(WITH_SERVERS, check=check, title=title)
+TRAITS: Final = replace(
+    WITH_SERVERS,
+    least={"bound": 0},
+    words={"collect": (ALL,), "push": ("gradients", "updates")},
+    title=title,
+)

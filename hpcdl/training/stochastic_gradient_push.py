@@ -8,7 +8,7 @@ from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.topologies import Links, check_graph, pushes
+from hpcdl.training.parts.topologies import GRAPHS, Links, pushes
 from hpcdl.training.parts.traits import Strategy
 
 
@@ -66,4 +66,4 @@ async def _push(comm: Comm, biased: Array, part: Array, incoming: Array, links: 
         await sent
 
 
-TRAITS: Final = Strategy(aggregates=False, check=check_graph)
+TRAITS: Final = Strategy(aggregates=False, words={"graph": GRAPHS})

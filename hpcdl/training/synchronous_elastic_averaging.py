@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from operator import isub
-from typing import Any, Final
+from typing import Final
 
 from hpcdl.fabric.comm import Comm
 from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.traits import Strategy, check_least
+from hpcdl.training.parts.traits import Settings, Strategy
 
 
 async def synchronous_elastic_averaging(
@@ -61,11 +60,10 @@ async def synchronous_elastic_averaging(
             return
 
 
-def check(_ranks: int, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError for an invalid period or beta."""
-    check_least(settings, period=1)
+def check(_ranks: int, settings: Settings) -> None:
+    """Raise ValueError for an invalid beta."""
     if not 0 < settings["beta"] <= 1:
         raise ValueError(f"beta: must be more than 0 and at most 1, not {settings['beta']}")
 
 
-TRAITS: Final = Strategy(check=check, cycle=lambda settings: int(settings["period"]))
+TRAITS: Final = Strategy(least={"period": 1}, check=check, cycle=lambda settings: int(settings["period"]))

@@ -17,7 +17,7 @@ from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
-from hpcdl.training.parts.traits import Settings, Strategy, check_least
+from hpcdl.training.parts.traits import Settings, Strategy
 
 _HEADER: Final = 1
 _UPDATE: Final = 2
@@ -242,6 +242,6 @@ TRAITS: Final = Strategy(
     aggregates=False,
     compresses=True,
     stops_at_target=False,
-    check=lambda _ranks, settings: check_least(settings, ramp_steps=0),
+    least={"ramp_steps": 0},
     check_compression=check_compression,
 )

@@ -18,7 +18,7 @@ def chosen(ranks, numbers):
     name = settings.pop("name")
     strategy = registry.find("training", name)
     registry.check_settings(strategy, settings)
-    registry.traits("training", name, Strategy).check(ranks, registry.in_full(strategy, settings))
+    registry.traits("training", name, Strategy).check_settings(ranks, registry.in_full(strategy, settings))
     return partial(strategy, **settings)
 
 

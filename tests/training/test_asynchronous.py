@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 import pytest
 from contract import quadratic, training
-from contract.asynchronous import Run, chosen, loss_of, title
+from contract.asynchronous import Run, loss_of
 from contract.schedules import SCHEDULES, ranks_in
 
 from hpcdl import registry
@@ -202,60 +202,3 @@ def test_running_statistics_are_the_mean_over_the_workers():
     assert len(dedicated) == 3
     for state in (*working, *dedicated):
         np.testing.assert_allclose(state, working[0], rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "expected"),
-    [
-        ({}, "Downpour"),
-        ({"delay_compensation": "constant"}, "DC-ASGD"),
-        ({"delay_compensation": "adaptive"}, "DC-ASGD-a"),
-        ({"name": "downpour", "n_push": 5}, "Downpour"),
-        ({"name": "ssp", "collect": 4, "bound": 0}, "BSP"),
-        ({"name": "ssp", "collect": "all", "bound": 0}, "BSP"),
-        ({"name": "ssp", "bound": 3}, "SSP(3)"),
-        ({"name": "ssp", "bound": 3, "collect": 2, "push": "updates"}, "SSP(3) collecting 2 of updates"),
-        ({"name": "softsync"}, "1-softsync"),
-        ({"name": "softsync", "collect": 1}, "4-softsync"),
-        ({"name": "softsync", "collect": 2}, "2-softsync"),
-        ({"name": "softsync", "collect": 3}, "softsync collecting 3"),
-        ({"name": "softsync", "collect": 3, "dedicated": True}, "1-softsync"),
-        ({"name": "m_synchronous", "collect": 3}, "3-synchronous"),
-        ({"name": "m_synchronous"}, "BSP"),
-    ],
-    ids=str,
-)
-def test_the_title_is_the_literatures_name(numbers, expected):
-    assert title(4, numbers) == expected
-    thirty = {"name": "softsync", "collect": 2, "dedicated": True}
-    assert title(31, thirty) == "15-softsync"  # 30 workers: an update has 30 // 15 gradients
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ({"name": "ssp", "collect": 5}, "collect: must be 1 to 4, the number of workers, or 'all', not 5"),
-        ({"name": "m_synchronous", "collect": 4, "dedicated": True}, "collect: must be 1 to 3"),
-        ({"name": "softsync", "collect": "most"}, "collect: unknown 'most'; valid names: all"),
-        ({"servers": 5}, "servers: 5 on 4 ranks, at most 4 fit"),
-        ({"servers": 4, "dedicated": True}, "servers: 4 dedicated on 4 ranks, at most 3 fit"),
-        ({"servers": 0}, "servers: must be at least 1, not 0"),
-        ({"name": "downpour", "n_push": 0}, "n_push: must be at least 1, not 0"),
-        ({"name": "downpour", "warm_start": -1}, "warm_start: must be at least 0, not -1"),
-        ({"name": "downpour", "local_rate": -1.0, "n_fetch": 2}, "local_rate: must be at least 0, not -1"),
-        ({"name": "downpour", "local_rate": 0.5}, "local_rate: needs n_fetch of at least 2, or overlap"),
-        ({"name": "ssp", "bound": -1}, "bound: must be at least 0, not -1"),
-        ({"name": "ssp", "push": "sums"}, "push: unknown 'sums'; valid names: gradients, updates"),
-        ({"name": "softsync", "scale_rate": "yes"}, "scale_rate: unknown 'yes'; valid names: none, staleness"),
-        ({"delay_compensation": "zzz"}, "delay_compensation: unknown 'zzz'; valid names: adaptive"),
-        ({"strength": 0.1}, "strength: needs delay_compensation"),
-        ({"n_fetch": 5}, "unknown setting 'n_fetch'; 'downpour' has it"),
-        ({"collect": 2}, "unknown setting 'collect'; 'm_synchronous', 'softsync', 'ssp' have it"),
-        ({"name": "m_synchronous", "servers": 2}, "unknown setting 'servers'; 'asynchronous', 'downpour', "),
-    ],
-    ids=str,
-)
-def test_bad_settings_are_refused_in_one_line(numbers, message):
-    with pytest.raises(ValueError, match=f"^{message}") as error:
-        chosen(4, numbers)
-    assert "\n" not in str(error.value)

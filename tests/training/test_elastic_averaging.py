@@ -8,9 +8,8 @@ from contract.tiny import PARAMETERS, RATE, loss_of_test, replicas, starts, tiny
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
-from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.elastic_averaging import check, elastic_averaging
+from hpcdl.training.elastic_averaging import elastic_averaging
 
 
 def train(ranks, *, seed=0, own=None, recorders=None, pool=None, optimizer=SGD, keys=None, **settings):
@@ -113,14 +112,3 @@ def test_memory_is_as_documented():
     assert [mine.memory_bytes // (PARAMETERS * 8) for mine in sessions] == [2 + 1 + 2, 3, 3]
     sessions = train(3, dedicated=True)
     assert [mine.memory_bytes // (PARAMETERS * 8) for mine in sessions] == [2 + 2, 3, 3]
-
-
-def test_bad_settings_are_refused():
-    for ranks, settings, message in [
-        (4, {"period": 0}, "period: must be at least 1"),
-        (4, {"moving_rate": 0.0}, "moving_rate: must be more than 0"),
-        (4, {"moving_rate": 1.5}, "at most 1"),
-        (1, {"dedicated": True}, "there is no worker"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            check(ranks, in_full(elastic_averaging, settings))

@@ -11,10 +11,8 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
-from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
-from hpcdl.training.d_psgd import check as check_d_psgd
 from hpcdl.training.d_psgd import d_psgd
 from hpcdl.training.parts.topologies import GRAPHS, metropolis, neighbours, parities, pushes
 from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
@@ -248,10 +246,3 @@ def test_memory_is_as_documented(strategy, vectors):
     train(4, strategy, sessions=sessions)
     weights = 3 if strategy is stochastic_gradient_push else 0
     assert {mine.memory_bytes for mine in sessions.values()} == {((2 + vectors) * PARAMETERS + weights) * 8}
-
-
-def test_bad_settings_are_refused():
-    with pytest.raises(ValueError, match="did you mean 'torus'"):
-        check_d_psgd(4, in_full(d_psgd, {"graph": "torsu"}))
-    with pytest.raises(ValueError, match="did you mean 'overlap'"):
-        check_d_psgd(4, in_full(d_psgd, {"mixing": "overlaps"}))

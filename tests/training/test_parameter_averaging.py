@@ -10,9 +10,8 @@ from hpcdl.optim.adam import Adam
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD
-from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parameter_averaging import check, parameter_averaging
+from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.synchronous import synchronous
 
 LINEAR = [
@@ -147,16 +146,3 @@ def test_memory_is_as_documented():
     sessions = {}
     train(2, parameter_averaging, sessions=sessions)
     assert [mine.memory_bytes for mine in sessions.values()] == [2 * PARAMETERS * 8] * 2
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"period": 0}, "period: must be at least 1"),
-        ({"local_from": -1}, "local_from: must be at least 0"),
-        ({"optimizer_state": "keep"}, "did you mean 'kept'"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        check(4, in_full(parameter_averaging, settings))

@@ -19,13 +19,11 @@ from hpcdl.nn.layers.elementwise import Flatten, Sigmoid
 from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
-from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training import sandblaster as module
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.sandblaster.coordinator import LbfgsCoordinator
 from hpcdl.training.parts.sandblaster.vector_shards import DIRECTION, PAIRS, SLOPE, SUM, Shard
-from hpcdl.training.sandblaster import check, sandblaster
 
 LAYOUTS = [(1, 0), (2, 0), (3, 0), (5, 0), (3, 1), (4, 2), (6, 3), (9, 7)]
 """Ranks and dedicated servers; 7 parameters in up to 9 shards, so that some shards are empty."""
@@ -275,18 +273,3 @@ def test_memory_is_as_documented():
             assert mine.memory_bytes in [8 * (replica + (6 + 2 * history) * part + worker) for part in shard]
         own = sum(mine.memory_bytes for mine in sessions) / 8 - ranks * 2 * size
         assert own == (6 + 2 * history) * size + (ranks - 1 - servers if servers else ranks) * size
-
-
-def test_bad_settings_are_refused_in_one_line():
-    for ranks, settings, text in [
-        (3, {"servers": 2}, "servers: 2 of them, a coordinator and a worker need more than 3 ranks"),
-        (1, {"servers": 1}, "servers"),
-        (2, {"servers": -1}, "servers: must be at least 0, not -1"),
-        (2, {"history": -1}, "history: must be at least 0"),
-        (2, {"portions_per_worker": 0}, "portions_per_worker: must be at least 1"),
-        (2, {"push_every": 0}, "push_every: must be at least 1"),
-        (2, {"search": 0}, "search: must be at least 1"),
-    ]:
-        with pytest.raises(ValueError, match=text) as caught:
-            check(ranks, in_full(sandblaster, settings))
-        assert "\n" not in str(caught.value)

@@ -7,9 +7,8 @@ from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
-from hpcdl.registry import in_full
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.synchronous_elastic_averaging import check, synchronous_elastic_averaging
+from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
 
 
 def train(
@@ -92,16 +91,3 @@ def test_the_centre_is_evaluated_and_the_workers_do_not_change():
 def test_memory_is_as_documented():
     sessions = train(3)
     assert [mine.memory_bytes for mine in sessions] == [(2 + 3) * PARAMETERS * 8] * 3
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"period": 0}, "period: must be at least 1"),
-        ({"beta": 0.0}, "beta: must be more than 0"),
-        ({"beta": 1.5}, "at most 1"),
-    ],
-)
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        check(4, in_full(synchronous_elastic_averaging, settings))

@@ -1,9 +1,8 @@
 """Graphs for gossip: connected; doubly stochastic mixing; every rank receives a push in every step."""
 
 import numpy as np
-import pytest
 
-from hpcdl.training.parts.topologies import GRAPHS, check_graph, metropolis, neighbours, parities, pushes
+from hpcdl.training.parts.topologies import GRAPHS, metropolis, neighbours, parities, pushes
 
 RANKS = [*range(1, 18), 31, 32, 36]
 
@@ -77,8 +76,3 @@ def test_a_stopped_rank_stops_all_ranks_within_p_minus_1_steps():
                     links = pushes(graph, ranks, step, 9)
                     stopped |= {target for rank in stopped for target in links[rank]}
                 assert stopped == set(range(ranks))
-
-
-def test_an_unknown_graph_is_refused_with_the_nearest_name():
-    with pytest.raises(ValueError, match="graph: unknown 'rings'; did you mean 'ring'"):
-        check_graph(4, {"graph": "rings"})

@@ -9,8 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.training.parts.traits import Settings, check_choice
-
 Links = list[tuple[int, ...]]
 """For each rank the ranks that it is linked to, in rising order."""
 
@@ -54,11 +52,6 @@ _GRAPHS: Final[dict[str, Callable[[int, int], Iterator[tuple[int, int]]]]] = {
 }
 
 GRAPHS: Final = tuple(_GRAPHS)
-
-
-def check_graph(_ranks: int, settings: Settings) -> None:
-    """Raise ValueError if the setting ``graph`` is not in :data:`GRAPHS`."""
-    check_choice("graph", settings["graph"], *GRAPHS)
 
 
 def neighbours(graph: str, ranks: int, seed: int = 0) -> Links:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdl.registry import nearest
@@ -11,19 +11,6 @@ from hpcdl.training.parts.compressed.plan import Plan
 
 Settings = Mapping[str, Any]
 """All settings of the strategy by name, defaults included."""
-
-
-def check_choice(name: str, value: str, *valid: str) -> None:
-    """Raise ValueError if the setting ``name`` is none of the ``valid`` words."""
-    if value not in valid:
-        raise ValueError(f"{name}: unknown {value!r}{nearest(value, valid)}")
-
-
-def check_least(settings: Settings, **least: int) -> None:
-    """Raise ValueError if a setting is below its least value."""
-    for name, value in least.items():
-        if settings[name] < value:
-            raise ValueError(f"{name}: must be at least {value}, not {settings[name]}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +40,12 @@ class Strategy:
     optimizer: str | None = None
     """The strategy's own optimizer, in place of the case's."""
 
+    least: Mapping[str, int] = field(default_factory=dict)
+    """Least valid value of a setting, by name."""
+    words: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Valid words of a setting, by name."""
     check: Callable[[int, Settings], None] = lambda _ranks, _settings: None
-    """``check(ranks, settings)`` raises ValueError for settings that cannot run."""
+    """``check(ranks, settings)`` raises ValueError for other settings that cannot run."""
     check_compression: Callable[[Plan, Settings], None] = lambda _plan, _settings: None
     """``check_compression(plan, settings)`` raises ValueError for a compressor that the strategy cannot use."""
     check_rates: Callable[[Callable[[int], float], int, Settings], None] = lambda _rate, _steps, _settings: None
@@ -81,3 +72,13 @@ class Strategy:
     cycle: Callable[[Settings], int] = lambda _settings: 1
     """``cycle(settings)``: steps after which costs repeat. Raises ValueError if messages depend on more than
     sizes, so that steps cannot be predicted."""
+
+    def check_settings(self, ranks: int, settings: Settings) -> None:
+        """Raise ValueError for a value below :attr:`least`, an unknown word, and what :attr:`check` refuses."""
+        for name, least in self.least.items():
+            if settings[name] < least:
+                raise ValueError(f"{name}: must be at least {least}, not {settings[name]}")
+        for name, words in self.words.items():
+            if isinstance(settings[name], str) and settings[name] not in words:
+                raise ValueError(f"{name}: unknown {settings[name]!r}{nearest(settings[name], words)}")
+        self.check(ranks, settings)

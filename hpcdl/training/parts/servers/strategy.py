@@ -11,7 +11,7 @@ from hpcdl.training.parts.servers.messages import Layout
 from hpcdl.training.parts.servers.rules import ALL, Rules, ServedRank
 from hpcdl.training.parts.servers.server import Server
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.traits import Settings, Strategy, check_choice
+from hpcdl.training.parts.traits import Settings, Strategy
 
 
 async def train_with_servers(
@@ -55,9 +55,7 @@ def gradients_of(ranks: int, settings: Settings) -> int:
 def check_servers(ranks: int, settings: Settings) -> None:
     """Raise ValueError for too few ranks, and for ``collect`` out of range if the strategy has it."""
     workers, collect = layout_of(ranks, settings).workers, settings.get("collect", ALL)
-    if isinstance(collect, str):
-        check_choice("collect", collect, ALL)
-    elif not 1 <= collect <= workers:
+    if collect != ALL and not 1 <= collect <= workers:
         raise ValueError(f"collect: must be 1 to {workers}, the number of workers, or {ALL!r}, not {collect}")
 
 

@@ -1,0 +1,94 @@
+"""Settings of strategies: wrong ones are refused in one line, and the title is the literature's name."""
+
+import re
+
+import pytest
+from contract.asynchronous import chosen, title
+
+
+def test_bad_settings_are_refused_in_one_line():
+    for name, settings, message in [
+        ("ad_psgd", {"graph": "rings"}, "graph: unknown 'rings'; did you mean 'ring'?"),
+        ("asynchronous", {"servers": 5}, "servers: 5 on 4 ranks, at most 4 fit"),
+        ("asynchronous", {"servers": 4, "dedicated": True}, "servers: 4 dedicated on 4 ranks, at most 3 fit"),
+        ("asynchronous", {"servers": 0}, "servers: must be at least 1, not 0"),
+        (
+            "asynchronous",
+            {"delay_compensation": "zzz"},
+            "delay_compensation: unknown 'zzz'; valid names: adaptive",
+        ),
+        ("asynchronous", {"strength": 0.1}, "strength: needs delay_compensation"),
+        ("asynchronous", {"n_fetch": 5}, "unknown setting 'n_fetch'; 'downpour' has it"),
+        ("asynchronous", {"collect": 2}, "unknown setting 'collect'; 'm_synchronous', 'softsync', 'ssp' have it"),
+        ("d_psgd", {"graph": "torsu"}, "graph: unknown 'torsu'; did you mean 'torus'?"),
+        ("d_psgd", {"mixing": "overlaps"}, "mixing: unknown 'overlaps'; did you mean 'overlap'?"),
+        ("downpour", {"n_push": 0}, "n_push: must be at least 1, not 0"),
+        ("downpour", {"warm_start": -1}, "warm_start: must be at least 0, not -1"),
+        ("downpour", {"local_rate": -1.0, "n_fetch": 2}, "local_rate: must be at least 0, not -1"),
+        ("downpour", {"local_rate": 0.5}, "local_rate: needs n_fetch of at least 2, or overlap"),
+        ("elastic_averaging", {"period": 0}, "period: must be at least 1"),
+        ("elastic_averaging", {"moving_rate": 0.0}, "moving_rate: must be more than 0"),
+        ("elastic_averaging", {"moving_rate": 1.5}, "moving_rate: must be more than 0 and at most 1"),
+        ("layerwise", {"updates": "serve"}, "updates: unknown 'serve'; did you mean 'server'?"),
+        ("m_synchronous", {"collect": 4, "dedicated": True}, "collect: must be 1 to 3"),
+        ("m_synchronous", {"servers": 2}, "unknown setting 'servers'; 'asynchronous', 'downpour', "),
+        ("parameter_averaging", {"period": 0}, "period: must be at least 1"),
+        ("parameter_averaging", {"local_from": -1}, "local_from: must be at least 0"),
+        (
+            "parameter_averaging",
+            {"optimizer_state": "keep"},
+            "optimizer_state: unknown 'keep'; did you mean 'kept'?",
+        ),
+        ("pipeline", {"microbatches": 0}, "microbatches: must be at least 1, not 0"),
+        ("pipeline", {"schedule": "1f2b"}, "schedule: unknown '1f2b'; did you mean '1f1b'?"),
+        ("sandblaster", {"servers": 3}, "servers: 3 of them, a coordinator and a worker need more than 4 ranks"),
+        ("sandblaster", {"servers": -1}, "servers: must be at least 0, not -1"),
+        ("sandblaster", {"history": -1}, "history: must be at least 0"),
+        ("sandblaster", {"history": 1001}, "history: must be at most 1000"),
+        ("sandblaster", {"portions_per_worker": 0}, "portions_per_worker: must be at least 1"),
+        ("sandblaster", {"push_every": 0}, "push_every: must be at least 1"),
+        ("sandblaster", {"search": 0}, "search: must be at least 1"),
+        ("softsync", {"collect": "most"}, "collect: unknown 'most'; valid names: all"),
+        ("softsync", {"scale_rate": "yes"}, "scale_rate: unknown 'yes'; valid names: none, staleness"),
+        ("ssp", {"collect": 5}, "collect: must be 1 to 4, the number of workers, or 'all', not 5"),
+        ("ssp", {"bound": -1}, "bound: must be at least 0, not -1"),
+        ("ssp", {"push": "sums"}, "push: unknown 'sums'; valid names: gradients, updates"),
+        ("stochastic_gradient_push", {"graph": ""}, "graph: unknown ''; valid names: complete"),
+        ("synchronous", {"bucket_bytes": 1}, "bucket_bytes: must be 0 "),
+        ("synchronous_elastic_averaging", {"period": 0}, "period: must be at least 1"),
+        ("synchronous_elastic_averaging", {"beta": 0.0}, "beta: must be more than 0"),
+        ("synchronous_elastic_averaging", {"beta": 1.5}, "beta: must be more than 0 and at most 1"),
+        ("update_broadcast", {"ramp_steps": -1}, "ramp_steps: must be at least 0"),
+    ]:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}") as error:
+            chosen(4, {"name": name, **settings})
+        assert "\n" not in str(error.value)
+
+
+def test_one_rank_cannot_be_dedicated():
+    for name in ("elastic_averaging", "asynchronous"):
+        with pytest.raises(ValueError, match="dedicated"):
+            chosen(1, {"name": name, "dedicated": True})
+
+
+def test_the_title_is_the_literatures_name():
+    for name, settings, expected in [
+        ("asynchronous", {}, "Downpour"),
+        ("asynchronous", {"delay_compensation": "constant"}, "DC-ASGD"),
+        ("asynchronous", {"delay_compensation": "adaptive"}, "DC-ASGD-a"),
+        ("downpour", {"n_push": 5}, "Downpour"),
+        ("ssp", {"collect": 4, "bound": 0}, "BSP"),
+        ("ssp", {"collect": "all", "bound": 0}, "BSP"),
+        ("ssp", {"bound": 3}, "SSP(3)"),
+        ("ssp", {"bound": 3, "collect": 2, "push": "updates"}, "SSP(3) collecting 2 of updates"),
+        ("softsync", {}, "1-softsync"),
+        ("softsync", {"collect": 1}, "4-softsync"),
+        ("softsync", {"collect": 2}, "2-softsync"),
+        ("softsync", {"collect": 3}, "softsync collecting 3"),
+        ("softsync", {"collect": 3, "dedicated": True}, "1-softsync"),
+        ("m_synchronous", {"collect": 3}, "3-synchronous"),
+        ("m_synchronous", {}, "BSP"),
+    ]:
+        assert title(4, {"name": name, **settings}) == expected
+    thirty = {"name": "softsync", "collect": 2, "dedicated": True}
+    assert title(31, thirty) == "15-softsync"  # 30 workers: an update has 30 // 15 gradients
