@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from contract import quadratic, training
+from contract import quadratic
 from contract.asynchronous import Run, loss_of
 from contract.schedules import SCHEDULES, ranks_in
 
@@ -15,11 +15,6 @@ from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.training.parts.servers.messages import Request
 from hpcdl.training.synchronous import synchronous
@@ -182,23 +177,3 @@ def test_evaluations_test_snapshots():
             (n, n * quadratic.IMAGES) for n in (2, 4, 6)
         ]
     assert run.recorders[0].evaluations[-1].loss == pytest.approx(loss_of(run.parameters))
-
-
-def test_running_statistics_are_the_mean_over_the_workers():
-    """Dedicated servers see no images; all ranks end with the workers' mean."""
-
-    def states(ranks, dedicated):
-        layers = lambda: [BatchNorm("norm"), Flatten("flatten"), Linear("fc", 10)]
-        make = lambda **rest: training.session(
-            "none",
-            "float64",
-            replica=Replica(layers(), (8, 8, 1), backend=backend("numpy"), dtype="float64", seed=1),
-            **rest,
-        )
-        numbers = {"name": "ssp", "collect": "all", "bound": 0, "dedicated": dedicated}
-        return [session.replica.state for session in Run(in_process(ranks), make, numbers=numbers).sessions]
-
-    working, dedicated = states(2, dedicated=False), states(3, dedicated=True)
-    assert len(dedicated) == 3
-    for state in (*working, *dedicated):
-        np.testing.assert_allclose(state, working[0], rtol=1e-12)

@@ -176,22 +176,19 @@ def test_any_optimizer_gets_the_mean_rate_of_its_gradients(optimizer):
     assert min(rates) < 0.1
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("n_fetch", [2, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_between_fetches_a_worker_descends_by_its_own_gradients(workers, n_fetch, seed):
-    """At the full rate: a server's update and a worker's own step both use the mean over one share."""
-    numbers = {"name": "downpour", "n_fetch": n_fetch}
-    run = Run(in_process(workers, seed), learning_rate=lambda step: 0.1, numbers=numbers)
-    assert_replayed(run, lambda batches, update: 0.1, n_fetch=n_fetch)
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("collect", [1, 2])
-def test_pushed_updates_are_pushed_gradients_without_momentum(collect, seed):
-    numbers = {"name": "ssp", "push": "updates", "bound": 2, "collect": collect}
-    run = Run(in_process(3, seed), learning_rate=lambda _step: 0.1, numbers=numbers)
-    assert_replayed(run, lambda batches, update: 0.1)
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        *({"name": "downpour", "n_fetch": n_fetch} for n_fetch in (2, 3)),
+        *({"name": "ssp", "push": "updates", "bound": 2, "collect": collect} for collect in (1, 2)),
+    ],
+    ids=str,
+)
+def test_own_steps_between_fetches_and_pushed_updates_have_the_full_rate(numbers, seed):
+    """A server's update and a worker's own step both use the mean over one share."""
+    run = Run(in_process(3, seed), learning_rate=lambda step: 0.1, numbers=numbers)
+    assert_replayed(run, lambda batches, update: 0.1, n_fetch=numbers.get("n_fetch", 1))
 
 
 @pytest.mark.parametrize("servers", [1, 3])
@@ -243,18 +240,13 @@ def downpour(n_fetch, n_push, overlap, steps, rate, local=1.0):
 @pytest.mark.parametrize("n_push", [1, 2, 3, 5])
 @pytest.mark.parametrize("n_fetch", [1, 2, 3, 5])
 def test_fetches_and_pushes_follow_the_papers_pseudo_code(n_fetch, n_push, overlap, servers):
-    numbers = {"name": "downpour", "n_fetch": n_fetch, "n_push": n_push, "overlap": overlap}
-    numbers |= {"servers": servers, "dedicated": True}
-    rate = lambda step: 0.25
-    run = Run(in_process(1 + servers, n_fetch), steps=11, learning_rate=rate, numbers=numbers)
-    np.testing.assert_allclose(run.parameters, downpour(n_fetch, n_push, overlap, 11, 0.25), rtol=1e-12)
-
-
-@pytest.mark.parametrize(("n_fetch", "overlap", "local"), [(3, False, 0.5), (2, True, 0.0), (1, True, 2.0)])
-def test_workers_have_a_rate_of_their_own_between_fetches(n_fetch, overlap, local):
-    numbers = {"name": "downpour", "n_fetch": n_fetch, "overlap": overlap, "local_rate": local, "dedicated": True}
-    run = Run(in_process(2, n_fetch), steps=11, learning_rate=lambda step: 0.25, numbers=numbers)
-    np.testing.assert_allclose(run.parameters, downpour(n_fetch, 1, overlap, 11, 0.25, local), rtol=1e-12)
+    """Workers may have a rate of their own between fetches."""
+    for local in (1.0, 0.5, 0.0)[: 3 if overlap or n_fetch > 1 else 1]:
+        numbers = {"n_fetch": n_fetch, "n_push": n_push, "overlap": overlap, "local_rate": local}
+        numbers |= {"name": "downpour", "servers": servers, "dedicated": True}
+        run = Run(in_process(1 + servers, n_fetch), steps=11, learning_rate=lambda step: 0.25, numbers=numbers)
+        expected = downpour(n_fetch, n_push, overlap, 11, 0.25, local)
+        np.testing.assert_allclose(run.parameters, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -3,12 +3,10 @@
 import numpy as np
 import pytest
 from contract import quadratic
-from contract.asynchronous import chosen as strategy_of
+from contract.asynchronous import Run as Training
 from contract.compression import COMPRESSORS, planned
 
-from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.trace.recorder import Recorder
 
 RATE = 0.25
 MESSAGES = [name for name in COMPRESSORS if name != "power_sgd"]
@@ -42,43 +40,15 @@ class Accrued(quadratic.QuadraticLoss):
         return found
 
 
-class Run:
-    """Asynchronous training of all ranks in this process."""
+class Run(Training):
+    """Training with servers whose messages ``chosen`` compresses; None: they are dense."""
 
-    def __init__(self, ranks, chosen, numbers, seed=0, size=5, dtype="float64", failure=None, **settings):
-        strategy = strategy_of(ranks, numbers)
-        self.recorders = [Recorder(events=False) for _ in range(ranks)]
-        self.sessions = [
-            quadratic.session(
-                size,
-                dtype,
-                recorder,
-                before_step=self._failing(failure if failure and failure[0] == rank else None),
-                replica=Accrued(size, dtype),
-                compression=chosen,
-                **settings,
-            )
-            for rank, recorder in enumerate(self.recorders)
-        ]
+    def __init__(self, ranks, chosen, numbers, seed=0, size=5, dtype="float64", **settings):
+        def make(**rest):
+            return quadratic.session(size, dtype, replica=Accrued(size, dtype), compression=chosen, **rest)
+
         self.world = in_process(ranks, seed)
-        self.world.run(lambda comm: strategy(comm, self.sessions[comm.rank]))
-        left = [post for group in self.world.groups for box in group.mailboxes.values() for post in box.posts()]
-        assert not left
-
-    @staticmethod
-    def _failing(failure):
-        def before_step(step):
-            if failure is not None and step == failure[1]:
-                raise RankFailed
-
-        return before_step
-
-    @property
-    def parameters(self):
-        """Parameters, which must be equal on all ranks."""
-        first, *others = (session.replica.parameters for session in self.sessions)
-        assert all(np.array_equal(first, other) for other in others)
-        return first
+        super().__init__(self.world, make, numbers=numbers, **settings)
 
     def of(self, name):
         """Return the sum over ranks of a counter of the compression."""

@@ -1,5 +1,7 @@
 """Snapshots: copies of parameters, tested after training."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from contract import quadratic, training
@@ -102,6 +104,18 @@ def normalised(recorder=None, **settings):
     replica = Replica(layers, (8, 8, 1), backend=backend("numpy"), dtype="float64", seed=1)
     defaults = {"replica": replica, "optimizer": SGD(), "learning_rate": lambda _step: 0.05}
     return training.session("ring", "float64", recorder, **defaults | settings)
+
+
+def test_running_statistics_are_the_mean_over_the_workers():
+    """Dedicated servers see no images; all ranks end with the workers' mean."""
+    sessions = []
+    for ranks, dedicated in [(2, False), (3, True)]:
+        mine = [normalised() for _ in range(ranks)]
+        program = partial(ssp, collect="all", bound=0, dedicated=dedicated)
+        in_process(ranks).run(lambda comm, mine=mine, program=program: program(comm, mine[comm.rank]))
+        sessions += mine
+    for session in sessions:
+        np.testing.assert_allclose(session.replica.state, sessions[0].replica.state, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
