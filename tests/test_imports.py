@@ -137,6 +137,11 @@ def test_programs_do_not_ask_whether_vectors_have_values():
     assert {place(path) for path in algorithms if names & imports(path)} <= SIZES_ONLY
 
 
+def test_simulations_know_the_keys_and_not_the_other_way():
+    for path in files("cases/keys"):
+        assert not any(within(name, "hpcdl.cases.simulation") for name in imports(path)), place(path)
+
+
 def test_siblings_do_not_import_each_other():
     """Except composite schemes and schemes that choose among others."""
     for folder, kind in OFFERED.items():

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.network.links import rounds
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, key
 from hpcdl.fabric.comm import LIBRARY_CALLS, Comm
+from hpcdl.fabric.pairs import rounds
 from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal

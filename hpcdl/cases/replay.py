@@ -7,6 +7,7 @@ With ``network`` the same steps take virtual time on a modelled network: any num
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -31,27 +32,29 @@ from hpcdl.cases.keys.scheme import NONE, check_lengths, compression_fields, try
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
 from hpcdl.cases.measuring.timed_collectives import alike
-from hpcdl.cases.simulation.exchange_prices import priced
-from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
+from hpcdl.cases.simulation.exchange_prices import prices_of
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
-from hpcdl.cases.simulation.step_simulation import virtual_step
+from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.fabric.network import NETWORKS, Site
-from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.split.mesh import Mesh, placed
-from hpcdl.training.parts.split.model_group import ModelGroup
 
 MAX_SECONDS: Final = 10**6
 """Sum of the sleeps of a replay, at most: 11 days."""
 COMPRESSED_COPIES: Final = 6
 """Vectors of a compressed exchange: gradient, its values, residual, two of a compressor, messages."""
 
+
+STRIDE: Final = 65_521
+"""Elements between the marks of a vector: a prime, so that they meet the parts of no partition alike."""
+CYCLE: Final = 1000
+"""Sums after which a rank's marks repeat; sums over a thousand ranks are exact in float32."""
 
 MAX_IMAGES: Final = 10**9
 """Images of a rank's batch, at most."""
@@ -181,41 +184,24 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
     if spec.network:
         return partial(_simulate, spec, journal)
     train = spec.training.bind()
-    shape, layers = spec.architecture
 
     async def play(comm: Comm) -> dict[str, Scalar]:
         place = await placed(comm, spec.ranks // spec.copies)
         times = spec.stage_times[place.model.rank]
-        division = spec.divisions[place.model.rank] if spec.divisions else None
         random = np.random.default_rng(comm.rank)
 
         def draw(size: int) -> Array:
             return random.standard_normal(size, np.float32)
 
         activations = phantoms if place.model.size == 1 else Zeros()
-        replica = Replica(
-            layers,
-            shape,
-            backend=sizes(np.zeros, activations, draw if spec.plan is not None else None),
-            division=division,
-            part=slice(None) if division is not None else spec.parts[place.model.rank],
-        )
-        group = None
-        if spec.mesh is not None and division is not None:
-            group = ModelGroup(place, division, replica, spec.mesh.exchange)
+        kernels = sizes(np.zeros, activations, draw if spec.plan is not None else None)
+        replica = spec.replica(kernels, place)
         sums = CheckedSums(spec.aggregation.bind(), summed=not spec.independent)
-        session = sized_session(
-            replica,
-            sums if spec.plan is None else spec.aggregation.bind(),
-            journal,
-            images=spec.images,
-            copies=spec.copies,
-            steps=spec.all_steps,
-            bucket_bytes=await fitted_bucket_bytes(comm, sleep),
-            compression=spec.plan,
-            place=place,
-            group=group,
+        aggregate = sums if spec.plan is None else None
+        session = spec.session(
+            journal, replica, place, images=spec.images, steps=spec.all_steps, aggregate=aggregate
         )
+        session.bucket_bytes = await fitted_bucket_bytes(comm, sleep)
         gradients, compressed = replica.gradients, session.compressed
 
         def seconds(label: str) -> float:
@@ -231,7 +217,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         await comm.native("allreduce", wrong)
         return {
             **await compression_fields(comm, compressed, journal, sent, spec.warmup),
-            "parameters": volumes(layers, shape, 1).parameters,
+            "parameters": volumes(spec.layers, spec.shape, 1).parameters,
             "bucket_bytes": session.bucket_bytes,
             "correct": not wrong[0],
         }
@@ -244,7 +230,7 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
     cluster, times, images = spec.cluster, spec.compute_times, spec.images
     bucket = bucket_bytes(cluster.link.alpha, cluster.link.beta, spec.ranks)
     began = perf_counter()
-    step = virtual_step(priced(spec.simulated({})), spec.ranks, images, cluster, times, bucket)
+    step = virtual_step(spec, Conditions(cluster, times, images, bucket, prices_of(spec)))
     computed = max(part.step_seconds(images) for part in spec.stage_times)
     journal.repetitions([(0, round(step.seconds * 1e9))], 0, round(step.bytes_sent), round(computed * 1e9))
     return {
@@ -253,3 +239,31 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
         "nodes": -(-spec.ranks // cluster.ranks_per_host),
         "simulation_seconds": perf_counter() - began,
     }
+
+
+class CheckedSums:
+    """Aggregation of vectors with marks, to see whether the sums over ranks are right.
+
+    Each rank writes a number of its own at some places of a vector before the sum. ``summed``: the aggregation
+    sums; otherwise it leaves vectors as they are.
+    """
+
+    def __init__(self, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]], *, summed: bool) -> None:
+        self.wrong = 0
+        """Marks that differed from the expected sum."""
+        self.elements = 0
+        """Elements of all vectors so far."""
+        self._aggregate = aggregate
+        self._summed = summed
+        self._sums = Counter[int]()
+        """Sums so far, by the address of the vector: tasks of a rank may begin in any order."""
+
+    async def __call__(self, comm: Comm, vector: Array) -> None:
+        """Sum ``vector`` and look at its marks."""
+        ranks, number = comm.size, self._sums[vector.ctypes.data] % CYCLE
+        self._sums[vector.ctypes.data] += 1
+        vector[::STRIDE] = vector[-1:] = own = comm.rank + 1 + number
+        await self._aggregate(comm, vector)
+        total = ranks * (ranks + 1) // 2 + ranks * number if self._summed else own
+        self.wrong += int(np.count_nonzero(vector[::STRIDE] != total)) + int(vector[-1] != total)
+        self.elements += vector.size

@@ -146,10 +146,10 @@ def memory_bytes(spec: TrainSpec) -> int:
     if spec.network:
         pipelines, training = spec.ranks // spec.stages, len(spec.workers)
         return sum(pipelines * 2 * weights + training * outputs for weights, outputs in spec.stage_bytes)
-    if (division := spec.division(0)) is not None:
+    if spec.divisions:
         ((weights, outputs),) = spec.stage_bytes
         whole = volumes(spec.layers, spec.data.shape, 1).parameters
-        return 2 * weights * division.parameters // whole + outputs
+        return 2 * weights * spec.divisions[0].parameters // whole + outputs
     return max(2 * weights + outputs for weights, outputs in spec.stage_bytes)
 
 
@@ -283,7 +283,8 @@ def program(
             comm = Slowed(comm, Delays(straggler, comm.rank, spec.seed), pause=accurate_sleep())
         group = spec.stages * spec.model_ranks
         place = await placed(comm, group) if group > 1 else None
-        return await train(comm, spec.session(journal, comm.memory.allocate, place, rank=comm.rank))
+        replica = spec.replica(spec.kernels, place, comm.rank, comm.memory.allocate)
+        return await train(comm, spec.session(journal, replica, place))
 
     return train_here
 

@@ -180,6 +180,13 @@ class Comm(Protocol):
         """
         ...
 
+    def clock(self) -> tuple[int, int]:
+        """Return the offset from this rank's clock to rank 0's and its greatest error (ns). Collective.
+
+        Both are 0 in one process, where ranks share a clock.
+        """
+        ...
+
     async def get(self, into: Array, theirs: Array, peer: int) -> None:
         """Copy ``peer``'s vector ``theirs`` out of its shared memory: traced, costed like a message."""
         ...

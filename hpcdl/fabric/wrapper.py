@@ -78,6 +78,9 @@ class Wrapper(ABC, Generic[C]):
     def borrow_shared(self, like: Array) -> AbstractContextManager[Array]:
         return self._comm.borrow_shared(like)
 
+    def clock(self) -> tuple[int, int]:
+        return self._comm.clock()
+
     async def allgather_words(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         return await self._comm.allgather_words(words)
 

@@ -157,7 +157,7 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
     return RunPrediction(explained, predicted, rows, len(known) - len(chosen))
 
 
-def _given_times(record: Record, _ranks: int, _layers: object, _shape: object) -> ComputeTimes:
+def _given_times(record: Record, _spec: object) -> ComputeTimes:
     """Return the compute times that a replay was given."""
     times: ComputeTimes = spec_of(record).compute_times
     return times

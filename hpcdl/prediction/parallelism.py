@@ -22,9 +22,11 @@ from hpcdl import registry
 from hpcdl.aggregation.parts.cost import evaluate
 from hpcdl.analysis.run.scaling import Record
 from hpcdl.cases.keys.compute_times import TIMES, ComputeTimes
-from hpcdl.cases.keys.key import architecture
-from hpcdl.cases.simulation.stage_balance import balanced
-from hpcdl.cases.simulation.step_simulation import Training, virtual_step
+from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.keys.scheme import NONE
+from hpcdl.cases.keys.stage_balance import balanced
+from hpcdl.cases.keys.step_spec import StepSpec
+from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Link, Network
 from hpcdl.nn.geometry import Shape
@@ -171,18 +173,17 @@ def label(mesh: Mesh | None, ranks: int, microbatches: int = 1) -> str:
     return f"{mesh.split} {mesh.linear}{exchange} {groups}x{size}"
 
 
-def with_mesh(training: Training, mesh: Mesh, times: ComputeTimes, microbatches: int = 1) -> Training:
-    """Return the training with another mesh; a pipeline has ``microbatches``, and stages balanced by ``times``."""
+def with_mesh(spec: StepSpec, mesh: Mesh, times: ComputeTimes, microbatches: int | None = None) -> Any:
+    """Return a synchronous case with another mesh; a pipeline's stages are balanced by ``times``.
+
+    ``microbatches``: of a pipeline, by default its usual number.
+    """
     if mesh.pipeline == 1:
-        return replace(training, mesh=mesh, parts=(slice(None),))
-    parts = balanced(training.layers, training.shape, mesh.pipeline, times)
-    return with_microbatches(replace(training, mesh=mesh, parts=parts), microbatches)
-
-
-def with_microbatches(training: Training, microbatches: int) -> Training:
-    """Return the training of a pipeline with another number of microbatches."""
-    strategy = partial(registry.find("training", "pipeline"), microbatches=microbatches)
-    return replace(training, microbatches=microbatches, strategy=strategy)
+        return replace(spec, mesh=mesh, training=Choice("training", "synchronous"))  # type: ignore[type-var]
+    settings = {} if microbatches is None else {"microbatches": microbatches}
+    piped: Any = replace(spec, mesh=mesh, training=Choice("training", "pipeline", settings))  # type: ignore[type-var]
+    vars(piped)["parts"] = balanced(spec.layers, spec.shape, mesh.pipeline, times)
+    return piped
 
 
 PROBLEM: Final = ("kind", "model", "dataset", "backend", "dtype", "aggregation", *TIMES, "time_scale")
@@ -286,11 +287,8 @@ def _of(
     spec = spec_of(like)
     if scheme_traits(like).adaptive:
         raise ValueError(f"{spec.aggregation.name} chooses its scheme by measurements at run time")
-    shape, layers = architecture(spec.model, spec.dataset)
-    base = Training(
-        registry.find("training", "synchronous"), spec.aggregation.bind(), layers, shape, str(like["dtype"])
-    )
-    work = times(like, ranks, layers, shape)
+    base = replace(spec, ranks=ranks, compression=Choice("compression", NONE))
+    work = times(like, base)
     weak = like.get("scaling") == "weak"
     batch = int(like["batch_per_rank"]) * ranks if weak else int(like["global_batch"])
     link = network.link if network.host(ranks - 1) != network.host(0) else network.inside
@@ -299,42 +297,47 @@ def _of(
     meshes, reasons = [], []
     records_of: dict[object, list[Record]] = defaultdict(list)
     for mesh, microbatches, record in measured:
-        records_of[_program(with_mesh(base, mesh, work, microbatches), ranks)].append(record)
+        records_of[_program(with_mesh(base, mesh, work, microbatches))].append(record)
     known: set[object] = set()
     given = [(mesh, microbatches) for mesh, microbatches, _ in measured]
     for mesh, microbatches in dict.fromkeys((*given, *((mesh, 0) for mesh in candidates(ranks)))):
         try:
-            training = with_mesh(base, mesh, work)
-            images = _shared(batch, ranks // training.group_ranks(ranks))
+            case = with_mesh(base, mesh, work)
+            conditions = Conditions(network, work, _shared(batch, case.copies), bucket)
             if mesh.pipeline > 1:
-                counts = [microbatches] if microbatches else [count for count in COUNTS if count <= images]
-                divided = [with_microbatches(training, count) for count in counts]
+                counts = [count for count in COUNTS if count <= conditions.images]
+                divided = [
+                    with_mesh(base, mesh, work, count) for count in ([microbatches] if microbatches else counts)
+                ]
                 # pipelines work alike, and sum equal gradients whatever the microbatches: one alone is compared
-                training = min(
-                    divided,
-                    key=lambda training: (
-                        virtual_step(training, mesh.pipeline, images, network, work, bucket).seconds
-                    ),
-                )
-            if (program := _program(training, ranks)) in known:
+                case = min(divided, key=partial(_alone, conditions))
+            if (program := _program(case)) in known:
                 continue
             known.add(program)
             cases = records_of[program]
-            buckets = next((case["bucket_bytes"] for case in cases if case.get("bucket_bytes")), bucket)
-            predicted = virtual_step(training, ranks, images, network, work, buckets).seconds
+            buckets = next((one["bucket_bytes"] for one in cases if one.get("bucket_bytes")), bucket)
+            conditions = replace(conditions, bucket=buckets)
+            predicted = virtual_step(case, conditions).seconds
         except ValueError as error:
             reasons.append(f"{like['model']}, mesh {label(mesh, ranks)}: {error}")
             continue
-        took = median(case["step_seconds"] for case in cases) if cases else None
-        _, doubtful = uncertainty(training, ranks, network, certainty, buckets, predicted)
-        name = label(mesh, ranks, training.microbatches)
-        case = str(cases[0].get("case")) if cases else None
-        meshes.append(MeshTime(name, predicted, doubtful, took, case, disturbance_of(cases)))
+        took = median(one["step_seconds"] for one in cases) if cases else None
+        _, doubtful = uncertainty(case, conditions, certainty, predicted)
+        name = label(mesh, ranks, case.microbatches)
+        first = str(cases[0].get("case")) if cases else None
+        meshes.append(MeshTime(name, predicted, doubtful, took, first, disturbance_of(cases)))
     if not meshes:
         raise ValueError("no mesh fits")
-    whole = splits(layers, shape, batch, ranks, link)
+    whole = splits(base.layers, base.shape, batch, ranks, link)
     dataset = str(like.get("dataset"))
     return Parallelism(str(like["model"]), dataset, batch, ranks, network.name, whole, meshes), reasons
+
+
+def _alone(conditions: Conditions, case: Any) -> float:
+    """Return the time of a step of a single pipeline of the case (s)."""
+    single = replace(case, ranks=case.stages, mesh=replace(case.mesh, data=1))
+    vars(single)["parts"] = case.parts
+    return virtual_step(single, conditions).seconds
 
 
 def _shared(batch: int, copies: int) -> int:
@@ -361,15 +364,12 @@ def _measured(here: Sequence[Record]) -> list[tuple[Mesh, int, Record]]:
     return cases
 
 
-def _program(training: Training, ranks: int) -> object:
+def _program(case: Any) -> object:
     """Return a key that is equal for meshes with equal messages and equal work of each rank."""
-    divisions = training.divisions(ranks)
-    exchange = training.mesh.exchange if training.mesh and divisions else ""
-    stages = tuple((part.start, part.stop) for part in training.parts)
     return (
-        training.group_ranks(ranks),
-        exchange,
-        stages,
-        training.microbatches,
-        tuple(division.boundaries for division in divisions),
+        case.stages * case.model_ranks,
+        case.mesh.exchange if case.divisions else "",
+        tuple((part.start, part.stop) for part in case.parts),
+        case.microbatches,
+        tuple(division.boundaries for division in case.divisions),
     )

@@ -20,12 +20,9 @@ from hpcdl.analysis.run.record_fields import CONTRACT
 from hpcdl.analysis.run.scaling import Record, records
 from hpcdl.cases.keys.compute_times import ComputeTimes, Recorded
 from hpcdl.cases.keys.key import MAX_RANKS
+from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
-from hpcdl.cases.keys.train_spec import TrainSpec
-from hpcdl.cases.replay import ReplaySpec
 from hpcdl.fabric.network import NETWORKS, Network
-from hpcdl.nn.geometry import Shape
-from hpcdl.nn.layer import Layer
 from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
 from hpcdl.prediction.fitting import CannotFitError, bounds, uncertainty
 from hpcdl.prediction.network_file import Certainty, NetworkFileError, load_network
@@ -172,16 +169,14 @@ def _operations(
     return rows, left_out
 
 
-def _times(
-    runs: Sequence[Recorded], record: Record, ranks: int, network: Sequence[Layer], shape: Shape
-) -> ComputeTimes:
+def _times(runs: Sequence[Recorded], record: Record, spec: StepSpec) -> ComputeTimes:
     """Return the compute times of a training case: from its settings, or measured by one of ``runs``."""
-    spec: TrainSpec | ReplaySpec = spec_of(record)
     if spec.compute_source.given:
-        return spec.compute_times
+        times: ComputeTimes = spec_of(record).compute_times
+        return times
     for measured in runs:
         try:
-            return measured(record, ranks).of_network(network, shape)
+            return measured(record, spec.ranks).of_network(spec.layers, spec.shape)
         except ValueError:
             continue
     raise ValueError("its compute times are unknown: predict a run that recorded its events")

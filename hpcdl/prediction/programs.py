@@ -13,13 +13,13 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import operand
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.analysis.network.links import rounds
 from hpcdl.cases.keys.key import restored
 from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.cases.keys.suite_tables import module_of
 from hpcdl.cases.simulation.operations import Operation, operation
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.network import Network
+from hpcdl.fabric.pairs import rounds
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.trace.run import Run

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any, Final
@@ -27,21 +26,21 @@ from hpcdl.analysis.statistics.estimates import Interval, launches_interval
 from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.cases.keys.key import about
 from hpcdl.cases.keys.scheme import check_lengths
-from hpcdl.cases.simulation.exchange_prices import priced
-from hpcdl.cases.simulation.step_simulation import Training, VirtualStep, virtual_step
+from hpcdl.cases.keys.step_spec import StepSpec
+from hpcdl.cases.simulation.exchange_prices import prices_of
+from hpcdl.cases.simulation.step_simulation import Conditions, VirtualStep, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
-from hpcdl.nn.geometry import Shape
-from hpcdl.nn.layer import Layer
+from hpcdl.nn.geometry import master
 from hpcdl.prediction.fitting import bounds, predicted_time
 from hpcdl.prediction.network_file import DOUBTFUL, Certainty
 from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
 from hpcdl.training.parts.bucketing import bucket_bytes
 
-Times = Callable[[Record, int, Sequence[Layer], Shape], ComputeTimes]
-"""Returns the compute times of a case on so many ranks. Raises ValueError if they are unknown."""
+Times = Callable[[Record, Any], ComputeTimes]
+"""Returns the compute times of a record's case, given its spec on the ranks. ValueError if they are unknown."""
 
 STEPPING: Final = ("train", "replay")
 """Kinds of case that consist of training steps."""
@@ -95,20 +94,29 @@ def predicted_steps(
         first = known[min(known)][0]
         name = f"{first['training']} with {first['aggregation']}"
         try:
-            training = _training(first)
+            prices = _prices(first)
         except (ValueError, TypeError, DataError, OSError) as error:
             left_out.append(f"{name}: {error}")
             continue
         farthest = most or max((p for p in known if _measured(known[p], "step_seconds")), default=None)
         for p in ranks or sorted(known):
             show(f"simulating {name} on {p} ranks")
+            here = known.get(p, [])
+            like = here[0] if here else first
             try:
-                check_messages(training.aggregate.func, p, training.gradient_bytes, training.aggregate.keywords)
+                spec = replace(spec_of(like), ranks=p)
+                check_messages(spec.aggregation.find(), p, spec.gradient_bytes, spec.aggregation.settings)
                 check_hosts(first, network, p)
-                shared = with_shared_ports(first, network, p)
-                work = times(first, p, training.layers, training.shape)
-                bucket = _bucket(known.get(p, []), first, p, network, buckets)
-                row = _row(known.get(p, []), first, p, training, work, shared, bucket, certainty, jitter)
+                work = times(first, spec)
+                conditions = Conditions(
+                    with_shared_ports(first, network, p),
+                    work,
+                    _images(like, spec),
+                    _bucket(here, first, p, network, buckets),
+                    prices,
+                    _jitter(like, spec, work) if jitter is None else jitter,
+                )
+                row = _row(here, like, spec, conditions, certainty)
             except (ValueError, TypeError) as error:
                 left_out.append(f"{name} on {p} ranks: {error}")
             else:
@@ -156,71 +164,65 @@ def _bucket(
     return bucket_bytes(link.alpha, link.beta, ranks)
 
 
-def _training(record: Mapping[str, Any]) -> Training:
-    """Return the training of a record. Raises ValueError if sizes alone do not determine its time."""
+def _prices(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the prices of the arithmetic in a case's exchanges.
+
+    Raises ValueError if sizes alone do not determine the time of a step.
+    """
     spec, aggregates = spec_of(record), spec_of(record).strategy.aggregates
     for key in UNEQUAL:
         if record.get(key):
             raise ValueError(f"{key}: ranks or steps of the case differ")
     if aggregates and scheme_traits(record).adaptive:
         raise ValueError(f"{spec.aggregation.name} chooses its scheme by measurements at run time")
-    training: Training = spec.simulated({})
+    spec.strategy.cycle(spec.training.in_full)
     if spec.plan is None:
-        return training
+        return {}
     if spec.mesh is not None:
         raise ValueError(f"compression {spec.compression}: its arithmetic on a mesh has no price")
     if not aggregates:
         raise ValueError(f"compression {spec.compression}: its arithmetic between two ranks has no price")
     with about("compression"):
         check_lengths(spec.plan)
-    return priced(training)
+    return prices_of(spec)
 
 
-def _images(record: Mapping[str, Any], workers: int, ranks: int) -> int:
-    """Return the most images of a worker, in the case's scaling. ValueError: fewer images than workers.
-
-    A worker has a copy of the network: on ``ranks`` ranks that are its model group, or on a pipeline or one rank.
-    """
+def _images(record: Mapping[str, Any], spec: StepSpec) -> int:
+    """Return the images of a copy of the network, in the case's scaling. ValueError: fewer images than copies."""
+    spec.strategy.check(spec.ranks // (spec.stages * spec.model_ranks), spec.training.in_full)
     if record.get("scaling") == "weak":
-        return ranks * int(record.get("batch_per_rank") or record["global_batch"] // record["ranks"])
-    if workers > record["global_batch"]:
+        return spec.model_ranks * int(record.get("batch_per_rank") or record["global_batch"] // record["ranks"])
+    if spec.copies > record["global_batch"]:
         raise ValueError(f"a global batch of {record['global_batch']} images is less than one per rank")
-    return -(-int(record["global_batch"]) // workers)
+    return -(-int(record["global_batch"]) // spec.copies)
+
+
+def _jitter(record: Mapping[str, Any], spec: Any, work: ComputeTimes) -> float:
+    """Return the jitter of a case; the ranks of a replay sleep for equal times."""
+    return 0.0 if record["kind"] == "replay" else spec.jitter or work.jitter
 
 
 def _row(
     here: Sequence[Record],
     like: Record,
-    ranks: int,
-    training: Training,
-    work: ComputeTimes,
-    network: Network,
-    bucket: int | None,
+    spec: StepSpec,
+    conditions: Conditions,
     certainty: Certainty | None,
-    jitter: float | None,
 ) -> Record:
-    like = here[0] if here else like
-    spec, together = spec_of(like), training.group_ranks(ranks)
-    spec.strategy.check_settings(ranks // together, spec.training.in_full)
-    workers = training.copies(ranks)
-    images = _images(like, workers, together // len(training.parts))
-    if jitter is None:  # the ranks of a replay sleep for equal times
-        jitter = 0.0 if like["kind"] == "replay" else spec.jitter or work.jitter
+    """Return the prediction of a case; ``here`` are its records on as many ranks, one a seed."""
+    ranks, jitter = spec.ranks, conditions.jitter
     began = perf_counter()
-    counted = 1 if training.lockstep and not jitter else min(32, max(8, RANK_STEPS // ranks))
+    equal = spec.strategy.lockstep and not jitter
+    counted = 1 if equal else min(32, max(8, RANK_STEPS // ranks))
     weak = like.get("scaling") == "weak"
-    batch = images * workers if weak else int(like["global_batch"])
-    simulate = partial(virtual_step, training, ranks, images, network, work, bucket, jitter=jitter)
-    interval, staleness = _timed(simulate(counted=counted), batch)
+    batch = conditions.images * spec.copies if weak else int(like["global_batch"])
+    interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
     if jitter and not (half := _half(interval)) <= WITHIN:
         wanted = counted * (half / WITHIN) ** 2 if half < math.inf else math.inf
-        interval, staleness = _timed(
-            simulate(counted=int(min(wanted, max(counted, MAX_RANK_STEPS // ranks)))), batch
-        )
+        counted = int(min(wanted, max(counted, MAX_RANK_STEPS // ranks)))
+        interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
     seconds = interval.value
-    doubt, undetermined = uncertainty(
-        training, ranks, network, certainty, bucket, seconds, str(like["aggregation"])
-    )
+    doubt, undetermined = uncertainty(spec, conditions, certainty, seconds, str(like["aggregation"]))
     return {
         **{name: like.get(name) for name in KEPT},
         "ranks": ranks,
@@ -228,18 +230,18 @@ def _row(
         "step_seconds": _measured(here, "step_seconds"),
         "images_per_second": _measured(here, "images_per_second"),
         "predicted_seconds": seconds,
-        **bounds(seconds, 0.0 if training.lockstep and not jitter else _half(interval), doubt),
+        **bounds(seconds, 0.0 if equal else _half(interval), doubt),
         "predicted_images_per_second": batch / seconds if seconds else None,
         "staleness_mean": _measured(here, "staleness_mean"),
         "predicted_staleness_mean": staleness,
         "jitter": jitter,
-        "lockstep": training.lockstep,
-        "compute_seconds": _compute_seconds(training, work, ranks, images),
-        "compute_times": work.source or None,
-        "bucket_bytes": bucket,
+        "lockstep": spec.strategy.lockstep,
+        "compute_seconds": _compute_seconds(spec, conditions),
+        "compute_times": conditions.times.source or None,
+        "bucket_bytes": conditions.bucket,
         "disturbed": disturbance_of(here),
         "undetermined": undetermined,
-        "network": network.name,
+        "network": conditions.network.name,
         "library_decides": scheme_traits(like).native,
         "simulation_seconds": perf_counter() - began,
     }
@@ -265,35 +267,31 @@ def _half(interval: Interval) -> float:
     return math.log(interval.high / interval.low) / 2 if interval.low > 0 else math.inf
 
 
-def _compute_seconds(training: Training, work: ComputeTimes, ranks: int, images: int) -> float:
+def _compute_seconds(spec: StepSpec, conditions: Conditions) -> float:
     """Return the time of a rank's work in a step; in a pipeline, that of all stages together."""
-    if training.mesh is None or not training.divisions(ranks):
+    work, images = conditions.times, conditions.images
+    if not spec.divisions:
         return work.step_seconds(images)
-    return max(times.step_seconds(images) for times in training.rank_times(work, ranks, images))
+    return max(times.step_seconds(images) for times in spec.times_of_ranks(work, images))
 
 
 def uncertainty(
-    training: Training,
-    ranks: int,
-    network: Network,
-    certainty: Certainty | None,
-    bucket: int | None,
-    step: float,
-    scheme: str = "",
+    spec: StepSpec, conditions: Conditions, certainty: Certainty | None, step: float, scheme: str = ""
 ) -> tuple[float, bool]:
     """Return half of a 95 % interval that the step's sums, one per bucket, leave open, by the ``step``.
 
     Also return True if undetermined prices leave more than 10 % open. ``scheme``: see
     :meth:`hpcdl.prediction.network_file.Certainty.error_of`.
     """
-    if certainty is None or ranks == 1 or training.independent:
+    if certainty is None or spec.ranks == 1 or spec.independent:
         return 0.0, False
-    whole = training.gradient_bytes
-    pieces = -(-whole // min(bucket or whole, whole))
-    piece = phantom(-(-whole // np.dtype(training.dtype).itemsize // pieces), training.dtype)
+    whole = spec.gradient_bytes
+    pieces = -(-whole // min(conditions.bucket or whole, whole))
+    dtype = master(spec.dtype)
+    piece = phantom(-(-whole // np.dtype(dtype).itemsize // pieces), dtype)
     # a sparse scheme sums entries, of which there are fewer
-    aggregate = ring if training.plan is not None and training.plan.aggregation.sparse else training.aggregate
-    took, doubt = predicted_time(lambda comm: aggregate(comm, piece), ranks, network, certainty)
+    aggregate = ring if spec.plan is not None and spec.plan.aggregation.sparse else spec.aggregation.bind()
+    took, doubt = predicted_time(lambda comm: aggregate(comm, piece), spec.ranks, conditions.network, certainty)
     share = pieces * took / step if step else 0.0
     undetermined = bool(certainty.undetermined) and share * doubt > DOUBTFUL
     return share * math.hypot(doubt, certainty.error_of(scheme)), undetermined

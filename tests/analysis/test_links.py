@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hpcdl.analysis.network.links import Links, over_launches, rounds
+from hpcdl.analysis.network.links import Links, over_launches
+from hpcdl.fabric.pairs import rounds
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 7, 8, 16, 17, 31])

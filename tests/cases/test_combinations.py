@@ -171,3 +171,10 @@ def test_a_device_takes_the_compressors_that_declare_it(compressor):
     ]
     refused = [message for message in refusals("train", case) if "it computes in the host's memory" in message]
     assert [*map(bool, refused)] == [True] * (compressor not in {"none", *able})
+
+
+def test_a_misspelt_feature_is_no_feature():
+    setup = combinations.Setup("train", spec_of("train"))
+    assert setup.collective is None, "a key of another kind"
+    with pytest.raises(AttributeError, match="'aggregations'"):
+        _ = setup.aggregations

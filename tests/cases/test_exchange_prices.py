@@ -1,7 +1,5 @@
 """Simulated exchanges of compressed gradients: the bytes and charges of real ones, at given prices."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 
@@ -11,17 +9,19 @@ from hpcdl.aggregation.sharded_parameter_server import sharded_parameter_server
 from hpcdl.cases.keys.compute_times import at_rate
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.keys.scheme import plan
+from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cases.simulation.exchange_prices import exchange_prices
-from hpcdl.cases.simulation.step_simulation import Training, tensors_of, virtual_step
+from hpcdl.cases.simulation.sizes import sizes
+from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.models.lenet5 import lenet5
+from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed.compressed import Compressed
-from hpcdl.training.synchronous import synchronous
 
 SHAPE = (8, 8, 1)
 LAYERS = lenet5(SHAPE, 10)
-TENSORS = tensors_of(LAYERS, SHAPE)
+TENSORS = Replica(LAYERS, SHAPE, backend=sizes()).tensors
 SIZE = TENSORS[-1].span.stop
 FREE = Network("free", Link(0.0, 0.0), "test", gamma=0.0)
 EXCHANGES = [
@@ -34,15 +34,25 @@ EXCHANGES = [
 ]
 
 
+def case(ranks, compression, aggregation):
+    """Return a case that exchanges its gradient once a step, in one piece."""
+    return ReplaySpec(
+        model=Choice("models", "lenet5"),
+        dataset=Choice("datasets", "digits"),
+        training=Choice("training", "synchronous", {"bucket_bytes": 0}),
+        aggregation=aggregation,
+        compression=compression,
+        ranks=ranks,
+        batch_per_rank=1,
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("compression, aggregation", EXCHANGES, ids=str)
 def test_sizes_alone_send_and_touch_the_bytes_of_a_real_exchange(compression, aggregation, ranks):
     chosen = plan(compression, aggregation)
-    training = Training(
-        partial(synchronous, bucket_bytes=0), aggregation.bind(), LAYERS, SHAPE, "float32", plan=chosen
-    )
-    step = virtual_step(training, ranks, 1, FREE, at_rate(LAYERS, SHAPE, 1e9), traced=True)
+    step = virtual_step(case(ranks, compression, aggregation), Conditions(FREE, at_rate(LAYERS, SHAPE, 1e9), 1))
     events = [[] for _ in range(ranks)]
     world = simulated(ranks, FREE, events=events)
 
@@ -56,22 +66,19 @@ def test_sizes_alone_send_and_touch_the_bytes_of_a_real_exchange(compression, ag
 
     world.run(exchange)
     assert step.bytes_sent == pytest.approx(max(world.bytes), rel=0.02)  # random positions differ in their gaps
-    for label in ("encode", "decode"):
+    for label in ("encode", "decode"):  # a second for each byte that is touched, and nothing else
         touched = sum(size for _, of, _, _, _, size in events[0] if of == label)
-        assert step.touched[label] == pytest.approx(touched, rel=0.02)
+        prices = dict.fromkeys(("encode", "decode", "add"), 0.0) | {label: 1.0}
+        at_price = Conditions(FREE, at_rate(LAYERS, SHAPE, 1e18), 1, prices=prices)
+        assert virtual_step(case(ranks, compression, aggregation), at_price).seconds == pytest.approx(
+            touched, rel=0.02
+        )
 
 
 def test_a_step_takes_the_prices_of_its_arithmetic():
-    chosen = plan(*EXCHANGES[1])
     prices = {"encode": 1e-6, "decode": 1e-7, "add": 0.0}
-    training = Training(
-        partial(synchronous, bucket_bytes=0), ring, LAYERS, SHAPE, "float32", plan=chosen, prices=prices
-    )
-    step = virtual_step(training, 3, 1, FREE, at_rate(LAYERS, SHAPE, 1e18), traced=True)
+    step = virtual_step(case(3, *EXCHANGES[1]), Conditions(FREE, at_rate(LAYERS, SHAPE, 1e18), 1, prices=prices))
     assert step.seconds == pytest.approx((3 * 1e-6 + 2 * 1e-7) * 4 * SIZE, rel=1e-5)
-    assert sum(step.touched[one] * prices[one] for one in ("encode", "decode")) == pytest.approx(
-        step.seconds, rel=1e-6
-    )
 
 
 def test_prices_are_measured_for_all_arithmetic_of_an_exchange():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from hpcdl import suite
-from hpcdl.cases.simulation.stage_balance import balanced
+from hpcdl.cases.keys.stage_balance import balanced
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process

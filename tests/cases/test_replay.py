@@ -11,14 +11,14 @@ from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.none import none
 from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.record_fields import words
-from hpcdl.cases.simulation.sized_session import CheckedSums, sized_session
+from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.replay import CheckedSums, ReplaySpec
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.modelled_compute import ModelledCompute
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.models.lenet5 import lenet5
-from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
@@ -28,7 +28,7 @@ from hpcdl.training.synchronous import synchronous
 STRATEGIES = [synchronous, partial(synchronous, bucket_bytes=4096), layerwise]
 
 
-LAYERS, SHAPE = lenet5((28, 28, 1), 10), (28, 28, 1)
+LAYERS = lenet5((28, 28, 1), 10)
 
 
 def play(ranks, strategy, aggregate, *, seed=0, steps=3):
@@ -38,14 +38,10 @@ def play(ranks, strategy, aggregate, *, seed=0, steps=3):
     async def program(comm):
         sums = CheckedSums(aggregate, summed=aggregate is not none)
         recorder, ticks = Recorder(), count()
-        session = sized_session(
-            Replica(LAYERS, SHAPE, backend=sizes(np.zeros)),
-            sums,
-            Journal(recorder, lambda: Counters(next(ticks), 0, 0, 0, 0)),
-            images=5,
-            copies=comm.size,
-            steps=steps,
-        )
+        spec = ReplaySpec(model=Choice("models", "lenet5"), ranks=ranks, batch_per_rank=5)
+        journal = Journal(recorder, lambda: Counters(next(ticks), 0, 0, 0, 0))
+        replica = spec.replica(sizes(np.zeros))
+        session = spec.session(journal, replica, images=5, steps=steps, aggregate=sums)
 
         def seconds(label):
             slept[comm.rank].append(label)

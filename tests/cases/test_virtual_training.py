@@ -87,7 +87,8 @@ def test_the_numbers_are_those_of_a_training_in_this_process(ranks):
     real = [Recorder(events=False) for _ in range(ranks)]
 
     async def train(comm):
-        await strategy(comm, one.spec.session(silent(real[comm.rank])))
+        replica = one.spec.replica(one.spec.kernels)
+        await strategy(comm, one.spec.session(silent(real[comm.rank]), replica))
 
     in_process(ranks, seed=5).run(train)
     for virtual, here in zip(recorders, real, strict=True):
@@ -240,7 +241,7 @@ def test_sharpness_is_that_of_the_parameters_tested_last_and_takes_no_virtual_ti
     recorders, record = run(one := case(**keys, sharpness=100))
     assert [recorder.steps for recorder in recorders] == [recorder.steps for recorder in usual]
     assert record["sharpness"] == 2.5
-    replica = one.spec.session(silent(Recorder())).replica
+    replica = one.spec.replica(one.spec.kernels)
     (replica.parameters[:],) = seen
     test = one.spec.data.test
     images, labels = test.batch(np.arange(len(test)), "float64")

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from contract.traces import changed
 
-from hpcdl.analysis.network.links import rounds
 from hpcdl.analysis.over_time import archive as series_file
 from hpcdl.cli import main
+from hpcdl.fabric.pairs import rounds
 from hpcdl.trace import schema
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, write_part

@@ -5,7 +5,7 @@ import pytest
 from contract.training import GLOBAL_BATCH, SEED, STEPS, TOLERANCE, digits, session
 
 from hpcdl import registry
-from hpcdl.cases.simulation.stage_balance import partition
+from hpcdl.cases.keys.stage_balance import partition
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder, Step

@@ -90,8 +90,8 @@ def of_cases(tmp_path, mesh, seconds, *, batch=32, training="synchronous", ranks
     cases = suite.load(file).cases
     measured = [{**case.fields(), "step_seconds": one} for case, one in zip(cases, seconds, strict=True)]
 
-    def work(_like, _ranks, layers, shape):
-        return at_rate(layers, shape, 1e9)
+    def work(_like, spec):
+        return at_rate(spec.layers, spec.shape, 1e9)
 
     (found,), left_out = parallelism(measured, work, NETWORKS["ethernet-1g"], ranks)
     return found, left_out

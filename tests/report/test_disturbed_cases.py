@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hpcdl.analysis.network.links import rounds
 from hpcdl.analysis.over_time.series import series_of
+from hpcdl.fabric.pairs import rounds
 from hpcdl.report.run.render import render
 
 SECOND = 10**9

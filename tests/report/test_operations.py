@@ -1,4 +1,4 @@
-from hpcdl.analysis.network.links import rounds
+from hpcdl.fabric.pairs import rounds
 from hpcdl.report.run.render import render
 
 

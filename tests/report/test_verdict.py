@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import Hand
 
-from hpcdl.analysis.network.links import rounds
+from hpcdl.fabric.pairs import rounds
 from hpcdl.report.run.contents import document
 from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.run.render import render

@@ -107,7 +107,8 @@ def build(case):
     case.fields()
     case.module.program(case.spec, Journal(Recorder(), lambda: None))
     if case.kind == "train" and case.spec.data.name == "digits":
-        case.spec.session(Journal(Recorder(), lambda: None)).inputs.close()
+        replica = case.spec.replica(case.spec.kernels)
+        case.spec.session(Journal(Recorder(), lambda: None), replica).inputs.close()
 
 
 @pytest.mark.parametrize(("name", "table"), tables(), ids=lambda value: value if isinstance(value, str) else "")

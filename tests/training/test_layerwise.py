@@ -1,6 +1,5 @@
 """Layerwise training: results of synchronous training, with more overlap."""
 
-import inspect
 from functools import partial
 
 import numpy as np
@@ -8,9 +7,10 @@ import pytest
 from contract.training import TOLERANCE, difference, session
 
 from hpcdl import registry
-from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.cases.keys.compute_times import DEVICES, at_rate
-from hpcdl.cases.simulation.step_simulation import Training, virtual_step
+from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.replay import ReplaySpec
+from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
@@ -108,20 +108,19 @@ def test_exchanges_overlap_with_the_next_forward():
 )
 def test_priority_of_the_first_layers_shortens_a_step(model, network, images):
     """If the exchange takes longer than backward, the next forward begins earlier."""
-    published = registry.find("models", model)
-    shape, classes = (given.default for given in list(inspect.signature(published).parameters.values())[:2])
-    layers = published(shape, classes)
-    times = at_rate(layers, shape, DEVICES["k20"].flops)
 
-    def seconds(strategy):
-        training = Training(strategy, halving_doubling, layers, shape, "float32")
-        link = NETWORKS[network].link
+    def seconds(strategy, **settings):
+        training, scheme = Choice("training", strategy, settings), Choice("aggregation", "halving_doubling")
+        case = ReplaySpec(
+            model=Choice("models", model), training=training, aggregation=scheme, ranks=8, batch_per_rank=images
+        )
+        times, link = at_rate(case.layers, case.shape, DEVICES["k20"].flops), NETWORKS[network].link
         bucket = fitted_bucket_bytes(link.alpha, link.beta, 8)
-        return virtual_step(training, 8, images, NETWORKS[network], times, bucket).seconds
+        return virtual_step(case, Conditions(NETWORKS[network], times, images, bucket)).seconds
 
-    whole = seconds(partial(layerwise, bucket_bytes=0))
-    assert seconds(layerwise) < 0.97 * whole
-    assert whole < seconds(synchronous)
+    whole = seconds("layerwise", bucket_bytes=0)
+    assert seconds("layerwise") < 0.97 * whole
+    assert whole < seconds("synchronous")
 
 
 class Overflow:

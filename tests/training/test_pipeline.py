@@ -7,7 +7,7 @@ import pytest
 from contract.training import GLOBAL_BATCH, SEED, session
 
 from hpcdl import registry
-from hpcdl.cases.simulation.stage_balance import partition
+from hpcdl.cases.keys.stage_balance import partition
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from hpcdl.cases.simulation.stage_balance import partition
+from hpcdl.cases.keys.stage_balance import partition
 from hpcdl.training.parts.split.schedules import SCHEDULES, bubble_share, in_flight
 
 

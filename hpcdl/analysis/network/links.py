@@ -13,6 +13,7 @@ import numpy.typing as npt
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.launches import warmup_of
 from hpcdl.analysis.statistics.estimates import Interval, share_interval
+from hpcdl.fabric.pairs import rounds
 from hpcdl.trace.run import Run
 
 Vector = npt.NDArray[np.float64]
@@ -27,34 +28,6 @@ AS_FAST: Final = 0.95
 
 HOSTS: Final = 3
 """Hosts without which none is named: of two that differ, either may be the odd one."""
-
-
-def rounds(ranks: int, pattern: str) -> list[list[int | None]]:
-    """Return the partner of each rank in each round; None for a rank that rests.
-
-    ``pair``: ranks 0 and 1. ``bisection``: one round, rank r of the lower half with r of the upper one, so that
-    every message crosses the middle. ``all_pairs``: every pair once, and no rank in two pairs of a round, by the
-    circle method of round-robin tournaments (Kirkman 1847): p - 1 rounds, p if p is odd.
-    """
-    if pattern == "pair":
-        return [[1, 0, *[None] * (ranks - 2)]]
-    if pattern == "bisection":
-        half = ranks // 2
-        return [[(rank + half) % ranks for rank in range(ranks)]]
-    seats = ranks + ranks % 2
-    rounds = []
-    for turn in range(seats - 1):
-        partners: list[int | None] = [None] * ranks
-        for rank in range(ranks):
-            # the last seat stays and meets the rank that would meet itself; the others move on around the table
-            if rank == seats - 1:
-                other = turn * (seats // 2) % (seats - 1)
-            else:
-                other = (turn - rank) % (seats - 1)
-                other = seats - 1 if other == rank else other
-            partners[rank] = other if other < ranks else None
-        rounds.append(partners)
-    return rounds
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from math import inf
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.keys.compute_times import TIMES
 from hpcdl.cases.keys.key import about, keys
 from hpcdl.cases.keys.scheme import traits_of
+from hpcdl.cases.keys.suite_tables import kinds, module_of
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.geometry import HALF
 from hpcdl.training.parts.compressed.plan import readable
@@ -30,8 +31,12 @@ class Setup:
         self.kind, self.spec, self.given = kind, spec, given
 
     def __getattr__(self, name: str) -> Any:
-        known = name in keys(type(self.spec)) or hasattr(type(self.spec), name)
-        return getattr(self.spec, name) if known else None
+        spec = type(self.spec)
+        if name in keys(spec) or hasattr(spec, name):
+            return getattr(self.spec, name)
+        if name not in _names():
+            raise AttributeError(f"no kind of case has a key or a property {name!r}")
+        return None
 
     @cached_property
     def scheme(self) -> Aggregation | None:
@@ -50,6 +55,13 @@ class Setup:
             return scheme.sums and not scheme.sparse
         messages = scheme.gathers or (self.plan.traits.both_ways and scheme.servers is not None)
         return messages or (self.plan.kind == "entries" and scheme.sparse)
+
+
+@cache
+def _names() -> set[str]:
+    """Return the keys and the properties of all kinds of case."""
+    specs = [module_of(kind).SPEC for kind in kinds()]
+    return {name for spec in specs for name in (*keys(spec), *dir(spec))}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from hpcdl.trace.run import Run
 from hpcdl.training.parts.split.passes import EXCHANGES
 
 PLACE: Final = ("dataset", "backend", "dtype", "threads_per_rank")
-"""Fields of a case that change how long its work takes; the model and the batch apart."""
+"""Fields of a case that change how long its work takes, besides model and batch."""
 
 FORWARD: Final = 2
 """Floating-point operations of a multiply-add."""

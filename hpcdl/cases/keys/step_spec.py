@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import OWN
 from hpcdl.cases.keys.compute_times import ComputeSource, ComputeTimes, shape_text, times_of_ranks
 from hpcdl.cases.keys.key import Choice, architecture, cluster
 from hpcdl.cases.keys.scheme import plan, traits_of
-from hpcdl.cases.simulation.stage_balance import balanced
-from hpcdl.cases.simulation.step_simulation import Training
+from hpcdl.cases.keys.stage_balance import balanced
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.network import Network
+from hpcdl.fabric.vectors import sizes_only
+from hpcdl.nn.backend import Backend
 from hpcdl.nn.geometry import Shape, master
 from hpcdl.nn.layer import Layer
+from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import Division
+from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.compressed.plan import Plan
-from hpcdl.training.parts.split.mesh import Mesh
+from hpcdl.training.parts.compressed.sizes import of_sizes
+from hpcdl.training.parts.evaluation import Evaluation
+from hpcdl.training.parts.inputs import NoUpdates, SizedInputs
+from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.split.mesh import Mesh, Place
+from hpcdl.training.parts.split.model_group import ModelGroup
 from hpcdl.training.parts.traits import Strategy
 
 
@@ -45,6 +57,7 @@ class StepSpec:
     device: str | None = None
     flops: float | None
     times: str | None
+    seed: int = 0
 
     @cached_property
     def architecture(self) -> tuple[Shape, Sequence[Layer]]:
@@ -113,6 +126,16 @@ class StepSpec:
         raise NotImplementedError
 
     @property
+    def copies(self) -> int:
+        """Number of copies of the network that share a batch."""
+        raise NotImplementedError
+
+    @property
+    def trained_layers(self) -> Sequence[Layer]:
+        """The layers as they are trained."""
+        return self.layers
+
+    @property
     def compute_source(self) -> ComputeSource:
         """Source of the times of work."""
         return ComputeSource(self.device, self.flops, self.times)
@@ -125,36 +148,97 @@ class StepSpec:
     @cached_property
     def stage_times(self) -> tuple[ComputeTimes, ...]:
         """:attr:`compute_times` of each rank of a pipeline or of a model group, by its place in it."""
+        return self.times_of_ranks(self.compute_times, self.images)
+
+    def times_of_ranks(self, times: ComputeTimes, images: int) -> tuple[ComputeTimes, ...]:
+        """Return ``times`` of each rank that shares a copy of the network; ``images`` are those of the copy."""
         if self.mesh is not None and self.divisions:
-            return times_of_ranks(self.compute_times, self.layers, self.divisions, self.images, self.mesh.exchange)
-        return self.compute_times.of_stages(self.layers, self.parts)
+            return times_of_ranks(times, self.layers, self.divisions, images, self.mesh.exchange)
+        return times.of_stages(self.layers, self.parts)
 
     @property
     def cluster(self) -> Network:
         """The network of a simulated case, with its ranks on hosts."""
         return cluster(str(self.network), self.ranks_per_host, self.topology)
 
-    def simulated(self, prices: Mapping[str, float]) -> Training:
-        """Return the training whose steps are simulated; ``prices`` are those of compressed exchanges, by label.
+    @property
+    def gradient_bytes(self) -> int:
+        """Size of the vector that ranks exchange."""
+        return volumes(self.layers, self.shape, 1).parameters * np.dtype(master(self.dtype)).itemsize
 
-        Raises ValueError if sizes alone do not determine the messages.
+    def replica(
+        self,
+        kernels: Backend,
+        place: Place | None = None,
+        rank: int = 0,
+        allocate: Callable[[int, str], Array] | None = None,
+    ) -> Replica:
+        """Return the layers of ``rank``, computed by ``kernels``; ``allocate`` makes the host's vectors.
+
+        ``place``: the rank's place in a mesh. Without it, the stages of a pipeline are on consecutive ranks.
         """
-        traits, settings = self.strategy, self.training.in_full
-        return Training(
-            self.training.bind(),
-            self.aggregation.bind(),
-            self.layers,
+        division = self.divisions[place.model.rank] if self.divisions and place is not None else None
+        stage = rank % self.stages if place is None or self.stages == 1 else place.model.rank
+        sized = kernels.sizes_only
+        return Replica(
+            self.layers if sized else self.trained_layers,
             self.shape,
-            master(self.dtype),
-            cycle=traits.cycle(settings),
-            lockstep=traits.lockstep,
-            workers=lambda replicas: traits.workers(replicas, settings),
-            independent=self.independent,
-            mesh=self.mesh,
-            parts=self.parts,
-            plan=self.plan,
-            prices=prices,
+            backend=kernels,
+            dtype=master(self.dtype) if sized else self.dtype,
+            seed=self.seed,
+            allocate=allocate if kernels.on_host else None,
+            division=division,
+            part=self.parts[stage] if division is None else slice(None),
         )
+
+    def session(
+        self,
+        journal: Journal,
+        replica: Replica,
+        place: Place | None = None,
+        *,
+        images: int = 0,
+        steps: int = 0,
+        aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]] | None = None,
+    ) -> Session:
+        """Return a rank's side of the training; ``aggregate`` sums vectors, by default with the case's scheme.
+
+        A replica of sizes takes ``steps`` steps with ``images`` images for each copy of the network, without data
+        and updates. Any other one trains as the case says.
+        """
+        group = None
+        if place is not None and self.divisions and self.mesh is not None:
+            group = ModelGroup(place, self.divisions[place.model.rank], replica, self.mesh.exchange)
+        plan = self.plan
+        if not replica.backend.sizes_only:
+            parts = self.trained(journal, replica, group)
+        else:
+            inputs = SizedInputs(replica, images, group)
+            evaluation = Evaluation(inputs, journal, steps)
+            parts = (NoUpdates(), inputs, evaluation, lambda _step: 0.0, images * self.copies, steps, 0)
+            if plan is not None and sizes_only(replica.gradients):
+                plan = of_sizes(plan)
+        optimizer, inputs, evaluation, rate, batch, steps, seed = parts
+        return Session(
+            replica,
+            optimizer,
+            aggregate or self.aggregation.bind(),
+            inputs,
+            evaluation,
+            journal,
+            rate,
+            batch,
+            steps,
+            seed,
+            independent=self.independent,
+            compression=plan,
+            group=group,
+            place=place if self.stages > 1 else None,
+        )
+
+    def trained(self, journal: Journal, replica: Replica, group: ModelGroup | None) -> tuple[Any, ...]:
+        """Return optimizer, inputs, evaluation, learning rates, global batch, steps and seed of a training."""
+        raise NotImplementedError
 
     @property
     def mesh_name(self) -> list[str]:

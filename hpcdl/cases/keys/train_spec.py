@@ -15,7 +15,6 @@ from hpcdl.cases.keys.key import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key,
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EPOCHS, EQUAL, REPLICAS, Shares, bounds
-from hpcdl.fabric.comm import Array
 from hpcdl.fabric.faults import Failure, Straggler
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.nn.backend import Backend, backend
@@ -23,7 +22,6 @@ from hpcdl.nn.geometry import HALF, master, storage_dtype
 from hpcdl.nn.layer import Layer
 from hpcdl.nn.reduced_weights import Pruning, Quantization, pruned, quantized
 from hpcdl.nn.replica import Replica
-from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.schedules import schedule
@@ -32,8 +30,7 @@ from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.mesh import Mesh, Place
+from hpcdl.training.parts.split.mesh import Mesh
 from hpcdl.training.parts.split.model_group import ModelGroup
 
 MAX_AHEAD: Final = 1000
@@ -223,48 +220,18 @@ class TrainSpec(StepSpec):
 
     @cached_property
     def rates(self) -> Callable[[int, int], float]:
-        """The schedule: step and steps to a factor of the learning rate. Raises TypeError, too."""
+        """The schedule: learning-rate factor by (step, total steps). Raises TypeError, too."""
         return schedule(self.schedule.name, **self.schedule.settings, global_batch=self.images_per_step)
 
     def rate(self, step: int) -> float:
         """Return the learning rate of a step."""
         return self.learning_rate * self.rates(step, self.planned_steps)
 
-    def division(self, rank: int) -> Division | None:
-        """Return the parts of the layers of a rank of a model group; None if the layers are not split."""
-        return self.divisions[rank] if self.divisions else None
-
-    def session(
-        self,
-        journal: Journal,
-        allocate: Callable[[int, str], Array] | None = None,
-        place: Place | None = None,
-        *,
-        rank: int = 0,
-    ) -> Session:
-        """Return the side of ``rank`` of the training; ``allocate`` makes the host's vectors, see Replica.
-
-        ``place``: the rank's place in a mesh that divides layers. Without it, groups are consecutive ranks.
-        """
-        kernels = self.kernels
-        division = None if place is None else self.division(place.model.rank)
-        stage = rank % self.stages if place is None or self.stages == 1 else place.model.rank
-        replica = Replica(
-            self.trained_layers,
-            self.data.shape,
-            backend=kernels,
-            dtype=self.dtype,
-            seed=self.seed,
-            allocate=allocate if kernels.on_host else None,
-            division=division,
-            part=self.parts[stage] if division is None else slice(None),
-        )
+    def trained(self, journal: Journal, replica: Replica, group: ModelGroup | None) -> tuple[Any, ...]:
+        """See :class:`hpcdl.cases.keys.step_spec.StepSpec`."""
         update: Any = self.optimizer.make()
         if self.dtype == "float16":  # bfloat16 has float32's exponents
             update = LossScaling(update, replica)
-        group = None
-        if place is not None and division is not None and self.mesh is not None:
-            group = ModelGroup(place, division, replica, self.mesh.exchange)
         batch, steps = self.images_per_step, self.planned_steps
         inputs = Inputs(
             replica,
@@ -286,19 +253,4 @@ class TrainSpec(StepSpec):
             stop_at_target=self.stop_at_target,
             independent=self.independent,
         )
-        return Session(
-            replica,
-            update,
-            self.aggregation.bind(),
-            inputs,
-            evaluation,
-            journal,
-            self.rate,
-            batch,
-            steps,
-            self.seed,
-            independent=self.independent,
-            compression=self.plan,
-            group=group,
-            place=place if self.stages > 1 else None,
-        )
+        return update, inputs, evaluation, self.rate, batch, steps, self.seed

@@ -22,7 +22,7 @@ _PERIOD: Final = 17
 
 
 class Contents:
-    """Of the vector of ``comm.rank``, ``size`` elements of ``dtype``.
+    """Test vector of a rank and its expected result, ``size`` elements of ``dtype``.
 
     Element i is (i mod 17) + rank before; so is every sum a whole number less than 2^24 up to a thousand ranks,
     and no part is another's.
@@ -69,7 +69,7 @@ STARTS: Final = ("barrier", "window")
 _TRIALS: Final = 30
 _TRIAL_SHARE: Final = 0.9
 _MAX_LATE_NS: Final = 10_000_000
-"""That a late rank adds twice to the lead, at most: one that had lost its core for long would make all wait."""
+"""Longest lateness (ns) that extends the lead: a rank that lost its core for long would make all wait."""
 
 _CLOSE_NS: Final = 300_000
 """Before the moment: sleep may last so much longer than it was asked for."""
@@ -107,8 +107,7 @@ class Window(Barrier):
 
     def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
         super().__init__(comm, clock)
-        # half of a round trip between MPI's ranks, which alone have clocks of their own
-        self._offset, self._error = comm.clock()  # type: ignore[attr-defined]
+        self._offset, self._error = comm.clock()
         self._lead = 0
         self._late: list[int] = []
         """By how many ns this rank missed each moment."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from operator import iadd
 from statistics import median
@@ -15,11 +14,13 @@ from threadpoolctl import threadpool_limits
 
 from hpcdl.aggregation.ring import ring
 from hpcdl.cases.keys.scheme import exchange as exchange_of
-from hpcdl.cases.simulation.step_simulation import Training, tensors_of
+from hpcdl.cases.keys.step_spec import StepSpec
+from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.compression.parts.protocol import Tensor
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.wrapper import Wrapper
+from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed.plan import Plan
 
 MAX_ELEMENTS: Final = 4 << 20
@@ -89,9 +90,9 @@ def exchange_prices(
     return {label: median(each) for label, each in measured.items()}
 
 
-def priced(training: Training) -> Training:
-    """Return ``training`` with the prices of its compressed exchanges; itself if it compresses nothing."""
-    if training.plan is None:
-        return training
-    tensors = tensors_of(training.layers, training.shape)
-    return replace(training, prices=exchange_prices(training.plan, training.aggregate, tensors))
+def prices_of(spec: StepSpec) -> dict[str, float]:
+    """Return the prices of a case's compressed exchanges; empty if it compresses nothing."""
+    if spec.plan is None:
+        return {}
+    tensors = Replica(spec.layers, spec.shape, backend=sizes()).tensors
+    return exchange_prices(spec.plan, spec.aggregation.bind(), tensors)

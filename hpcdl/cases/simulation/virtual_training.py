@@ -93,7 +93,8 @@ async def simulate(
 
     async def take_part(comm: Comm) -> dict[str, Scalar]:
         place = await placed(comm, group) if group > 1 else None
-        session = sessions[comm.rank] = at_once.session(journals[comm.rank], place=place, rank=comm.rank)
+        replica = at_once.replica(at_once.kernels, place, comm.rank)
+        session = sessions[comm.rank] = at_once.session(journals[comm.rank], replica, place)
         session.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
         return await train(comm, session)
 

@@ -1,7 +1,9 @@
-"""Inputs of a training on one rank: its shares of the batches of a dataset."""
+"""Inputs of a training on one rank: its shares of the batches of a dataset, or batches of sizes alone."""
 
 from __future__ import annotations
 
+import math
+import sys
 from functools import partial
 from typing import TypeAlias
 
@@ -21,8 +23,10 @@ from hpcdl.data.parts.sharding import (
     steps_per_epoch,
 )
 from hpcdl.fabric.comm import Array
+from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.layout import Range
+from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
 from hpcdl.training.parts.split.model_group import ModelGroup
 
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
@@ -132,3 +136,52 @@ class Inputs:
             count = self.images_of(rank, ranks)
             return own.take(range(within * count, (within + 1) * count), mode="wrap")
         return share(epoch_order(images, epoch, self._seed), within, self.global_batch, rank, ranks, self.shares)
+
+
+class SizedInputs(Inputs):
+    """Batches of ``images`` images without pixels, for a copy of the network; there is no dataset to be tested."""
+
+    def __init__(self, replica: Replica, images: int, group: ModelGroup | None) -> None:
+        self.replica = replica
+        self.group = group
+        self.shares = EQUAL
+        self.images = 0
+        self._group_images = images
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Return more than all steps: there is no data to pass through."""
+        return sys.maxsize
+
+    def images_of(self, rank: int, ranks: int) -> int:  # noqa: ARG002
+        """Return the images of a copy's batch."""
+        return self._group_images
+
+    def load(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:  # noqa: ARG002
+        """Return what the first layer takes, and the labels of this rank's images."""
+        self.images = taken = self._group_images
+        if self.group is not None:
+            low, high = self.group_shares[self.group.place.model.rank]
+            self.images = high - low
+            taken = taken if self.group.takes_all else self.images
+        shape = taken, *self.replica.shape
+        return phantom(math.prod(shape), self.replica.dtype).reshape(shape), np.empty(self.images, np.int64)
+
+    def labels(self, step: int, rank: int, ranks: int) -> Array:  # noqa: ARG002
+        """Return the labels of a batch."""
+        self.images = 0
+        return np.empty(self._group_images, np.int64)
+
+
+class NoUpdates:
+    """Optimizer of a replica of sizes, which changes nothing."""
+
+    multipliers: Multipliers = UNIFORM
+    look_ahead = 0.0
+
+    def __init__(self) -> None:
+        self.state: dict[str, Array] = {}
+        self.steps = 0
+
+    def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
+        """Do nothing."""
