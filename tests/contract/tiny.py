@@ -8,6 +8,7 @@ from contract.sessions import training_session
 from hpcdl.aggregation.ring import ring
 from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.linear import Linear
@@ -55,6 +56,37 @@ def tiny_session(recorder=None, *, start=None, **settings):
     if start is not None:
         mine.replica.parameters[:] = start
     return mine
+
+
+def train(
+    strategy,
+    ranks,
+    *,
+    world=None,
+    seed=0,
+    own=None,
+    recorders=None,
+    pool=None,
+    optimizer=SGD,
+    keys=None,
+    **settings,
+):
+    """Return the sessions of all ranks, which start from their rows of ``own``; ``pool``: their replicas."""
+
+    async def program(comm):
+        replica = {"replica": pool[comm.rank]} if pool else {}
+        start = None if own is None else own[comm.rank]
+        recorder = recorders and recorders[comm.rank]
+        mine = tiny_session(recorder, start=start, **{"optimizer": optimizer(), **replica, **(keys or {})})
+        await strategy(comm, mine, **settings)
+        return mine
+
+    return (world or in_process(ranks, seed)).run(program)
+
+
+def parameters(sessions):
+    """Return the parameters of all ranks, (ranks, n)."""
+    return np.array([mine.replica.parameters for mine in sessions])
 
 
 def starts(ranks, seed=0):

@@ -7,6 +7,7 @@ import numpy as np
 from contract.sessions import training_session
 from hpcdl import registry
 from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.schedules import schedule
@@ -51,6 +52,17 @@ def session(aggregation, dtype, recorder=None, **settings):
         "evaluate_every": 1000,  # only at the end
     }
     return training_session(**defaults | settings)
+
+
+def train(strategy, ranks, aggregation, dtype, *, seed=0, recorders=None, bucket_bytes=None, **settings):
+    """Return the parameters of all ranks."""
+
+    async def program(comm):
+        mine = session(aggregation, dtype, recorders and recorders[comm.rank], **settings)
+        await strategy(comm, mine, bucket_bytes=bucket_bytes)
+        return mine.replica.parameters
+
+    return in_process(ranks, seed).run(program)
 
 
 @cache

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from contract import tiny
 from contract.compression import COMPRESSORS, planned
 from contract.compressors import decoded, encoded, layout
 from contract.schedules import SCHEDULES, ranks_in
-from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
+from contract.tiny import PARAMETERS, RATE, parameters, replicas, starts, tiny_session
 
 from hpcdl.aggregation.parts.messages import padded
 from hpcdl.compression.parts.message_encoders import HEADER as ENTRIES_HEADER
@@ -31,19 +32,11 @@ ABLE = [one for one in COMPRESSORS if fits(one)]
 
 
 def train(own, compressor=None, *, seed=0, recorders=None, keys=None, settings=None, **choice):
-    """Return the sessions of ranks that start from the rows of ``own``."""
+    """Return the sessions of ranks that start from the rows of ``own``, and their world."""
     chosen = None if compressor is None else planned(compressor, "allgather", **settings or {})
-    pool = replicas(16)
-
-    async def program(comm):
-        recorder = recorders and recorders[comm.rank]
-        start, replica = own[comm.rank], pool[comm.rank]
-        mine = tiny_session(recorder, start=start, replica=replica, compression=chosen, **keys or {})
-        await d_psgd(comm, mine, **choice)
-        return mine
-
-    world = in_process(len(own), seed)
-    return world.run(program), world
+    world, keys = in_process(len(own), seed), {"compression": chosen, **(keys or {})}
+    place = {"world": world, "own": own, "recorders": recorders, "pool": replicas(16)}
+    return tiny.train(d_psgd, len(own), keys=keys, **place, **choice), world
 
 
 def consensus(own, compressor, steps, graph, gamma, settings):
@@ -66,10 +59,6 @@ def consensus(own, compressor, steps, graph, gamma, settings):
         return mine
 
     return history, in_process(len(own)).run(program)
-
-
-def parameters(sessions):
-    return np.array([mine.replica.parameters for mine in sessions])
 
 
 def matrix(graph, ranks):

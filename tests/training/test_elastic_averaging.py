@@ -1,29 +1,19 @@
 """Asynchronous EASGD: the paper's algorithm, the sum of workers and centre, memory."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from contract import tiny
 from contract.schedules import SCHEDULES, ranks_in
 from contract.tiny import PARAMETERS, RATE, loss_of_test, replicas, starts, tiny_session
 
-from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.elastic_averaging import elastic_averaging
 
-
-def train(ranks, *, seed=0, own=None, recorders=None, pool=None, optimizer=SGD, keys=None, **settings):
-    """Return the sessions of all ranks."""
-
-    async def program(comm):
-        start = None if own is None else own[comm.rank]
-        fixed = {"replica": pool[comm.rank]} if pool else {}
-        recorder = recorders and recorders[comm.rank]
-        mine = tiny_session(recorder, start=start, optimizer=optimizer(), **fixed | (keys or {}))
-        await elastic_averaging(comm, mine, **settings)
-        return mine
-
-    return in_process(ranks, seed).run(program)
+train = partial(tiny.train, elastic_averaging)
 
 
 @pytest.mark.parametrize(("optimizer", "momentum"), [(SGD, 0), (lambda: Nesterov(momentum=0.99), 0.99)])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from contract import tiny
 from contract.schedules import SCHEDULES, ranks_in
 from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
 
@@ -21,30 +22,15 @@ from hpcdl.training.synchronous import synchronous
 STILL = {"learning_rate": lambda _step: 0.0}
 
 
-def train(ranks, strategy, *, seed=0, own=None, recorders=None, sessions=None, keys=None, **settings):
-    """Return the parameters of all ranks (ranks, n); each rank starts from its row of ``own``."""
-    sessions = {} if sessions is None else sessions
-
-    async def program(comm):
-        recorder = recorders and recorders[comm.rank]
-        start = None if own is None else own[comm.rank]
-        sessions[comm.rank] = mine = tiny_session(recorder, start=start, **keys or {})
-        await strategy(comm, mine, **settings)
-        return mine.replica.parameters
-
-    return np.array(in_process(ranks, seed).run(program))
+def train(ranks, strategy, **settings):
+    """Return the parameters of all ranks (ranks, n)."""
+    return tiny.parameters(tiny.train(strategy, ranks, **settings))
 
 
 def scheduled(seed, strategy, own, keys, **settings):
     """Return the parameters of all ranks after two steps in schedule ``seed``."""
-
-    async def program(comm):
-        replica = replicas(16)[comm.rank]
-        mine = tiny_session(start=own[comm.rank], replica=replica, steps=2, **keys)
-        await strategy(comm, mine, **settings)
-        return replica.parameters
-
-    return np.array(in_process(len(own), seed).run(program))
+    keys = {"steps": 2, **keys}
+    return train(len(own), strategy, seed=seed, own=own, pool=replicas(16), keys=keys, **settings)
 
 
 def gradient(mine, step, rank, ranks, at):
@@ -172,8 +158,7 @@ def test_ad_psgd_keeps_the_mean_in_any_schedule():
 def test_ad_psgd_makes_all_steps_and_records_their_staleness():
     for ranks in [1, 2, 5, 8]:
         recorders = [Recorder(events=False) for _ in range(ranks)]
-        sessions = {}
-        train(ranks, ad_psgd, recorders=recorders, sessions=sessions, keys={"steps": 20, "evaluate_every": 2.0})
+        tiny.train(ad_psgd, ranks, recorders=recorders, keys={"steps": 20, "evaluate_every": 2.0})
         assert sum(len(recorder.steps) for recorder in recorders) == 20 * ranks
         updates = [update for recorder in recorders for update in recorder.updates]
         assert len(updates) == 20 * ranks
@@ -242,7 +227,6 @@ def test_no_schedule_deadlocks(strategy, choices):
     [(d_psgd, 2), (stochastic_gradient_push, 3), (ad_psgd, 4)],
 )
 def test_memory_is_as_documented(strategy, vectors):
-    sessions = {}
-    train(4, strategy, sessions=sessions)
+    sessions = tiny.train(strategy, 4)
     weights = 3 if strategy is stochastic_gradient_push else 0
-    assert {mine.memory_bytes for mine in sessions.values()} == {((2 + vectors) * PARAMETERS + weights) * 8}
+    assert {mine.memory_bytes for mine in sessions} == {((2 + vectors) * PARAMETERS + weights) * 8}

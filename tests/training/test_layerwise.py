@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from contract import training
 from contract.training import TOLERANCE, difference, session
 
 from hpcdl import registry
@@ -20,16 +21,7 @@ from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.bucketing import bucket_bytes as fitted_bucket_bytes
 from hpcdl.training.synchronous import synchronous
 
-
-def train(ranks, aggregation, dtype, *, seed=0, recorders=None, bucket_bytes=None, **settings):
-    """Return the parameters of all ranks."""
-
-    async def program(comm):
-        mine = session(aggregation, dtype, recorders and recorders[comm.rank], **settings)
-        await layerwise(comm, mine, bucket_bytes=bucket_bytes)
-        return mine.replica.parameters
-
-    return in_process(ranks, seed).run(program)
+train = partial(training.train, layerwise)
 
 
 @pytest.mark.slow

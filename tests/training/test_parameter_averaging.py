@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from contract import tiny
 from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
 
 from hpcdl.data.parts.sharding import EQUAL, Shares
-from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.adam import Adam
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.parts.schedules import schedule
@@ -22,17 +22,10 @@ LINEAR = [
 ]
 
 
-def train(ranks, strategy, optimizer=SGD, *, recorders=None, sessions=None, keys=None, **settings):
+def train(ranks, strategy, optimizer=SGD, *, keys=None, **settings):
     """Return the parameters of all ranks."""
-    sessions = {} if sessions is None else sessions
-
-    async def program(comm):
-        recorder = recorders and recorders[comm.rank]
-        sessions[comm.rank] = mine = tiny_session(recorder, optimizer=optimizer(), **{"steps": 10} | (keys or {}))
-        await strategy(comm, mine, **settings)
-        return mine.replica.parameters
-
-    return in_process(ranks).run(program)
+    keys = {"steps": 10, **(keys or {})}
+    return tiny.parameters(tiny.train(strategy, ranks, optimizer=optimizer, keys=keys, **settings))
 
 
 def distance_from_synchronous(ranks, optimizer, **settings):
@@ -106,12 +99,13 @@ def test_post_local_begins_when_the_rate_first_falls():
 )
 def test_the_optimizer_state_is_kept_averaged_or_reset(optimizer_state, equal, steps):
     """Read after the average that ends training."""
-    sessions = {}
-    train(3, parameter_averaging, Adam, sessions=sessions, period=5, optimizer_state=optimizer_state)
-    states = [mine.optimizer.state["mean_square"] for mine in sessions.values()]
+    keys = {"steps": 10}
+    choice = {"period": 5, "optimizer_state": optimizer_state}
+    sessions = tiny.train(parameter_averaging, 3, optimizer=Adam, keys=keys, **choice)
+    states = [mine.optimizer.state["mean_square"] for mine in sessions]
     assert all(np.array_equal(states[0], other) for other in states) == equal
     assert all(state.any() for state in states) == (optimizer_state != "reset")
-    assert {mine.optimizer.steps for mine in sessions.values()} == {steps}
+    assert {mine.optimizer.steps for mine in sessions} == {steps}
 
 
 @pytest.mark.parametrize("ranks", [2, 5, 7])
@@ -143,6 +137,5 @@ async def _nothing(_comm, _buffer):
 
 
 def test_memory_is_as_documented():
-    sessions = {}
-    train(2, parameter_averaging, sessions=sessions)
-    assert [mine.memory_bytes for mine in sessions.values()] == [2 * PARAMETERS * 8] * 2
+    sessions = tiny.train(parameter_averaging, 2)
+    assert [mine.memory_bytes for mine in sessions] == [2 * PARAMETERS * 8] * 2

@@ -1,7 +1,10 @@
 """Synchronous training on p ranks equals training on one rank with the whole batch."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from contract import training
 from contract.aggregations import SCHEMES
 from contract.training import (
     GLOBAL_BATCH,
@@ -30,15 +33,7 @@ MANY = 20_000
 RANKS = (3, 2, 4, 5, 8)
 
 
-def train(ranks, aggregation, dtype, *, bucket_bytes=None, seed=0, recorders=None, **settings):
-    """Return the parameters of all ranks."""
-
-    async def program(comm):
-        mine = session(aggregation, dtype, recorders and recorders[comm.rank], **settings)
-        await synchronous(comm, mine, bucket_bytes=bucket_bytes)
-        return mine.replica.parameters
-
-    return in_process(ranks, seed).run(program)
+train = partial(training.train, synchronous)
 
 
 @pytest.mark.slow

@@ -1,28 +1,18 @@
 """Synchronous EASGD: the paper's equations, any aggregation, memory."""
 
+from functools import partial
+
 import numpy as np
 import pytest
+from contract import tiny
 from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
 
-from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
 
-
-def train(
-    ranks, *, seed=0, optimizer=SGD, strategy=synchronous_elastic_averaging, recorders=None, keys=None, **own
-):
-    """Return the sessions of all ranks."""
-
-    async def program(comm):
-        recorder = recorders and recorders[comm.rank]
-        mine = tiny_session(recorder, optimizer=optimizer(), **keys or {})
-        await strategy(comm, mine, **own)
-        return mine
-
-    return in_process(ranks, seed).run(program)
+train = partial(tiny.train, synchronous_elastic_averaging)
 
 
 def found(sessions):

@@ -4,9 +4,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from contract import tiny
 from contract.compression import planned
 from contract.schedules import SCHEDULES, ranks_in
-from contract.tiny import PARAMETERS, replicas, starts, tiny_session
+from contract.tiny import PARAMETERS, replicas, starts
 
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -16,16 +17,11 @@ from hpcdl.training import update_broadcast as module
 from hpcdl.training.update_broadcast import update_broadcast
 
 
-def train(ranks, *, world=None, seed=0, own=None, recorders=None, pool=None, ramp_steps=0, **keys):
+def train(ranks, *, own=None, ramp_steps=0, world=None, seed=0, recorders=None, pool=None, **keys):
     """Return the sessions of all ranks, which start from the parameters ``own``."""
-
-    async def program(comm):
-        fixed = {"replica": pool[comm.rank]} if pool else {}
-        mine = tiny_session(recorders and recorders[comm.rank], start=own, **fixed | keys)
-        await update_broadcast(comm, mine, ramp_steps=ramp_steps)
-        return mine
-
-    return (world or in_process(ranks, seed)).run(program)
+    rows = None if own is None else [own] * ranks
+    place = {"world": world, "seed": seed, "recorders": recorders, "pool": pool}
+    return tiny.train(update_broadcast, ranks, own=rows, keys=keys, ramp_steps=ramp_steps, **place)
 
 
 @pytest.mark.slow
