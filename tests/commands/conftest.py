@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -56,12 +56,21 @@ class Install:
             check=False,
         )
 
+    def here(self, *arguments):
+        """Run a command that starts no ranks in this process, because a new one starts slowly."""
+        out, err = io.StringIO(), io.StringIO()
+        with chdir(self.folder), redirect_stdout(out), redirect_stderr(err):
+            try:
+                code = main([*map(str, arguments)])
+            except SystemExit as ended:
+                code = ended.code
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
     def report(self, folder="o"):
-        """Return the JSON report of a run folder; this process makes it, because a new one starts slowly."""
-        text = io.StringIO()
-        with redirect_stdout(text):
-            assert main(["report", str(self.folder / folder), "--json"]) == 0
-        document = json.loads(text.getvalue())
+        """Return the JSON report of a run folder."""
+        ended = self.here("report", folder, "--json")
+        assert ended.returncode == 0, ended.stderr
+        document = json.loads(ended.stdout)
         assert document["schema"] == 1
         return document
 

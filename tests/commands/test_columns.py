@@ -61,7 +61,7 @@ def test_exactly_the_columns_are_described(hpcdl):
 
 
 def csv_of(hpcdl, *runs):
-    ended = hpcdl("report", *runs, "-o", "table.csv")
+    ended = hpcdl.here("report", *runs, "-o", "table.csv")
     assert ended.returncode == 0, ended.stderr
     return (hpcdl.folder / "table.csv").read_text(encoding="utf-8")
 

@@ -17,10 +17,8 @@ training = ["synchronous", {{name = "softsync", collect = 1}}]
 """
 KILLS = [
     ("hpcdl", "SIGINT", "middle"),
-    ("hpcdl", "SIGHUP", "start"),
     ("hpcdl", "SIGHUP", "middle"),
     ("hpcdl", "SIGQUIT", "middle"),
-    ("hpcdl", "SIGKILL", "start"),
     ("hpcdl", "SIGKILL", "middle"),
     ("launcher", "SIGINT", "start"),
     ("launcher", "SIGQUIT", "middle"),

@@ -65,6 +65,17 @@ def fits(compressor, scheme):
     return not any(refusals("replay", spec))
 
 
+def covering(pairs):
+    """Return the pairs that have every compressor, and every scheme with each kind of message."""
+    kept, tried = [], set()
+    for compressor, scheme in pairs:
+        places = {compressor, (scheme, planned(compressor, scheme).kind)}
+        if not places <= tried:
+            kept.append((compressor, scheme))
+            tried |= places
+    return kept
+
+
 class Side:
     """One rank's compressed gradient of ``size`` elements."""
 

@@ -32,15 +32,14 @@ def commands(document):
     return found + re.findall(r"`((?:hpcdl|make) [^`]+)`", text)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_commands_and_their_options_exist(document, capsys):
+def test_commands_and_their_options_exist(capsys):
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     helps = {}
     for command in cli.commands():
         with pytest.raises(SystemExit):
             main([command, "--help"])
         helps[command] = capsys.readouterr().out
-    called = [shlex.split(line) for line in commands(document)]
+    called = [shlex.split(line) for document in DOCUMENTS for line in commands(document)]
     for words in called:
         if words[0] == "make":
             assert words[1] in targets
@@ -52,20 +51,15 @@ def test_commands_and_their_options_exist(document, capsys):
                 assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", helps[own[0]]), (own, option)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_suites_that_are_named_exist(document):
-    files = re.findall(r"\bsuites/([\w-]+)\.toml|^\| `([\w-]+)\.toml` \|", text_of(document), re.MULTILINE)
-    run = [
-        words[2]
-        for words in map(str.split, commands(document))
-        if words[:2] == ["hpcdl", "run"] and len(words) > 2
-    ]
-    named = {one or other for one, other in files} | {
-        word for word in run if word[0].islower() and "." not in word
-    }
-    assert named or document in PAGES
-    for name in named:
-        assert (ROOT / f"suites/{name}.toml").is_file(), name
+def test_suites_that_are_named_exist():
+    for document in DOCUMENTS:
+        files = re.findall(r"\bsuites/([\w-]+)\.toml|^\| `([\w-]+)\.toml` \|", text_of(document), re.MULTILINE)
+        called = map(str.split, commands(document))
+        run = [words[2] for words in called if words[:2] == ["hpcdl", "run"] and len(words) > 2]
+        named = {one or other for one, other in files} | {word for word in run if re.match(r"[a-z][^.]*$", word)}
+        assert named or document in PAGES
+        for name in named:
+            assert (ROOT / f"suites/{name}.toml").is_file(), name
 
 
 def test_the_table_of_suites_has_all_of_them():
@@ -73,10 +67,10 @@ def test_the_table_of_suites_has_all_of_them():
     assert sorted(listed) == sorted(path.stem for path in (ROOT / "suites").glob("*.toml"))
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md"])
-def test_paths_that_are_named_exist(document):
-    for path in re.findall(r"`((?:hpcdl|suites|slurm|reports|tests)/[\w./-]+)`", text_of(document)):
-        assert (ROOT / path).exists(), path
+def test_paths_that_are_named_exist():
+    for document in [*DOCUMENTS, "CONTRIBUTING.md"]:
+        for path in re.findall(r"`((?:hpcdl|suites|slurm|reports|tests)/[\w./-]+)`", text_of(document)):
+            assert (ROOT / path).exists(), path
 
 
 def test_the_map_of_folders_is_complete():
@@ -89,9 +83,9 @@ def test_the_map_of_folders_is_complete():
         assert (ROOT / "hpcdl" / name).exists() or (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "CONTRIBUTING.md"])
-def test_functions_that_are_named_exist_in_their_files(document):
-    for words, path in re.findall(r"((?:`\w+`(?: and |, )?)+) in `(hpcdl/[\w/]+\.py)`", text_of(document)):
+def test_functions_that_are_named_exist_in_their_files():
+    text = "\n".join(map(text_of, [*DOCUMENTS, "CONTRIBUTING.md"]))
+    for words, path in re.findall(r"((?:`\w+`(?: and |, )?)+) in `(hpcdl/[\w/]+\.py)`", text):
         source = (ROOT / path).read_text(encoding="utf-8")
         for name in re.findall(r"`(\w+)`", words):
             assert re.search(rf"^(?:async )?(?:def|class) {name}\b", source, re.MULTILINE), (name, path)
@@ -147,27 +141,26 @@ dataset = {name = "synthetic", shape = [32, 32, 3]}
 """
 
 
-@pytest.mark.parametrize(("setting", "owner", "words"), list(words_of_settings()))
-def test_values_of_settings_are_the_documented_ones(setting, owner, words):
-    key = next(key for folder, key in KEY_OF.items() if owner in names(folder))
-
-    def load(word):
+def test_values_of_settings_are_the_documented_ones():
+    def load(setting, owner, word):
+        key = next(key for folder, key in KEY_OF.items() if owner in names(folder))
         strength = ", strength = 0.5" if setting == "delay_compensation" and word != "none" else ""
         model = "" if key == "model" else 'model = "lenet5"\n'
         scheme = 'aggregation = "binomial"\n' if setting == "updates" else ""
         suite.parse(f'{CASE}{model}{scheme}{key} = {{name = "{owner}", {setting} = "{word}"{strength}}}', "s.toml")
 
-    for word in words:
-        load(word)
-    with pytest.raises(suite.UsageError) as refused:
-        load("zzz")
-    known = re.findall(r"\w+", str(refused.value))
-    assert not set(words) - set(known)
+    for setting, owner, words in words_of_settings():
+        for word in words:
+            load(setting, owner, word)
+        with pytest.raises(suite.UsageError) as refused:
+            load(setting, owner, "zzz")
+        known = re.findall(r"\w+", str(refused.value))
+        assert not set(words) - set(known)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_tables_of_pages_are_those_of_hpcdl_list(page):
-    assert text_of(page) == with_tables(text_of(page)), "python tests/suite/tables.py writes them again"
+def test_tables_of_pages_are_those_of_hpcdl_list():
+    for text in map(text_of, PAGES):
+        assert text == with_tables(text), "python tests/suite/tables.py writes them again"
 
 
 def test_a_newcomer_finds_the_question_in_the_list_of_pages(capsys):
