@@ -64,7 +64,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.analysis.over_time.archive import read_archive
     from hpcdl.analysis.over_time.change_points import calibrate
-    from hpcdl.analysis.over_time.history import histories
+    from hpcdl.analysis.over_time.series import histories
     from hpcdl.analysis.over_time.verdict import SuiteVerdict
     from hpcdl.commands.parts.output import read_accepted
     from hpcdl.report import history, history_exports

@@ -22,7 +22,7 @@ from contract.archives import archive, case, run
 from contract.nights import KINDS, nights, slow_hosts
 
 from hpcdl.analysis.over_time.change_points import change_points
-from hpcdl.analysis.over_time.history import histories
+from hpcdl.analysis.over_time.series import histories
 from hpcdl.analysis.over_time.suspects import by_times, shared_departures, suspects
 
 SEED = 20000

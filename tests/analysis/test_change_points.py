@@ -90,6 +90,14 @@ def test_noise_of_other_kinds_is_no_change(rng, kind):
     assert len({one.found for one in change_points(nights(rng, kind=kind))}) <= 2
 
 
+def test_a_repair_after_four_nights_is_found_by_its_third():
+    """Of few series: the variance before the regression counts, else four values hardly know their own."""
+    for seed in range(4):
+        logs = nights(np.random.default_rng(seed), series=3, runs=48, kind="normal")
+        logs[0, 40:44] += np.log(1.2)
+        assert [(one.first, one.found) for one in change_points(logs)] == [(40, 42), (44, 46)]
+
+
 def test_two_states_are_reported_once():
     noise = np.random.default_rng(2).normal(0, 0.01, 120)
     logs = noise[None, :] + np.repeat([0.0, 0.1, 0.0, 0.1, 0.0, 0.1], 20)

@@ -5,8 +5,7 @@ import datetime as dt
 import numpy as np
 
 from contract.nights import nights
-from hpcdl.analysis.over_time.history import histories
-from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
+from hpcdl.analysis.over_time.series import CaseSeries, RunSeries, histories
 from hpcdl.analysis.over_time.verdict import SuiteVerdict
 
 BEGIN = dt.datetime(2026, 1, 1, 1, tzinfo=dt.UTC)

@@ -2,7 +2,7 @@ import pytest
 from conftest import Hand
 from report_runs import HOSTILE, all_figures
 
-from hpcdl.report.formats.markdown import written
+from hpcdl.report.formats.markup import markdown
 from hpcdl.report.run.contents import document
 from hpcdl.report.run.findings import findings
 
@@ -24,7 +24,7 @@ def _row(page, *starts):
 @pytest.fixture
 def whole():
     """Return a function of a run: Markdown with all rows, which only HTML and LaTeX have."""
-    return lambda run: written([document(*findings([run]))])
+    return lambda run: markdown([document(*findings([run]))])
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,11 @@ import subprocess
 
 import pytest
 from contract.archives import archive
+from contract.archives import run as night
 from report_runs import HOSTILE, all_figures
 
+from hpcdl.analysis.over_time.regressions import REGRESSED, Change, Comparison
+from hpcdl.report.comparison import page as comparison_page
 from hpcdl.report.formats.html import written
 from hpcdl.report.history import page
 from hpcdl.report.run.render import render
@@ -42,6 +45,11 @@ function next() {
       fetched: fetched.filter(one => !one.startsWith("data:")),
       outside: boxes.filter(one => one.left < 0 || one.right > root.clientWidth || one.height < 50).length,
       charts: boxes.length,
+      hidden: [...page.querySelectorAll("th.k")].filter(one => {
+        const key = one.getBoundingClientRect(), table = one.closest(".scroll").getBoundingClientRect();
+        return key.left < table.left || key.right > table.right + 1;
+      }).length,
+      keys: page.querySelectorAll("th.k").length,
     });
     frame.remove();
     next();
@@ -50,6 +58,8 @@ function next() {
 }
 next();
 </script>"""
+
+NIGHT = night(0, [])
 
 pytestmark = [
     pytest.mark.slow,
@@ -62,10 +72,16 @@ def name(request):
     return request.param
 
 
-@pytest.fixture(params=["report", "history"])
+@pytest.fixture(params=["report", "history", "comparison"])
 def measured(request, name, hand, tmp_path):
     if request.param == "report":
         text = render([all_figures(hand, name)], "html")
+    elif request.param == "comparison":
+        numbers = {"launches": (3, 3), "baseline": 1.0, "candidate": 1.2, "ratio": 1.2, "low": 1.1, "high": 1.3}
+        changes = [Change("s", f"{name} {row}", "step_seconds", REGRESSED, "", **numbers) for row in range(50)]
+        text = written(
+            [comparison_page(Comparison(changes, "launch", (1, 1), 0.0, 0.03, [], []), [NIGHT], [NIGHT])]
+        )
     else:
         text = written([page(archive(12, 30, [(3, 20, 1.3), (4, 25, 0.8)], name=name), None, whole=True)])
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
@@ -79,11 +95,12 @@ def measured(request, name, hand, tmp_path):
 
 
 def test_nothing_overflows_and_nothing_is_fetched(measured, request):
-    charts = 9 if request.node.callspec.params["measured"] == "report" else 2  # of a history: the two that changed
+    charts = {"report": 9, "history": 2, "comparison": 1}[request.node.callspec.params["measured"]]
     assert [one["width"] for one in measured] == [320, 390, 1280]
     for one in measured:
         assert one["content"] == one["width"]
         assert one["body"] <= one["width"]
         assert one["charts"] >= charts
         assert one["outside"] == 0
+        assert one["keys"] > one["hidden"] == 0
         assert one["fetched"] == []

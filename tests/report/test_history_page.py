@@ -9,8 +9,8 @@ import pytest
 from contract.archives import archive, case
 from contract.pages import Page
 
-from hpcdl.analysis.over_time.history import histories
 from hpcdl.analysis.over_time.regressions import Accepted
+from hpcdl.analysis.over_time.series import histories
 from hpcdl.analysis.over_time.verdict import SuiteVerdict
 from hpcdl.report import history as figures
 from hpcdl.report.formats.html import written

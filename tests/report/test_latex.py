@@ -2,15 +2,15 @@
 
 import re
 
-from hpcdl.report.formats.latex import escaped
+from hpcdl.report.formats.markup import latex_text
 from hpcdl.report.run.render import render
 
 
 def test_characters_that_latex_would_obey_are_escaped():
-    assert escaped(r"\input{/etc/passwd}") == r"\textbackslash{}input\{/etc/passwd\}"
-    assert escaped("50 % of $x_1 & #2") == r"50 \% of \$x\_1 \& \#2"
-    assert escaped("a--b ~^") == r"a{-}{-}b \textasciitilde{}\textasciicircum{}"
-    assert escaped("日\x1b") == r"U+65E5\textbackslash{}x1b"
+    assert latex_text(r"\input{/etc/passwd}") == r"\textbackslash{}input\{/etc/passwd\}"
+    assert latex_text("50 % of $x_1 & #2") == r"50 \% of \$x\_1 \& \#2"
+    assert latex_text("a--b ~^") == r"a{-}{-}b \textasciitilde{}\textasciicircum{}"
+    assert latex_text("日\x1b") == r"U+65E5\textbackslash{}x1b"
 
 
 def test_every_environment_ends_and_rows_are_as_wide_as_their_table(hand):

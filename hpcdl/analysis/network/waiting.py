@@ -32,7 +32,7 @@ Numbers = npt.NDArray[np.int64]
 NATIVE: Final = "native "
 """Beginning of the labels of native collectives."""
 ONE_COLLECTIVE: Final = 0.9
-"""Share of a native collective's calls that must be of all ranks at once; else a part of the ranks calls it."""
+"""Minimum share of complete calls, with all ranks inside at one time; else a part of the ranks calls it."""
 MAX_EVENTS: Final = 300_000
 """Events of a case that are read, at most: its first steps are enough."""
 LATE_SHARE: Final = 0.05

@@ -14,8 +14,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -120,6 +120,8 @@ MEASURE_NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seco
 
 Value = tuple[str, str, float]
 """Job, run and number (s) of one launch."""
+Cases = Mapping[tuple[str, str], list[CaseSeries]]
+"""Cases of a run by suite and name."""
 
 
 @dataclass(frozen=True)
@@ -147,12 +149,12 @@ class Pair:
 class _Side:
     """A case in the runs of one side that should have it."""
 
-    launches: list[tuple[RunSeries, CaseSeries]]
-    """Run and case, of each run that has it."""
-    failures: list[str]
-    absent: list[str]
-    """Why it is not there, of each run that does not have it and does not say that it failed."""
-    total: int
+    launches: list[tuple[RunSeries, CaseSeries]] = field(default_factory=list)
+    """(run, case) of each run that contains the case."""
+    failures: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
+    """Reason of each run that lacks the case without saying that it failed."""
+    total: int = 0
     """Launches that should have a result; without disturbed ones."""
     disturbed: int = 0
     """Launches that are left out because the case was disturbed."""
@@ -172,57 +174,51 @@ def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list
     candidate needs a result of each case in each of its runs of that suite. A disturbed launch is neither compared
     nor missing; a case without undisturbed launches on a side is inconclusive.
     """
-    before, now = _sides(baseline), _sides(candidate)
-    names = [name for name, side in before.items() if side.launches]
+    measured = [(case.suite, case.case) for run in baseline for case in run.cases]
+    others = [(case.suite, case.case) for run in candidate for case in run.cases]
+    others += [(run.suite, case) for run in candidate for case in (*run.without_result, *run.disturbed)]
+    sides = [[(run, _by_name(run)) for run in runs] for runs in (baseline, candidate)]
     paired: list[Pair] = []
-    for suite, case in dict.fromkeys([*names, *now]):
-        absent = [_absence(run) for run in candidate if run.suite in {suite, ""}]
-        after = now.get((suite, case)) or _Side([], [], absent, len(absent))
-        known = before.get((suite, case))
-        if known and known.launches:
-            paired += _of_case(suite, case, known, after)
-        else:
-            paired.append(_new(suite, case, after, disturbed=bool(known and known.disturbed)))
+    for suite, case in dict.fromkeys([*measured, *others]):
+        before, now = (_side(runs, suite, case) for runs in sides)
+        paired += _of_case(suite, case, before, now) if before.launches else [_new(suite, case, before, now)]
     return paired
 
 
-def _sides(runs: Sequence[RunSeries]) -> dict[tuple[str, str], _Side]:
-    """Return all cases of some runs, by suite and name; of cases without a result too."""
-    names = [(case.suite, case.case) for run in runs for case in run.cases]
-    names += [(run.suite, case) for run in runs for case in (*run.without_result, *run.disturbed)]
-    sides = {name: _Side([], [], [], 0) for name in names}
-    for run in runs:
-        for one in run.cases:
-            side = sides[one.suite, one.case]
-            side.launches.append((run, one))
-            side.failures.extend(filter(None, [one.failure]))
+def _by_name(run: RunSeries) -> dict[tuple[str, str], list[CaseSeries]]:
+    cases: dict[tuple[str, str], list[CaseSeries]] = {}
+    for case in run.cases:
+        cases.setdefault((case.suite, case.case), []).append(case)
+    return cases
+
+
+def _side(runs: Sequence[tuple[RunSeries, Cases]], suite: str, case: str) -> _Side:
+    side = _Side()
+    for run, cases in runs:
+        here = cases.get((suite, case), [])
+        side.launches += [(run, one) for one in here]
+        side.failures += [one.failure for one in here if one.failure]
+        side.total += len(here)
+        if not here and run.suite == suite and case in run.disturbed:
+            side.disturbed += 1
+        elif not here and run.suite in {suite, ""}:
             side.total += 1
-        here = {(case.suite, case.case) for case in run.cases}
-        for name, side in sides.items():
-            if name not in here and run.suite == name[0] and name[1] in run.disturbed:
-                side.disturbed += 1
-            elif name not in here and run.suite in {name[0], ""}:
-                side.total += 1
-                if name[1] in run.without_result:
-                    side.failures.append(run.without_result[name[1]])
-                else:
-                    side.absent.append(_absence(run))
-    return sides
+            if case in run.without_result:
+                side.failures.append(run.without_result[case])
+            else:
+                side.absent.append("" if run.complete else "the run was interrupted")
+    return side
 
 
-def _absence(run: RunSeries) -> str:
-    return "" if run.complete else "the run was interrupted"
-
-
-def _new(suite: str, case: str, now: _Side, *, disturbed: bool) -> Pair:
-    """Return a case without a value in the baseline; ``disturbed``: the baseline has it, but disturbed."""
+def _new(suite: str, case: str, before: _Side, now: _Side) -> Pair:
+    """Return a case without a value in the baseline, which may have it disturbed."""
     newest = now.launches[-1][1] if now.launches else None
     measure = next((name for name in MEASURE_NAMES if newest and name in newest.values), "result")
     candidate = now.values(measure, newest.settings) if newest else []
     verdict, reason = NEW, "not in the baseline"
     if now.failures:
         verdict, reason = FAILED, _failure(now)
-    elif disturbed:
+    elif before.disturbed:
         verdict, reason = INCONCLUSIVE, "disturbed in all launches of the baseline"
     return Pair(suite, case, measure, [], candidate, verdict, reason)
 
@@ -247,24 +243,24 @@ def _of_case(suite: str, case: str, before: _Side, now: _Side) -> list[Pair]:
         return Pair(suite, case, measure, values.get(measure, []), now.values(measure, settings), verdict, reason)
 
     if now.failures:
-        return [bad("failed", _failure(now))]
+        return [bad(FAILED, _failure(now))]
     if now.disturbed and not (now.absent or now.launches):
-        return [bad("inconclusive", "disturbed in all launches of the candidate")]
+        return [bad(INCONCLUSIVE, "disturbed in all launches of the candidate")]
     if now.absent or not now.launches:
         reason = f"no result{_of(len(now.absent), now.total)}"
-        return [bad("missing", "; ".join(filter(None, [reason, *dict.fromkeys(now.absent)])))]
+        return [bad(MISSING, "; ".join(filter(None, [reason, *dict.fromkeys(now.absent)])))]
     other = next((launch.settings for _, launch in now.launches if launch.settings != settings), None)
     if other is not None:
-        return [bad("missing", f"its settings differ: {_difference(settings, other)}")]
+        return [bad(MISSING, f"its settings differ: {_difference(settings, other)}")]
     if not values:
-        return [bad("new", "no value in the baseline")]
+        return [bad(NEW, "no value in the baseline")]
     rows: list[Pair] = []
     for name, those in values.items():
         these = now.values(name, settings)
         lacking = len(now.launches) - len(these)
         if lacking:
             why = "target not reached" if name == "seconds_to_target" else "no value"
-            rows.append(bad("missing", f"{why}{_of(lacking, now.total)}", name))
+            rows.append(bad(MISSING, f"{why}{_of(lacking, now.total)}", name))
         else:
             rows.append(Pair(suite, case, name, those, these))
     return rows

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from hpcdl.analysis.over_time.change_points import quantiles
 from hpcdl.analysis.over_time.explanations import explanations
-from hpcdl.analysis.over_time.history import History
+from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.statistics.estimates import Vector
 
 Matrix = npt.NDArray[np.float64]

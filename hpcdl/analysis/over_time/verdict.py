@@ -16,8 +16,8 @@ from typing import Final, Literal
 import numpy as np
 
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Change, departing, findings, joined
-from hpcdl.analysis.over_time.history import History
 from hpcdl.analysis.over_time.regressions import Accepted, acceptance
+from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.over_time.suspects import Suspect, suspects
 from hpcdl.analysis.statistics.estimates import Vector
 

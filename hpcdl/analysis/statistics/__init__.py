@@ -1,1 +1,11 @@
-"""Statistics that know no run."""
+"""Statistics: intervals and tests of a few values, which know no run.
+
+In come vectors: steps of a launch, medians of launches, logarithms of times. Out come an :class:`Interval`
+(value and 95 % bounds) or p values, adjusted for the number of comparisons. Distributions are those of scipy,
+imported late: ranks do not need it.
+
+The one rule: what the data cannot say is NaN, never a guess. One launch has no interval over launches.
+
+``estimates.py`` has medians, means, ratios and differences with intervals; open it first. ``differences.py`` tests
+many measures at once, whose few launches lend each other their variance.
+"""

@@ -136,5 +136,5 @@ def write_page(file: Path, pages: Sequence[Document]) -> None:
     if file.suffix == ".html":
         from hpcdl.report.formats.html import written
     else:
-        from hpcdl.report.formats.markdown import written
+        from hpcdl.report.formats.markup import markdown as written
     write_output("-o", file, written(pages))

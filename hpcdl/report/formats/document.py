@@ -40,7 +40,7 @@ class Table:
     left_out: str = ""
     """Line about the rows that a shortened table leaves out."""
     key: str = ""
-    """Header of the column that answers: it stays visible on a narrow screen."""
+    """Header of the column that answers, which stays visible on a narrow screen; empty: the last one, in text."""
 
     def without(self, *columns: str) -> Table:
         """Return the table without the columns that have these headers."""

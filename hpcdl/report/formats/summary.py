@@ -70,10 +70,10 @@ def _table(table: Table) -> Iterator[str]:
     yield from _wrapped(table.title)
     if set(table.header[table.left :]) <= {"ranks"} and table.left_out.startswith(ALL):  # the line has all results
         table = replace(table, header=(), rows=())
-    widths, dropped = _widths(table), []
+    widths, dropped, kept = _widths(table), [], table.key or "".join(table.header[-1:])
     while sum(widths) + GAP * (len(widths) - 1) > columns() and len(widths) > 2:
-        dropped.append(table.header[-2])  # the last column is the verdict
-        table = table.without(table.header[-2])
+        dropped.append(next(name for name in reversed(table.header) if name != kept))
+        table = table.without(dropped[-1])
         widths = _widths(table)
     for row in filter(None, (table.header, *table.rows)):
         cells = [_wrapped(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]

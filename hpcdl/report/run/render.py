@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.analysis.run.cores import UNKNOWN, facts
 from hpcdl.analysis.run.record_fields import CONTRACT, settings
 from hpcdl.analysis.run.scaling import Record
-from hpcdl.report.formats import exports, latex, markdown, summary
+from hpcdl.report.formats import exports, markup, summary
 from hpcdl.report.predictions import described
 from hpcdl.report.run import contents
 from hpcdl.report.run.findings import Findings, findings
@@ -99,13 +99,13 @@ def _written(runs: Sequence[Findings], name: str, title: str) -> str:
         case "summary":
             return summary.plain(map(contents.summary, runs))
         case "tex":
-            return latex.written(map(contents.document, runs))
+            return markup.latex(map(contents.document, runs))
         case "html" | "svg":
             from hpcdl.report.formats import figure, html  # late: jinja2 and matplotlib may be missing
 
             pages = [contents.document(run, charts=True) for run in runs]
             return html.written(pages) if name == "html" else figure.written(pages, title)
-    return markdown.written(map(contents.short, runs))
+    return markup.markdown(map(contents.short, runs))
 
 
 ORIGIN: Final = (

@@ -1,0 +1,150 @@
+"""Markdown, and LaTeX whose tables are ready for another document that loads booktabs and longtable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from hpcdl.report.formats.cells import fenced, markdown_cell, visible
+from hpcdl.report.formats.cells import markdown as escaped
+from hpcdl.report.formats.document import Document, Section, Table
+
+
+def markdown(pages: Iterable[Document]) -> str:
+    """Return documents as one page that is also readable as it stands: columns are padded."""
+    lines: list[str] = []
+    for page in (page.visible() for page in pages):
+        lines += [f"# {escaped(page.title)}", ""]
+        lines += [escaped(page.question), ""] if page.question else []
+        for section in page.sections:
+            lines += _markdown_section(section)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _markdown_section(section: Section) -> Iterator[str]:
+    yield from (f"## {escaped(section.title)}", "")
+    for paragraph in section.paragraphs:
+        yield from (escaped(paragraph), "")
+    if section.points:
+        yield from (*(f"- {escaped(point)}" for point in section.points), "")
+    for table in section.tables:
+        yield from _markdown_table(table)
+    if section.verbatim:
+        yield from (fenced(section.verbatim, "toml"), "")
+
+
+def _markdown_table(table: Table) -> Iterator[str]:
+    if table.title:
+        yield from (f"### {escaped(table.title)}", "")
+    cells = [tuple(map(markdown_cell, row)) for row in (table.header, *table.rows)]
+    widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
+    left = [number < table.left for number in range(len(widths))]
+    rule = "|".join(
+        f":{'-' * width}-" if is_left else f"-{'-' * width}:" for width, is_left in zip(widths, left, strict=True)
+    )
+    for number, row in enumerate(cells):
+        padded = (
+            cell.ljust(width) if is_left else cell.rjust(width)
+            for cell, width, is_left in zip(row, widths, left, strict=True)
+        )
+        yield f"| {' | '.join(padded)} |"
+        if number == 0:
+            yield f"|{rule}|"
+    yield ""
+    for note in filter(None, (table.left_out, *table.notes)):
+        yield from (escaped(note), "")
+
+
+HEAD: Final = r"""\documentclass[a4paper,10pt]{article}
+\usepackage[T1]{fontenc}
+\usepackage[utf8]{inputenc}
+\usepackage[margin=18mm,landscape]{geometry}
+\usepackage{booktabs,longtable,array}
+\setlength{\parindent}{0pt}
+\setlength{\parskip}{4pt}
+\setlength{\tabcolsep}{3pt}
+\begin{document}"""
+SPECIAL: Final = {
+    "\\": r"\textbackslash{}",
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "-": "{-}",
+    "`": r"\textasciigrave{}",
+    "'": r"\textquotesingle{}",
+    "[": "{[}",
+    "]": "{]}",
+}
+"""Characters that LaTeX, or its ligatures, would change."""
+WIDE: Final = 40
+"""Characters of a column beyond which its cells are wrapped."""
+
+
+def latex(pages: Iterable[Document]) -> str:
+    """Return documents as one document of LaTeX."""
+    lines = [HEAD]
+    for page in pages:
+        lines += _latex_page(page.visible())
+    return "\n".join([*lines, r"\end{document}", ""])
+
+
+def latex_text(text: str) -> str:
+    """Return text in which LaTeX sees text only; characters outside of Latin-1 are given by their numbers."""
+    plain = "".join(
+        character if ord(character) < 256 else f"U+{ord(character):04X}" for character in visible(text)
+    )
+    return re.sub(r"""[\\&%$#_{}~^<>|"`'\[\]-]""", lambda character: SPECIAL[character[0]], plain)
+
+
+def _latex_page(page: Document) -> Iterator[str]:
+    yield rf"\section*{{{latex_text(page.title)}}}"
+    if page.question:
+        yield rf"\emph{{{latex_text(page.question)}}}"
+    for section in page.sections:
+        yield from _latex_section(section)
+
+
+def _latex_section(section: Section) -> Iterator[str]:
+    yield rf"\subsection*{{{latex_text(section.title)}}}"
+    for paragraph in section.paragraphs:
+        yield from (latex_text(paragraph), "")
+    if section.points:
+        yield r"\begin{itemize}"
+        yield from (rf"\item {latex_text(point)}" for point in section.points)
+        yield r"\end{itemize}"
+    for table in section.tables:
+        yield from _latex_table(table)
+    if section.verbatim:
+        yield r"{\ttfamily\small\raggedright\obeylines"
+        yield from (latex_text(line) or r"\strut" for line in section.verbatim.rstrip("\n").split("\n"))
+        yield "}"
+
+
+def _latex_table(table: Table) -> Iterator[str]:
+    if table.title:
+        yield rf"\paragraph*{{{latex_text(table.title)}}}\mbox{{}}"
+    widest = [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
+    columns = "".join(_latex_column(number < table.left, width) for number, width in enumerate(widest))
+    yield r"{\scriptsize"
+    yield rf"\begin{{longtable}}[l]{{@{{}}{columns}@{{}}}}"
+    yield rf"\toprule {_latex_row(table.header)} \midrule\endhead"
+    yield from map(_latex_row, table.rows)
+    yield r"\bottomrule"
+    yield r"\end{longtable}}"
+    for note in table.notes:
+        yield from (rf"{{\footnotesize {latex_text(note)}}}", "")
+
+
+def _latex_column(is_left: bool, width: int) -> str:
+    if width > WIDE:
+        return r">{\raggedright\arraybackslash}p{55mm}"
+    return "l" if is_left else "r"
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    return " & ".join(map(latex_text, cells)) + r" \\"
