@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import numba
 
+F = TypeVar("F", bound=Callable[..., object])
 
-def njit(**options: Any) -> Callable[[Any], Any]:
+
+def njit(**options: bool | str) -> Callable[[F], F]:
     """Return numba's decorator with these options.
 
     A function is compiled by each process if numba can write to none of its folders: NUMBA_CACHE_DIR, one beside
     the source, and one in the home folder.
     """
 
-    def decorate(function: Any) -> Any:
+    def decorate(function: F) -> F:
         try:
-            return numba.njit(**options)(function)
+            return numba.njit(**options)(function)  # type: ignore[no-any-return]
         except RuntimeError:  # no folder
-            return numba.njit(**{**options, "cache": False})(function)
+            return numba.njit(**{**options, "cache": False})(function)  # type: ignore[no-any-return]
 
     return decorate

@@ -20,9 +20,12 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 Traits = TypeVar("Traits")
+Offer: TypeAlias = Callable[..., Any]
+"""A class or a function that a suite names, with its settings as keyword-only parameters."""
+Settings: TypeAlias = Mapping[str, object]
 
 FOLDERS: Final = {
     "aggregation": "hpcdl.aggregation",
@@ -77,7 +80,7 @@ def names(folder: str) -> tuple[str, ...]:
     return tuple(sorted(_offers(folder)))
 
 
-def find(folder: str, name: str) -> Callable[..., Any]:
+def find(folder: str, name: str) -> Offer:
     """Return the object ``name`` of ``folder``, or a user's ``module:object``.
 
     Raises ValueError with one line that has the nearest valid name.
@@ -107,14 +110,14 @@ def traits(folder: str, name: str, kind: type[Traits]) -> Traits:
     return declared
 
 
-def trust(typed: Any, folder: Path) -> None:
+def trust(typed: object, folder: Path) -> None:
     """Let the names with a colon in ``typed`` be imported: a name, or a table or list of a suite or option.
 
     Their modules are searched in ``folder`` too, last.
     """
     global _suite_folder  # noqa: PLW0603 - a process has one suite
     _suite_folder = str(folder.absolute())
-    waiting = [typed]
+    waiting: list[object] = [typed]
     while waiting:
         value = waiting.pop()
         if isinstance(value, (dict, list)):
@@ -123,7 +126,7 @@ def trust(typed: Any, folder: Path) -> None:
             _typed.add(value)
 
 
-def _users_own(folder: str, name: str) -> Callable[..., Any]:
+def _users_own(folder: str, name: str) -> Offer:
     if name not in _typed:
         raise ValueError(
             f"{shortened(name)} names code outside the package, which only a suite or an option may name"
@@ -132,7 +135,7 @@ def _users_own(folder: str, name: str) -> Callable[..., Any]:
     if _suite_folder is not None and _suite_folder not in sys.path:
         sys.path.append(_suite_folder)  # permanent: the user's module may import others later
     try:
-        thing: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        thing: Offer = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # noqa: BLE001 - a user's module may raise any exception
         raise ValueError(f"cannot load {name!r}: {type(error).__name__}: {error}") from None
     if not callable(thing):
@@ -143,7 +146,7 @@ def _users_own(folder: str, name: str) -> Callable[..., Any]:
 
 
 @cache
-def _offers(folder: str) -> dict[str, Callable[..., Any]]:
+def _offers(folder: str) -> dict[str, Offer]:
     """Return all objects of ``folder``, by name. Imports all of its modules."""
     package, offers = importlib.import_module(FOLDERS[folder]), {}
     for entry in pkgutil.iter_modules(package.__path__):
@@ -155,7 +158,7 @@ def _offers(folder: str) -> dict[str, Callable[..., Any]]:
 
 
 @cache
-def _offer(path: str) -> Callable[..., Any] | None:
+def _offer(path: str) -> Offer | None:
     """Return the object that the module ``path`` offers; None if there is no such module or object."""
     try:
         module = importlib.import_module(path)
@@ -173,12 +176,12 @@ def _offer(path: str) -> Callable[..., Any] | None:
     return None
 
 
-def settings_of(thing: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+def settings_of(thing: Offer) -> dict[str, inspect.Parameter]:
     """Return the settings of ``thing``: its keyword-only parameters."""
     return {name: p for name, p in _signature(thing).parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
-def in_full(thing: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+def in_full(thing: Offer, settings: Settings) -> dict[str, Any]:
     """Return all settings of ``thing``: the given ones, and the defaults of the others.
 
     Raises ValueError if a setting without default is missing.
@@ -190,9 +193,7 @@ def in_full(thing: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str,
     return full
 
 
-def check_settings(
-    thing: Callable[..., Any], settings: Mapping[str, Any], around: Callable[..., Any] | None = None
-) -> None:
+def check_settings(thing: Offer, settings: Settings, around: Offer | None = None) -> None:
     """Raise ValueError for an unknown setting, a value of a wrong type, or a number out of range.
 
     ``around``: object whose settings are valid too.
@@ -227,14 +228,14 @@ def _allowed(setting: inspect.Parameter) -> tuple[list[str], tuple[type, ...]]:
     return allowed, tuple(kind for part in allowed for kind in _TYPES.get(part.partition("[")[0], ()))
 
 
-def is_scalar(thing: Callable[..., Any], name: str) -> bool:
+def is_scalar(thing: Offer, name: str) -> bool:
     """Return True if the setting ``name`` of ``thing`` takes no list."""
     setting = settings_of(thing).get(name)
     kinds = _allowed(setting)[1] if setting is not None else ()
     return bool(kinds) and list not in kinds
 
 
-def _in_range(value: Any) -> bool:
+def _in_range(value: object) -> bool:
     """Return True if all numbers in ``value`` are finite and fit into 64 bits."""
     if isinstance(value, dict):
         return all(map(_in_range, value.values()))
@@ -243,7 +244,7 @@ def _in_range(value: Any) -> bool:
     return not isinstance(value, (int, float)) or abs(value) < MAX_INTEGER
 
 
-def shortened(value: Any) -> str:
+def shortened(value: object) -> str:
     """Return the value in Python's notation, without the middle if it is long."""
     try:
         text = repr(value)
@@ -252,6 +253,6 @@ def shortened(value: Any) -> str:
     return text if len(text) <= SHORT else f"{text[: SHORT // 2]}...{text[-SHORT // 4 :]}"
 
 
-def summary(thing: Callable[..., Any]) -> str:
+def summary(thing: Offer) -> str:
     """Return the first line of the docstring."""
     return (inspect.getdoc(thing) or "").partition("\n")[0]

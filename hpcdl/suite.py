@@ -31,7 +31,7 @@ from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.faults import Failure
 from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.launch.testbed import emulated
-from hpcdl.trace.files import parse_toml, read_text
+from hpcdl.trace.files import JsonObject, parse_toml, read_text
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.split.mesh import Mesh
@@ -299,7 +299,7 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
     return name, question, list(_named_apart(drafts))
 
 
-def head(text: str) -> dict[str, Any]:
+def head(text: str) -> JsonObject:
     """Return the table ``[suite]`` of a suite that has run; empty if it cannot be read."""
     try:
         table = parse_toml(text).get("suite")
@@ -315,7 +315,7 @@ def papers(text: str) -> list[str]:
     return [name for name in every if (PAPERS / f"{name}.toml").is_file()]
 
 
-def _draft(suite: str, values: dict[str, Any], where: str) -> _Draft:
+def _draft(suite: str, values: JsonObject, where: str) -> _Draft:
     """Settle the values of a case and name it. Raises UsageError if it cannot be named, and ValueError."""
     kind = values.pop("kind")
     if not isinstance(kind, str):
@@ -325,7 +325,7 @@ def _draft(suite: str, values: dict[str, Any], where: str) -> _Draft:
     except ValueError as error:
         raise UsageError(f"{where}: kind: {error}") from None
     check_complete(kind, module.SPEC, values, where)
-    held, complaints = dict[str, Any](), []
+    held, complaints = JsonObject(), []
     for name, key in (keys(Common) | keys(module.SPEC)).items():
         if name in values:
             held[name], wrong = read(key, values[name])

@@ -69,7 +69,7 @@ DEFECTS = [
     Defect("nn/kernels/numpy/normalization.py", "np.sqrt(variance + self._geometry.eps)", "np.sqrt(variance)", "nn models"),
     Defect("nn/layers/elementwise.py", "if not 0 <= self.ratio < 1:", "if not 0 <= self.ratio <= 1:", "nn suite"),
     Defect("nn/loss.py", "self._weight * scale", "scale", "nn"),
-    Defect("optim/parts/protocol.py", "1 / math.sqrt(1 - rule.beta2**t)", "1 / (1 - rule.beta2**t)", "optim"),
+    Defect("optim/parts/protocol.py", "1 / math.sqrt(1 - self.beta2**t)", "1 / (1 - self.beta2**t)", "optim"),
     Defect("optim/nesterov.py", "np.multiply(v, self.momentum, out=step)", "np.multiply(v, 1.0, out=step)", "optim"),
     Defect("optim/parts/lbfgs.py", "return abs(point.slope) <= -CURVATURE * self.slope", "return True", "optim"),
     Defect("prediction/predict.py", "ranks / most if most else None", "None", "prediction commands"),

@@ -107,7 +107,7 @@ class DeepCompression:
         reader = _Reader(message, self._code)
         for start, stop in pairwise(self._segments.cuts(span).tolist()):
             self._decode(reader, into[start:stop])
-        check_values(np.array(reader.at == len(message)))
+        check_values(reader.at == len(message))
 
     def _most(self, size: int) -> int:
         """Return the most bytes of a tensor of ``size`` entries."""
@@ -144,13 +144,13 @@ class DeepCompression:
             into += values
             return
         count = int(reader.raw(1, COUNT)[0])
-        check_values(np.array(count <= len(into)))
+        check_values(count <= len(into))
         if not count:
             return
         centroids, numbers = reader.raw(self._clusters, self._dtype), reader.integers(count)
         check_values(np.isfinite(centroids) & (numbers.max() < self._clusters))
         positions = np.empty(count, np.int32)
-        check_values(np.array(rising(reader.integers(count), len(into), positions)))
+        check_values(rising(reader.integers(count), len(into), positions))
         into[positions] += centroids[numbers]
 
 
@@ -166,7 +166,7 @@ class _Reader:
     def raw(self, count: int, dtype: npt.DTypeLike) -> Array:
         """Return an array (count,)."""
         begin, self.at = self.at, self.at + count * np.dtype(dtype).itemsize
-        check_values(np.array(self.at <= len(self._message)))
+        check_values(self.at <= len(self._message))
         return self._message[begin : self.at].copy().view(dtype)
 
     def integers(self, count: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -99,7 +99,7 @@ class DGC:
             put(zeros, masked, device)
         return Sparse(positions, values)
 
-    def _clip(self, vector: Array) -> Any:
+    def _clip(self, vector: Array) -> float:
         """Return the factor that clips ``vector``; 1 if its norm is small enough."""
         if self._clipping is None:
             return 1.0

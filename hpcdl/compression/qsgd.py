@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.compression.parts.code import padded
-from hpcdl.compression.parts.protocol import Bytes, Compression, Layout, check_finite, check_values
+from hpcdl.compression.parts.protocol import Bytes, Compression, Layout, check_finite, check_values, kernels
 from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(error_feedback=False, title="Alistarh 2017")
@@ -25,16 +25,14 @@ class QSGD:
     """
 
     def __init__(self, layout: Layout, *, levels: int = 16, bucket: int = 512) -> None:
-        from hpcdl.compression.kernels import draws, integer_codes  # late: listing must not load numba
-        from hpcdl.compression.kernels import levels as kernels
-
         if not 1 <= levels <= MAX_LEVELS:
             raise ValueError(f"levels is {levels}, not 1 to {MAX_LEVELS}")
         if bucket < 1:
             raise ValueError(f"bucket is {bucket}, below 1")
         self.state: dict[str, Array] = {}
         self.variance = min(bucket / levels**2, bucket**0.5 / levels)
-        self._kernels, self._codes, self._key = kernels, integer_codes, draws.key
+        self._kernels, self._codes = kernels(None, "levels"), kernels(None, "integer_codes")
+        self._key = kernels(None, "draws").key
         self._levels, self._bucket = levels, bucket
         self._seed, self._rank = layout.seed, layout.rank
         self._dtype = np.dtype(layout.dtype)
@@ -59,7 +57,7 @@ class QSGD:
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
         """See :class:`hpcdl.compression.parts.protocol.Encoder`. After a ValueError ``into`` has no meaning."""
         header = self._header(span)
-        check_values(np.array(len(message) >= header))
+        check_values(len(message) >= header)
         norms, symbols = message[:header].copy().view(self._dtype), np.empty(len(into), np.uint32)
         check_values(np.isfinite(norms) & (norms >= 0))
         body = message[header:]

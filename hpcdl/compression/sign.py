@@ -7,6 +7,7 @@ from typing import Final
 from hpcdl.compression.parts.protocol import (
     Bytes,
     Compression,
+    FixedLength,
     Layout,
     check_finite,
     check_length,
@@ -25,7 +26,7 @@ TRAITS: Final = Compression(
 )
 
 
-class Sign:
+class Sign(FixedLength):
     """Signs of the entries, not scaled: w -= rate * vote, so rates are about those of Adam.
 
     A server sums the votes and encodes the sum again: the majority vote, +-1, at 2 bits per entry both ways. An
@@ -42,9 +43,6 @@ class Sign:
     def bound(self, span: slice) -> int:
         """Return the bytes of a message: an eighth of the entries."""
         return int(span.stop - span.start + 7) // 8
-
-    def expected(self, span: slice) -> int:
-        return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         length = self.bound(span)

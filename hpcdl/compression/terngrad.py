@@ -9,6 +9,7 @@ import numpy as np
 from hpcdl.compression.parts.protocol import (
     Bytes,
     Compression,
+    FixedLength,
     Layout,
     check_finite,
     check_length,
@@ -25,7 +26,7 @@ TRAITS: Final = Compression(error_feedback=False, both_ways=True, on_device=True
 _PLUS_AND_MINUS: Final = 0b01010101
 
 
-class TernGrad:
+class TernGrad(FixedLength):
     """Entries become -s, 0 or +s at random, 2 bits each; s is the largest magnitude of a tensor.
 
     ``clip``: magnitudes are cut at this many standard deviations first, taken about zero; 0: never, and then the
@@ -39,10 +40,8 @@ class TernGrad:
     def __init__(self, layout: Layout, *, clip: float = 2.5) -> None:
         if clip < 0:
             raise ValueError(f"clip is {clip}, below 0")
-        from hpcdl.compression.kernels import draws  # late: listing compressors must not load numba
-
         self._kernels = kernels(layout.device, "ternary")
-        self._key = draws.key
+        self._key = kernels(None, "draws").key
         self.state: dict[str, Array] = {}
         self._clip = clip
         self._seed, self._rank = layout.seed, layout.rank
@@ -55,9 +54,6 @@ class TernGrad:
 
     def bound(self, span: slice) -> int:
         return self._header(span) + int(span.stop - span.start + 3) // 4
-
-    def expected(self, span: slice) -> int:
-        return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         cuts, header, length = self.segments.cuts(span), self._header(span), self.bound(span)
@@ -98,7 +94,7 @@ class TernGrad:
         return self.count(span) * self._dtype.itemsize
 
 
-class SumsOfLevels:
+class SumsOfLevels(FixedLength):
     """Encoder of the sums of p ranks' messages with shared scalers: levels 0 to 2p, bit by bit."""
 
     def __init__(self, messages: TernGrad) -> None:
@@ -110,9 +106,6 @@ class SumsOfLevels:
 
     def bound(self, span: slice) -> int:
         return self._planes * (int(span.stop - span.start + 7) // 8)
-
-    def expected(self, span: slice) -> int:
-        return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
         levels = to_host(self._device, vector) / np.where((unit := self._units(span)) > 0, unit, 1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.compression.parts.protocol import Compression, Layout, Sparse
 from hpcdl.compression.parts.selection import (
+    Magnitude,
     add,
     bits,
     check_density,
@@ -68,7 +69,7 @@ class Threshold:
         add(Sparse(positions, -values), vector, device)
         return Sparse(positions, values)
 
-    def _magnitude(self, span: slice, vector: Array, step: int) -> Any:
+    def _magnitude(self, span: slice, vector: Array, step: int) -> Magnitude:
         """Return the bits of tau, which is above zero and finite."""
         if self._tau is not None:
             fixed = bits(self._tau * self._decay**step, vector.dtype)

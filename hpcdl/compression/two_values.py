@@ -10,6 +10,7 @@ import numpy as np
 from hpcdl.compression.parts.protocol import (
     Bytes,
     Compression,
+    FixedLength,
     Layout,
     Segments,
     check_finite,
@@ -23,7 +24,7 @@ from hpcdl.compression.parts.protocol import (
 from hpcdl.fabric.comm import Array
 
 
-class TwoValues:
+class TwoValues(FixedLength):
     """Values of each segment, or of its part within the span, then one bit per entry, set for negative ones.
 
     ``values`` (2 or 1): values per segment in a message, those of negative and of other entries, or their common
@@ -43,9 +44,6 @@ class TwoValues:
 
     def bound(self, span: slice) -> int:
         return self._header(span) + int(span.stop - span.start + 7) // 8
-
-    def expected(self, span: slice) -> int:
-        return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
         cuts, header, length = self._segments.cuts(span), self._header(span), self.bound(span)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,33 +20,29 @@ PIXELS: Final = CHANNELS * SIDE * SIDE
 """Bytes of an image: a plane of red, one of green, one of blue, each row by row."""
 
 
-def cifar_dataset(
-    name: str,
-    path: str,
-    *,
-    train: Mapping[str, int],
-    test: Mapping[str, int],
-    labels: Mapping[str, int],
-    subfolders: Sequence[str],
-    augmentation: Augmentation,
-) -> Dataset:
-    """Return the dataset ``name`` from the first folder that contains any of its files.
+@dataclass(frozen=True)
+class Archive:
+    """Files of a dataset with their numbers of images, and the label bytes of a record with their classes.
 
-    ``train`` and ``test`` give the number of images in each file. ``labels`` names the label bytes of a record,
-    with their numbers of classes; the last one is used.
+    The last label is used. Files are searched in the folder of the dataset's name and in ``folder``.
+    """
+
+    train: Mapping[str, int]
+    test: Mapping[str, int]
+    labels: Mapping[str, int]
+    folder: str
+
+
+def cifar_dataset(name: str, path: str, archive: Archive, augmentation: Augmentation) -> Dataset:
+    """Return the dataset ``name`` from the first folder that contains any of its files.
 
     Raises DataError, naming the file, for a missing file, a wrong size or a label out of range, and for invalid
     settings.
     """
-    files = [*train, *test]
-    folder, present = find_files(
-        name,
-        path,
-        files,
-        subfolders=subfolders,
-        hint=f"get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html and set HPCDL_DATA "
-        f"to a folder that holds {', '.join(files)}",
-    )
+    files, labels = [*archive.train, *archive.test], archive.labels
+    origin = "get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html"
+    hint = f"{origin} and set HPCDL_DATA to a folder that holds {', '.join(files)}"
+    folder, present = find_files(name, path, files, subfolders=(name, archive.folder), hint=hint)
 
     def read(counts: Mapping[str, int]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         records = np.concatenate([read_records(present[file], count, labels) for file, count in counts.items()])
@@ -53,10 +50,8 @@ def cifar_dataset(
         images = np.ascontiguousarray(np.moveaxis(planes, 1, 3))
         return images, records[:, len(labels) - 1].astype(np.int64)
 
-    classes = list(labels.values())[-1]
-    return in_memory_dataset(
-        name, read(train), read(test), classes=classes, source=str(folder), augmentation=augmentation
-    )
+    train, test, classes = read(archive.train), read(archive.test), list(labels.values())[-1]
+    return in_memory_dataset(name, train, test, classes=classes, source=str(folder), augmentation=augmentation)
 
 
 def read_records(path: Path, count: int, labels: Mapping[str, int]) -> NDArray[np.uint8]:
@@ -75,9 +70,15 @@ def read_records(path: Path, count: int, labels: Mapping[str, int]) -> NDArray[n
     return records
 
 
-TRAIN_10: Final = {f"data_batch_{number}.bin": 10_000 for number in range(1, 6)}
-"""Number of images in each file."""
-TEST_10: Final = {"test_batch.bin": 10_000}
+CIFAR_10: Final = Archive(
+    {f"data_batch_{number}.bin": 10_000 for number in range(1, 6)},
+    {"test_batch.bin": 10_000},
+    {"label": 10},
+    "cifar-10-batches-bin",
+)
+CIFAR_100: Final = Archive(
+    {"train.bin": 50_000}, {"test.bin": 10_000}, {"coarse label": 20, "fine label": 100}, "cifar-100-binary"
+)
 
 
 def cifar10(*, path: str = "", crop_padding: int = 0, flip: bool = False) -> Dataset:
@@ -89,20 +90,7 @@ def cifar10(*, path: str = "", crop_padding: int = 0, flip: bool = False) -> Dat
     Learning Multiple Layers of Features from Tiny Images, 2009. Raises DataError for missing or invalid files and
     for invalid settings.
     """
-    return cifar_dataset(
-        "cifar10",
-        path,
-        train=TRAIN_10,
-        test=TEST_10,
-        labels={"label": 10},
-        subfolders=("cifar10", "cifar-10-batches-bin"),
-        augmentation=Augmentation(crop_padding=crop_padding, flip=flip),
-    )
-
-
-TRAIN_100: Final = {"train.bin": 50_000}
-"""Number of images in each file."""
-TEST_100: Final = {"test.bin": 10_000}
+    return cifar_dataset("cifar10", path, CIFAR_10, Augmentation(crop_padding=crop_padding, flip=flip))
 
 
 def cifar100(*, path: str = "", crop_padding: int = 0, flip: bool = False) -> Dataset:
@@ -114,15 +102,7 @@ def cifar100(*, path: str = "", crop_padding: int = 0, flip: bool = False) -> Da
     Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Raises DataError for missing or
     invalid files and for invalid settings.
     """
-    return cifar_dataset(
-        "cifar100",
-        path,
-        train=TRAIN_100,
-        test=TEST_100,
-        labels={"coarse label": 20, "fine label": 100},
-        subfolders=("cifar100", "cifar-100-binary"),
-        augmentation=Augmentation(crop_padding=crop_padding, flip=flip),
-    )
+    return cifar_dataset("cifar100", path, CIFAR_100, Augmentation(crop_padding=crop_padding, flip=flip))
 
 
 OFFERS: Final = {"cifar10": cifar10, "cifar100": cifar100}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, check_labels, content, find_files
+from hpcdl.data.parts.dataset import DataError, Dataset, check_labels, content, find_files, is_whole
 from hpcdl.data.parts.splits import in_memory_dataset
 
 
@@ -59,7 +58,7 @@ def pad_to_square(name: str, images: NDArray[np.uint8], side: int | None) -> NDA
     if side is None:
         return images
     count, height, width, channels = images.shape
-    if not isinstance(side, int) or isinstance(side, bool) or side < max(height, width):
+    if not is_whole(side, max(height, width)):
         raise DataError(
             f"{name}: pad_to must be a whole number of at least {max(height, width)}, for images of "
             f"{height} x {width}, not {side!r}"
@@ -77,16 +76,11 @@ FILES: Final = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
+HINT: Final = f"set HPCDL_DATA to a folder that holds {FILES[0]}[.gz], {FILES[1]}[.gz] and the same of t10k"
 
 
 def idx_dataset(
-    name: str,
-    path: str,
-    *,
-    installed: Sequence[Path],
-    hint: str,
-    pad_to: int | None,
-    augmentation: Augmentation,
+    name: str, path: str, *installed: Path, hint: str, pad_to: int | None, augmentation: Augmentation
 ) -> Dataset:
     """Return the dataset ``name`` from the first folder that contains any of :data:`FILES`.
 
@@ -119,18 +113,13 @@ def mnist(*, path: str = "", pad_to: int | None = None, crop_padding: int = 0, f
     :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: LeCun, Bottou, Bengio and Haffner 1998 (Proc. IEEE
     86). Raises DataError for missing or invalid files and for invalid settings.
     """
-    return idx_dataset(
-        "mnist",
-        path,
-        installed=(),
-        hint=f"set HPCDL_DATA to a folder that holds {FILES[0]}[.gz], {FILES[1]}[.gz] and the same of t10k",
-        pad_to=pad_to,
-        augmentation=Augmentation(crop_padding=crop_padding, flip=flip),
-    )
+    augmentation = Augmentation(crop_padding=crop_padding, flip=flip)
+    return idx_dataset("mnist", path, hint=HINT, pad_to=pad_to, augmentation=augmentation)
 
 
 DEBIAN: Final = Path("/usr/share/datasets/fashion-mnist")
 """Folder of Debian's package dataset-fashion-mnist."""
+DEBIAN_HINT: Final = "apt-get install dataset-fashion-mnist"
 
 
 def fashion_mnist(
@@ -144,15 +133,8 @@ def fashion_mnist(
     :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: Xiao, Rasul and Vollgraf 2017 (arXiv 1708.07747),
     MIT licence. Raises DataError for missing or invalid files and for invalid settings.
     """
-    return idx_dataset(
-        "fashion_mnist",
-        path,
-        installed=(DEBIAN,),
-        hint="apt-get install dataset-fashion-mnist, or "
-        f"set HPCDL_DATA to a folder that holds {FILES[0]}[.gz], {FILES[1]}[.gz] and the same of t10k",
-        pad_to=pad_to,
-        augmentation=Augmentation(crop_padding=crop_padding, flip=flip),
-    )
+    augmentation, hint = Augmentation(crop_padding=crop_padding, flip=flip), f"{DEBIAN_HINT}, or {HINT}"
+    return idx_dataset("fashion_mnist", path, DEBIAN, hint=hint, pad_to=pad_to, augmentation=augmentation)
 
 
 OFFERS: Final = {"mnist": mnist, "fashion_mnist": fashion_mnist}

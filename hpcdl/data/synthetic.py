@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdl.data.parts.dataset import DataError, Dataset, content_digest
+from hpcdl.data.parts.dataset import DataError, Dataset, content_digest, is_whole
 from hpcdl.fabric.comm import Array
 
 MAX_IMAGES: Final = 1 << 26
@@ -82,16 +82,16 @@ def synthetic(
     The digest covers the settings, the patterns and the first 16 images of each split. Raises DataError for a
     shape that is not three positive numbers, and for a count or noise out of range.
     """
-    if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(_whole(length, 1) for length in shape):
+    if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(is_whole(length, 1) for length in shape):
         raise DataError(
             f"synthetic: shape must be three positive numbers [height, width, channels], not {shape!r}"
         )
     for name, count, least in (("classes", classes, 1), ("images", images, 1), ("test_images", test_images, 0)):
-        if not _whole(count, least) or count > MAX_IMAGES:
+        if not is_whole(count, least) or count > MAX_IMAGES:
             raise DataError(
                 f"synthetic: {name} must be a whole number from {least} to {MAX_IMAGES}, not {count!r}"
             )
-    if not _whole(seed, 0):
+    if not is_whole(seed, 0):
         raise DataError(f"synthetic: seed must be a whole number of at least 0, not {seed!r}")
     if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < np.inf:
         raise DataError(f"synthetic: noise must be a number of at least 0, not {noise!r}")
@@ -113,10 +113,6 @@ def synthetic(
             np.frombuffer(settings.encode(), np.uint8), patterns, *_sample(train), *_sample(test)
         ),
     )
-
-
-def _whole(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _sample(split: SyntheticSplit) -> tuple[Array, NDArray[np.int64]]:

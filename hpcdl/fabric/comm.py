@@ -1,13 +1,13 @@
 """The protocol that every distributed algorithm of hpcdl is written against.
 
 An algorithm is an ``async def`` over a :class:`Comm`. It awaits operations; an interpreter carries them out: MPI
-(:mod:`hpcdl.fabric.mpi.interpreter`), all ranks in one process (:mod:`hpcdl.fabric.virtual.inprocess`) or virtual
+(:mod:`hpcdl.fabric.mpi.comm`), all ranks in one process (:mod:`hpcdl.fabric.virtual.inprocess`) or virtual
 time (:mod:`hpcdl.fabric.virtual.simulated`). It holds no clock, no thread, no file and no MPI.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import Program, Task
 
 Array = npt.NDArray[Any]
 """A contiguous array of numpy or of a library with the same interface, such as cupy."""
@@ -113,7 +113,7 @@ class Comm(Protocol):
         """
         ...
 
-    def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
+    def start(self, work: Program[T], *, shared_tags: bool = False) -> Task[T]:
         """Start ``work``, which runs concurrently with the caller.
 
         Ranks that start the same programs in the same order need no further care: the n-th program that a program

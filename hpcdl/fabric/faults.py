@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter, sleep
 from typing import Final, TypeVar
 
 from hpcdl.fabric.comm import INPUT, Comm
+from hpcdl.fabric.modelled_compute import REAL, Clock
 from hpcdl.fabric.wrapper import Wrapper
 
 T = TypeVar("T")
@@ -96,31 +96,22 @@ class Slowed(Wrapper[Comm]):
     exchange (:meth:`hpcdl.fabric.comm.Comm.add`) is not slowed.
     """
 
-    def __init__(
-        self,
-        comm: Comm,
-        delays: Delays,
-        *,
-        clock: Callable[[], float] = perf_counter,
-        pause: Callable[[float], None] = sleep,
-    ) -> None:
+    def __init__(self, comm: Comm, delays: Delays, clock: Clock = REAL) -> None:
         super().__init__(comm)
         self._delays = delays
         self._clock = clock
-        self._pause = pause
 
     def _wrap(self, comm: Comm) -> Slowed:
-        return Slowed(comm, self._delays, clock=self._clock, pause=self._pause)
+        return Slowed(comm, self._delays, self._clock)
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         if pause := self._delays.before(label):
-            await self._comm.compute("pause", partial(self._pause, pause))
+            await self._comm.compute("pause", partial(self._clock.sleep, pause))
 
         def slow_work() -> T:
-            begin = self._clock()
+            begin = self._clock.now()
             result = work()
-            self._pause(self._delays.after(self._clock() - begin))
+            self._clock.sleep(self._delays.after(self._clock.now() - begin))
             return result
 
         return await self._comm.compute(label, slow_work)

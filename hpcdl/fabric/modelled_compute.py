@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter, sleep
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.wrapper import Wrapper
@@ -17,44 +17,46 @@ TRIALS: Final = 25
 """Sleeps of one measurement."""
 
 
-def oversleep(clock: Callable[[], float] = perf_counter, pause: Callable[[float], None] = sleep) -> float:
+class Clock(NamedTuple):
+    """Clock and sleep (s) of a process."""
+
+    now: Callable[[], float] = perf_counter
+    sleep: Callable[[float], None] = sleep
+
+
+REAL: Final = Clock()
+
+
+def oversleep(clock: Clock = REAL) -> float:
     """Return the least time (s) by which a sleep exceeds its argument; more than that is load of the machine."""
     beyond = []
     for _ in range(TRIALS):
-        begin = clock()
-        pause(TRIAL)
-        beyond.append(clock() - begin - TRIAL)
+        begin = clock.now()
+        clock.sleep(TRIAL)
+        beyond.append(clock.now() - begin - TRIAL)
     return max(0.0, min(beyond))
 
 
-def sleep_until(
-    deadline: float,
-    beyond: float,
-    *,
-    clock: Callable[[], float] = perf_counter,
-    pause: Callable[[float], None] = sleep,
-) -> None:
+def sleep_until(deadline: float, beyond: float, clock: Clock = REAL) -> None:
     """Sleep until ``deadline``; each sleep exceeds its argument by ``beyond`` seconds or more."""
-    while (left := deadline - clock() - beyond) > 0:
-        pause(left)
+    while (left := deadline - clock.now() - beyond) > 0:
+        clock.sleep(left)
 
 
-def accurate_sleep(
-    clock: Callable[[], float] = perf_counter, pause: Callable[[float], None] = sleep
-) -> Callable[[float], None]:
-    """Return a function that sleeps as long as its argument (s), or longer under load.
+def accurate_sleep(clock: Clock = REAL) -> Clock:
+    """Return a clock that sleeps as long as its argument (s), or longer under load.
 
     The kernel adds tens of microseconds to each sleep, :func:`oversleep`. A shorter time is spun.
     """
-    beyond = oversleep(clock, pause)
+    beyond = oversleep(clock)
 
     def accurate(seconds: float) -> None:
-        deadline = clock() + seconds
-        sleep_until(deadline, beyond, clock=clock, pause=pause)
-        while clock() < deadline:
+        deadline = clock.now() + seconds
+        sleep_until(deadline, beyond, clock)
+        while clock.now() < deadline:
             pass
 
-    return accurate
+    return clock._replace(sleep=accurate)
 
 
 class ModelledCompute(Wrapper[Comm]):
@@ -64,34 +66,24 @@ class ModelledCompute(Wrapper[Comm]):
     spin, because several may share a core.
     """
 
-    def __init__(
-        self,
-        comm: Comm,
-        seconds: Callable[[str], float],
-        beyond: float,
-        *,
-        clock: Callable[[], float] = perf_counter,
-        pause: Callable[[float], None] = sleep,
-    ) -> None:
+    def __init__(self, comm: Comm, seconds: Callable[[str], float], beyond: float, clock: Clock = REAL) -> None:
         super().__init__(comm)
         self._seconds = seconds
         self._beyond = beyond
         self._clock = clock
-        self._pause = pause
 
     def _wrap(self, comm: Comm) -> ModelledCompute:
-        return ModelledCompute(comm, self._seconds, self._beyond, clock=self._clock, pause=self._pause)
+        return ModelledCompute(comm, self._seconds, self._beyond, self._clock)
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         seconds = self._seconds(label)
         if not seconds:
             return await self._comm.compute(label, work)
 
         def slow_work() -> T:
-            deadline = self._clock() + seconds
+            deadline = self._clock.now() + seconds
             result = work()
-            sleep_until(deadline, self._beyond, clock=self._clock, pause=self._pause)
+            sleep_until(deadline, self._beyond, self._clock)
             return result
 
         return await self._comm.compute(label, slow_work)

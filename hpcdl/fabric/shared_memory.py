@@ -96,19 +96,15 @@ class OneProcess:
         self._exposed = weakref.WeakValueDictionary[int, Any]()
 
     def allocate(self, size: int, dtype: npt.DTypeLike = np.float32) -> Array:
-        """See :meth:`SharedMemory.allocate`."""
         return np.zeros(size, dtype)
 
     def place(self, array: Array) -> npt.NDArray[np.int64]:
-        """See :meth:`SharedMemory.place`: its identity is enough."""
         self._exposed[id(array)] = array
         return np.array([0, 0, 0, id(array), 0, 1])
 
     def map(self, place: npt.NDArray[np.int64], _like: Array) -> Array:
-        """See :meth:`SharedMemory.map`."""
         array: Array = self._exposed[int(place[3])]
         return array
 
     def release(self) -> None:
-        """See :meth:`SharedMemory.let_go`."""
         self._exposed.clear()

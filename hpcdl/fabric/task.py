@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Generator, Hashable
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 U = TypeVar("U")
+
+Program: TypeAlias = Coroutine[Any, Any, T]
+"""An algorithm that runs: what it yields, and gets back, is its interpreter's business."""
 
 
 DEPTHS: Final = 8
@@ -21,7 +24,7 @@ NESTED: Final = 16
 """Most programs in flight among those that one started program has started."""
 
 
-def operation(generator: Callable[P, Generator[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+def operation(generator: Callable[P, Generator[Any, Any, T]]) -> Callable[P, Program[T]]:
     """Make an ``async def`` of a generator that yields to the interpreter: half the cost of an awaited object."""
     return types.coroutine(generator)  # type: ignore[return-value]
 
@@ -82,9 +85,7 @@ class Task(Generic[T]):
     sent: float
     """Time at which the last send completed."""
 
-    def __init__(
-        self, coroutine: Coroutine[Any, Any, T], space: int = 0, started: dict[Hashable, int] | None = None
-    ) -> None:
+    def __init__(self, coroutine: Program[T], space: int = 0, started: dict[Hashable, int] | None = None) -> None:
         self.coroutine = coroutine
         self.space = space
         """Tag space, from :func:`tag_space`; 0 for the main program of a rank."""
@@ -96,9 +97,9 @@ class Task(Generic[T]):
         self.joined = False
         self.result: T | None = None
         self.error: BaseException | None = None
-        self.waiters: tuple[Task[Any], ...] = ()  # not a list: most of a million tasks have no waiter
+        self.waiters: tuple[AnyTask, ...] = ()  # not a list: most of a million tasks have no waiter
 
-    def starts(self, work: Coroutine[Any, Any, U], comm: Hashable, depth: int, *, shared_tags: bool) -> Task[U]:
+    def starts(self, work: Program[U], comm: Hashable, depth: int, *, shared_tags: bool) -> Task[U]:
         """Return a task for ``work``, which this program starts on ``comm``, made by ``depth`` splits."""
         if shared_tags:
             return Task(work, self.space, self.started)
@@ -112,3 +113,7 @@ class Task(Generic[T]):
         if self.error is not None:
             raise self.error
         return self.result  # type: ignore[return-value]
+
+
+AnyTask: TypeAlias = Task[Any]
+"""A program whose result doesn't matter here."""

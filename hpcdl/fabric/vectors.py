@@ -149,7 +149,6 @@ class BufferPool:
         self._free: dict[tuple[str, str, int], list[Array]] = {}
 
     def borrow(self, size: int, like: Array) -> _Borrowed:
-        """See :meth:`hpcdl.fabric.comm.Comm.scratch`."""
         key = (type(like).__module__, like.dtype.str, size)
         return _Borrowed(self._free.setdefault(key, []), size, like, self._make)
 

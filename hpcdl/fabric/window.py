@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +61,7 @@ async def disseminate(comm: Comm, words: npt.NDArray[np.int64]) -> npt.NDArray[n
 
     Bruck's allgather (Bruck et al. 1997); without words the dissemination barrier (Hensgen, Finkel & Manber 1988).
     """
-    table: npt.NDArray[Any] = np.zeros((comm.size, len(words)), np.int64)
+    table: npt.NDArray[np.int64] = np.zeros((comm.size, len(words)), np.int64)
     table[0] = words  # row i is of the rank i after one's own
     known = 1
     while known < comm.size:

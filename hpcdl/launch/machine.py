@@ -10,7 +10,9 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from hpcdl.trace.files import JsonObject
 
 
 def shortage(needed: int, ranks: int, available: int) -> str | None:
@@ -89,7 +91,7 @@ def _quota(root: Path) -> float | str:
     return min(quotas, default=UNKNOWN)
 
 
-def cpu(root: Path = ROOT) -> dict[str, Any]:
+def cpu(root: Path = ROOT) -> JsonObject:
     """Return model, physical cores, SMT, frequency governor and the control groups' quota (cores)."""
     system = root / "sys/devices/system/cpu"
     cores = {text(folder / "topology/thread_siblings_list") for folder in _folders(system)} - {""}
@@ -116,7 +118,7 @@ def _driver(device: Path) -> str:
         return UNKNOWN
 
 
-def network(root: Path = ROOT) -> dict[str, Any] | str:
+def network(root: Path = ROOT) -> JsonObject | str:
     """Return driver, rate and state of each interface."""
     cards = {}
     for card in _folders(root / "sys/class/net"):
@@ -129,7 +131,7 @@ def network(root: Path = ROOT) -> dict[str, Any] | str:
     return cards or UNKNOWN
 
 
-def infiniband(root: Path = ROOT) -> dict[str, Any] | str:
+def infiniband(root: Path = ROOT) -> JsonObject | str:
     """Return driver, rate and state of each "device/port"."""
     return {
         f"{port.parent.parent.name}/{port.name}": {
@@ -145,7 +147,7 @@ def _ports(root: Path) -> list[Path]:
     return [port for device in _folders(root / "sys/class/infiniband") for port in _folders(device / "ports")]
 
 
-def gpu(root: Path = ROOT) -> dict[str, Any] | str:
+def gpu(root: Path = ROOT) -> JsonObject | str:
     """Return ``{"driver", "devices": [{"name"}]}`` from the driver's files."""
     driver = re.search(r"Kernel Module\D*(\d[\d.]*)", text(root / "proc/driver/nvidia/version"))
     models = [field(text(card / "information"), "Model") for card in _folders(root / "proc/driver/nvidia/gpus")]
@@ -157,7 +159,7 @@ def gpu(root: Path = ROOT) -> dict[str, Any] | str:
     }
 
 
-def counters(root: Path = ROOT) -> dict[str, Any]:
+def counters(root: Path = ROOT) -> JsonObject:
     """Return counters since boot: of network interfaces, of InfiniBand ports, and of TCP.
 
     ``{"network": {interface: {name: int}}, "infiniband": {"device/port": {name: int}}, "tcp": {name: int}}``;
@@ -175,9 +177,14 @@ def counters(root: Path = ROOT) -> dict[str, Any]:
         }
         for port in _ports(root)
     }
+    return {"network": network or UNKNOWN, "infiniband": ports or UNKNOWN, "tcp": tcp_counters(root) or UNKNOWN}
+
+
+def tcp_counters(root: Path = ROOT) -> dict[str, int]:
+    """Return the host's counters of TCP since boot; empty if unknown."""
     rows = [line.split()[1:] for line in text(root / "proc/net/snmp").splitlines() if line.startswith("Tcp:")]
-    tcp = dict(zip(rows[0], map(number, rows[1]), strict=False)) if len(rows) == 2 else {}
-    return {"network": network or UNKNOWN, "infiniband": ports or UNKNOWN, "tcp": tcp or UNKNOWN}
+    values = zip(rows[0], map(number, rows[1]), strict=False) if len(rows) == 2 else ()
+    return {name: value for name, value in values if isinstance(value, int)}
 
 
 def text(path: Path) -> str:

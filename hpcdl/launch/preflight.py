@@ -36,6 +36,11 @@ class Finding(NamedTuple):
     """Advice; empty if the verdict is ``ok``."""
 
 
+def judged(subject: str, detail: str, advice: str = "") -> Finding:
+    """Return a finding that is a warning if there is advice."""
+    return Finding("warning" if advice else "ok", subject, detail, advice)
+
+
 _CUDA_AWARE: Final = (
     "from mpi4py import MPI; from hpcdl.fabric.device.transport import cuda_aware; print(cuda_aware())"
 )
@@ -69,8 +74,8 @@ def cores(root: Path = machine.ROOT) -> Finding:
     limit = f"; the control group limits them to {quota:g}" if limited else ""
     detail = f"{available} of {os.cpu_count()} cores are available{limit}"
     if available > 1 and not limit:
-        return Finding("ok", "cores", f"{detail}; more ranks x threads than that share cores")
-    return Finding("warning", "cores", detail, "start no more ranks x threads than that, or ask for more cores")
+        return judged("cores", f"{detail}; more ranks x threads than that share cores")
+    return judged("cores", detail, "start no more ranks x threads than that, or ask for more cores")
 
 
 def other_processes(counters: Counters | None = None, seconds: float = 1.0) -> Finding:
@@ -85,10 +90,8 @@ def other_processes(counters: Counters | None = None, seconds: float = 1.0) -> F
     foreign = max(0, end.busy_ns - begin.busy_ns - (end.cpu_ns - begin.cpu_ns)) / passed
     stolen = max(0, end.steal_ns - begin.steal_ns) / passed
     detail = f"they use {foreign:.1f} cores, and the hypervisor {stolen:.1f}; load {end.load:.1f}"
-    if max(foreign, stolen) < NOTED_CORES:
-        return Finding("ok", "other processes", detail)
     advice = "wait until the machine is idle: cases will be marked disturbed, or their intervals be wide"
-    return Finding("warning", "other processes", detail, advice)
+    return judged("other processes", detail, advice if max(foreign, stolen) >= NOTED_CORES else "")
 
 
 def governor(root: Path = machine.ROOT) -> Finding:
@@ -96,21 +99,17 @@ def governor(root: Path = machine.ROOT) -> Finding:
     governor = str(machine.cpu(root)["governor"])
     if governor == machine.UNKNOWN:
         return Finding("unknown", "CPU governor", "this machine does not tell, as most virtual ones")
-    if governor == "performance":
-        return Finding("ok", "CPU governor", governor)
     advice = "cpupower frequency-set -g performance, or ask the administrator"
-    return Finding("warning", "CPU governor", governor, advice)
+    return judged("CPU governor", governor, "" if governor == "performance" else advice)
 
 
 def clock_source(root: Path = machine.ROOT) -> Finding:
     """Return the kernel's clock source; others than the processor's counter are slow and may drift."""
     path = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
     value = machine.text(path) or machine.UNKNOWN
-    if value in {"tsc", "arch_sys_counter", "timebase", "kvm-clock", machine.UNKNOWN}:
-        return Finding("ok", "clock source", value)
-    return Finding(
-        "warning", "clock source", value, "choose tsc: clocks of nodes drift apart less, and read faster"
-    )
+    is_counter = value in {"tsc", "arch_sys_counter", "timebase", "kvm-clock", machine.UNKNOWN}
+    advice = "" if is_counter else "choose tsc: clocks of nodes drift apart less, and read faster"
+    return judged("clock source", value, advice)
 
 
 def slurm_tasks(variables: Mapping[str, str], available: int) -> Iterator[Finding]:
@@ -118,11 +117,8 @@ def slurm_tasks(variables: Mapping[str, str], available: int) -> Iterator[Findin
     if variables.get("SLURM_STEP_ID", "").isdecimal():
         cpus = int(variables.get("SLURM_CPUS_PER_TASK") or 1)
         detail = f"{available} of the {cpus} cores of --cpus-per-task are available to this task"
-        if available >= cpus:
-            yield Finding("ok", "Slurm tasks", detail)
-        else:
-            advice = "srun --cpus-per-task=$SLURM_CPUS_PER_TASK: srun does not take it from sbatch"
-            yield Finding("warning", "Slurm tasks", detail, advice)
+        advice = "srun --cpus-per-task=$SLURM_CPUS_PER_TASK: srun does not take it from sbatch"
+        yield judged("Slurm tasks", detail, "" if available >= cpus else advice)
 
 
 def disk(folder: Path) -> Finding:
@@ -139,21 +135,21 @@ def disk(folder: Path) -> Finding:
         return Finding("FAILED", "disk", f"{folder}: {error.strerror}", advice)
     free = shutil.disk_usage(folder).free
     detail = f"{WRITTEN >> 20} MiB written and synchronised in {took:.2f} s, {free / 1e9:.0f} GB free"
+    advice = ""
     if free < MIN_FREE:
-        return Finding("warning", "disk", detail, "remove files, or choose another file system for -o")
-    if took > SLOWEST_WRITE:
+        advice = "remove files, or choose another file system for -o"
+    elif took > SLOWEST_WRITE:
         advice = "choose a faster file system for -o: each finished case is written and synchronised"
-        return Finding("warning", "disk", detail, advice)
-    return Finding("ok", "disk", detail)
+    return judged("disk", detail, advice)
 
 
 def gpu() -> Iterator[Finding]:
     """Yield the GPUs, whether cupy can use them, and whether the MPI library takes their pointers."""
     gpus = machine.gpu()
     if not isinstance(gpus, dict):
-        yield Finding("ok", "GPU", "no GPU; backends on the CPU are not affected")
+        yield judged("GPU", "no GPU; backends on the CPU are not affected")
         return
-    yield Finding("ok", "GPU", ", ".join(str(device["name"]) for device in gpus["devices"]))
+    yield judged("GPU", ", ".join(str(device["name"]) for device in gpus["devices"]))
     from hpcdl.nn.kernels.cupy.gpu import gpu_availability
 
     usable, detail = gpu_availability()
@@ -171,10 +167,10 @@ def cuda_awareness() -> Finding:
     except subprocess.TimeoutExpired:
         output = ""
     if output == "True":
-        return Finding("ok", "CUDA-aware MPI", "takes device pointers")
+        return judged("CUDA-aware MPI", "takes device pointers")
     detail = "does not take device pointers: messages are copied through the host" if output == "False" else ""
     advice = "load an MPI library that was built with CUDA, or accept the copies"
-    return Finding("warning", "CUDA-aware MPI", detail or "the library does not tell", advice)
+    return judged("CUDA-aware MPI", detail or "the library does not tell", advice)
 
 
 SKEW: Final = 10_000_000
@@ -194,7 +190,7 @@ def mpi_checks(probe: Probe, root: Path = machine.ROOT) -> Iterator[Finding]:
         yield Finding("FAILED", "MPI", f"{ranks} ranks add up to {probe.total}", "install the MPI library again")
         return
     hosts = f"{len(probe.nodes)} host{'s' if len(probe.nodes) > 1 else ''}"
-    yield Finding("ok", "MPI", f"{probe.library}, {ranks} ranks on {hosts} add up")
+    yield judged("MPI", f"{probe.library}, {ranks} ranks on {hosts} add up")
     yield within_host(probe, os.environ)
     yield between_hosts(probe, os.environ, fast_fabric(root))
     yield clock_skew(probe)
@@ -216,21 +212,20 @@ def within_host(probe: Probe, variables: Mapping[str, str]) -> Finding:
     names, subject = probe.transports.within_host, "transport within a host"
     if is_tcp(names) and emulated(variables) is None:
         advice = _unset(variables) or "choose shared memory"
-        return Finding("warning", subject, f"{', '.join(names)}: no shared memory", advice)
-    return Finding("ok", subject, ", ".join(names) or "the library does not tell")
+        return judged(subject, f"{', '.join(names)}: no shared memory", advice)
+    return judged(subject, ", ".join(names) or "the library does not tell")
 
 
 def between_hosts(probe: Probe, variables: Mapping[str, str], fabric: list[str]) -> Finding:
     """Return the transports between hosts; TCP with an unused ``fabric`` is a fallback."""
     names, subject = probe.transports.between_hosts, "transport between hosts"
     if len(probe.nodes) == 1:
-        line = "one host; srun hpcdl check, or mpirun -n N hpcdl check, checks those of a job"
-        return Finding("ok", subject, line)
+        return judged(subject, "one host; srun hpcdl check, or mpirun -n N hpcdl check, checks those of a job")
     detail = ", ".join(names) or "the library does not tell"
     if not is_tcp(names) or not fabric:
-        return Finding("ok", subject, f"{detail}; no faster fabric is up" if is_tcp(names) else detail)
+        return judged(subject, f"{detail}; no faster fabric is up" if is_tcp(names) else detail)
     advice = _unset(variables) or "use the MPI library of the cluster: slurm/README.md, Your site's MPI"
-    return Finding("warning", subject, f"{detail}: TCP fallback, although {', '.join(fabric)} is up", advice)
+    return judged(subject, f"{detail}: TCP fallback, although {', '.join(fabric)} is up", advice)
 
 
 def _unset(variables: Mapping[str, str]) -> str:
@@ -241,23 +236,21 @@ def _unset(variables: Mapping[str, str]) -> str:
 def clock_skew(probe: Probe) -> Finding:
     """Return the greatest difference of the hosts' wall clocks, and the error of the traces' alignment."""
     if len(set(probe.machines)) == 1:
-        return Finding("ok", "clock skew", "one clock: all ranks are on one machine")
+        return judged("clock skew", "one clock: all ranks are on one machine")
     offsets = [offset for offset, _ in probe.skew]
     skew, error = max(offsets) - min(offsets), max(error for _, error in probe.skew)
     detail = (
         f"wall clocks of {len(set(probe.machines))} hosts differ by {skew / 1e6:.3g} ms "
-        f"(error {error / 1e6:.2g} ms); "
-        f"traces are aligned to {probe.alignment / 1e3:.3g} us"
+        f"(error {error / 1e6:.2g} ms); traces are aligned to {probe.alignment / 1e3:.3g} us"
     )
+    advice = ""
     if skew - 2 * error > SKEW:
         departures = [abs(offset - median(offsets)) for offset in offsets]
         worst = probe.hosts[departures.index(max(departures))]
         advice = f"synchronise {worst} (chronyc tracking): dates of runs disagree; traces are aligned anyway"
-        return Finding("warning", "clock skew", detail, advice)
-    if probe.alignment > ALIGNMENT:
+    elif probe.alignment > ALIGNMENT:
         advice = "repeat on a quiet network: shorter waits for late ranks cannot be told from clock errors"
-        return Finding("warning", "clock skew", detail, advice)
-    return Finding("ok", "clock skew", detail)
+    return judged("clock skew", detail, advice)
 
 
 def oversubscription(probe: Probe) -> Finding:
@@ -272,12 +265,12 @@ def oversubscription(probe: Probe) -> Finding:
     fullest, host, count, threads, cores = max(map(share, dict.fromkeys(probe.machines)))
     detail = f"{count} ranks with {threads} threads on {cores} cores of {host}"
     if fullest <= 1:
-        return Finding("ok", "ranks and cores", detail)
+        return judged("ranks and cores", detail)
     advice = (
         f"start at most {max(1, cores * count // threads)} ranks per host, or give them more cores: ranks that "
         "share cores measure no scaling"
     )
-    return Finding("warning", "ranks and cores", detail, advice)
+    return judged("ranks and cores", detail, advice)
 
 
 START_LIMIT: Final = 60
@@ -300,7 +293,7 @@ def _mpi() -> Iterator[Finding]:
     except NoLauncher as error:
         yield Finding("FAILED", "launcher", "no mpirun was found", str(error).partition(": ")[2])
         return
-    yield Finding("ok", "launcher", str(launcher))
+    yield judged("launcher", str(launcher))
     other, advice = "use the mpirun of the library that mpi4py was built for", batch_advice(os.environ)
     limit = START_LIMIT_IN_JOB if advice else START_LIMIT
     try:

@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hpcdl.launch.process import child_preparation
 from hpcdl.registry import shortened
+from hpcdl.trace.files import JsonObject
 
 MAX_HOSTS: Final = 64
 MIN_RATE: Final = 12_500
@@ -154,7 +155,7 @@ class TestbedError(Exception):
     """The environment's description of a testbed is invalid; one line."""
 
 
-def emulated(environment: Mapping[str, str] = os.environ) -> dict[str, Any] | None:
+def emulated(environment: Mapping[str, str] = os.environ) -> JsonObject | None:
     """Return the :class:`hpcdl.launch.testbed.Plan` of this process's testbed; None outside a testbed.
 
     Raises TestbedError if the variable is invalid.
@@ -163,7 +164,7 @@ def emulated(environment: Mapping[str, str] = os.environ) -> dict[str, Any] | No
     if not text:
         return None
     try:
-        plan = json.loads(text)
+        plan: JsonObject | None = json.loads(text)
     except (ValueError, RecursionError):
         plan = None
     if not isinstance(plan, dict) or any(not isinstance(plan.get(key), kind) for key, kind in _PLAN.items()):

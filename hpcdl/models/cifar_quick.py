@@ -6,9 +6,8 @@ from functools import partial
 
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.elementwise import Flatten, ReLU
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
 
 

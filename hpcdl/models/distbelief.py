@@ -6,9 +6,8 @@ from typing import Final
 
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.convolution import LocallyConnected
+from hpcdl.nn.layers.affine import Linear, LocallyConnected
 from hpcdl.nn.layers.elementwise import Flatten, Sigmoid
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import LRN
 from hpcdl.nn.layers.pooling import MaxPooling
 

@@ -7,10 +7,9 @@ from functools import partial
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import constant, xavier
 from hpcdl.nn.layer import Layer
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Auxiliary, Concat
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import LRN
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 

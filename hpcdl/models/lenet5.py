@@ -7,9 +7,8 @@ from functools import partial
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import xavier
 from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import MaxPooling
 
 MIN_UNPADDED = 16

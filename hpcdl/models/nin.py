@@ -7,7 +7,7 @@ from typing import Final
 
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.affine import Convolution
 from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 

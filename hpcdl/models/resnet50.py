@@ -5,9 +5,8 @@ from __future__ import annotations
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import gaussian, zeros
 from hpcdl.nn.layer import Layer
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Residual
-from hpcdl.nn.layers.convolution import Convolution
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import GlobalAverage, MaxPooling
 

@@ -7,9 +7,8 @@ from typing import Final
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import he
 from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import MaxPooling
 
 FILTERS: Final = (64, 128, 256, 512, 512)

@@ -32,10 +32,10 @@ class Backend:
     """Copy a host array to the device; without a separate device, return the array itself."""
     to_host: Callable[[Array], npt.NDArray[Any]]
     """Copy a device array to the host; without a separate device, return the array itself."""
-    convolution: Callable[[geometry.ConvolutionGeometry], ops.Affine]
+    convolution: Callable[[geometry.WindowGeometry], ops.Affine]
     linear: Callable[[geometry.LinearGeometry], ops.Affine]
-    max_pooling: Callable[[geometry.PoolingGeometry], ops.Elementary]
-    average_pooling: Callable[[geometry.PoolingGeometry], ops.Elementary]
+    max_pooling: Callable[[geometry.WindowGeometry], ops.Elementary]
+    average_pooling: Callable[[geometry.WindowGeometry], ops.Elementary]
     global_average: Callable[[geometry.Blob], ops.Elementary]
     relu: Callable[[geometry.Blob], ops.Elementary]
     response_normalization: Callable[[geometry.ResponseGeometry], ops.Elementary]
@@ -45,7 +45,7 @@ class Backend:
     addition: Callable[[geometry.Blob], ops.Addition]
     cross_entropy: Callable[[geometry.Blob], ops.CrossEntropy]
     sigmoid: Callable[[geometry.Blob], ops.Elementary]
-    locally_connected: Callable[[geometry.LocallyConnectedGeometry], ops.Affine]
+    locally_connected: Callable[[geometry.WindowGeometry], ops.Affine]
     cast: Callable[[Array, str], Array] | None = field(default=None, kw_only=True)
     """Convert (array, 16-bit precision) from float32 to that precision or back; None without 16-bit kernels."""
     record: Callable[[Bound], Bound] | None = field(default=None, kw_only=True)

@@ -10,13 +10,16 @@ and optimizer state stay float32 (Micikevicius et al. 2018, "master weights").
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 Shape = tuple[int, ...]
 """Shape of one image or vector, without the batch axis."""
 
 Pair = tuple[int, int]
 """(vertical, horizontal)."""
+
+Image = tuple[int, int, int]
+"""(height, width, channels)."""
 
 Rounding = Literal["floor", "ceil"]
 """Treatment of an incomplete last window: ``floor`` omits it, ``ceil`` includes it."""
@@ -44,31 +47,29 @@ class Blob:
     dtype: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConvolutionGeometry:
-    """Convolution from ``image`` (H, W, C) to ``output`` (P, Q, K); weights (K, R, S, C / groups)."""
+class Window(NamedTuple):
+    """Size of the windows on an image, their distance, and the zeros around the image."""
 
-    image: tuple[int, int, int]
-    output: tuple[int, int, int]
     kernel: Pair
     stride: Pair
     padding: Pair
-    groups: int
-    dtype: str
-    relu: bool = False
-    """Apply a ReLU to the outputs."""
 
 
 @dataclass(frozen=True, slots=True)
-class LocallyConnectedGeometry:
-    """Locally connected layer from ``image`` (H, W, C) to ``output`` (P, Q, K); weights (P, Q, K, R, S, C)."""
+class WindowGeometry:
+    """Windows on ``image`` (H, W, C), one per pixel of ``output`` (P, Q, K), whose size is already rounded.
 
-    image: tuple[int, int, int]
-    output: tuple[int, int, int]
+    Weights are (K, R, S, C / groups) for a convolution, (P, Q, K, R, S, C) for a locally connected layer; in
+    pooling K is C.
+    """
+
+    image: Image
+    output: Image
     kernel: Pair
     stride: Pair
     padding: Pair
     dtype: str
+    groups: int = 1
     relu: bool = False
     """Apply a ReLU to the outputs."""
 
@@ -82,18 +83,6 @@ class LinearGeometry:
     dtype: str
     relu: bool = False
     """Apply a ReLU to the outputs."""
-
-
-@dataclass(frozen=True, slots=True)
-class PoolingGeometry:
-    """Pooling from ``image`` (H, W, C) to ``output`` (P, Q, C), already rounded."""
-
-    image: tuple[int, int, int]
-    output: tuple[int, int, int]
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +164,7 @@ def _count(size: int, kernel: int, stride: int, padding: int, rounding: Rounding
     return count - 1 if starts_outside else count
 
 
-def as_image(shape: Shape, *, layer: str) -> tuple[int, int, int]:
+def as_image(shape: Shape, *, layer: str) -> Image:
     """Return ``shape`` if it is (H, W, C); otherwise raise ValueError naming ``layer``."""
     if len(shape) != 3:
         raise ValueError(f"{layer}: needs an image (height, width, channels), got shape {shape}")

@@ -11,7 +11,7 @@ from hpcdl.nn.backend import Backend
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import Initializer
 from hpcdl.nn.loss import AuxiliaryLoss
-from hpcdl.nn.ops import Affine, Bound, Elementary, Noise
+from hpcdl.nn.ops import Affine, Bound, Elementary, Noise, Weights
 
 Alone = Literal["elements", "channels", "rows"]
 """Positions that a layer treats independently, so that ranks can have some each: ``alone`` of its class.
@@ -146,14 +146,28 @@ class BoundChain:
         return dy if needs_dx else None
 
 
+class Plain:
+    """Base of layers without variables; outputs have the shape of the inputs unless a class says otherwise."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def output(self, shape: Shape) -> Shape:
+        return shape
+
+    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
+        return []
+
+
 class BoundElementary:
-    """Bound layer without parameters; training and evaluation are alike."""
+    """Bound layer without parameters; ``identity_in_evaluation``: the op is for training only."""
 
-    def __init__(self, op: Elementary) -> None:
+    def __init__(self, op: Elementary, *, identity_in_evaluation: bool = False) -> None:
         self._op = op
+        self._training_only = identity_in_evaluation
 
-    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        return self._op.forward(x)
+    def forward(self, x: Array, train: bool) -> Array:
+        return self._op.forward(x) if train or not self._training_only else x
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
         return self._op.backward(dy) if needs_dx else None
@@ -164,13 +178,11 @@ class BoundAffine:
 
     def __init__(self, op: Affine, site: Site, biased: bool) -> None:
         self._op = op
-        self._weight = site.value("weight")
-        self._dweight = site.gradient("weight")
-        self._bias = site.value("bias") if biased else None
-        self._dbias = site.gradient("bias") if biased else None
+        bias, dbias = (site.value("bias"), site.gradient("bias")) if biased else (None, None)
+        self._weights = Weights(site.value("weight"), bias, site.gradient("weight"), dbias)
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        return self._op.forward(x, self._weight, self._bias)
+        return self._op.forward(x, self._weights)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        return self._op.backward(dy, self._weight, self._dweight, self._dbias, needs_dx)
+        return self._op.backward(dy, self._weights, needs_dx)

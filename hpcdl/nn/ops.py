@@ -11,7 +11,7 @@ All arrays are contiguous and of the geometry's dtype; activations are (N, H, W,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hpcdl.fabric.comm import Array
 
@@ -40,40 +40,49 @@ class Elementary(Protocol):
         ...
 
 
+class Weights(NamedTuple):
+    """Parameters of an affine op, and where its backward writes their gradients; without a bias two are None."""
+
+    weight: Array
+    bias: Array | None
+    dweight: Array
+    dbias: Array | None
+
+
 class Affine(Protocol):
     """Op with weights: convolution (K, R, S, C / groups), matrix product (out, in), or locally connected layer.
 
     A locally connected layer has weights (P, Q, K, R, S, C) and bias (P, Q, K). The geometry can include a ReLU.
     """
 
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+    def forward(self, x: Array, weights: Weights) -> Array:
         """Return the outputs (N, ...)."""
         ...
 
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
-        """Overwrite ``dweight`` and ``dbias``; return the input gradient, or None unless ``needs_dx``."""
+    def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
+        """Overwrite both gradients in ``weights``; return the input gradient, or None unless ``needs_dx``."""
         ...
+
+
+class NormVectors(NamedTuple):
+    """Vectors (C,) of batch normalisation: parameters, running statistics, gradients of the parameters."""
+
+    gamma: Array
+    beta: Array
+    mean: Array
+    variance: Array
+    dgamma: Array
+    dbeta: Array
 
 
 class BatchNormalization(Protocol):
-    """Batch normalisation; the vectors are (C,). The geometry can include a shortcut and a ReLU."""
+    """Batch normalisation. The geometry can include a shortcut and a ReLU."""
 
-    def forward(
-        self,
-        x: Array,
-        shortcut: Array | None,
-        gamma: Array,
-        beta: Array,
-        mean: Array,
-        variance: Array,
-        train: bool,
-    ) -> Array:
-        """Normalise by ``mean`` and ``variance``; if ``train``, normalise by the batch and update both."""
+    def forward(self, x: Array, shortcut: Array | None, vectors: NormVectors, train: bool) -> Array:
+        """Normalise by the running statistics; if ``train``, normalise by the batch and update them."""
         ...
 
-    def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
+    def backward(self, dy: Array, vectors: NormVectors) -> tuple[Array, Array | None]:
         """Overwrite ``dgamma`` and ``dbeta``; return the gradients of the last training input and shortcut."""
         ...
 

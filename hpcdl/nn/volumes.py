@@ -18,8 +18,8 @@ from typing import Final
 
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Chain, Layer
+from hpcdl.nn.layers.affine import Convolution
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Flatten
 
 FLOAT_BYTES: Final = 4
@@ -60,7 +60,7 @@ def volumes(layers: Sequence[Layer], shape: Shape, batch: int) -> Volumes:
         output = layer.output(input_shape)
         if not isinstance(layer, (Auxiliary, Flatten, Residual)):
             activations += math.prod(output)
-        if _within(layer):
+        if _chains(layer):
             continue
         for variable in layer.declare(input_shape):
             size = math.prod(variable.shape)
@@ -100,18 +100,12 @@ def _walk(
 ) -> Iterator[tuple[Layer, Shape, bool]]:
     """Yield every layer, nested ones too, with its input shape; True if it is in an auxiliary classifier."""
     for layer in layers:
-        for branch in _within(layer):
+        for branch in _chains(layer):
             yield from _walk(branch.layers, shape, auxiliary=auxiliary or isinstance(layer, Auxiliary))
         yield layer, shape, auxiliary
         shape = layer.output(shape)
 
 
-def _within(layer: Layer) -> tuple[Chain, ...]:
+def _chains(layer: Layer) -> tuple[Chain, ...]:
     """Return the branches of a composite layer; empty for others."""
-    if isinstance(layer, Concat):
-        return layer.branches
-    if isinstance(layer, Residual):
-        return layer.branch, layer.shortcut
-    if isinstance(layer, Auxiliary):
-        return (layer.head,)
-    return ()
+    return layer.chains if isinstance(layer, (Auxiliary, Concat, Residual)) else ()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.optim.parts.per_tensor import UNIFORM, norm
-from hpcdl.optim.parts.protocol import fraction, not_negative, positive, state_vector
+from hpcdl.optim.parts.per_tensor import norm
+from hpcdl.optim.parts.protocol import Moments, state_vector
 
 
-class LAMB:
+class LAMB(Moments):
     """u = m' / (sqrt(s') + epsilon) + weight_decay * w;  w -= rate * |w| / |u| * u, for each tensor.
 
     m' and s' are those of :class:`hpcdl.optim.adam.Adam`; the ratio is 1 where a norm is 0. Biases and batch
@@ -18,22 +18,14 @@ class LAMB:
     State: ``mean`` and ``mean_square``. Tensors must be whole, as for :class:`hpcdl.optim.lars.LARS`.
     """
 
-    look_ahead = 0.0
     whole_tensors = True
 
     def __init__(
         self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6, weight_decay: float = 0.01
     ) -> None:
-        """Take betas in [0, 1), ``epsilon`` > 0, ``weight_decay`` >= 0; raises ValueError otherwise."""
-        self.beta1 = fraction("beta1", beta1)
-        self.beta2 = fraction("beta2", beta2)
-        self.epsilon = positive("epsilon", epsilon)
-        self.weight_decay = not_negative("weight_decay", weight_decay)
-        self.multipliers = UNIFORM
-        self.state: dict[str, Array] = {}
-        self.steps = 0
+        super().__init__(beta1, beta2, epsilon, weight_decay)
 
-    def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
+    def step(self, parameters: Array, gradients: Array, rate: float) -> None:
         t = self.steps + 1
         mean = state_vector(self.state, "mean", parameters)
         square = state_vector(self.state, "mean_square", parameters)
@@ -45,10 +37,9 @@ class LAMB:
             s += (1 - self.beta2) * g * g
             u = m / (1 - self.beta1**t)
             u /= np.sqrt(s / (1 - self.beta2**t)) + self.epsilon
-            rate = float(learning_rate) * multiple
+            own = rate * multiple
             if adapted:
                 u += self.weight_decay * w
                 long, step = norm(w), norm(u)
-                rate *= long / step if long > 0 and step > 0 else 1.0
-            w -= rate * u
-        self.steps = t
+                own *= long / step if long > 0 and step > 0 else 1.0
+            w -= own * u

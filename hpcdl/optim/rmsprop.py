@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.optim.parts.per_tensor import UNIFORM
-from hpcdl.optim.parts.protocol import fraction, not_negative, positive, state_vector
+from hpcdl.optim.parts.protocol import Rule, fraction, positive, state_vector
 
 
-class RMSProp:
+class RMSProp(Rule):
     """s = smoothing * s + (1 - smoothing) * g^2;  w -= rate * g / (sqrt(s) + epsilon).
 
     g is the gradient plus weight_decay * w. Source: Tieleman & Hinton 2012 (Coursera, lecture 6.5), in the form
@@ -18,19 +17,13 @@ class RMSProp:
     State: ``mean_square``.
     """
 
-    look_ahead = 0.0
-
     def __init__(self, *, smoothing: float = 0.99, epsilon: float = 1e-8, weight_decay: float = 0.0) -> None:
         """Take ``smoothing`` in [0, 1), ``epsilon`` > 0, ``weight_decay`` >= 0; else raises ValueError."""
+        super().__init__(weight_decay)
         self.smoothing = fraction("smoothing", smoothing)
         self.epsilon = positive("epsilon", epsilon)
-        self.weight_decay = not_negative("weight_decay", weight_decay)
-        self.multipliers = UNIFORM
-        self.state: dict[str, Array] = {}
-        self.steps = 0
 
-    def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
-        rate = float(learning_rate)
+    def step(self, parameters: Array, gradients: Array, rate: float) -> None:
         mean_square = state_vector(self.state, "mean_square", parameters)
         for block, special in self.multipliers.blocks(parameters, gradients, mean_square, scratch=2):
             w, plain, s, decayed, step = block
@@ -45,4 +38,3 @@ class RMSProp:
             step *= rate
             special.scale(step)
             w -= step
-        self.steps += 1

@@ -31,12 +31,17 @@ from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Link, Network
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
-from hpcdl.nn.layers.linear import Linear
-from hpcdl.nn.split import batch_norm, linear
+from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
+from hpcdl.nn.split import batch_norm
 from hpcdl.nn.split.division import LINEAR
+from hpcdl.nn.split.layers import (
+    convolution_by_filters,
+    convolution_by_rows,
+    linear_by_inputs,
+    linear_by_outputs,
+    locally_connected_by_rows,
+)
 from hpcdl.nn.split.layout import by_images, cut
-from hpcdl.nn.split.spatial import convolution_by_filters, convolution_by_rows, locally_connected_by_rows
 from hpcdl.nn.volumes import FLOAT_BYTES, Volumes, by_layer
 from hpcdl.prediction.network_file import Certainty
 from hpcdl.prediction.programs import scheme_traits, spec_of
@@ -51,7 +56,7 @@ DATA: Final = "data"
 SPLITTERS: Final[Mapping[type, Mapping[str, Callable[..., object]]]] = {
     Convolution: {"filters": convolution_by_filters, "space": convolution_by_rows},
     LocallyConnected: {"space": locally_connected_by_rows},
-    Linear: {"outputs": linear.by_outputs, "inputs": linear.by_inputs},
+    Linear: {"outputs": linear_by_outputs, "inputs": linear_by_inputs},
 }
 """Splits of each kind of layer besides that of the batch."""
 
@@ -94,7 +99,7 @@ def variables(
     numbers = {"p": ranks, "B": batch}
     parts = [splitter(layer, shape, by_images(shape), rank, ranks) for rank in range(ranks)]
     if isinstance(layer, Linear):
-        return {**numbers, "d": layer.outputs if splitter is linear.by_inputs else shape[0]}
+        return {**numbers, "d": layer.outputs if splitter is linear_by_inputs else shape[0]}
     numbers |= dict(zip("HWC", shape, strict=True))
     if splitter in {convolution_by_filters, batch_norm.by_positions}:
         return numbers
@@ -104,7 +109,7 @@ def variables(
     for (low, high), (first, last) in zip(takes.ranges, owned, strict=True):
         begin, end = max(low, 0), min(high, shape[0])
         halo += end - begin - max(0, min(end, last) - max(begin, first))
-    return {**numbers, "h": halo, **({"k": layer.kernel[0]} if isinstance(layer, Convolution) else {})}
+    return {**numbers, "h": halo, **({"k": layer.window.kernel[0]} if isinstance(layer, Convolution) else {})}
 
 
 def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: Link) -> list[LayerSplits]:
@@ -129,7 +134,7 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
             except ValueError:
                 continue
             # every rank reads the images that it takes, and nothing needs their gradient
-            is_first = not rows and splitter is not linear.by_inputs
+            is_first = not rows and splitter is not linear_by_inputs
             elements = 0 if is_first else sum(stated(splitter, way, numbers) for way in ("Forward", "Backward"))
             shared = splitter in SHARES_WEIGHTS
             moved[split] = FLOAT_BYTES * elements + (sums if shared else 0)

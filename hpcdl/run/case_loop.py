@@ -14,9 +14,8 @@ import threadpoolctl
 from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.exit_codes import FAILED, INTERRUPTED, OK
 from hpcdl.fabric.faults import Failure as PlannedFailure
-from hpcdl.fabric.mpi.comm import MpiComm
+from hpcdl.fabric.mpi.comm import Mpi, MpiComm, library_version
 from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
-from hpcdl.fabric.mpi.interpreter import Mpi, library_version
 from hpcdl.fabric.mpi.waits import waits
 from hpcdl.launch.disturbance import Usage, columns
 from hpcdl.launch.mpirun import fault_tolerance_obstacle

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from threading import Timer
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.fabric.mpi.backoff import sleep_until
-from hpcdl.fabric.mpi.comm import MpiComm
+from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.mpi.fault_tolerance import regroup
-from hpcdl.fabric.mpi.interpreter import Mpi
 from hpcdl.launch.disturbance import Counters
 from hpcdl.launch.environment import describe_rank
 from hpcdl.launch.process import stop_requested
@@ -21,6 +20,7 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.threads import threads
 from hpcdl.run.failed_cases import Failure
 from hpcdl.suite import Case
+from hpcdl.trace.files import JsonObject
 
 SHOW_AFTER: Final = 3.0
 """Seconds that a compilation takes before the user sees a line about it."""
@@ -44,7 +44,7 @@ class Job:
         """Greatest error of the clock offsets of all ranks."""
         self.counters = Counters()
         here = describe_rank()
-        self.ranks: list[dict[str, Any]] | None = self.world.library.gather(here)
+        self.ranks: list[JsonObject] | None = self.world.library.gather(here)
         hosts = self.world.library.allgather((here["slurm_node"], here["hostname"]))
         self._leads_node = hosts.index(hosts[self.world.rank]) == self.world.rank
         self._prepared: set[str] = set()

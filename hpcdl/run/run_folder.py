@@ -10,20 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from hpcdl.fabric.mpi.interpreter import library_version
+from hpcdl.fabric.mpi.comm import library_version
 from hpcdl.launch.environment import counters, describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
+from hpcdl.run.job import Job
 from hpcdl.suite import Case, Suite, UsageError
-from hpcdl.trace.files import open_log
+from hpcdl.trace.files import JsonObject, open_log
 from hpcdl.trace.recorder import Packed, Scalar
-
-if TYPE_CHECKING:
-    from hpcdl.run.job import Job
-
 
 BAR: Final = 20
 """Characters of the progress bar."""
@@ -66,7 +63,7 @@ class FinishedParts:
     """Digests of the cases whose result is wrong."""
     damaged: dict[Path, str] = field(default_factory=dict)
     """Parts that cannot be read, with the reason; their cases run again."""
-    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    environments: dict[str, JsonObject] = field(default_factory=dict)
     """Environments of the finished cases, by key."""
 
     def difference(self, environment: Mapping[str, Any]) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 MAX_TEXT: Final = 4 << 20
 """Largest size of a suite or network file (bytes)."""
@@ -64,7 +64,11 @@ def read_text(path: Path) -> str:
     return read_bytes(path, MAX_TEXT).decode("utf-8")
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+JsonObject: TypeAlias = dict[str, Any]
+"""Parsed text: an object of JSON, or a table of TOML."""
+
+
+def parse_toml(text: str) -> JsonObject:
     """Return the tables of a TOML text. Raises ValueError, also for tables nested too deeply."""
     try:
         return tomllib.loads(text)
@@ -132,17 +136,17 @@ def atomic_write(path: Path) -> Iterator[Path]:
 Record = TypeVar("Record")
 
 
-def from_json(kind: type[Record], value: Any, place: str = "") -> Record:
+def from_json(kind: type[Record], value: object, place: str = "") -> Record:
     """Return ``value``, parsed JSON, as ``kind``, often a dataclass. Raises ValueError, which names the place."""
-    return _converted(kind, value, place or kind.__name__)  # type: ignore[no-any-return]
+    return _converted(kind, value, place or kind.__name__)  # type: ignore[return-value]
 
 
 @cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: type) -> dict[str, type]:
     return get_type_hints(kind)
 
 
-def _converted(kind: Any, value: Any, place: str) -> Any:
+def _converted(kind: Any, value: object, place: str) -> object:
     if kind is Any:
         return value
     if isinstance(kind, UnionType):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,12 @@ def analysed(record: object, *more: type[Exception]) -> Iterator[None]:
         raise TraceError(f"{record}: the record cannot be analysed: {reason} ({place}, line {line})") from error
 
 
-Packed = dict[str, npt.NDArray[Any]]
+Rows: TypeAlias = npt.NDArray[Any]
+"""Table of records, or one of its columns."""
+
+Row: TypeAlias = tuple[Any, ...]
+
+Packed = dict[str, Rows]
 """Trace of one rank as arrays, see :meth:`Recorder.pack`."""
 
 EVENT_LIMIT: Final = 200_000
@@ -205,11 +210,11 @@ class Recorder:
 
     def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT, update_limit: int = UPDATE_LIMIT) -> None:
         self.events: list[Event] | None = [] if events else None
-        self.steps: list[tuple[Any, ...]] = []
-        self._packed_steps: list[npt.NDArray[Any]] = []
-        self.evaluations: list[tuple[Any, ...]] = []
-        self.updates: list[tuple[Any, ...]] = []
-        self.residuals: list[tuple[Any, ...]] = []
+        self.steps: list[Row] = []
+        self._packed_steps: list[Rows] = []
+        self.evaluations: list[Row] = []
+        self.updates: list[Row] = []
+        self.residuals: list[Row] = []
         self.limit = limit
         self.update_limit = update_limit
         self.dropped = 0
@@ -244,7 +249,7 @@ class Recorder:
         self._packed_steps.append(np.array([Step(*row) for row in self.steps], STEP))
         self.steps.clear()
 
-    def step_table(self) -> npt.NDArray[Any]:
+    def step_table(self) -> Rows:
         """Return all steps so far (s, :data:`STEP`)."""
         self._pack_steps()
         self._packed_steps = [np.concatenate(self._packed_steps)]
@@ -279,7 +284,7 @@ class Recorder:
         }
 
 
-def to_bytes(packed: Mapping[str, npt.NDArray[Any]]) -> bytes:
+def to_bytes(packed: Mapping[str, Rows]) -> bytes:
     """Serialise a packed trace (numpy's npz without pickles), to be gathered on rank 0."""
     stream = io.BytesIO()
     np.savez(stream, allow_pickle=False, **packed)

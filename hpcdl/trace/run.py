@@ -1,23 +1,92 @@
-"""A run read from its files, as pandas frames, and the messages of its events."""
+"""A run read from its files: types of its fields, pandas frames, and the messages of its events.
+
+A file whose checksum fits may have been written by another program. The analysis relies on the types checked here.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from hpcdl.trace.recorder import Scalar
+from hpcdl.trace.files import JsonObject, from_json
+from hpcdl.trace.older_names import spelled_now
+from hpcdl.trace.recorder import Rows, Scalar
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-Table = dict[str, npt.NDArray[Any]]
+COLUMNS: Final = Path(__file__).parents[1] / "report" / "schema.json"
+"""Declares the type of each field, by name; a field that it lacks may be any scalar."""
+OWN: Final[dict[str, JsonObject]] = {
+    "settings": {"type": ["string", "null"]},  # JSON in a record, an object in --json
+    "launch": {"type": ["integer", "null"]},
+    "kind": {"type": ["string"]},  # a kind is a file of hpcdl/cases: --json has those of this version
+}
+"""Fields of a record with a type of their own."""
+TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+MAX_RANKS: Final = 1 << 17
+MAX_INTEGER: Final = 1 << 63
+
+ENVIRONMENT: Final[JsonObject] = {
+    **dict.fromkeys(("date", "key"), str),
+    **dict.fromkeys(("ranks", "failed_cases", "cases_not_run"), list[JsonObject]),
+    **dict.fromkeys(("counters", "counters_after"), JsonObject),
+    "variables": dict[str, str],
+    "emulated": JsonObject | None,
+}
+"""Types of the entries of an environment that are not ``"unknown"``."""
+AFFINITY: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*|unknown|")
+
+
+@cache
+def _declared() -> dict[str, JsonObject]:
+    text = COLUMNS.read_text(encoding="utf-8")
+    return {**json.loads(text)["properties"]["cases"]["items"]["properties"], **OWN}
+
+
+def check_fields(fields: Mapping[str, Scalar]) -> None:
+    """Raise ValueError, naming the field, for a value that is not of its declared type or range."""
+    for name, value in fields.items():
+        kind, declared = TYPES.get(type(value)), _declared().get(name, {})
+        allowed = declared.get("type", [])
+        fits = kind in allowed or (kind == "integer" and "number" in allowed) if allowed else kind is not None
+        if not fits or (isinstance(value, int) and not -1 <= value < MAX_INTEGER):
+            raise ValueError(f"field {name!r}: {value!a:.40} is not {allowed or 'a scalar'}")
+        if value not in declared.get("enum", [value]):
+            raise ValueError(f"field {name!r}: {value!a:.40} is not one of {declared['enum']}")
+    if not 0 <= int(fields["ranks"] or 0) <= MAX_RANKS:
+        raise ValueError(f"no case has {fields['ranks']} ranks")
+    if not isinstance(json.loads(str(fields.get("settings") or "{}")), dict):
+        raise ValueError("field 'settings': not an object of JSON")  # noqa: TRY004 - as for all fields
+
+
+def environment_of(text: str | bytes) -> JsonObject:
+    """Return the description of an environment in JSON. Raises ValueError as :func:`check_environment`."""
+    text = spelled_now(text.decode() if isinstance(text, bytes) else text)
+    environment = from_json(JsonObject, json.loads(text), "environment")
+    check_environment(environment)
+    return environment
+
+
+def check_environment(environment: Mapping[str, Any]) -> None:
+    """Raise ValueError, naming the entry, for one of another type than hpcdl writes."""
+    for name, kind in ENVIRONMENT.items():
+        if environment.get(name, "unknown") != "unknown":
+            from_json(kind, environment[name], f"environment: {name}")
+    for rank in environment.get("ranks", []):
+        if not AFFINITY.fullmatch(str(rank.get("affinity", ""))):
+            raise ValueError("environment: affinity: not ranges of cores")
+
+
+Table = dict[str, Rows]
 """Columns of equal length."""
 
 
@@ -42,9 +111,9 @@ class Run:
     """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.RESIDUAL`."""
     ranks: pd.DataFrame
     """case_index, and the columns of :data:`hpcdl.trace.recorder.RANK`."""
-    environment: dict[str, Any]
+    environment: JsonObject
     """Environment of the run, or of its last part."""
-    environments: dict[str, dict[str, Any]]
+    environments: dict[str, JsonObject]
     """All environments of its cases, by key; a case refers to one by its field ``environment_key``."""
     suite: str
     """Text of the suite file."""
@@ -73,7 +142,7 @@ class Run:
         """
         return self._events(range(len(self.described)))
 
-    def environment_of(self, case_index: int) -> dict[str, Any]:
+    def environment_of(self, case_index: int) -> JsonObject:
         """Return the environment of a case."""
         return self.environments.get(str(self.described[case_index].get("environment_key")), self.environment)
 

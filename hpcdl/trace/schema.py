@@ -12,17 +12,23 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
-from hpcdl.trace.field_types import check_fields, environment_of
-from hpcdl.trace.files import MARK, SIZE, atomic_write, check_regular, verified_checksum, write_checksum
+from hpcdl.trace.files import (
+    MARK,
+    SIZE,
+    JsonObject,
+    atomic_write,
+    check_regular,
+    verified_checksum,
+    write_checksum,
+)
 from hpcdl.trace.older_names import spelled_now
-from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Scalar, TraceError
-from hpcdl.trace.run import Run, Table, frame, frame_of_cases
+from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Rows, Scalar, TraceError
+from hpcdl.trace.run import Run, Table, check_fields, environment_of, frame, frame_of_cases
 
 __all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_part"]
 
@@ -105,7 +111,7 @@ def _line(error: BaseException) -> str:
 
 
 def write_part(
-    path: Path, case: CaseRecord, *, environment: Mapping[str, Any] | None = None, suite_text: str = ""
+    path: Path, case: CaseRecord, *, environment: Mapping[str, object] | None = None, suite_text: str = ""
 ) -> None:
     """Write one finished case to one closed file; after a crash ``path`` is complete or absent.
 
@@ -115,7 +121,7 @@ def write_part(
     image = io.BytesIO()  # HDF5 would crash at exit if the disk were full; a plain write raises OSError
     with h5py.File(image, "w", userblock_size=SIZE) as file:
         _head(file, environment or {}, suite_text, complete=True)
-        here = {"environment_key": environment["key"]} if environment and "key" in environment else {}
+        here = {"environment_key": str(environment["key"])} if environment and "key" in environment else {}
         _write_case(file.create_group("cases/000000"), CaseRecord({**case.case, **here}, case.ranks))
     with atomic_write(Path(path)) as temporary:
         temporary.write_bytes(image.getbuffer())
@@ -123,14 +129,14 @@ def write_part(
 
 
 def merge(
-    parts: Iterable[Path], run: Path, environment: Mapping[str, Any], suite_text: str, *, complete: bool = True
+    parts: Iterable[Path], run: Path, environment: Mapping[str, object], suite_text: str, *, complete: bool = True
 ) -> None:
     """Copy all ``parts``, in their order, to ``run``; after a crash ``run`` is the complete new or the old file.
 
     ``complete`` states that all cases of the suite are included. The parts are kept. Raises TraceError for an
     unreadable part, and OSError.
     """
-    others: dict[str, Any] = {}
+    others: JsonObject = {}
     with atomic_write(Path(run)) as temporary:
         with h5py.File(temporary, "w", locking=False, userblock_size=SIZE) as file:
             cases = file.create_group("cases")
@@ -163,8 +169,8 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
     described: list[dict[str, Scalar]] = []
     places: list[tuple[Path, str]] = []
     tables: dict[str, list[Table]] = {name: [] for name in READ}
-    environment: dict[str, Any] = {}
-    environments: dict[str, dict[str, Any]] = {}
+    environment: JsonObject = {}
+    environments: dict[str, JsonObject] = {}
     suite = ""
     for file in files:
         with open_trace(file) as source:
@@ -195,19 +201,19 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
     )
 
 
-def read_part(path: Path) -> tuple[dict[str, Scalar], dict[str, Any]]:
+def read_part(path: Path) -> tuple[dict[str, Scalar], JsonObject]:
     """Return the fields and the environment of the case in a part. Raises TraceError."""
     with open_trace(path) as source:
         return _fields(source["cases/000000"]), environment_of(source["environment"][()])
 
 
-def _head(file: h5py.File, environment: Mapping[str, Any], suite_text: str, *, complete: bool) -> None:
+def _head(file: h5py.File, environment: Mapping[str, object], suite_text: str, *, complete: bool) -> None:
     file.attrs.update(schema=SCHEMA, complete=complete)
     file["environment"] = json.dumps(environment, default=str)
     file["suite"] = suite_text
 
 
-def _environments(source: h5py.File) -> dict[str, dict[str, Any]]:
+def _environments(source: h5py.File) -> dict[str, JsonObject]:
     """Return the environments of the cases of a file, by key."""
     own = environment_of(source["environment"][()])
     others = {key: environment_of(text[()]) for key, text in source.get("environments", {}).items()}
@@ -247,7 +253,7 @@ def _write_case(group: h5py.Group, record: CaseRecord) -> None:
     group["ranks"] = np.array(rows, RANK)
 
 
-def _write(group: h5py.Group, name: str, per_rank: Sequence[npt.NDArray[Any]]) -> None:
+def _write(group: h5py.Group, name: str, per_rank: Sequence[Rows]) -> None:
     """Write a table of the rows of all ranks, with the column ``rank``."""
     table = np.empty(sum(map(len, per_rank)), TABLES[name])
     if len(table):
@@ -264,7 +270,7 @@ def _type_id(table: str) -> h5py.h5t.TypeID:
     return h5py.h5t.py_create(TABLES[table])
 
 
-def _rows(group: h5py.Group, name: str) -> npt.NDArray[Any]:
+def _rows(group: h5py.Group, name: str) -> Rows:
     """Return the rows of a table; times are on the ranks' own clocks."""
     stored = group[name].id
     if stored.get_type() != _type_id(name):
@@ -275,7 +281,7 @@ def _rows(group: h5py.Group, name: str) -> npt.NDArray[Any]:
     return table
 
 
-def _on_common_clock(table: npt.NDArray[Any], ranks: npt.NDArray[Any]) -> Table:
+def _on_common_clock(table: Rows, ranks: Rows) -> Table:
     """Return the columns of a table, times on rank 0's clock. Raises ValueError for a rank that is not there."""
     if len(table) and not 0 <= table["rank"].min() <= table["rank"].max() < len(ranks):
         raise ValueError(f"rows of a rank that is not one of {len(ranks)}")

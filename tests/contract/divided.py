@@ -12,10 +12,9 @@ from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
+from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
 from hpcdl.nn.layers.elementwise import Dropout, Flatten, ReLU, Sigmoid
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import LRN, BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling, Subsampling
 from hpcdl.nn.replica import Replica

@@ -10,8 +10,8 @@ from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder

@@ -1,6 +1,7 @@
 """CIFAR's binary files: records of labels and colour planes, and messages for damage."""
 
 import gzip
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,10 +19,10 @@ SMALL_HUNDRED = {"train.bin": 40}
 def small(monkeypatch):
     """Use files of a few images instead of 184 MB."""
     monkeypatch.delenv("HPCDL_DATA", raising=False)
-    monkeypatch.setattr(cifar, "TRAIN_10", SMALL_TEN)
-    monkeypatch.setattr(cifar, "TEST_10", {"test_batch.bin": 10})
-    monkeypatch.setattr(cifar, "TRAIN_100", SMALL_HUNDRED)
-    monkeypatch.setattr(cifar, "TEST_100", {"test.bin": 10})
+    ten = replace(cifar.CIFAR_10, train=SMALL_TEN, test={"test_batch.bin": 10})
+    monkeypatch.setattr(cifar, "CIFAR_10", ten)
+    hundred = replace(cifar.CIFAR_100, train=SMALL_HUNDRED, test={"test.bin": 10})
+    monkeypatch.setattr(cifar, "CIFAR_100", hundred)
 
 
 def records(count, *classes):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdl.fabric.modelled_compute import TRIAL, ModelledCompute, accurate_sleep, oversleep, sleep_until
+from hpcdl.fabric.modelled_compute import TRIAL, Clock, ModelledCompute, accurate_sleep, oversleep, sleep_until
 from hpcdl.fabric.virtual.inprocess import in_process
 
 
@@ -14,8 +14,9 @@ class Kernel:
         self.beyond = beyond
         self.asked = []
 
+    @property
     def clock(self):
-        return self.now
+        return Clock(lambda: self.now, self.sleep)
 
     def sleep(self, seconds):
         self.asked.append(seconds)
@@ -29,17 +30,17 @@ class Kernel:
 def test_oversleeping_is_measured():
     for beyond in (0.0, 60e-6, 4e-3):
         kernel = Kernel(beyond)
-        assert oversleep(kernel.clock, kernel.sleep) == pytest.approx(beyond, abs=1e-9)
+        assert oversleep(kernel.clock) == pytest.approx(beyond, abs=1e-9)
         assert set(kernel.asked) == {TRIAL}
 
 
 def test_a_sleep_ends_at_its_deadline():
     kernel = Kernel(60e-6)
-    sleep_until(100.5, 60e-6, clock=kernel.clock, pause=kernel.sleep)
+    sleep_until(100.5, 60e-6, kernel.clock)
     assert kernel.now == pytest.approx(100.5)
     # what is left is shorter than any sleep, or over
     for deadline in (kernel.now + 50e-6, kernel.now - 1):
-        sleep_until(deadline, 60e-6, clock=kernel.clock, pause=kernel.sleep)
+        sleep_until(deadline, 60e-6, kernel.clock)
     assert len(kernel.asked) == 1
 
 
@@ -52,7 +53,7 @@ def test_an_accurate_sleep_is_as_long_as_asked(seconds):
         kernel.now += 1e-7  # a reading takes time
         return kernel.now
 
-    accurate = accurate_sleep(clock, kernel.sleep)
+    accurate = accurate_sleep(Clock(clock, kernel.sleep)).sleep
     begin = kernel.now
     accurate(seconds)
     assert kernel.now - begin == pytest.approx(seconds, abs=1e-6)
@@ -64,7 +65,7 @@ def test_work_lasts_as_said_or_as_long_as_it_takes(takes, lasts):
 
     async def program(comm):
         times = {"forward a": 2.0, "update": 0.0}
-        comm = ModelledCompute(comm, times.__getitem__, 60e-6, clock=kernel.clock, pause=kernel.sleep)
+        comm = ModelledCompute(comm, times.__getitem__, 60e-6, kernel.clock)
         begin = kernel.now
         assert await comm.compute("forward a", lambda: kernel.work(takes)) == takes
         middle = kernel.now
@@ -78,7 +79,7 @@ def test_work_of_a_part_lasts_as_said():
     kernel = Kernel()
 
     async def program(comm):
-        comm = ModelledCompute(comm, {"update": 2.0}.__getitem__, 0.0, clock=kernel.clock, pause=kernel.sleep)
+        comm = ModelledCompute(comm, {"update": 2.0}.__getitem__, 0.0, kernel.clock)
         for part in (
             await comm.split(0),
             await comm.subcommunicator(lambda _rank: 0, "all"),

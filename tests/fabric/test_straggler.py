@@ -7,6 +7,7 @@ import pytest
 
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.faults import Delays, Slowed, Straggler
+from hpcdl.fabric.modelled_compute import Clock
 from hpcdl.fabric.virtual.inprocess import in_process
 
 
@@ -31,7 +32,7 @@ def run(straggler, program, watch):
 
     async def on(comm):
         if straggler.slows(comm.rank):
-            comm = Slowed(comm, Delays(straggler, comm.rank, 0), clock=lambda: watch.now, pause=watch.sleep)
+            comm = Slowed(comm, Delays(straggler, comm.rank, 0), Clock(lambda: watch.now, watch.sleep))
         return await program(comm)
 
     return in_process(3).run(on)
@@ -67,8 +68,7 @@ def test_parts_that_programs_share_are_slowed_for_this_case_only():
         slow = Slowed(
             comm,
             Delays(Straggler(rank=comm.rank, factor=3), comm.rank, 0),
-            clock=lambda: watch.now,
-            pause=watch.sleep,
+            Clock(lambda: watch.now, watch.sleep),
         )
         for part in [await each.subcommunicator(lambda _rank: 0, "all") for each in (slow, comm)]:
             await part.compute("work", lambda: watch.work(1.0))

@@ -8,6 +8,7 @@ from gpu.processor import narrow, wide
 from hpcdl.nn import geometry
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import master, storage_dtype
+from hpcdl.nn.ops import NormVectors, Weights
 
 EXACT = "float64"
 
@@ -19,7 +20,7 @@ def convolution(image, filters, kernel, stride, padding, groups, relu=False):
     def make(dtype):
         placed = geometry.windows(image[:2], kernel, stride, padding, "floor", layer="c")
         shape = (*placed, filters)
-        return geometry.ConvolutionGeometry(image, shape, kernel, stride, padding, groups, dtype, relu)
+        return geometry.WindowGeometry(image, shape, kernel, stride, padding, dtype, groups, relu)
 
     return make
 
@@ -27,7 +28,7 @@ def convolution(image, filters, kernel, stride, padding, groups, relu=False):
 def pooling(image, kernel, stride, padding):
     def make(dtype):
         placed = geometry.windows(image[:2], kernel, stride, padding, "ceil", layer="p")
-        return geometry.PoolingGeometry(image, (*placed, image[2]), kernel, stride, padding, dtype)
+        return geometry.WindowGeometry(image, (*placed, image[2]), kernel, stride, padding, dtype)
 
     return make
 
@@ -44,7 +45,7 @@ AFFINE = {
     "odd linear": ("linear", lambda dtype: geometry.LinearGeometry(77, 33, dtype)),
     "local 3x3": (
         "locally_connected",
-        lambda dtype: geometry.LocallyConnectedGeometry((12, 12, 8), (12, 12, 8), (3, 3), (1, 1), (1, 1), dtype),
+        lambda dtype: geometry.WindowGeometry((12, 12, 8), (12, 12, 8), (3, 3), (1, 1), (1, 1), dtype),
     ),
 }
 
@@ -87,9 +88,11 @@ def compare(results, title, how, what, make, kernels, reference, dtype, batch):
     if results.left() < 5:
         results.put(title, shown="not run: no time left")
         return
+    if what == "locally_connected":
+        how = local
     found = how(getattr(kernels, what)(make(dtype)), make(dtype), kernels, dtype, batch)
     g, decided = make(EXACT), None
-    if how is affine and g.relu:
+    if how in {affine, local} and g.relu:
         # one of a thousand outputs is so near to zero that rounding decides its sign, and a gradient hangs on it:
         # the exact side follows the decisions of the other
         g, decided = replace(g, relu=False), found[0] > 0
@@ -130,24 +133,26 @@ class Draw:
         return wide(host, dtype).astype(EXACT)
 
 
-def affine(op, g, kernels, dtype, batch, rounded=None, decided=None):
+def affine(op, g, kernels, dtype, batch, rounded=None, decided=None, weight=None):
     draw = Draw(kernels, dtype, rounded)
-    image, output, weight, bias = shapes(g)
+    image, output, weight, bias = shapes(g) if weight is None else (g.image, g.output, weight, g.output)
     fan = np.sqrt(np.prod(weight) / np.prod(bias))
     w, b = draw(weight, parameter=True, size=1 / fan), draw(bias, parameter=True)
-    dw, db = draw.room(weight), draw.room(bias)
-    y = op.forward(draw((batch, *image)), w, b)
+    weights = Weights(w, b, draw.room(weight), draw.room(bias))
+    y = op.forward(draw((batch, *image)), weights)
     answers = [draw.back(y) if decided is None else np.maximum(draw.back(y), 0)]
     dy = draw((batch, *output))
-    dx = op.backward(dy if decided is None else dy * decided, w, dw, db, needs_dx=True)
-    return [*answers, draw.back(dx), draw.back(dw), draw.back(db)]
+    dx = op.backward(dy if decided is None else dy * decided, weights, needs_dx=True)
+    return [*answers, *map(draw.back, (dx, weights.dweight, weights.dbias))]
+
+
+def local(op, g, *given, **more):
+    return affine(op, g, *given, **more, weight=(*g.output, *g.kernel, g.image[2]))
 
 
 def shapes(g):
     if isinstance(g, geometry.LinearGeometry):
         return (g.inputs,), (g.outputs,), (g.outputs, g.inputs), (g.outputs,)
-    if isinstance(g, geometry.LocallyConnectedGeometry):
-        return g.image, g.output, (*g.output, *g.kernel, g.image[2]), g.output
     return g.image, g.output, (g.output[2], *g.kernel, g.image[2] // g.groups), (g.output[2],)
 
 
@@ -162,10 +167,11 @@ def elementary(op, g, kernels, dtype, batch, rounded=None, decided=None):
 def normalised(op, g, kernels, dtype, batch, rounded=None, decided=None):
     draw = Draw(kernels, dtype, rounded)
     channels = g.shape[-1:]
-    gamma, beta, mean = (draw(channels, parameter=True) for _ in range(3))
-    variance, dgamma, dbeta = (draw.room(channels) for _ in range(3))
+    vectors = NormVectors(
+        *(draw(channels, parameter=True) for _ in range(3)), *(draw.room(channels) for _ in range(3))
+    )
     x, beside = draw((batch, *g.shape)), draw((batch, *g.shape))
-    y = op.forward(x, beside if g.joined else None, gamma, beta, mean, variance, train=True)
-    answers = [draw.back(array) for array in (y, mean, variance)]
-    dx, _ = op.backward(draw((batch, *g.shape)), gamma, dgamma, dbeta)
-    return [*answers, *(draw.back(array) for array in (dx, dgamma, dbeta))]
+    y = op.forward(x, beside if g.joined else None, vectors, train=True)
+    answers = [draw.back(array) for array in (y, vectors.mean, vectors.variance)]
+    dx, _ = op.backward(draw((batch, *g.shape)), vectors)
+    return [*answers, *(draw.back(array) for array in (dx, vectors.dgamma, vectors.dbeta))]

@@ -48,6 +48,6 @@ def convolutions_and_norms(name, dtype):
     """The geometries that cuDNN is asked for."""
     found = of_model(name, dtype)
     return (
-        [wanted for wanted in found if isinstance(wanted, geometry.ConvolutionGeometry)],
+        [wanted for wanted in found if isinstance(wanted, geometry.WindowGeometry)],
         [wanted for wanted in found if isinstance(wanted, geometry.BatchNormGeometry)],
     )

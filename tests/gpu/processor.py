@@ -150,7 +150,7 @@ class Processor:
         converted = [as_argument(kind, value) for kind, value in zip(types, arguments, strict=True)]
         self._do(functools.partial(getattr(loaded, f"run_{kernel}"), *sizes, *converted), arguments)
 
-    def multiply(self, a, b, out, dtype, *, transpose_a, transpose_b):
+    def multiply(self, a, b, out, dtype, *, transpose_a=False, transpose_b=False):
         assert a.dtype == b.dtype == storage_dtype(dtype)
         assert out.dtype in (storage_dtype(dtype), master(dtype))
         assert all(matrix.strides[-1] == matrix.itemsize or matrix.shape[-1] <= 1 for matrix in (a, b, out))

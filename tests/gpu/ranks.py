@@ -6,7 +6,7 @@ from time import perf_counter
 import numpy as np
 
 from hpcdl.aggregation.ring import ring
-from hpcdl.fabric.mpi.interpreter import Mpi
+from hpcdl.fabric.mpi.comm import Mpi
 from hpcdl.nn.backend import backend
 
 SIZES = (1, 1003, (1 << 20) + 17, 1 << 24)

@@ -12,6 +12,7 @@ from hpcdl.nn.geometry import master, storage_dtype
 from hpcdl.nn.kernels.cupy.backend import backend_on
 from hpcdl.nn.kernels.cupy.device import Grid, grid_over, grid_over_rows
 from hpcdl.nn.kernels.cupy.elementwise import channel_sum
+from hpcdl.nn.ops import NormVectors
 
 pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
 
@@ -65,7 +66,7 @@ def pooling(shape, dtype, kernel=3, stride=2, padding=1):
     pads = tuple(min(padding, size - 1) for size in shape[:2])
     kernels = tuple(min(kernel, size) for size in shape[:2])
     placed = geometry.windows(shape[:2], kernels, (stride, stride), pads, "ceil", layer="pool")
-    return geometry.PoolingGeometry(shape, (*placed, shape[2]), kernels, (stride, stride), pads, dtype)
+    return geometry.WindowGeometry(shape, (*placed, shape[2]), kernels, (stride, stride), pads, dtype)
 
 
 ELEMENTARY |= {"max_pooling": pooling, "average_pooling": pooling}
@@ -97,17 +98,17 @@ def test_batch_norm_in_16_bits(joined, relu, train, dtype, kernels, reference):
     ):
         ops.append(chosen.batch_norm(geometry.BatchNormGeometry(shape, 1e-5, 0.9, kind, joined, relu)))
         vectors = [draw(24, seed).astype(master(kind)) for seed in (2, 3, 4)]
-        arguments.append((image, shortcut if joined else None, *vectors, np.ones(24, master(kind))))
+        vectors += [np.ones(24, master(kind)), *(np.zeros(24, master(kind)) for _ in range(2))]
+        arguments.append((image, shortcut if joined else None, NormVectors(*vectors)))
     y, expected = (op.forward(*given, train) for op, given in zip(ops, arguments, strict=True))
     close(y, expected, dtype)
-    for mine, its in zip(arguments[0][4:], arguments[1][4:], strict=True):
+    for mine, its in zip(arguments[0][2][2:4], arguments[1][2][2:4], strict=True):
         np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-5)
     if train:
         dy, exact_dy = both(draw(expected.shape, 5), dtype)
         results = []
         for op, given, gradient in zip(ops, arguments, (dy, exact_dy), strict=True):
-            landed = [np.zeros_like(given[2]) for _ in range(2)]
-            results.append((*op.backward(gradient, given[2], *landed), *landed))
+            results.append((*op.backward(gradient, given[2]), given[2].dgamma, given[2].dbeta))
         close(results[0][0], results[1][0], dtype)
         assert (results[0][1] is None) == (not joined)
         for found, right in zip(results[0][2:], results[1][2:], strict=True):

@@ -6,10 +6,9 @@ from gpu.processor import GXX, Processor
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.cupy.backend import backend_on
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Residual
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica

@@ -6,10 +6,9 @@ import math
 import pytest
 
 from hpcdl import registry
+from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import GlobalAverage
 from hpcdl.nn.volumes import volumes

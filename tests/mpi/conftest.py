@@ -15,7 +15,7 @@ from mpi4py import MPI
 from threadpoolctl import threadpool_limits
 
 from hpcdl.fabric.mpi.backoff import sleep_until
-from hpcdl.fabric.mpi.interpreter import Mpi
+from hpcdl.fabric.mpi.comm import Mpi
 
 pytest.register_assert_rewrite("contract")
 

@@ -8,8 +8,8 @@ import pytest
 from contract.losses import lost, number
 
 from hpcdl.fabric.comm import ANY, PeerLost
+from hpcdl.fabric.mpi.comm import library_version
 from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant, depart
-from hpcdl.fabric.mpi.interpreter import library_version
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
 
 pytestmark = [

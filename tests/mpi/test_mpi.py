@@ -11,8 +11,7 @@ from mpi4py import MPI
 
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.mpi import clock as mpi_clock
-from hpcdl.fabric.mpi.comm import MpiComm
-from hpcdl.fabric.mpi.interpreter import Mpi
+from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 
 pytestmark = pytest.mark.mpi
 

@@ -7,6 +7,7 @@ import pytest
 
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.faults import Delays, Slowed, Straggler
+from hpcdl.fabric.modelled_compute import Clock
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -39,7 +40,9 @@ def test_a_rank_answers_while_it_pauses(mpi):
 
     async def program(comm):
         if comm.rank == 0:
-            slow = Slowed(comm, Delays(Straggler(rank=0, probability=1, seconds=1), 0, 1), pause=until_answered)
+            slow = Slowed(
+                comm, Delays(Straggler(rank=0, probability=1, seconds=1), 0, 1), Clock(sleep=until_answered)
+            )
             server = slow.start(echo(comm), shared_tags=True)
             await slow.compute(INPUT, lambda: None)
             await server

@@ -8,7 +8,7 @@ from fabric.staging import Faraway, SlowCopies
 
 from hpcdl.fabric.comm import ANY
 from hpcdl.fabric.device.transport import Staged
-from hpcdl.fabric.mpi.interpreter import Mpi
+from hpcdl.fabric.mpi.comm import Mpi
 
 pytestmark = pytest.mark.mpi
 

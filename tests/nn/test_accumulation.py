@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Auxiliary
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, Flatten, ReLU
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
 

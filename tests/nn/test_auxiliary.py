@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Auxiliary
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.pooling import GlobalAverage
 from hpcdl.nn.replica import Replica
 

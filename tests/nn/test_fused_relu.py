@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.initial import gaussian
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Residual
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import ReLU
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.affine import Convolution
 from hpcdl.nn.layers.normalization import LRN, BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.loss import SoftmaxCrossEntropy

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.initial import gaussian
+from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
 from hpcdl.nn.layers.elementwise import Dropout, Flatten, ReLU, Sigmoid
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import LRN, BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling, Subsampling
 from hpcdl.nn.replica import Replica

@@ -2,10 +2,9 @@
 
 import pytest
 
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import LRN, BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 

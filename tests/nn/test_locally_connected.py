@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.convolution import LocallyConnected
+from hpcdl.nn.layers.affine import LocallyConnected
 from hpcdl.nn.layers.elementwise import Sigmoid
 from hpcdl.nn.replica import Replica
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.initial import constant
-from hpcdl.nn.layers.convolution import Convolution
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 

@@ -13,7 +13,7 @@ from numba.core.dispatcher import Dispatcher
 
 from hpcdl.nn import threads as threads_module
 from hpcdl.nn.backend import backend
-from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry
+from hpcdl.nn.geometry import BatchNormGeometry, WindowGeometry
 from hpcdl.nn.kernels import numba as package
 from hpcdl.nn.kernels.numba import parts
 from hpcdl.nn.kernels.numba.convolution import Convolution
@@ -22,6 +22,7 @@ from hpcdl.nn.kernels.numba.toom_cook import SIZE, matrices
 from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES, ROWS, VECTORS, lanes, tile
 from hpcdl.nn.kernels.numba.winograd import Winograd
 from hpcdl.nn.kernels.numpy.affine import Im2col
+from hpcdl.nn.ops import NormVectors, Weights
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.threads import limit, parallel_ranges, threads
 from hpcdl.run.job import Job
@@ -45,11 +46,9 @@ def test_a_tile_of_any_height_and_width(dtype):
         b = random.standard_normal((outer, inner, columns)).astype(dtype)
         start = random.standard_normal(columns).astype(dtype)
         c = np.full((rows + 2, columns + 3), 7, dtype)
-        tile(
-            rows, columns, outer, inner,
-            a.ctypes.data, outer * inner, inner, 1, b.ctypes.data, inner * columns, columns,
-            start.ctypes.data, 0, c[1:, 1:].ctypes.data, columns + 3, zero,
-        )  # fmt: skip
+        left, right = (a.ctypes.data, outer * inner, inner, 1), (b.ctypes.data, inner * columns, columns)
+        into = (c[1:, 1:].ctypes.data, columns + 3)
+        tile((rows, columns, outer, inner), left, right, (start.ctypes.data, 0), into, zero)
         expected = np.maximum(np.einsum("iok,okj->ij", a, b) + start, 0)
         np.testing.assert_allclose(c[1 : rows + 1, 1 : columns + 1], expected, atol=1e-5)
         c[1 : rows + 1, 1 : columns + 1] = 7
@@ -70,9 +69,7 @@ def test_interpolation_is_correlation(taps):
 def geometry(image, filters, taps, padding=0, stride=1, groups=1, *, dtype="float64", relu=False):
     rows, columns = ((image[i] + 2 * padding - taps) // stride + 1 for i in range(2))
     output = (rows, columns, filters)
-    return ConvolutionGeometry(
-        image, output, (taps, taps), (stride, stride), (padding, padding), groups, dtype, relu
-    )
+    return WindowGeometry(image, output, (taps, taps), (stride, stride), (padding, padding), dtype, groups, relu)
 
 
 def run(op, places, images=3):
@@ -83,10 +80,10 @@ def run(op, places, images=3):
     )
     bias = random.standard_normal(places.output[2]).astype(places.dtype)
     dy = random.standard_normal((images, *places.output)).astype(places.dtype)
-    y = op.forward(x, weight, bias).copy()
-    dweight, dbias = np.empty_like(weight), np.empty_like(bias)
-    dx = op.backward(dy, weight, dweight, dbias, needs_dx=True)
-    return y, dweight, dbias, dx.copy()
+    weights = Weights(weight, bias, np.empty_like(weight), np.empty_like(bias))
+    y = op.forward(x, weights).copy()
+    dx = op.backward(dy, weights, needs_dx=True)
+    return y, weights.dweight, weights.dbias, dx.copy()
 
 
 WINOGRAD = {
@@ -155,7 +152,8 @@ def test_variance_with_a_large_mean():
     x = (1e4 + random.standard_normal((8, 20, 20, 5))).astype(np.float32)
     mean, variance = np.zeros(5, np.float32), np.zeros(5, np.float32)
     op = BatchNorm(BatchNormGeometry((20, 20, 5), 1e-5, 0.0, "float32"))
-    op.forward(x, None, np.ones(5, np.float32), np.zeros(5, np.float32), mean, variance, train=True)
+    ones, zeros = np.ones(5, np.float32), np.zeros(5, np.float32)
+    op.forward(x, None, NormVectors(ones, zeros, mean, variance, ones, zeros), train=True)
     exact = x.astype(np.float64).reshape(-1, 5)
     np.testing.assert_allclose(mean, exact.mean(axis=0), rtol=1e-7)
     np.testing.assert_allclose(variance, exact.var(axis=0, ddof=1), rtol=1e-5)
@@ -193,8 +191,8 @@ def check_that_nothing_is_compiled(kernels, dtype, zoo, batch, step):
     for places in WINOGRAD.values():
         op = kernels.convolution(geometry(places.image, places.output[2], places.kernel[0], dtype=dtype))
         weight = np.ones((places.output[2], *places.kernel, places.image[2]), dtype)
-        y = op.forward(np.ones((1, *places.image), dtype), weight, None)
-        op.backward(y, weight, np.empty_like(weight), None, needs_dx=False)
+        weights = Weights(weight, None, np.empty_like(weight), None)
+        op.backward(op.forward(np.ones((1, *places.image), dtype), weights), weights, needs_dx=False)
     assert compiled() == before
 
 
@@ -215,9 +213,7 @@ def test_the_largest_window_a_byte_can_index():
     """Larger windows use the reference kernel."""
     kernels = backend("numba")
     for side in (16, 17):
-        from hpcdl.nn.geometry import PoolingGeometry
-
-        places = PoolingGeometry((side, side, 2), (1, 1, 2), (side, side), (side, side), (0, 0), "float64")
+        places = WindowGeometry((side, side, 2), (1, 1, 2), (side, side), (side, side), (0, 0), "float64")
         op = kernels.max_pooling(places)
         x = np.arange(side * side * 2, dtype="float64").reshape(1, side, side, 2)
         assert op.forward(x).tolist() == [[[[x.max() - 1, x.max()]]]]

@@ -3,21 +3,21 @@
 import numpy as np
 
 from hpcdl.nn.backend import backend
-from hpcdl.nn.geometry import ConvolutionGeometry
+from hpcdl.nn.geometry import WindowGeometry
 from hpcdl.nn.kernels.numpy import affine
 from hpcdl.nn.kernels.numpy.activation_pool import ALIGNMENT, _Pool, allocate, in_use
 from hpcdl.nn.layers.pooling import MaxPooling
+from hpcdl.nn.ops import Weights
 from hpcdl.nn.replica import Replica
 
-GEOMETRY = ConvolutionGeometry((9, 7, 4), (5, 4, 6), (3, 3), (2, 2), (1, 1), 2, "float64")
+GEOMETRY = WindowGeometry((9, 7, 4), (5, 4, 6), (3, 3), (2, 2), (1, 1), "float64", 2)
 
 
 def run(x, dy, weight, bias):
     op = affine.Im2col(GEOMETRY)
-    dweight, dbias = np.full_like(weight, np.nan), np.full_like(bias, np.nan)
-    y = op.forward(x, weight, bias)
-    dx = op.backward(dy, weight, dweight, dbias, needs_dx=True)
-    return y, dx, dweight, dbias
+    weights = Weights(weight, bias, np.full_like(weight, np.nan), np.full_like(bias, np.nan))
+    y = op.forward(x, weights)
+    return y, op.backward(dy, weights, needs_dx=True), weights.dweight, weights.dbias
 
 
 def test_chunks_of_any_size_give_the_same(monkeypatch):

@@ -7,8 +7,8 @@ from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
 from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.reduced_weights import Quantization, quantized, round_rows
 from hpcdl.nn.replica import Replica
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Concat
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, ReLU
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 
 

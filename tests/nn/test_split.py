@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import SPLITS, divide
-from hpcdl.nn.split.spatial import windowed
+from hpcdl.nn.split.layers import windowed
 
 
 def test_a_layer_that_cannot_be_split_is_named():

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from hpcdl.optim.adagrad import Adagrad
-from hpcdl.optim.adam import Adam
-from hpcdl.optim.adamw import AdamW
+from hpcdl.optim.adam import Adam, AdamW
 from hpcdl.optim.lamb import LAMB
 from hpcdl.optim.lars import LARS
 from hpcdl.optim.nesterov import Nesterov

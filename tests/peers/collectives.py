@@ -35,7 +35,7 @@ def repetitions(size):
 def play_mpi():
     from hpcdl import registry
     from hpcdl.cases.measuring.autotune import tune
-    from hpcdl.fabric.mpi.interpreter import Mpi
+    from hpcdl.fabric.mpi.comm import Mpi
 
     mpi = Mpi()
     comm = mpi.comm

@@ -31,7 +31,7 @@ def play_hpcdl(name, aggregation, bucket_bytes):
     from peers import NETWORKS, draw
 
     from hpcdl import registry
-    from hpcdl.fabric.mpi.interpreter import Mpi
+    from hpcdl.fabric.mpi.comm import Mpi
     from hpcdl.nn.backend import backend
     from hpcdl.nn.replica import Replica
     from hpcdl.optim.sgd import SGD

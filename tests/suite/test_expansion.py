@@ -13,7 +13,7 @@ from .conftest import CASES, text_of
 
 ONE_LAYER = """
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
+from hpcdl.nn.layers.affine import Linear
 
 def one_layer(shape, classes):
     return [Flatten("flatten"), Linear("only", classes)]

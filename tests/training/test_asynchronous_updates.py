@@ -10,8 +10,8 @@ from contract.asynchronous import Run, batch_gradient, loss_of
 from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adagrad import Adagrad
 from hpcdl.optim.adam import Adam

@@ -17,10 +17,9 @@ from contract.divided import (
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.models.cifar_resnet import resnet20
 from hpcdl.nn.initial import gaussian
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Auxiliary, Residual
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.layerwise import layerwise

@@ -14,10 +14,9 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy import activation_pool
+from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Auxiliary
-from hpcdl.nn.layers.convolution import Convolution
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica

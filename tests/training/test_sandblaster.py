@@ -15,8 +15,8 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten, Sigmoid
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Evaluation, Recorder, Step

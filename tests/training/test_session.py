@@ -11,8 +11,8 @@ from hpcdl import registry
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy.activation_pool import in_use
+from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder

@@ -7,8 +7,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from hpcdl import registry
 from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.sharpness import largest_eigenvalue, training_gap
 

@@ -9,8 +9,8 @@ from contract import quadratic, training
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD

@@ -4,14 +4,13 @@ import pytest
 from contract.divided import session_of
 
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
+from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
 from hpcdl.nn.split import batch_norm, linear
 from hpcdl.nn.split.division import divide
-from hpcdl.nn.split.spatial import (
+from hpcdl.nn.split.layers import (
     convolution_by_filters,
     convolution_by_rows,
     locally_connected_by_rows,

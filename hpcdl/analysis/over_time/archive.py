@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
-from hpcdl.trace.field_types import check_environment
 from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, read_bytes, verified_checksum
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TraceError, analysed
-from hpcdl.trace.run import Run
+from hpcdl.trace.run import Run, check_environment
 
 VERSION: Final = 5
 """Of the file; a change of what :mod:`hpcdl.analysis.over_time.series` computes needs another."""

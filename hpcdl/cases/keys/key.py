@@ -15,8 +15,7 @@ from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
 from hpcdl.data.parts.dataset import DataError, Dataset
 from hpcdl.data.parts.splits import with_validation
-from hpcdl.fabric.network import NETWORKS, Network, Site
-from hpcdl.fabric.wiring import Wiring
+from hpcdl.fabric.network import NETWORKS, Network, Site, Wiring
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
 

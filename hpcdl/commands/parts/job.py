@@ -15,7 +15,7 @@ from hpcdl.exit_codes import FAILED, MISMATCH, OK, USAGE
 if TYPE_CHECKING:
     import argparse
 
-    from hpcdl.fabric.mpi.interpreter import Mpi
+    from hpcdl.fabric.mpi.comm import Mpi
     from hpcdl.suite import Suite
 
 
@@ -177,8 +177,8 @@ def in_job(options: argparse.Namespace) -> int:
     if not complaint:
         start()
         with abort_on_error():
+            from hpcdl.fabric.mpi.comm import Mpi
             from hpcdl.fabric.mpi.fault_tolerance import depart
-            from hpcdl.fabric.mpi.interpreter import Mpi
 
             mpi = Mpi()
             options.ranks = mpi.comm.size

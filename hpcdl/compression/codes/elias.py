@@ -7,7 +7,7 @@ from math import log2
 import numpy as np
 
 from hpcdl.compression.parts.code import check_room, padded
-from hpcdl.compression.parts.protocol import Bytes
+from hpcdl.compression.parts.protocol import Bytes, kernels
 from hpcdl.fabric.comm import Array
 
 
@@ -20,9 +20,7 @@ class Elias:
     words = False
 
     def __init__(self) -> None:
-        from hpcdl.compression.kernels import integer_codes  # late: listing compressors must not load numba
-
-        self._kernels = integer_codes
+        self._kernels = kernels(None, "integer_codes")
 
     def bound(self, count: int, total: int) -> int:
         if not count:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.compression.parts.code import check_room, padded
-from hpcdl.compression.parts.protocol import Bytes
+from hpcdl.compression.parts.protocol import Bytes, kernels
 from hpcdl.fabric.comm import Array
 
 MAX_CODE: Final = 15
@@ -31,9 +31,7 @@ class Huffman:
     words = False
 
     def __init__(self) -> None:
-        from hpcdl.compression.kernels import integer_codes  # late: listing compressors must not load numba
-
-        self._kernels = integer_codes
+        self._kernels = kernels(None, "integer_codes")
 
     def bound(self, count: int, total: int) -> int:
         return max(_bound(count, total), _bound(min(count, FEW), total))

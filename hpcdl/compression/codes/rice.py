@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.compression.parts.code import check_room, padded
-from hpcdl.compression.parts.protocol import Bytes
+from hpcdl.compression.parts.protocol import Bytes, kernels
 from hpcdl.fabric.comm import Array
 
 WIDEST: Final = 31
@@ -24,9 +24,7 @@ class Rice:
     words = False
 
     def __init__(self) -> None:
-        from hpcdl.compression.kernels import integer_codes  # late: listing compressors must not load numba
-
-        self._kernels = integer_codes
+        self._kernels = kernels(None, "integer_codes")
 
     def bound(self, count: int, total: int) -> int:
         k = parameter(count, total)

@@ -8,16 +8,18 @@ results are on the host.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcdl.compression.kernels import low_rank
 from hpcdl.compression.kernels.lanes import CHUNK, LANES, add_chunks
 from hpcdl.compression.kernels.ternary import join
 from hpcdl.compression.parts.protocol import Device
-from hpcdl.compression.parts.selection import bits
+from hpcdl.compression.parts.selection import Magnitude, bits
 from hpcdl.fabric.comm import Array
 
 FOLDER: Final = Path(__file__).parent / "cuda"
@@ -32,41 +34,41 @@ class Launcher:
         self._device = device
         self._source = source
 
-    def _launch(self, kernel: str, dtype: Any, threads: int, *arguments: Array | float | None) -> None:
+    def _launch(self, kernel: str, dtype: npt.DTypeLike, threads: int, *arguments: Array | float | None) -> None:
         """Launch a kernel for numbers of type ``dtype``."""
         self._device.launch(self._source, kernel, str(dtype), threads, *arguments)
+
+    def _checked(
+        self, kernel: str, dtype: npt.DTypeLike, threads: int, arrays: Sequence[Array | None], *sizes: int
+    ) -> bool:
+        """Launch a kernel with a flag between ``arrays`` and ``sizes``; return True unless it sets the flag."""
+        wrong = self._device.zeros((1,), "int32")
+        self._launch(kernel, dtype, threads, *arrays, wrong, *sizes)
+        return not self._device.to_host(wrong)[0]
 
 
 class Halves(Launcher):
     """See :mod:`hpcdl.compression.kernels.halves`."""
 
     def narrow_float16(self, numbers: Array, sent: Array, residual: Array | None) -> bool:
-        wrong = self._device.zeros((1,), "int32")
-        arguments = (numbers, sent.view("float16"), residual, wrong, len(numbers))
-        self._launch("narrow", "float16", len(numbers), *arguments)
-        return not self._device.to_host(wrong)[0]
+        n = len(numbers)
+        return self._checked("narrow", "float16", n, (numbers, sent.view("float16"), residual), n)
 
     def widen_float16(self, sent: Array, numbers: Array) -> bool:
-        wrong = self._device.zeros((1,), "int32")
-        arguments = (sent.view("float16"), numbers, wrong, len(sent))
-        self._launch("widen", "float16", len(sent), *arguments)
-        return not self._device.to_host(wrong)[0]
+        return self._checked("widen", "float16", len(sent), (sent.view("float16"), numbers), len(sent))
 
 
 class Signs(Launcher):
     """See :mod:`hpcdl.compression.kernels.signs`."""
 
     def encode(self, vector: Array, packed: Array, turn: int) -> bool:
-        device = self._device
-        bits, wrong = device.empty(packed.shape, "uint8"), device.zeros((1,), "int32")
-        arguments = (vector, bits, wrong, len(vector), turn)
-        self._launch("encode", vector.dtype, len(packed), *arguments)
-        packed[:] = device.to_host(bits)
-        return not device.to_host(wrong)[0]
+        bits = self._device.empty(packed.shape, "uint8")
+        finite = self._checked("encode", vector.dtype, len(packed), (vector, bits), len(vector), turn)
+        packed[:] = self._device.to_host(bits)
+        return finite
 
     def decode(self, packed: Array, into: Array) -> None:
-        arguments = (self._device.asarray(packed), into, len(into))
-        self._launch("decode", into.dtype, len(into), *arguments)
+        self._launch("decode", into.dtype, len(into), self._device.asarray(packed), into, len(into))
 
 
 class LowRank(Launcher):
@@ -103,41 +105,39 @@ class Entries(Launcher):
 
     def _write(self, kernel: str, indices: Array, values: Array, into: Array) -> None:
         device, n = self._device, len(indices)
-        arguments = (into, device.asarray(indices), device.asarray(values), n)
-        self._launch(kernel, into.dtype, n, *arguments)
+        self._launch(kernel, into.dtype, n, into, device.asarray(indices), device.asarray(values), n)
 
-    def correct(self, gradient: Array, velocity: Array, accumulated: Array, momentum: Any, scale: Any) -> None:
-        n, dtype = len(gradient), gradient.dtype
-        factors = (float(momentum), float(scale))
-        self._launch("correct", dtype, n, gradient, velocity, accumulated, n, *factors)
+    def correct(self, gradient: Array, velocity: Array, accumulated: Array, momentum: float, scale: float) -> None:
+        n = len(gradient)
+        self._launch(
+            "correct", gradient.dtype, n, gradient, velocity, accumulated, n, float(momentum), float(scale)
+        )
 
     def are_finite(self, vector: Array) -> bool:
         return self._count(vector, 0)[1]
 
-    def sample(self, vector: Array, sampled: Array, seed: Any) -> None:
+    def sample(self, vector: Array, sampled: Array, seed: np.uint64) -> None:
         device, dtype = self._device, vector.dtype
         drawn = device.empty(sampled.shape, str(dtype))
         start = int(seed.astype(np.int64))  # launches pass integers with a sign
         self._launch("sample", dtype, len(sampled), vector, drawn, len(vector), len(sampled), start)
         sampled[:] = device.to_host(drawn).view(sampled.dtype)
 
-    def find(self, vector: Array, threshold: Any, likely: int) -> tuple[Array, bool]:  # noqa: ARG002
+    def find(self, vector: Array, threshold: Magnitude, likely: int) -> tuple[Array, bool]:  # noqa: ARG002
         device, n = self._device, len(vector)
         counts, finite = self._count(vector, int(threshold))
         offsets = self._offsets(counts)
         positions = device.empty((int(device.to_host(offsets[-1:])[0]),), "int32")
-        arguments = (vector, offsets, positions, n, int(threshold))
-        self._launch("collect", vector.dtype, -(-n // ENTRIES_OF_THREAD), *arguments)
+        threads = -(-n // ENTRIES_OF_THREAD)
+        self._launch("collect", vector.dtype, threads, vector, offsets, positions, n, int(threshold))
         return device.to_host(positions), finite
 
     def _count(self, vector: Array, threshold: int) -> tuple[Array, bool]:
         """Return the number of entries of each chunk that reach ``threshold``, and True if all are finite."""
-        device, n = self._device, len(vector)
-        chunks = -(-n // ENTRIES_OF_THREAD)
-        counts, wrong = device.empty((chunks,), "int64"), device.zeros((1,), "int32")
-        arguments = (vector, counts, wrong, n, threshold, int(bits(np.inf, vector.dtype)))
-        self._launch("count", vector.dtype, chunks, *arguments)
-        return counts, not device.to_host(wrong)[0]
+        chunks = -(-len(vector) // ENTRIES_OF_THREAD)
+        counts = self._device.empty((chunks,), "int64")
+        sizes = (len(vector), threshold, int(bits(np.inf, vector.dtype)))
+        return counts, self._checked("count", vector.dtype, chunks, (vector, counts), *sizes)
 
     def _offsets(self, counts: Array) -> Array:
         """Return the sums of the counts before each, and of all, (n + 1,): of groups first."""
@@ -185,11 +185,17 @@ class SegmentLauncher(Launcher):
             self._known[id(cuts)] = Segments(self._device, cuts)
         return self._known[id(cuts)]
 
+    def _encode(self, vector: Array, cuts: Array, values: Array, packed: Array, *more: int) -> None:
+        device, segments = self._device, self._segments(cuts)
+        bits = device.empty(packed.shape, "uint8")
+        arrays = (vector, segments.cuts, device.asarray(values), bits)
+        self._launch("encode", vector.dtype, len(packed), *arrays, len(vector), segments.count, *more)
+        packed[:] = device.to_host(bits)
+
     def decode(self, packed: Array, cuts: Array, values: Array, into: Array) -> None:
         device, segments = self._device, self._segments(cuts)
-        bits = device.asarray(packed)
-        arguments = (bits, segments.cuts, device.asarray(values), into, len(into), segments.count)
-        self._launch("decode", into.dtype, len(packed), *arguments)
+        arrays = (device.asarray(packed), segments.cuts, device.asarray(values), into)
+        self._launch("decode", into.dtype, len(packed), *arrays, len(into), segments.count)
 
 
 class TwoValues(SegmentLauncher):
@@ -204,11 +210,7 @@ class TwoValues(SegmentLauncher):
         add_chunks(device.to_host(sums), segments.firsts, totals)
 
     def encode(self, vector: Array, cuts: Array, values: Array, packed: Array) -> None:
-        device, segments = self._device, self._segments(cuts)
-        bits = device.empty(packed.shape, "uint8")
-        arguments = (vector, segments.cuts, device.asarray(values), bits, len(vector), segments.count)
-        self._launch("encode", vector.dtype, len(packed), *arguments)
-        packed[:] = device.to_host(bits)
+        self._encode(vector, cuts, values, packed)
 
 
 class Ternary(SegmentLauncher):
@@ -225,12 +227,8 @@ class Ternary(SegmentLauncher):
     def encode(
         self, vector: Array, cuts: Array, scalers: Array, packed: Array, stream: np.uint64, position: int
     ) -> None:
-        device, segments = self._device, self._segments(cuts)
-        bits = device.empty(packed.shape, "uint8")
-        where = (vector, segments.cuts, device.asarray(scalers), bits, len(vector), segments.count)
-        key = int(stream.astype(np.int64))  # launches pass integers with a sign
-        self._launch("encode", vector.dtype, len(packed), *where, key, position)
-        packed[:] = device.to_host(bits)
+        # launches pass integers with a sign
+        self._encode(vector, cuts, scalers, packed, int(stream.astype(np.int64)), position)
 
 
 KERNELS: Final[dict[str, type[Launcher]]] = {

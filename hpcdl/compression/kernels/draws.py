@@ -5,7 +5,7 @@ All machines draw the same bits, and the cut into buckets does not matter.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -28,7 +28,7 @@ UNIT: Final = 2.0**-32
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _mix(word: Any) -> Any:
+def _mix(word: np.uint64) -> np.uint64:
     """Return the output of SplitMix64 for the state ``word``, an uint64."""
     word = (word ^ (word >> _30)) * _FIRST_WORD
     word = (word ^ (word >> _27)) * _SECOND_WORD
@@ -36,7 +36,7 @@ def _mix(word: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def subset(positions: Any, length: Any, seed: Any) -> None:
+def subset(positions: Array, length: int, seed: np.uint64) -> None:
     """Fill ``positions``, int32 (count,), with distinct positions below ``length``, rising."""
     count = len(positions)
     inverse = 2 * count > length

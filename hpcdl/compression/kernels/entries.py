@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.compiled import njit
-from hpcdl.compression.parts.selection import bits, bits_of
+from hpcdl.compression.parts.selection import Magnitude, bits, bits_of
+from hpcdl.fabric.comm import Array
 
 
-def take(vector: Any, indices: Any) -> Any:
+def take(vector: Array, indices: Array) -> Array:
     """Return the entries at ``indices``."""
-    return vector[indices]
+    taken: Array = vector[indices]
+    return taken
 
 
-def put(indices: Any, values: Any, into: Any) -> None:
+def put(indices: Array, values: Array, into: Array) -> None:
     """Write ``values`` at ``indices``."""
     into[indices] = values
 
 
-def add(indices: Any, values: Any, into: Any) -> None:
+def add(indices: Array, values: Array, into: Array) -> None:
     """Add ``values`` at ``indices``, which are different."""
     into[indices] += values
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def correct(gradient: Any, velocity: Any, accumulated: Any, momentum: Any, scale: Any) -> None:
+def correct(gradient: Array, velocity: Array, accumulated: Array, momentum: float, scale: float) -> None:
     """Set u = ``momentum`` u + ``scale`` g and v = v + u; ``gradient`` becomes v (Lin 2018, equation 4).
 
     ``velocity`` is u and ``accumulated`` is v; all have the shape (n,).
@@ -41,7 +43,7 @@ BLOCK: Final = 64
 """Entries of which only the largest is looked at first."""
 
 
-def find(vector: Any, threshold: Any, likely: int) -> tuple[Any, bool]:
+def find(vector: Array, threshold: Magnitude, likely: int) -> tuple[Array, bool]:
     """Return positions, int32, of entries of at least the magnitude ``threshold``, and True if all are finite.
 
     ``likely``: their probable number.
@@ -55,18 +57,18 @@ def find(vector: Any, threshold: Any, likely: int) -> tuple[Any, bool]:
     return positions[:count], bool(most < bits(np.inf, vector.dtype))
 
 
-def sample(vector: Any, sampled: Any, seed: Any) -> None:
+def sample(vector: Array, sampled: Array, seed: np.uint64) -> None:
     """Fill ``sampled`` with the bits of magnitudes, one from each of equal pieces of ``vector``."""
     sample_bits(bits_of(vector), sampled, seed)
 
 
-def are_finite(vector: Any) -> bool:
+def are_finite(vector: Array) -> bool:
     """Return True if all entries are finite."""
     return bool(np.isfinite(vector).all())
 
 
 @njit(nogil=True, cache=True)
-def collect(seen: Any, threshold: Any, positions: Any) -> Any:
+def collect(seen: Array, threshold: Magnitude, positions: Array) -> tuple[int, Magnitude]:
     """Fill ``positions`` as long as a block fits; return the number of all and the largest magnitude."""
     mask = ~(seen.dtype.type(1) << seen.dtype.type(8 * seen.itemsize - 1))
     count, highest = 0, seen.dtype.type(0)
@@ -89,7 +91,7 @@ def collect(seen: Any, threshold: Any, positions: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def sample_bits(seen: Any, sampled: Any, seed: Any) -> None:
+def sample_bits(seen: Array, sampled: Array, seed: np.uint64) -> None:
     """Fill ``sampled`` with magnitudes, one from each of equal pieces of ``seen``."""
     mask = ~(seen.dtype.type(1) << seen.dtype.type(8 * seen.itemsize - 1))
     state = seed

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -28,42 +29,42 @@ _LARGEST: Final = np.float32(65504)
 
 
 @intrinsic
-def _float(_context: Any, _bits: Any) -> Any:
+def _float(_context: Any, _bits: types.Type) -> Any:
     """Return the float32 of 32 bits."""
     return types.float32(types.uint32), lambda _c, builder, _s, value: builder.bitcast(value[0], ir.FloatType())
 
 
 @intrinsic
-def _bits(_context: Any, _number: Any) -> Any:
+def _bits(_context: Any, _number: types.Type) -> Any:
     """Return the 32 bits of a float32."""
     return types.uint32(types.float32), lambda _c, builder, _s, value: builder.bitcast(value[0], ir.IntType(32))
 
 
 @intrinsic
-def _to_float16(_context: Any, _number: Any) -> Any:
+def _to_float16(_context: Any, _number: types.Type) -> Any:
     """Return the bits of the nearest float16 of a float32."""
 
-    def emit(_context: Any, builder: Any, _signature: Any, value: Any) -> Any:
+    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, value: Sequence[ir.Value]) -> ir.Value:
         return builder.bitcast(builder.fptrunc(value[0], ir.HalfType()), ir.IntType(16))
 
     return types.uint16(types.float32), emit
 
 
 @intrinsic
-def _of_float16(_context: Any, _bits: Any) -> Any:
+def _of_float16(_context: Any, _bits: types.Type) -> Any:
     """Return the float32 of a float16's bits."""
 
-    def emit(_context: Any, builder: Any, _signature: Any, value: Any) -> Any:
+    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, value: Sequence[ir.Value]) -> ir.Value:
         return builder.fpext(builder.bitcast(value[0], ir.HalfType()), ir.FloatType())
 
     return types.float32(types.uint16), emit
 
 
 @njit(nogil=True, cache=True)
-def _to_bfloat16(number: Any) -> Any:
+def _to_bfloat16(number: np.float32) -> np.uint32:
     """Return the bits of the nearest bfloat16, above 16 bits that have no meaning."""
     bits = _bits(number)
-    return bits + (((bits >> _16) & _1) + _ROUND)
+    return bits + (((bits >> _16) & _1) + _ROUND)  # type: ignore[no-any-return]
 
 
 @njit(nogil=True, cache=True)

@@ -5,14 +5,20 @@ The first bit is the lowest of the first byte.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from hpcdl.compiled import njit
 from hpcdl.compression.parts.code import LARGEST
+from hpcdl.fabric.comm import Array
+
+Word: TypeAlias = np.uint64
+"""Bits, their number and their places: with signed integers numba would compute in float64."""
 
 WINDOW: Final = 57
 """Bits that :func:`window` returns at least."""
@@ -29,33 +35,33 @@ _63 = np.uint64(63)
 
 
 @intrinsic
-def trailing_zeros(_typing: Any, _word: Any) -> Any:
+def trailing_zeros(_typing: Any, _word: types.Type) -> Any:
     """Return the zero bits below the lowest one of an uint64; 64 for zero."""
 
-    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
         return builder.cttz(arguments[0], context.get_constant(types.boolean, False))
 
     return types.uint64(types.uint64), emit
 
 
 @intrinsic
-def leading_zeros(_typing: Any, _word: Any) -> Any:
+def leading_zeros(_typing: Any, _word: types.Type) -> Any:
     """Return the zero bits above the highest one of an uint64; 64 for zero."""
 
-    def emit(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
         return builder.ctlz(arguments[0], context.get_constant(types.boolean, False))
 
     return types.uint64(types.uint64), emit
 
 
 @njit(nogil=True, cache=True, inline="always")
-def logarithm(x: Any) -> Any:
+def logarithm(x: Word) -> Word:
     """Return floor(log2 ``x``) of an uint64 above zero."""
-    return _63 - leading_zeros(x)
+    return _63 - leading_zeros(x)  # type: ignore[no-any-return]
 
 
 @njit(nogil=True, cache=True, inline="always")
-def put(wire: Any, at: Any, pending: Any, filled: Any, value: Any, width: Any) -> Any:
+def put(wire: Array, at: int, pending: Word, filled: Word, value: Word, width: Word) -> tuple[int, Word, Word]:
     """Append the ``width`` bits of ``value``, any number if it is zero, else at most 64.
 
     Return (at, pending, filled): ``pending`` has the ``filled`` bits, fewer than 32, that belong at byte ``at``
@@ -78,7 +84,7 @@ def put(wire: Any, at: Any, pending: Any, filled: Any, value: Any, width: Any) -
 
 
 @njit(nogil=True, cache=True, inline="always")
-def finish(wire: Any, at: Any, pending: Any, filled: Any) -> Any:
+def finish(wire: Array, at: int, pending: Word, filled: Word) -> int:
     """Write the pending bits, padded with zeros to a byte; return the end."""
     while filled > _0:
         wire[at] = pending & _BYTE
@@ -89,7 +95,7 @@ def finish(wire: Any, at: Any, pending: Any, filled: Any) -> Any:
 
 
 @njit(nogil=True, cache=True, inline="always")
-def window(wire: Any, bit: Any) -> Any:
+def window(wire: Array, bit: Word) -> Word:
     """Return the bits from ``bit`` on, the first lowest: :data:`WINDOW` valid bits, then any.
 
     ``wire`` is :func:`hpcdl.compression.parts.code.padded`; ``bit`` is at most 64 behind the message's end.
@@ -102,15 +108,15 @@ def window(wire: Any, bit: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def ends_here(wire: Any, size: Any, bit: Any) -> Any:
+def ends_here(wire: Array, size: int, bit: Word) -> bool:
     """Return True if ``bit`` is in the last of ``size`` bytes, or at their end, and only zero bits follow it."""
     if (bit + _7) >> _3 != np.uint64(size):
         return False
-    return bit & _7 == _0 or np.uint64(wire[np.int64(bit >> _3)]) >> (bit & _7) == _0
+    return bit & _7 == _0 or np.uint64(wire[np.int64(bit >> _3)]) >> (bit & _7) == _0  # type: ignore[no-any-return]
 
 
 @njit(nogil=True, cache=True)
-def encode_elias(integers: Any, wire: Any, delta: bool) -> Any:
+def encode_elias(integers: Array, wire: Array, delta: bool) -> int:
     """Write integers in the code delta, else gamma; return the bytes."""
     at, pending, filled = 0, _0, _0
     for i in range(len(integers)):
@@ -128,7 +134,7 @@ def encode_elias(integers: Any, wire: Any, delta: bool) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def decode_elias(wire: Any, size: Any, delta: bool, integers: Any) -> Any:
+def decode_elias(wire: Array, size: int, delta: bool, integers: Array) -> bool:
     """Fill ``integers`` from the code of ``size`` bytes; return False if the message is corrupt."""
     bit, end, most = _0, np.uint64(8 * size), np.uint64(32)
     for i in range(len(integers)):
@@ -152,7 +158,7 @@ def decode_elias(wire: Any, size: Any, delta: bool, integers: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def encode_rice(integers: Any, wire: Any, k: Any) -> Any:
+def encode_rice(integers: Array, wire: Array, k: int) -> int:
     """Write integers with parameter ``k``; return the bytes."""
     at, pending, filled = 0, _0, _0
     shift = np.uint64(k)
@@ -165,7 +171,7 @@ def encode_rice(integers: Any, wire: Any, k: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def decode_rice(wire: Any, size: Any, k: Any, integers: Any) -> Any:
+def decode_rice(wire: Array, size: int, k: int, integers: Array) -> bool:
     """Fill ``integers`` from ``size`` bytes; return False if the message is corrupt."""
     bit, end = _0, np.uint64(8 * size)
     shift, whole = np.uint64(k), np.uint64(56)
@@ -192,7 +198,7 @@ def decode_rice(wire: Any, size: Any, k: Any, integers: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def symbol(value: Any, direct: Any) -> Any:
+def symbol(value: Word, direct: int) -> tuple[np.int64, Word]:
     """Return the symbol of an uint64, and the number of its lower bits that follow."""
     if value >> np.uint64(direct) == _0:
         return np.int64(value), _0
@@ -201,7 +207,7 @@ def symbol(value: Any, direct: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def histogram(integers: Any, direct: Any) -> Any:
+def histogram(integers: Array, direct: int) -> Array:
     """Return the occurrences of each symbol."""
     counts = np.zeros((1 << direct) + 32 - direct, np.int64)
     for i in range(len(integers)):
@@ -210,7 +216,7 @@ def histogram(integers: Any, direct: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def encode_huffman(integers: Any, wire: Any, direct: Any, lengths: Any, codes: Any) -> Any:
+def encode_huffman(integers: Array, wire: Array, direct: int, lengths: Array, codes: Array) -> int:
     """Write the codes and lower bits of integers; return the bytes."""
     at, pending, filled = 0, _0, _0
     for i in range(len(integers)):
@@ -223,7 +229,7 @@ def encode_huffman(integers: Any, wire: Any, direct: Any, lengths: Any, codes: A
 
 
 @njit(nogil=True, cache=True)
-def decode_huffman(wire: Any, size: Any, direct: Any, look_up: Any, integers: Any) -> Any:
+def decode_huffman(wire: Array, size: int, direct: int, look_up: Array, integers: Array) -> bool:
     """Fill ``integers`` from ``size`` bytes; return False if the message is corrupt."""
     bit, end = _0, np.uint64(8 * size)
     largest = 1 << direct

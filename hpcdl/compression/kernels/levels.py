@@ -5,7 +5,7 @@ The symbol of an entry is 0 for level 0, else 2 x level - 1, one more if it is n
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -51,7 +51,7 @@ def quantise(
 
 
 @njit(nogil=True, cache=True)
-def _squares(part: Array, lanes: Array) -> Any:
+def _squares(part: Array, lanes: Array) -> float:
     used = min(LANES, len(part))
     lanes[:used] = 0
     for first in range(0, len(part), LANES):

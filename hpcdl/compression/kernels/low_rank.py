@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.compiled import njit
+from hpcdl.fabric.comm import Array
 
 DEPENDENT: Final = 1e-5
 """Share of a column's norm below which its remainder is rounding error."""
 
 
 @njit(nogil=True, cache=True)
-def orthonormalize(columns: Any) -> None:
+def orthonormalize(columns: Array) -> None:
     """Make the columns of a matrix (rows, columns) orthonormal, in place: Gram-Schmidt, twice.
 
     A column that depends on those before it is replaced by a unit vector, so that a gradient of zeros does not end
@@ -37,7 +38,7 @@ def orthonormalize(columns: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _without(columns: Any, count: Any, column: Any) -> Any:
+def _without(columns: Array, count: int, column: Array) -> float:
     """Subtract from ``column`` its parts along the first ``count`` columns; return its square norm."""
     for _ in range(2):
         for other in range(count):
@@ -53,7 +54,7 @@ def _without(columns: Any, count: Any, column: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _farthest(columns: Any, count: Any) -> Any:
+def _farthest(columns: Array, count: int) -> int:
     """Return the axis whose unit vector is the farthest from the first ``count`` columns."""
     best, least = 0, np.inf
     for row in range(len(columns)):
@@ -66,7 +67,7 @@ def _farthest(columns: Any, count: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def write_product(left: Any, right: Any, into: Any) -> None:
+def write_product(left: Array, right: Array, into: Array) -> None:
     """Write ``left`` (rows, rank) times the transpose of ``right`` (columns, rank) to ``into`` (rows, columns)."""
     rows, columns = into.shape
     for row in range(rows):

@@ -146,6 +146,17 @@ class Encoder(Protocol):
         ...
 
 
+class FixedLength:
+    """Base of encoders whose messages of a span are equally long."""
+
+    def bound(self, span: slice) -> int:
+        """Return the bytes of a message."""
+        raise NotImplementedError
+
+    def expected(self, span: slice) -> int:
+        return self.bound(span)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compression:
     """Traits of a compressor. A module that declares none has the defaults."""
@@ -215,7 +226,7 @@ def check_padding(packed: Bytes, bits: int) -> None:
         raise ValueError("corrupt message: bits are set after the last entry")
 
 
-def check_values(valid: Array) -> None:
+def check_values(valid: Array | bool) -> None:
     """Raise ValueError unless all of ``valid`` are true."""
     if not np.all(valid):
         raise ValueError("corrupt message: an impossible value")

@@ -21,14 +21,18 @@ MIN_SAMPLE: Final = 4096
 """Least size of a sample; a shorter vector is taken whole."""
 
 
+Magnitude = np.unsignedinteger[Any]
+"""Bits of a magnitude."""
+
+
 def bits_of(vector: Array) -> Array:
     """Return a view of ``vector``, float32 or float64, as unsigned integers."""
     return vector.view(np.dtype(f"u{vector.itemsize}"))
 
 
-def bits(value: float, dtype: np.dtype[Any]) -> Any:
+def bits(value: float, dtype: np.dtype[Any]) -> Magnitude:
     """Return the bits of the magnitude of ``value``, which is rounded to ``dtype``."""
-    return bits_of(np.abs(np.array([value], dtype)))[0]
+    return bits_of(np.abs(np.array([value], dtype)))[0]  # type: ignore[no-any-return]
 
 
 def check(vector: Array, begin: int, device: Device | None) -> None:
@@ -40,7 +44,7 @@ def check(vector: Array, begin: int, device: Device | None) -> None:
         refuse(vector, begin)
 
 
-def from_bits(magnitude: Any, dtype: np.dtype[Any]) -> float:
+def from_bits(magnitude: Magnitude, dtype: np.dtype[Any]) -> float:
     """Return the number, zero or more, of these bits."""
     return float(np.array([magnitude]).view(dtype)[0])
 
@@ -57,14 +61,14 @@ def sample(vector: Array, seed: int, share: float, device: Device | None) -> Arr
     return sampled
 
 
-def quantile(sampled: Array, share: float) -> Any:
+def quantile(sampled: Array, share: float) -> Magnitude:
     """Return the magnitude that this share of ``sampled`` reaches; ``sampled`` is put into another order."""
     rank = max(0, min(len(sampled) - 1, len(sampled) - round(share * len(sampled))))
     sampled.partition(rank)
-    return sampled[rank]
+    return sampled[rank]  # type: ignore[no-any-return]
 
 
-def largest(vector: Array, begin: int, threshold: Any, expected: int, device: Device | None) -> Array:
+def largest(vector: Array, begin: int, threshold: Magnitude, expected: int, device: Device | None) -> Array:
     """Return the positions, int32 (count,), of all entries whose magnitude has at least the bits ``threshold``.
 
     ``expected`` is their likely number. Raises FloatingPointError for a value that is infinite or not a number;
@@ -87,10 +91,8 @@ def subset(count: int, length: int, seed: int) -> Array:
 
     Positions are drawn until enough are different; of more than half of them, those left out are drawn.
     """
-    from hpcdl.compression.kernels import draws  # late: listing compressors must not load numba
-
     positions = np.empty(count, np.int32)
-    draws.subset(positions, length, np.uint64(seed))
+    kernels(None, "draws").subset(positions, length, np.uint64(seed))
     return positions
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hpcdl.data.parts.dataset import DataError
+from hpcdl.data.parts.dataset import DataError, is_whole
 from hpcdl.fabric.comm import Array
 
 _STREAM: Final = crc32(b"augmentation")
@@ -39,14 +39,14 @@ class Augmentation:
         """Raise DataError, naming ``name``, if the settings are invalid for images of ``shape`` (H, W, C)."""
         height, width, _ = shape
         side = min(height, width)
-        if not _whole(self.crop_padding) or not 0 <= self.crop_padding < side:
+        if not is_whole(self.crop_padding, 0) or self.crop_padding >= side:
             raise DataError(
                 f"{name}: crop_padding must be a whole number from 0 to {side - 1}, for images of "
                 f"{height} x {width}, not {self.crop_padding!r}"
             )
         if not isinstance(self.flip, bool):
             raise DataError(f"{name}: flip must be true or false, not {self.flip!r}")
-        if self.crop is not None and (not _whole(self.crop) or self.crop < 1):
+        if self.crop is not None and not is_whole(self.crop, 1):
             raise DataError(f"{name}: crop must be a whole number of at least 1, not {self.crop!r}")
         if self.crop is not None and self.crop > side:
             raise DataError(f"{name}: crop = {self.crop} is larger than the images, {height} x {width}")
@@ -137,7 +137,3 @@ def _random(images: int, key: tuple[int, ...]) -> NDArray[np.uint64]:
     random = np.random.PCG64([_STREAM, *key]).random_raw(images)
     random.flags.writeable = False
     return random
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -153,6 +153,11 @@ def check_labels(path: Path, labels: NDArray[np.uint8], classes: int, kind: str 
         raise DataError(f"{path}: {kind} {labels[worst]} at {worst} is out of range: {classes} classes")
 
 
+def is_whole(value: object, least: int) -> bool:
+    """Return True if a setting is a whole number of at least ``least``; suites may hold true or 0.5."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
 def data_root() -> str:
     """Return the value of HPCDL_DATA, empty if not set. Raises DataError if it is not valid text."""
     root = os.environ.get("HPCDL_DATA", "")

@@ -103,17 +103,17 @@ def send(wire: Wire, copies: Copies, buffer: Array, dest: int, tag: int) -> Flow
     _header(slots[0])[:] = buffer.nbytes, number
     leaving: list[Wait] = [_over, _over]
     for i, piece in enumerate(pieces):
-        yield from _until(leaving[i % 2])
+        yield from until(leaving[i % 2])
         words = slots[i % 2][HEADER:][: piece.nbytes]
         if piece.size:
-            yield from _until(copies.to_host(piece, words))
+            yield from until(copies.to_host(piece, words))
         if i == 0:
-            yield from _until(lambda: wire.is_next(dest, number))
+            yield from until(lambda: wire.is_next(dest, number))
             leaving[0] = wire.send(slots[0][: HEADER + piece.nbytes], dest, tag)
         else:
             leaving[i % 2] = wire.send_rest(words, dest, number)
     for wait in leaving:
-        yield from _until(wait)
+        yield from until(wait)
     copies.give_back(slots)
 
 
@@ -124,7 +124,7 @@ def receive(wire: Wire, copies: Copies, buffer: Array, source: int, tag: int) ->
     """
     slots = copies.borrow()
     arrived, status = wire.receive(slots[0][: HEADER + min(buffer.nbytes, copies.chunk)], source, tag)
-    yield from _until(arrived)
+    yield from until(arrived)
     came = status()
     size, number = (int(value) for value in _header(slots[0]))
     if size > buffer.nbytes:
@@ -133,15 +133,15 @@ def receive(wire: Wire, copies: Copies, buffer: Array, source: int, tag: int) ->
     landing: list[Wait] = [_over, _over]
     arrived = _over
     for i, piece in enumerate(pieces):
-        yield from _until(arrived)
+        yield from until(arrived)
         if i + 1 < len(pieces):
-            yield from _until(landing[(i + 1) % 2])
+            yield from until(landing[(i + 1) % 2])
             following = slots[(i + 1) % 2][HEADER:][: pieces[i + 1].nbytes]
             arrived = wire.receive_rest(following, came.source, number)
         if piece.size:
             landing[i % 2] = copies.to_device(slots[i % 2][HEADER:][: piece.nbytes], piece)
     for wait in landing:
-        yield from _until(wait)
+        yield from until(wait)
     copies.give_back(slots)
     return Status(came.source, came.tag, size // buffer.itemsize)
 
@@ -175,7 +175,8 @@ def _over() -> bool:
     return True
 
 
-def _until(wait: Wait) -> Flow[None]:
+def until(wait: Wait) -> Flow[None]:
+    """Yield ``wait`` unless it is over."""
     if not wait():
         yield wait
 

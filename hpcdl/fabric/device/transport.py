@@ -24,7 +24,7 @@ import numpy as np
 
 from hpcdl.fabric.comm import Array, Status
 from hpcdl.fabric.device import staged_copy
-from hpcdl.fabric.device.staged_copy import Copies, Flow, Wait, Wire, Words
+from hpcdl.fabric.device.staged_copy import Copies, Flow, Wait, Wire, Words, until
 
 VARIABLE: Final = "HPCDL_TRANSPORT"
 
@@ -67,11 +67,9 @@ class Staged:
         self._copies = copies
 
     def send(self, wire: Wire, buffer: Array, dest: int, tag: int) -> Flow[None]:
-        """See :class:`Transport`."""
         return staged_copy.send(wire, self._copies, buffer, dest, tag)
 
     def receive(self, wire: Wire, buffer: Array, source: int, tag: int) -> Flow[Status]:
-        """See :class:`Transport`."""
         return staged_copy.receive(wire, self._copies, buffer, source, tag)
 
 
@@ -81,21 +79,16 @@ class Direct:
     kind = "device"
 
     def send(self, wire: Wire, buffer: Array, dest: int, tag: int) -> Flow[None]:
-        """See :class:`Transport`."""
         number = wire.number(dest)
         yield from _caught_up()
-        if not wire.is_next(dest, number):
-            yield lambda: wire.is_next(dest, number)
+        yield from until(lambda: wire.is_next(dest, number))
         sent = wire.send(buffer, dest, tag)
-        if not sent():
-            yield sent
+        yield from until(sent)
 
     def receive(self, wire: Wire, buffer: Array, source: int, tag: int) -> Flow[Status]:
-        """See :class:`Transport`."""
         yield from _caught_up()
         arrived, status = wire.receive(buffer, source, tag)
-        if not arrived():
-            yield arrived
+        yield from until(arrived)
         came = status()
         return Status(came.source, came.tag, came.count // buffer.itemsize)
 
@@ -117,11 +110,9 @@ class Ipc:
         self._driver = ctypes.CDLL("libcuda.so.1")
 
     def send(self, wire: Wire, buffer: Array, dest: int, tag: int) -> Flow[None]:
-        """See :class:`Transport`."""
         number = wire.number(dest)
         yield from _caught_up()
-        if not wire.is_next(dest, number):
-            yield lambda: wire.is_next(dest, number)
+        yield from until(lambda: wire.is_next(dest, number))
         note = np.zeros(_NOTE, np.uint8)
         base = self._base(buffer) if buffer.nbytes else 0
         if base:
@@ -129,18 +120,15 @@ class Ipc:
         place = buffer.data.ptr - base if base else 0  # type: ignore[attr-defined]
         note[64:].view(np.int64)[:] = place, buffer.nbytes, number
         sent = wire.send(note, dest, tag)
-        if not sent():
-            yield sent
+        yield from until(sent)
         taken = wire.receive_rest(np.zeros(1, np.uint8), dest, number)
-        if not taken():
-            yield taken
+        yield from until(taken)
 
     def receive(self, wire: Wire, buffer: Array, source: int, tag: int) -> Flow[Status]:
         """See :class:`Transport`. ValueError: the message is longer."""
         note = np.zeros(_NOTE, np.uint8)
         arrived, status = wire.receive(note, source, tag)
-        if not arrived():
-            yield arrived
+        yield from until(arrived)
         came = status()
         place, size, number = (int(value) for value in note[64:].view(np.int64))
         if size > buffer.nbytes:
@@ -151,8 +139,7 @@ class Ipc:
             buffer.data.copy_from_device_async(_pointer(self._cupy, there, size), size, stream)  # type: ignore[attr-defined]
             yield from _caught_up()
         answered = wire.send_rest(np.zeros(1, np.uint8), came.source, number)
-        if not answered():
-            yield answered
+        yield from until(answered)
         return Status(came.source, came.tag, size // buffer.itemsize)
 
     def _base(self, buffer: Array) -> int:
@@ -189,21 +176,17 @@ class PinnedCopies:
         self._shelf: list[tuple[Words, Words]] = []
 
     def borrow(self) -> tuple[Words, Words]:
-        """See :class:`hpcdl.fabric.device.staged_copy.Copies`."""
         return self._shelf.pop() if self._shelf else (self._slot(), self._slot())
 
     def give_back(self, slots: tuple[Words, Words]) -> None:
-        """See :class:`hpcdl.fabric.device.staged_copy.Copies`."""
         self._shelf.append(slots)
 
     def to_host(self, piece: Array, words: Words) -> Wait:
-        """See :class:`hpcdl.fabric.device.staged_copy.Copies`."""
         self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
         piece.data.copy_to_host_async(words.ctypes.data, piece.nbytes, self._stream)  # type: ignore[attr-defined]
         return _event(self._stream)
 
     def to_device(self, words: Words, piece: Array) -> Wait:
-        """See :class:`hpcdl.fabric.device.staged_copy.Copies`."""
         computing = self._cupy.cuda.get_current_stream()
         self._stream.wait_event(computing.record())
         piece.data.copy_from_host_async(words.ctypes.data, piece.nbytes, self._stream)  # type: ignore[attr-defined]
@@ -258,9 +241,7 @@ def _caught_up() -> Flow[None]:
     """Wait until the device has completed its queued work."""
     import cupy
 
-    done = _event(cupy.cuda.get_current_stream())
-    if not done():
-        yield done
+    yield from until(_event(cupy.cuda.get_current_stream()))
 
 
 def _event(stream: Any) -> Wait:

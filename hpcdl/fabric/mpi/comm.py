@@ -1,13 +1,20 @@
-"""Communicators over MPI, whose operations yield to the scheduler where they wait."""
+"""The interpreter for MPI, with arrays of numpy or cupy: its communicators yield to the scheduler where they wait.
+
+A rank with one program and its own core calls the library's blocking operations. With started programs in
+flight every operation is a non-blocking request and the programs take turns; so it is where ranks outnumber cores,
+because a blocked library spins on the core that its peer needs. Local work then runs on a second thread, where
+numpy, BLAS and compiled kernels release the interpreter lock and messages progress; short work stays on the first
+thread and is followed by a poll.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from operator import iadd
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +23,15 @@ from mpi4py import MPI
 from hpcdl.fabric.comm import ANY, INPUT, TAGS, Array, Memory, Status, check_address, check_exchange
 from hpcdl.fabric.device.staged_copy import Wait, both
 from hpcdl.fabric.device.transport import Transport, choose
-from hpcdl.fabric.mpi.backoff import sleep_until
+from hpcdl.fabric.mpi.backoff import Backoff, here, sleep_until
 from hpcdl.fabric.mpi.clock import compared
 from hpcdl.fabric.mpi.compute_thread import WORTHWHILE_NS, Job
 from hpcdl.fabric.mpi.messages import PROBES_ANY_SOURCE, Channels, MpiWire
 from hpcdl.fabric.mpi.natives import Natives
-from hpcdl.fabric.task import DEPTHS, Task, operation
+from hpcdl.fabric.mpi.scheduler import Scheduler
+from hpcdl.fabric.task import DEPTHS, Program, Task, operation
 from hpcdl.fabric.vectors import operand_and_result
 from hpcdl.fabric.window import disseminate
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.mpi.scheduler import Scheduler
 
 T = TypeVar("T")
 
@@ -73,7 +78,6 @@ class MpiComm:
 
     @operation
     def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[Wait, None, None]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         check_address(dest, tag, self.size)  # the library has ranks below 0: MPI_PROC_NULL, MPI_ANY_SOURCE
         scheduler = self._scheduler
         begin = perf_counter_ns()
@@ -93,7 +97,6 @@ class MpiComm:
 
     @operation
     def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[Wait, None, Status]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         check_address(source, tag, self.size, ANY)
         scheduler = self._scheduler
         begin = perf_counter_ns()
@@ -120,7 +123,6 @@ class MpiComm:
     def exchange(
         self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
     ) -> Generator[Wait, None, Status]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         check_exchange(dest, source, tag, self.size)
         scheduler = self._scheduler
         begin = perf_counter_ns()
@@ -162,20 +164,17 @@ class MpiComm:
         return answer
 
     async def apply(self, label: str, work: Callable[[], T], touched_bytes: int) -> T:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         begin = perf_counter_ns()
         result = work()
         if self._scheduler.events is not None:
             self._record(label, begin, -1, touched_bytes)
         return result
 
-    def add(self, into: Array, addend: Array) -> Coroutine[Any, Any, Array]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
+    def add(self, into: Array, addend: Array) -> Program[Array]:
         return self.apply("add", partial(iadd, into, addend), into.nbytes)
 
     @operation
     def compute(self, label: str, work: Callable[[], T]) -> Generator[Wait, None, T]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         scheduler = self._scheduler
         number = scheduler.running.number
         lasted = scheduler.lasted.get(label, WORTHWHILE_NS)
@@ -197,14 +196,12 @@ class MpiComm:
             scheduler.raise_failures()
         return job.result()
 
-    def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
+    def start(self, work: Program[T], *, shared_tags: bool = False) -> Task[T]:
         scheduler = self._scheduler
         return scheduler.launch(scheduler.running.starts(work, self, self._depth, shared_tags=shared_tags))
 
     @operation
     def split(self, color: int, key: int = 0) -> Generator[Wait, None, MpiComm]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         # MPI_Comm_split blocks: enter it when all ranks have called, and progress started programs until then
         arrived = self._main.Ibarrier()
         if not arrived.Test():
@@ -214,7 +211,6 @@ class MpiComm:
         return MpiComm(self._scheduler, part, self._depth + 1, [self._members[place] for place in places])
 
     async def subcommunicator(self, color: Callable[[int], int], division: Hashable) -> MpiComm:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         if division not in self._subcommunicators:
             self._subcommunicators[division] = self.start(self.split(color(self.rank)), shared_tags=True)
         return await self._subcommunicators[division]
@@ -249,20 +245,16 @@ class MpiComm:
         return self._scheduler.transport
 
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._scheduler.scratch.borrow(size, like)
 
     @property
     def memory(self) -> Memory:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._scheduler.memory
 
     def borrow_shared(self, like: Array) -> AbstractContextManager[Array]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._scheduler.shared_pool.borrow(like.size, like)
 
     async def allgather_words(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         self._scheduler.raise_failures()
         if self._scheduler.running.space:
             return await disseminate(self, words)
@@ -277,7 +269,6 @@ class MpiComm:
         return table
 
     async def get(self, into: Array, theirs: Array, peer: int) -> None:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         begin = perf_counter_ns()
         into[:] = theirs
         if self._scheduler.events is not None:
@@ -293,3 +284,31 @@ class MpiComm:
         member = -1 if peer < 0 else self._members[peer]
         event = (scheduler.running.number, label, begin, perf_counter_ns(), member, size)
         scheduler.events.append(event)  # type: ignore[union-attr]
+
+
+def library_version() -> dict[str, str]:
+    """Name and version of the MPI library, for the record."""
+    name, version = MPI.get_vendor()
+    return {
+        "library": name,
+        "version": ".".join(map(str, version)),
+        "text": MPI.Get_library_version().strip("\0 \n").partition("\n")[0],
+    }
+
+
+class Mpi(Scheduler):
+    """This process's rank in an MPI job; ``comm`` holds the ranks of ``communicator``."""
+
+    def __init__(self, communicator: MPI.Intracomm = MPI.COMM_WORLD) -> None:
+        super().__init__(_ranks_per_core(communicator))
+        self.comm = MpiComm(self, communicator.Dup(), 0)
+
+    def awake(self, comm: MpiComm) -> None:
+        """From now on only the ranks of ``comm`` use cores, the others sleep. Each of those must call."""
+        self.backoff = Backoff(_ranks_per_core(comm.library))
+        self.may_block = self.alone and not self.backoff.oversubscribed
+
+
+def _ranks_per_core(communicator: MPI.Intracomm) -> float:
+    mine = here()
+    return mine.ranks_per_core(communicator.allgather(mine))

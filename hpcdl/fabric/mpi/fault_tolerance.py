@@ -78,35 +78,30 @@ class FaultTolerant(Wrapper[MpiComm]):
         return FaultTolerant(comm)
 
     async def send(self, buffer: Array, dest: int, tag: int = 0) -> None:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         try:
             await self._comm.send(buffer, dest, tag)
         except MPI.Exception as error:
             raise self._lost(error, dest) from None
 
     async def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Status:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         try:
             return await self._comm.recv(buffer, source, tag)
         except MPI.Exception as error:
             raise self._lost(error, source) from None
 
     async def exchange(self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0) -> Status:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         try:
             return await self._comm.exchange(outgoing, dest, incoming, source, tag)
         except MPI.Exception as error:
             raise self._lost(error, dest, source) from None
 
     async def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> None:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         try:
             await self._comm.native(collective, buffer, counts)
         except MPI.Exception as error:
             raise self._lost(error, *range(self._comm.size)) from None
 
     async def survivors(self) -> Comm:
-        """See :class:`hpcdl.fabric.comm.Comm`."""
         return self._wrap(self._comm.shrink())
 
     def _lost(self, error: MPI.Exception, *peers: int) -> Exception:

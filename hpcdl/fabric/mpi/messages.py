@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mpi4py import MPI
 
 from hpcdl.fabric.comm import ANY, TAGS, Array, Status
 from hpcdl.fabric.device.staged_copy import NUMBERS, Wait, Words
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.mpi.scheduler import Scheduler
+from hpcdl.fabric.mpi.scheduler import Scheduler
 
 _TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # the least that MPI allows
 
@@ -121,32 +119,26 @@ class MpiWire:
         self._begun = [0] * pieces.size
 
     def number(self, dest: int) -> int:
-        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
         number = self._given[dest]
         self._given[dest] = (number + 1) % NUMBERS
         return number
 
     def is_next(self, dest: int, number: int) -> bool:
-        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
         return self._begun[dest] == number
 
     def send(self, words: Array, dest: int, tag: int) -> Wait:
-        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
         self._begun[dest] = (self._begun[dest] + 1) % NUMBERS
         return self._channels.post(words, dest, tag)
 
     def receive(self, words: Array, source: int, tag: int) -> tuple[Wait, Callable[[], Status]]:
-        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
         status = MPI.Status()
         arrived = once(self._channels.receive(words, MPI.ANY_SOURCE if source == ANY else source, tag, status))
         return arrived, lambda: Status(status.source, status.tag % TAGS, status.count)
 
     def send_rest(self, words: Words, dest: int, number: int) -> Wait:
-        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
         return once(self._pieces.Isend(words, dest, number).Test)
 
     def receive_rest(self, words: Words, source: int, number: int) -> Wait:
-        """See :class:`hpcdl.fabric.device.staged_copy.Wire`."""
         return once(self._pieces.Irecv(words, source, number).Test)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Coroutine
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TypeVar
 
 from mpi4py import MPI
 
@@ -14,12 +13,10 @@ from hpcdl.fabric.device.staged_copy import Wait
 from hpcdl.fabric.device.transport import Transport
 from hpcdl.fabric.mpi.backoff import Backoff
 from hpcdl.fabric.mpi.compute_thread import Worker
+from hpcdl.fabric.mpi.natives import PersistentRequests
 from hpcdl.fabric.shared_memory import SharedMemory
-from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import AnyTask, Program, Task
 from hpcdl.fabric.vectors import BufferPool
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.mpi.natives import PersistentRequests
 
 T = TypeVar("T")
 
@@ -49,23 +46,23 @@ class Scheduler:
         """Duration of the last work of each label, in ns."""
         self.transport: Transport | None = None
         """For arrays that are not numpy's; chosen when the first one is sent."""
-        self.running: Task[Any] = None  # type: ignore[assignment]
+        self.running: AnyTask = None  # type: ignore[assignment]
         self.alone = True
         """True while no started program is in flight and none has failed."""
         self.may_block = not self.backoff.oversubscribed
         """True if the library may block: one program is in flight, and the rank has its own core."""
         self._in_flight = 0
         self._launched = 0
-        self._main: Task[Any] | None = None
-        self._ready: deque[Task[Any]] = deque()
-        self._waiting: list[tuple[Task[Any], Wait]] = []
-        self._failed: list[Task[Any]] = []
+        self._main: AnyTask | None = None
+        self._ready: deque[AnyTask] = deque()
+        self._waiting: list[tuple[AnyTask, Wait]] = []
+        self._failed: list[AnyTask] = []
 
     def counters(self) -> Counters:
         """Return the clock and the counts."""
         return Counters(perf_counter_ns(), self.messages, self.bytes, self.compute_ns, self.input_ns)
 
-    def run(self, program: Coroutine[Any, Any, T]) -> T:
+    def run(self, program: Program[T]) -> T:
         """Run this rank's main program, and all programs that it starts, to their ends.
 
         Raises the error of the main program or of a started program that no program has joined; at once, because
@@ -103,7 +100,7 @@ class Scheduler:
             if task.error is not None and not task.joined:
                 raise task.error
 
-    def programs(self) -> list[Task[Any]]:
+    def programs(self) -> list[AnyTask]:
         """Return the main program and those that wait, for :mod:`hpcdl.fabric.mpi.waits`; any thread may call."""
         main = [] if self._main is None else [self._main]
         return main + [task for task, _ in self._waiting]
@@ -141,7 +138,7 @@ class Scheduler:
         self.running = running
         return moved
 
-    def _resume(self, task: Task[Any], failure: MPI.Exception | None = None) -> None:
+    def _resume(self, task: AnyTask, failure: MPI.Exception | None = None) -> None:
         """Run ``task`` to its next wait; ``failure`` is the library's error of the last one."""
         self.running = task
         try:

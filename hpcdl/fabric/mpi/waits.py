@@ -11,15 +11,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hpcdl.fabric.comm import ANY, LIBRARY_CALLS
-from hpcdl.fabric.mpi.comm import MpiComm
+from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.mpi.scheduler import Scheduler
-from hpcdl.fabric.task import Task
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.mpi.interpreter import Mpi
+from hpcdl.fabric.task import AnyTask, Task
 
 Locals = dict[str, Any]
 
@@ -74,9 +71,9 @@ def waits(mpi: Mpi) -> list[Wait]:
     return described
 
 
-def _programs(mpi: Mpi) -> Iterator[tuple[Task[Any], list[FrameType]]]:
+def _programs(mpi: Mpi) -> Iterator[tuple[AnyTask, list[FrameType]]]:
     """The unfinished programs, each with its frames from the outermost to the innermost."""
-    running: dict[Task[Any], list[FrameType]] = {}
+    running: dict[AnyTask, list[FrameType]] = {}
     tasks = set(mpi.programs())
     segment: list[FrameType] = []
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001

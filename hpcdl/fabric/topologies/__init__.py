@@ -1,1 +1,14 @@
-"""Topologies of simulated clusters: each file offers a class, with its links and the route between two hosts."""
+"""Topologies of simulated clusters: each file offers a class, with its links and the route between two hosts.
+
+::
+
+    host ──port──> switch ──link──> switch ──port──> host        links are shared by the messages under way
+
+A topology (:class:`hpcdl.fabric.network.Topology`) numbers places for hosts, switch by switch, and names the
+links between switches with their bandwidth, relative to a host's port. ``route`` returns the names in order; it
+is empty for two hosts of one switch. Placement of hosts, background load and failed links are settings of every
+topology (:class:`hpcdl.fabric.network.Site`); the engine shares bandwidth (:mod:`hpcdl.fabric.virtual.flows`).
+
+The one rule: a route depends on its two ends only. Adaptive routes of real machines are not modelled. Open
+``fat_tree.py`` first.
+"""

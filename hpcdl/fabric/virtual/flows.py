@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, Final
 
-from hpcdl.fabric.wiring import Wiring
+from hpcdl.fabric.network import Wiring
 
 ALIKE: Final = 1e-12
 """Relative difference of moments that is rounding."""

@@ -17,13 +17,12 @@ from types import MappingProxyType
 from typing import Final
 
 from hpcdl.fabric.comm import Event
-from hpcdl.fabric.network import Network
+from hpcdl.fabric.network import Network, Wiring
 from hpcdl.fabric.virtual.collectives import seconds
 from hpcdl.fabric.virtual.comm import VirtualComm
 from hpcdl.fabric.virtual.flows import Flows
 from hpcdl.fabric.virtual.shifts import Shifts
 from hpcdl.fabric.virtual.world import World
-from hpcdl.fabric.wiring import Wiring
 
 ENOUGH: Final = 1 - 1e-9
 """Share of a message's time that a gap must have: the rest is rounding."""

@@ -20,7 +20,7 @@ class Concat:
 
     def __init__(self, name: str, branches: Sequence[Sequence[Layer]]) -> None:
         self.name = name
-        self.branches = tuple(Chain(layers) for layers in branches)
+        self.chains = tuple(Chain(layers) for layers in branches)
 
     def output(self, shape: Shape) -> Shape:
         """Return (H, W, sum of channels); ValueError where branches differ in more than channels."""
@@ -29,19 +29,19 @@ class Concat:
 
     def declare(self, shape: Shape) -> list[Variable]:
         """Return the variables of the branches, in order."""
-        return [variable for branch in self.branches for variable in branch.declare(shape)]
+        return [variable for branch in self.chains for variable in branch.declare(shape)]
 
     def bind(self, shape: Shape, site: Site) -> Bound:
         return BoundConcat(
-            [branch.bind(shape, site) for branch in self.branches],
+            [branch.bind(shape, site) for branch in self.chains],
             site.backend.concatenation(ConcatenationGeometry(self._outputs(shape), site.dtype)),
             site.backend.addition(Blob(shape, site.dtype)),
         )
 
     def _outputs(self, shape: Shape) -> tuple[Shape, ...]:
-        if len(self.branches) < 2:
-            raise ValueError(f"{self.name}: needs two branches or more, got {len(self.branches)}")
-        outputs = tuple(branch.output(shape) for branch in self.branches)
+        if len(self.chains) < 2:
+            raise ValueError(f"{self.name}: needs two branches or more, got {len(self.chains)}")
+        outputs = tuple(branch.output(shape) for branch in self.chains)
         if len({output[:-1] for output in outputs}) != 1:
             raise ValueError(f"{self.name}: branches end in {outputs}, which differ in more than channels")
         return outputs
@@ -76,8 +76,7 @@ class Residual:
         self, name: str, branch: Sequence[Layer], shortcut: Sequence[Layer] = (), *, relu: bool = False
     ) -> None:
         self.name = name
-        self.branch = Chain(branch)
-        self.shortcut = Chain(shortcut)
+        self.branch, self.shortcut = self.chains = Chain(branch), Chain(shortcut)
         self.relu = relu
 
     def output(self, shape: Shape) -> Shape:
@@ -155,6 +154,7 @@ class Auxiliary:
     def __init__(self, name: str, layers: Sequence[Layer], *, weight: float = 0.3) -> None:
         self.name = name
         self.head = Chain(layers)
+        self.chains = (self.head,)
         self.weight = weight
 
     def output(self, shape: Shape) -> Shape:

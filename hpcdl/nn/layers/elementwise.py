@@ -7,25 +7,16 @@ from typing import ClassVar
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, DropoutGeometry, Shape
-from hpcdl.nn.layer import Alone, BoundElementary, Site, Variable
-from hpcdl.nn.ops import Bound, Noise
+from hpcdl.nn.layer import Alone, BoundElementary, Plain, Site
+from hpcdl.nn.ops import Bound
 
 
-class Elementwise:
+class Elementwise(Plain):
     """A layer without parameters that treats each element alone."""
 
     alone: ClassVar[Alone] = "elements"
     operation: ClassVar[str]
     """Name of the backend's operation; see :class:`hpcdl.nn.backend.Backend`."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def output(self, shape: Shape) -> Shape:
-        return shape
-
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        return []
 
     def bind(self, shape: Shape, site: Site) -> Bound:
         return BoundElementary(getattr(site.backend, self.operation)(Blob(shape, site.dtype)))
@@ -43,7 +34,7 @@ class Sigmoid(Elementwise):
     operation = "sigmoid"
 
 
-class Dropout:
+class Dropout(Plain):
     """In training, zero a fraction ``ratio`` of the activations and divide the others by 1 - ratio.
 
     Srivastava et al. 2014; scaled in training as in Caffe, so evaluation is the identity. The masks depend only on
@@ -53,7 +44,7 @@ class Dropout:
     alone: ClassVar[Alone] = "elements"
 
     def __init__(self, name: str, ratio: float = 0.5) -> None:
-        self.name = name
+        super().__init__(name)
         self.ratio = ratio
 
     def output(self, shape: Shape) -> Shape:
@@ -62,58 +53,35 @@ class Dropout:
             raise ValueError(f"{self.name}: ratio must be at least 0 and below 1, got {self.ratio}")
         return shape
 
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        return []
-
     def bind(self, shape: Shape, site: Site) -> Bound:
         if site.path in site.continued:
-            return BoundDropout(site.continued[site.path].continued())
+            return BoundElementary(site.continued[site.path].continued(), identity_in_evaluation=True)
         op = site.backend.dropout(DropoutGeometry(shape, self.ratio, site.dtype))
         site.seeded.append((site.path, op))
-        return BoundDropout(op)
+        return BoundElementary(op, identity_in_evaluation=True)
 
 
-class BoundDropout:
-    """Bound dropout."""
-
-    def __init__(self, op: Noise) -> None:
-        self._op = op
-
-    def forward(self, x: Array, train: bool) -> Array:
-        return self._op.forward(x) if train else x
-
-    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        return self._op.backward(dy) if needs_dx else None
-
-
-class Flatten:
+class Flatten(Plain):
     """(N, H, W, C) to (N, H W C), channels fastest; in Caffe and PyTorch width is fastest."""
 
     alone: ClassVar[Alone] = "elements"
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def output(self, shape: Shape) -> Shape:
         """Return (H W C,)."""
         return (math.prod(shape),)
 
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        return []
-
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
-        return BoundFlatten(shape)
+        return BoundElementary(Reshape(shape))
 
 
-class BoundFlatten:
-    """Bound flatten layer: reshape without a copy."""
+class Reshape:
+    """Op that flattens inputs of a shape without a copy."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._size = math.prod(shape)
 
-    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        return x.reshape(len(x), self._size)
+    def forward(self, x: Array) -> Array:
+        return x.reshape(len(x), math.prod(self._shape))
 
-    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        return dy.reshape(len(dy), *self._shape) if needs_dx else None
+    def backward(self, dy: Array) -> Array:
+        return dy.reshape(len(dy), *self._shape)

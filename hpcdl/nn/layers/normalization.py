@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry, Shape, as_image
 from hpcdl.nn.initial import Initializer, ones, zeros
-from hpcdl.nn.layer import Alone, BoundElementary, Site, Variable
-from hpcdl.nn.ops import BatchNormalization, Bound
+from hpcdl.nn.layer import Alone, BoundElementary, Plain, Site, Variable
+from hpcdl.nn.ops import BatchNormalization, Bound, NormVectors
 
 
-class LRN:
+@dataclass(eq=False)
+class LRN(Plain):
     """y = x / (k + alpha / size * sum of x^2 over the ``size`` nearest channels)^beta.
 
     Krizhevsky et al. 2012, section 3.3. Alpha is divided by the size, and defaults are Caffe's.
     """
 
     alone: ClassVar[Alone] = "rows"
-
-    def __init__(
-        self, name: str, size: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
-    ) -> None:
-        self.name = name
-        self.size = size
-        self.alpha = alpha
-        self.beta = beta
-        self.k = k
+    name: str
+    size: int = 5
+    _: KW_ONLY
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 1.0
 
     def output(self, shape: Shape) -> Shape:
         """Return the input shape; ValueError where the size is even, because then no channel is in the middle."""
@@ -34,14 +33,12 @@ class LRN:
             raise ValueError(f"{self.name}: size must be odd and positive, got {self.size}")
         return as_image(shape, layer=self.name)
 
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        return []
-
     def bind(self, shape: Shape, site: Site) -> Bound:
         geometry = ResponseGeometry(shape, self.size, self.alpha, self.beta, self.k, site.dtype)
         return BoundElementary(site.backend.response_normalization(geometry))
 
 
+@dataclass(eq=False)
 class BatchNorm:
     """y = gamma (x - mean) / sqrt(variance + eps) + beta per channel, the last axis (Ioffe & Szegedy 2015).
 
@@ -52,21 +49,12 @@ class BatchNorm:
     """
 
     alone: ClassVar[Alone] = "channels"
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        eps: float = 1e-5,
-        momentum: float = 0.9,
-        gamma: Initializer = ones,
-        relu: bool = False,
-    ) -> None:
-        self.name = name
-        self.eps = eps
-        self.momentum = momentum
-        self.gamma = gamma
-        self.relu = relu
+    name: str
+    _: KW_ONLY
+    eps: float = 1e-5
+    momentum: float = 0.9
+    gamma: Initializer = ones
+    relu: bool = False
 
     def output(self, shape: Shape) -> Shape:
         """Return the input shape; ValueError where eps or momentum is out of range."""
@@ -96,18 +84,22 @@ class BatchNorm:
         return BoundBatchNorm(site.backend.batch_norm(geometry), site)
 
 
+def norm_vectors(site: Site) -> NormVectors:
+    """Return the vectors of the batch normalisation at ``site``."""
+    gamma, beta, mean, variance = map(site.value, ("gamma", "beta", "mean", "variance"))
+    return NormVectors(gamma, beta, mean, variance, site.gradient("gamma"), site.gradient("beta"))
+
+
 class BoundBatchNorm:
     """Bound batch normalisation."""
 
     def __init__(self, op: BatchNormalization, site: Site) -> None:
         self._op = op
-        self._gamma, self._beta = site.value("gamma"), site.value("beta")
-        self._dgamma, self._dbeta = site.gradient("gamma"), site.gradient("beta")
-        self._mean, self._variance = site.value("mean"), site.value("variance")
+        self._vectors = norm_vectors(site)
 
     def forward(self, x: Array, train: bool, shortcut: Array | None = None) -> Array:
         """See :class:`hpcdl.nn.ops.Bound`; a layer bound by ``join`` adds ``shortcut``."""
-        return self._op.forward(x, shortcut, self._gamma, self._beta, self._mean, self._variance, train)
+        return self._op.forward(x, shortcut, self._vectors, train)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
         dx, _ = self.backward_joined(dy)
@@ -115,4 +107,4 @@ class BoundBatchNorm:
 
     def backward_joined(self, dy: Array) -> tuple[Array, Array | None]:
         """Overwrite the parameters' gradients; return the gradients of the last input and of the shortcut."""
-        return self._op.backward(dy, self._gamma, self._dgamma, self._dbeta)
+        return self._op.backward(dy, self._vectors)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import (
-    Blob,
-    ConcatenationGeometry,
-    Pair,
-    PoolingGeometry,
-    Rounding,
-    Shape,
-    as_image,
-    pair,
-    storage_dtype,
-    windows,
-)
-from hpcdl.nn.layer import Alone, BoundElementary, Site, Variable
+from hpcdl.nn import geometry
+from hpcdl.nn.geometry import Blob, Image, Pair, Rounding, Shape, Window, WindowGeometry, as_image, pair
+from hpcdl.nn.layer import Alone, BoundElementary, Plain, Site
 from hpcdl.nn.ops import Bound, Concatenation, Elementary
 
 
-class WindowPooling:
+@dataclass(eq=False)
+class WindowPooling(Plain):
     """(N, H, W, C) to (N, P, Q, C): a number for each window and channel; the stride defaults to the kernel.
 
     ``mode`` is the rounding of an incomplete last window (see :func:`hpcdl.nn.geometry.windows`); Caffe uses
@@ -31,40 +24,33 @@ class WindowPooling:
     alone: ClassVar[Alone] = "channels"
     operation: ClassVar[str]
     """Name of the backend's operation; see :class:`hpcdl.nn.backend.Backend`."""
+    name: str
+    kernel: int | Pair
+    _: KW_ONLY
+    stride: int | Pair | None = None
+    padding: int | Pair = 0
+    mode: Rounding = "ceil"
 
-    def __init__(
-        self,
-        name: str,
-        kernel: int | Pair,
-        *,
-        stride: int | Pair | None = None,
-        padding: int | Pair = 0,
-        mode: Rounding = "ceil",
-    ) -> None:
-        self.name = name
-        self.kernel = pair(kernel)
-        self.stride = self.kernel if stride is None else pair(stride)
-        self.padding = pair(padding)
-        self.mode: Rounding = mode
+    @property
+    def window(self) -> Window:
+        """Kernel, stride and padding as pairs."""
+        return Window(
+            pair(self.kernel), pair(self.kernel if self.stride is None else self.stride), pair(self.padding)
+        )
 
     def output(self, shape: Shape) -> Shape:
         """Return (P, Q, C); ValueError where the windows do not fit."""
         return self._geometry(shape, "float32").output
 
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        return []
-
     def bind(self, shape: Shape, site: Site) -> Bound:
         return BoundElementary(getattr(site.backend, self.operation)(self._geometry(shape, site.dtype)))
 
-    def _geometry(self, shape: Shape, dtype: str) -> PoolingGeometry:
-        image = as_image(shape, layer=self.name)
-        if self.padding[0] >= self.kernel[0] or self.padding[1] >= self.kernel[1]:
-            raise ValueError(
-                f"{self.name}: padding {self.padding} leaves windows of {self.kernel} without a pixel"
-            )
-        placed = windows(image[:2], self.kernel, self.stride, self.padding, self.mode, layer=self.name)
-        return PoolingGeometry(image, (*placed, image[2]), self.kernel, self.stride, self.padding, dtype)
+    def _geometry(self, shape: Shape, dtype: str) -> WindowGeometry:
+        image, (kernel, _, padding) = as_image(shape, layer=self.name), self.window
+        if padding[0] >= kernel[0] or padding[1] >= kernel[1]:
+            raise ValueError(f"{self.name}: padding {padding} leaves windows of {kernel} without a pixel")
+        placed = geometry.windows(image[:2], *self.window, self.mode, layer=self.name)
+        return WindowGeometry(image, (*placed, image[2]), *self.window, dtype)
 
 
 class MaxPooling(WindowPooling):
@@ -83,56 +69,44 @@ class AveragePooling(WindowPooling):
     operation = "average_pooling"
 
 
-class GlobalAverage:
+class GlobalAverage(Plain):
     """(N, H, W, C) to (N, C): mean of each channel (Lin et al. 2013, section 3.2)."""
 
     alone: ClassVar[Alone] = "channels"
-
-    def __init__(self, name: str) -> None:
-        self.name = name
 
     def output(self, shape: Shape) -> Shape:
         """Return (C,); ValueError where the input is not an image."""
         return (as_image(shape, layer=self.name)[2],)
 
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        return []
-
     def bind(self, shape: Shape, site: Site) -> Bound:
         return BoundElementary(site.backend.global_average(Blob(shape, site.dtype)))
 
 
-class Subsampling:
+class Subsampling(Plain):
     """(N, H, W, C) to (N, P, Q, K): every ``stride``-th pixel, with zero channels appended up to ``channels``.
 
     The identity shortcut with increasing dimensions of He et al. 2015, section 3.3, option A.
     """
 
     def __init__(self, name: str, channels: int, *, stride: int | Pair = 2) -> None:
-        self.name = name
+        super().__init__(name)
         self.channels = channels
-        self.stride = pair(stride)
+        self.window = Window((1, 1), pair(stride), (0, 0))
 
-    def output(self, shape: Shape) -> Shape:
+    def output(self, shape: Shape) -> Image:
         """Return (P, Q, K); ValueError where ``channels`` is not larger than the number of input channels."""
         image = as_image(shape, layer=self.name)
         if self.channels <= image[2]:
             raise ValueError(f"{self.name}: needs more than {image[2]} channels, got {self.channels}")
-        return (*windows(image[:2], (1, 1), self.stride, (0, 0), "floor", layer=self.name), self.channels)
-
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        return []
+        return (*geometry.windows(image[:2], *self.window, "floor", layer=self.name), self.channels)
 
     def bind(self, shape: Shape, site: Site) -> Bound:
         """See :class:`hpcdl.nn.layer.Layer`; average pooling with a 1x1 kernel selects the pixels."""
         image, output = as_image(shape, layer=self.name), self.output(shape)
-        pixels = (*output[:2], image[2])
-        zeros = (*output[:2], self.channels - image[2])
-        pooling = PoolingGeometry(image, (output[0], output[1], image[2]), (1, 1), self.stride, (0, 0), site.dtype)
-        joining = ConcatenationGeometry((pixels, zeros), site.dtype)
-        return BoundSubsampling(
-            site.backend.average_pooling(pooling), site.backend.concatenation(joining), zeros, site
-        )
+        pixels, zeros = (*output[:2], image[2]), (*output[:2], self.channels - image[2])
+        pool = site.backend.average_pooling(WindowGeometry(image, pixels, *self.window, site.dtype))
+        join = site.backend.concatenation(geometry.ConcatenationGeometry((pixels, zeros), site.dtype))
+        return BoundSubsampling(pool, join, zeros, site)
 
 
 class BoundSubsampling:
@@ -153,8 +127,8 @@ class BoundSubsampling:
 
     def _zero_channels(self, batch: int) -> Array:
         if self._zeros is None or len(self._zeros) < batch:
-            rows, columns, channels = self._shape
-            size = batch * rows * columns * channels
-            zeros = self._site.backend.zeros(size, storage_dtype(self._site.dtype))
-            self._zeros = zeros.reshape(batch, rows, columns, channels)
+            dtype = geometry.storage_dtype(self._site.dtype)
+            self._zeros = self._site.backend.zeros(batch * math.prod(self._shape), dtype).reshape(
+                batch, *self._shape
+            )
         return self._zeros[:batch]

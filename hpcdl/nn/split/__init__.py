@@ -1,1 +1,21 @@
-"""Layers split among the ranks of a model group; alike kinds of layers in one file."""
+"""Layers split among the ranks of a model group: the parts of each rank, and the layouts between them.
+
+::
+
+    layers ──> divide(rank) ──> parts     part 1 ──gives──> [messages] ──takes──> part 2 ──gives──> ...
+
+A :class:`~hpcdl.nn.split.layout.Layout` names one axis and each rank's positions on it: images (data
+parallelism), rows, or features. A :class:`~hpcdl.nn.split.part.Part` is an ordinary layer with the sizes of one
+rank, the layout that it takes and the one that it gives. Where these differ, a flow moves positions between
+ranks: halos, gathers and reduce-scatters all follow from the ranges (:mod:`hpcdl.training.parts.flow`).
+
+=================  =================================================================================
+``layers.py``      fully connected by outputs or inputs; convolution by filters or rows; pooling
+``branches.py``    residual blocks and inception modules as a sequence: fork, branch, switch, branch, join
+``batch_norm.py``  statistics of the whole group's batch
+=================  =================================================================================
+
+The one rule: a split changes no result but the order of sums. Initial values and dropout's masks are those of
+the undivided network. A docstring's lines "Forward:" and "Backward:" state the elements moved, and tests count
+them. Open ``layout.py``, then ``division.py``.
+"""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.layer import Site, Variable
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.ops import Bound
+from hpcdl.nn.layer import Site
+from hpcdl.nn.layers.normalization import BatchNorm, norm_vectors
 from hpcdl.nn.split.layout import Layout
-from hpcdl.nn.split.part import Part
+from hpcdl.nn.split.part import Joint, Part
 
 _EXACT: Final = "float64"
 """Dtype of sums over many pixels."""
@@ -36,35 +36,24 @@ def by_positions(layer: BatchNorm, shape: Shape, have: Layout, rank: int, ranks:
     moments = Layout((ranks * length,), 1, cut, of_batch=True)
     gathered = Layout((ranks * length,), 1, ((0, ranks * length),) * ranks, of_batch=True)
     local = have.array(rank, shape)
+    first = Joint(f"{layer.name}.moments", (length,), partial(BoundMoments, layer.name))
+    second = Joint(
+        layer.name, layer.output(local), partial(BoundNormalisation, layer), tuple(layer.declare(local))
+    )
     return [
-        Part(Moments(layer), have, moments, rank, of=layer.name, stashes=True),
-        Part(Normalisation(layer, local), gathered, have, rank, stashes=True),
+        Part(first, have, moments, rank, of=layer.name, stashes=True),
+        Part(second, gathered, have, rank, stashes=True),
     ]
 
 
-class Moments:
-    """Mean, summed squared deviations and number of a rank's pixels: (N, ..., C) to one row of 2 C + 1."""
-
-    def __init__(self, layer: BatchNorm) -> None:
-        self.name = f"{layer.name}.moments"
-        self._of = layer.name
-
-    def output(self, shape: Shape) -> Shape:
-        """Return (2 C + 1,)."""
-        return (2 * shape[-1] + 1,)
-
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        return []
-
-    def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
-        return BoundMoments(site.stash(self._of))
-
-
 class BoundMoments:
-    """Bound moments: they leave their input for the normalisation, which leaves its values for backward."""
+    """Mean, summed squared deviations and number of a rank's pixels: (N, ..., C) to one row of 2 C + 1.
 
-    def __init__(self, stash: list[Array]) -> None:
-        self._stash = stash
+    They leave their input for the normalisation, which leaves its values for backward.
+    """
+
+    def __init__(self, of: str, site: Site) -> None:
+        self._stash = site.stash(of)
 
     def forward(self, x: Array, train: bool) -> Array:
         """See :class:`hpcdl.nn.ops.Bound`; zeros in evaluation, which uses the running statistics."""
@@ -91,34 +80,16 @@ class BoundMoments:
         return dx
 
 
-class Normalisation:
-    """Batch normalisation by the gathered moments of all ranks, and its ReLU."""
-
-    def __init__(self, layer: BatchNorm, local: Shape) -> None:
-        self.name = layer.name
-        self._layer = layer
-        self._local = local
-
-    def output(self, shape: Shape) -> Shape:  # noqa: ARG002
-        """Return the shape of the rank's activations."""
-        return self._layer.output(self._local)
-
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        return self._layer.declare(self._local)
-
-    def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
-        return BoundNormalisation(self._layer, site)
-
-
 class BoundNormalisation:
-    """Bound normalisation; backward gives every rank's moments this rank's summands of the means."""
+    """Batch normalisation by the gathered moments of all ranks, and its ReLU.
+
+    Backward gives every rank's moments this rank's summands of the means.
+    """
 
     def __init__(self, layer: BatchNorm, site: Site) -> None:
         self._layer = layer
         self._stash = site.stash(layer.name)
-        self._gamma, self._beta = site.value("gamma"), site.value("beta")
-        self._dgamma, self._dbeta = site.gradient("gamma"), site.gradient("beta")
-        self._mean, self._variance = site.value("mean"), site.value("variance")
+        self._gamma, self._beta, self._mean, self._variance, self._dgamma, self._dbeta = norm_vectors(site)
         self._saved: tuple[Array, ...] = ()
         self._pooled = (1.0, 0)
 

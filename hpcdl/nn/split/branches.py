@@ -4,46 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
-from hpcdl.nn.layer import Chain, Layer, Site, Variable
+from hpcdl.nn.layer import Layer, Site
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.loss import AuxiliaryLoss
-from hpcdl.nn.ops import Bound
 from hpcdl.nn.split.layout import Layout, by_images
-from hpcdl.nn.split.part import Part
-
-
-@dataclass(frozen=True)
-class Joint:
-    """Layer without variables at an end of branches; ``build`` binds it to a site and to the stash of ``of``."""
-
-    name: str
-    of: str
-    """Name of the layer with the branches."""
-    outputs: Shape
-    """Shape of the rank's outputs."""
-    build: Callable[[Site, list[Array]], Bound]
-
-    def output(self, shape: Shape) -> Shape:  # noqa: ARG002
-        return self.outputs
-
-    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
-        return []
-
-    def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
-        return self.build(site, site.stash(self.of))
+from hpcdl.nn.split.part import Joint, Part
 
 
 class Fork:
     """Keep the input, of the shape ``local``; sum the input gradients of all branches."""
 
-    def __init__(self, local: Shape, site: Site, stash: list[Array]) -> None:
-        self._stash = stash
+    def __init__(self, of: str, local: Shape, site: Site) -> None:
+        self._stash = site.stash(of)
         self._add = site.backend.addition(Blob(local, site.dtype))
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
@@ -59,8 +35,8 @@ class Fork:
 class Switch:
     """Keep a branch's outputs and return the input; backward keeps an input gradient at the front of the stash."""
 
-    def __init__(self, _site: Site, stash: list[Array]) -> None:
-        self._stash = stash
+    def __init__(self, of: str, site: Site) -> None:
+        self._stash = site.stash(of)
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
         self._stash.append(x)
@@ -74,9 +50,9 @@ class Switch:
 class Sum:
     """Add the last branch to the first one; their outputs have the shape ``local``."""
 
-    def __init__(self, local: Shape, relu: bool, site: Site, stash: list[Array]) -> None:
+    def __init__(self, of: str, local: Shape, relu: bool, site: Site) -> None:
         blob = Blob(local, site.dtype)
-        self._stash = stash
+        self._stash = site.stash(of)
         self._add = site.backend.addition(blob)
         self._relu = site.backend.relu(blob) if relu else None
 
@@ -95,8 +71,8 @@ class Sum:
 class Concatenated:
     """Concatenate the outputs of all branches, of the shapes ``locals_``, on channels."""
 
-    def __init__(self, locals_: Sequence[Shape], site: Site, stash: list[Array]) -> None:
-        self._stash = stash
+    def __init__(self, of: str, locals_: Sequence[Shape], site: Site) -> None:
+        self._stash = site.stash(of)
         self._join = site.backend.concatenation(ConcatenationGeometry(tuple(locals_), site.dtype))
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
@@ -113,8 +89,8 @@ class Concatenated:
 class Classifier:
     """Pass the logits to the loss of the auxiliary classifier ``of``; return the classifier's input unchanged."""
 
-    def __init__(self, of: str, classes: int, weight: float, site: Site, stash: list[Array]) -> None:
-        self._stash = stash
+    def __init__(self, of: str, classes: int, weight: float, site: Site) -> None:
+        self._stash = site.stash(of)
         self._loss = AuxiliaryLoss(of, classes, weight, site.backend, site.dtype)
         site.heads.append(self._loss)
 
@@ -154,33 +130,27 @@ def divided(layer: Branched, shape: Shape, have: Layout, rank: int, divide: Divi
 
     ValueError, naming the layer: a branch that ends in a flattened image.
     """
-    name, branches, local = layer.name, _branches(layer), have.array(rank, shape)
-    outputs = [branch.output(shape) for branch in branches]
-    divided = [divide([_inside(name, layer) for layer in branch.layers], shape, have) for branch in branches]
+    name, local = layer.name, have.array(rank, shape)
+    outputs = [chain.output(shape) for chain in layer.chains]
+    divided = [divide([_inside(name, layer) for layer in chain.layers], shape, have) for chain in layer.chains]
     takes, gives = _common(layer, shape, have, [end for _, end in divided], outputs)
     arrays = [taken.array(rank, output) for taken, output in zip(takes, outputs, strict=True)]
-    fork = Joint(f"{name}.fork", name, local, partial(Fork, local))
+    fork = Joint(f"{name}.fork", local, partial(Fork, name, local))
     placed: list[Placed] = [(Part(fork, have, have, rank, stashes=True), local)]
     for number, (parts, _) in enumerate(divided, start=1):
         last = number == len(divided)
-        joint = _join(layer, arrays, local) if last else Joint(f"{name}.switch{number}", name, local, Switch)
+        switch = Joint(f"{name}.switch{number}", local, partial(Switch, name))
+        joint = _join(layer, arrays, local) if last else switch
         end = Part(joint, takes[number - 1], gives if last else have, rank, stashes=True)
         placed += [*parts, (end, arrays[number - 1])]
     return placed, gives
 
 
-def _branches(layer: Branched) -> tuple[Chain, ...]:
-    if isinstance(layer, Residual):
-        return layer.branch, layer.shortcut
-    return layer.branches if isinstance(layer, Concat) else (layer.head,)
-
-
 def _inside(outer: str, layer: Layer) -> Layer:
     """Return the layer with its full name, by which its initial values are drawn."""
-    own: Any = copy(layer)
-    own.name = f"{outer}.{layer.name}"
-    found: Layer = own
-    return found
+    own = copy(layer)
+    setattr(own, "name", f"{outer}.{layer.name}")  # noqa: B010 - the protocol lets a user's layer keep it read-only
+    return own
 
 
 def _common(
@@ -204,9 +174,9 @@ def _join(layer: Branched, arrays: Sequence[Shape], local: Shape) -> Joint:
     """Return the join of branches with outputs of the shapes ``arrays`` on this rank."""
     name, of = f"{layer.name}.join", layer.name
     if isinstance(layer, Residual):
-        return Joint(name, of, arrays[0], partial(Sum, arrays[0], layer.relu))
+        return Joint(name, arrays[0], partial(Sum, of, arrays[0], layer.relu))
     if isinstance(layer, Concat):
         outputs = (*arrays[0][:-1], sum(shape[-1] for shape in arrays))
-        return Joint(name, of, outputs, partial(Concatenated, arrays))
+        return Joint(name, outputs, partial(Concatenated, of, arrays))
     (classes,) = arrays[0]
-    return Joint(name, of, local, partial(Classifier, of, classes, layer.weight))
+    return Joint(name, local, partial(Classifier, of, classes, layer.weight))

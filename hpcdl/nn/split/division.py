@@ -10,21 +10,22 @@ from typing import Any, Final
 
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
+from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
-from hpcdl.nn.layers.convolution import Convolution, LocallyConnected
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.linear import Linear
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import WindowPooling
-from hpcdl.nn.split import batch_norm, branches, linear
-from hpcdl.nn.split.layout import Layout, by_images
-from hpcdl.nn.split.part import Part, along
-from hpcdl.nn.split.spatial import (
+from hpcdl.nn.split import batch_norm, branches
+from hpcdl.nn.split.layers import (
     convolution_by_filters,
     convolution_by_rows,
+    linear_by_inputs,
+    linear_by_outputs,
     locally_connected_by_rows,
     pooling_by_rows,
 )
+from hpcdl.nn.split.layout import Layout, by_images
+from hpcdl.nn.split.part import Part, along
 
 Splitter = Callable[[Any, "Shape", Layout, int, int], list[Part]]
 """Function (layer, shape of its inputs, their layout, rank, ranks) that returns the parts of the layer."""
@@ -36,7 +37,7 @@ SPLITS: Final[dict[str, dict[type, Splitter]]] = {
 }
 """Ways to split, and the axis along which each splits layers of images; the others are data-parallel."""
 
-LINEAR: Final[dict[str, Splitter]] = {"outputs": linear.by_outputs, "inputs": linear.by_inputs}
+LINEAR: Final[dict[str, Splitter]] = {"outputs": linear_by_outputs, "inputs": linear_by_inputs}
 """Ways to split fully connected layers."""
 
 _BRANCHED: Final = (Auxiliary, Concat, Residual)

@@ -137,3 +137,23 @@ def along(layer: Layer, shape: Shape, own: slice, view: Shape | None = None, axi
     ``view`` is by default the shape of the variable.
     """
     return {variable.name: Cut(variable, view or variable.shape, axis, own) for variable in layer.declare(shape)}
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Layer of a split only, such as the sum of the ranks' products; ``build`` binds it to a site."""
+
+    name: str
+    outputs: Shape
+    """Shape of the rank's outputs."""
+    build: Callable[[Site], Bound]
+    variables: tuple[Variable, ...] = ()
+
+    def output(self, shape: Shape) -> Shape:  # noqa: ARG002
+        return self.outputs
+
+    def declare(self, shape: Shape) -> list[Variable]:  # noqa: ARG002
+        return [*self.variables]
+
+    def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
+        return self.build(site)

@@ -1,4 +1,4 @@
-"""Protocol of optimizers, checks of their settings, and the step that Adam and AdamW share."""
+"""Protocol of optimizers, their base, checks of their settings, and the step that Adam and AdamW share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.optim.parts.per_tensor import Multipliers
+from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
 
 
 class Optimizer(Protocol):
@@ -116,38 +116,61 @@ def change(optimizer: Optimizer, parameters: Array, gradients: Array, learning_r
     parameters -= before
 
 
-class Moments(Optimizer, Protocol):
-    """An optimizer with Adam's two moments."""
+class Rule:
+    """Base of optimizers: what all of them have, and the count of updates. A subclass has ``step``."""
 
-    beta1: float
-    beta2: float
-    epsilon: float
+    def __init__(self, weight_decay: float) -> None:
+        self.weight_decay = not_negative("weight_decay", weight_decay)
+        self.multipliers = UNIFORM
+        self.state: dict[str, Array] = {}
+        self.steps = 0
+
+    @property
+    def look_ahead(self) -> float:
+        return 0.0
+
+    def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
+        self.step(parameters, gradients, float(learning_rate))
+        self.steps += 1
+
+    def step(self, parameters: Array, gradients: Array, rate: float) -> None:
+        """See :meth:`Optimizer.update`; the rate is a float, so that it keeps the precision of the parameters."""
+        raise NotImplementedError
 
 
-def adam_step(rule: Moments, parameters: Array, gradients: Array, learning_rate: float, decay: float) -> None:
-    """Make the step of Kingma & Ba 2015, algorithm 1; ``decay`` is an L2 penalty, part of the gradient.
+class Moments(Rule):
+    """An optimizer with Adam's two moments, ``mean`` and ``mean_square``.
 
-    ``parameters``, ``gradients``: (n,). Raises ValueError as :meth:`Optimizer.update`.
+    ValueError unless the betas are in [0, 1), ``epsilon`` > 0 and ``weight_decay`` >= 0.
     """
-    t = rule.steps + 1
-    rate = learning_rate / (1 - rule.beta1**t)
-    square_correction = 1 / math.sqrt(1 - rule.beta2**t)
-    mean = state_vector(rule.state, "mean", parameters)
-    mean_square = state_vector(rule.state, "mean_square", parameters)
-    for block, special in rule.multipliers.blocks(parameters, gradients, mean, mean_square, scratch=2):
-        w, plain, m, s, decayed, step = block
-        g = special.decayed(plain, w, decay, decayed)
-        np.multiply(g, 1 - rule.beta1, out=step)
-        m *= rule.beta1
-        m += step
-        np.multiply(g, g, out=step)
-        step *= 1 - rule.beta2
-        s *= rule.beta2
-        s += step
-        np.sqrt(s, out=step)
-        step *= square_correction
-        step += rule.epsilon
-        np.divide(m, step, out=step)
-        step *= rate
-        special.scale(step)
-        w -= step
+
+    def __init__(self, beta1: float, beta2: float, epsilon: float, weight_decay: float) -> None:
+        super().__init__(weight_decay)
+        self.beta1 = fraction("beta1", beta1)
+        self.beta2 = fraction("beta2", beta2)
+        self.epsilon = positive("epsilon", epsilon)
+
+    def adam_step(self, parameters: Array, gradients: Array, rate: float, decay: float) -> None:
+        """Make the step of Kingma & Ba 2015, algorithm 1; ``decay`` is an L2 penalty, part of the gradient."""
+        t = self.steps + 1
+        rate /= 1 - self.beta1**t
+        square_correction = 1 / math.sqrt(1 - self.beta2**t)
+        mean = state_vector(self.state, "mean", parameters)
+        mean_square = state_vector(self.state, "mean_square", parameters)
+        for block, special in self.multipliers.blocks(parameters, gradients, mean, mean_square, scratch=2):
+            w, plain, m, s, decayed, step = block
+            g = special.decayed(plain, w, decay, decayed)
+            np.multiply(g, 1 - self.beta1, out=step)
+            m *= self.beta1
+            m += step
+            np.multiply(g, g, out=step)
+            step *= 1 - self.beta2
+            s *= self.beta2
+            s += step
+            np.sqrt(s, out=step)
+            step *= square_correction
+            step += self.epsilon
+            np.divide(m, step, out=step)
+            step *= rate
+            special.scale(step)
+            w -= step

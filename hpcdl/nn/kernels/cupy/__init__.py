@@ -1,4 +1,19 @@
-"""Kernels for NVIDIA GPUs: cuDNN convolutions and batch normalisation, cuBLAS products, others in ``cuda/``."""
+"""Kernels for NVIDIA GPUs: cuDNN convolutions and batch normalisation, cuBLAS products, others in ``cuda/``.
+
+::
+
+    affine, normalization, pooling, elementwise      ops: allocate, choose the grid, launch
+          │ Device (device.py): empty, launch, multiply, convolution_plan, execute
+          ├── gpu.py            CuPy's arrays and compiler, cuBLAS, cuDNN's plans (cudnn_plans.py)
+          └── tests/gpu         the same CUDA sources, compiled by g++, so that all ops are tested without a GPU
+
+Activations may have 16 bits (bfloat16 as uint16); parameters and their gradients are float32 then. All work goes
+to one stream in order, so no op waits. ``backend.py`` can record an op's launches as a CUDA graph and replay
+them.
+
+The one rule: ops use the protocol ``Device`` only, and kernels use no atomics and no block barriers; sums have a
+fixed order. Open ``device.py``, then ``pooling.py``.
+"""
 
 from __future__ import annotations
 

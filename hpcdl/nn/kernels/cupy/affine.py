@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, LocallyConnectedGeometry, master, storage_dtype
-from hpcdl.nn.kernels.cupy.device import Device, Uid, grid_over_rows, is_aligned
+from hpcdl.nn.geometry import LinearGeometry, Shape, WindowGeometry, master, storage_dtype
+from hpcdl.nn.kernels.cupy.device import Device, Op, Uid, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import channel_sum, rectified_gradient
+from hpcdl.nn.ops import Weights
 
 
 class ParameterCopy:
@@ -26,7 +27,8 @@ class ParameterCopy:
         """Return the parameter if a library can use it, otherwise a fresh copy, valid until the next call."""
         if self._fits(parameter):
             return parameter
-        self._copy = self._copy_for(parameter)
+        if self._copy is None or self._copy.shape != parameter.shape:
+            self._copy = self._device.empty(parameter.shape, storage_dtype(self._dtype))
         size = parameter.size
         self._device.launch("cast", "narrow", self._dtype, size, parameter, self._copy, size)
         return self._copy
@@ -43,218 +45,181 @@ class ParameterCopy:
     def _fits(self, array: Array) -> bool:
         return self._dtype == master(self._dtype) and is_aligned(self._device.address(array))
 
-    def _copy_for(self, parameter: Array) -> Array:
-        if self._copy is None or self._copy.shape != parameter.shape:
-            return self._device.empty(parameter.shape, storage_dtype(self._dtype))
-        return self._copy
 
+class _Affine(Op):
+    """y = x weight^T + bias, with a ReLU if the geometry has one; subclasses multiply."""
 
-def _add_bias(device: Device, y: Array, bias: Array | None, outputs: int, relu: bool, dtype: str) -> None:
-    """Add ``bias`` (outputs,) to ``y``, unless it is None, and apply a ReLU if ``relu``, in place."""
-    if bias is not None or relu:
-        rows = y.size // outputs
-        grid = grid_over_rows(rows, outputs, dtype)
-        device.launch("elementwise", "bias_relu", dtype, grid, y, bias, rows, outputs, int(relu))
+    def __init__(self, device: Device, geometry: LinearGeometry | WindowGeometry, output: Shape) -> None:
+        super().__init__(device, geometry.dtype)
+        self._relu = geometry.relu
+        self._output = output
+        self._biases = output[-1]
+        self._weight = ParameterCopy(device, geometry.dtype)
 
-
-class Linear:
-    """y = x weight^T + bias, with a ReLU if the geometry has one; dweight = dy^T x; dx = dy weight."""
-
-    def __init__(self, device: Device, geometry: LinearGeometry) -> None:
-        self._device = device
-        self._geometry = geometry
-        self._weight_copy = ParameterCopy(device, geometry.dtype)
-        self._saved: tuple[Array, ...] = ()
-
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        g, device = self._geometry, self._device
+    def forward(self, x: Array, weights: Weights) -> Array:
         self._saved = ()
-        y = device.empty((len(x), g.outputs), storage_dtype(g.dtype))
-        device.multiply(x, self._weight_copy.current(weight), y, g.dtype, transpose_a=False, transpose_b=True)
-        _add_bias(device, y, bias, g.outputs, g.relu, g.dtype)
+        y = self._empty((len(x), *self._output))
+        self._multiply(x, self._weight.current(weights.weight), y)
+        self._add_bias(y, weights.bias)
         self._saved = (x, y)
         return y
 
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
+    def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
         (x, y), self._saved = self._saved, ()
-        g, device = self._geometry, self._device
-        dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
-        # cuBLAS multiplies 16-bit factors to a 32-bit product, so the gradient needs no intermediate array
-        device.multiply(dz, x, dweight, g.dtype, transpose_a=True, transpose_b=False)
-        if dbias is not None:
-            channel_sum(device, dz, g.dtype, dbias)
-        if not needs_dx:
-            return None
-        dx = device.empty((len(dy), g.inputs), storage_dtype(g.dtype))
-        device.multiply(dz, self._weight_copy.current(weight), dx, g.dtype, transpose_a=False, transpose_b=False)
+        dz = rectified_gradient(self._device, dy, y, self._dtype) if self._relu else dy
+        del y  # its memory may be needed for dx
+        if weights.dbias is not None:
+            channel_sum(self._device, dz.reshape(-1, self._biases), self._dtype, weights.dbias)
+        dx = self._empty(x.shape) if needs_dx else None
+        self._differentiate(dz, x, weights, dx)
         return dx
 
+    def _add_bias(self, y: Array, bias: Array | None) -> None:
+        """Add ``bias`` to ``y``, unless it is None, and apply a ReLU if the geometry has one, in place."""
+        if bias is not None or self._relu:
+            rows = y.size // self._biases
+            grid = self._over_rows(rows, self._biases)
+            self._launch("bias_relu", grid, y, bias, rows, self._biases, int(self._relu))
 
-class Convolution:
+    def _multiply(self, x: Array, weight: Array, y: Array) -> None:
+        """Fill ``y`` with the products."""
+        raise NotImplementedError
+
+    def _differentiate(self, dz: Array, x: Array, weights: Weights, dx: Array | None) -> None:
+        """Fill ``dweight``, and ``dx`` unless it is None."""
+        raise NotImplementedError
+
+
+class Linear(_Affine):
+    """dweight = dy^T x; dx = dy weight."""
+
+    def __init__(self, device: Device, geometry: LinearGeometry) -> None:
+        super().__init__(device, geometry, (geometry.outputs,))
+
+    def _multiply(self, x: Array, weight: Array, y: Array) -> None:
+        self._device.multiply(x, weight, y, self._dtype, transpose_b=True)
+
+    def _differentiate(self, dz: Array, x: Array, weights: Weights, dx: Array | None) -> None:
+        # cuBLAS multiplies 16-bit factors to a 32-bit product, so the gradient needs no intermediate array
+        self._device.multiply(dz, x, weights.dweight, self._dtype, transpose_a=True)
+        if dx is not None:
+            self._device.multiply(dz, self._weight.current(weights.weight), dx, self._dtype)
+
+
+class Convolution(_Affine):
     """Forward fused with bias and ReLU, data gradient and weight gradient; one plan per batch size."""
 
-    def __init__(self, device: Device, geometry: ConvolutionGeometry) -> None:
-        self._device = device
+    def __init__(self, device: Device, geometry: WindowGeometry) -> None:
+        super().__init__(device, geometry, geometry.output)
         self._geometry = geometry
-        self._weight, self._bias = ParameterCopy(device, geometry.dtype), ParameterCopy(device, geometry.dtype)
-        self._saved: tuple[Array, ...] = ()
+        self._bias = ParameterCopy(device, geometry.dtype)
 
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        g, device, batch = self._geometry, self._device, len(x)
+    def forward(self, x: Array, weights: Weights) -> Array:
+        g, device, batch, bias = self._geometry, self._device, len(x), weights.bias
         self._saved = ()
-        y = device.empty((batch, *g.output), storage_dtype(g.dtype))
+        y = self._empty((batch, *g.output))
         self._saved = (x, y)
         if not batch:
             return y
-        arrays = {Uid.X: x, Uid.WEIGHT: self._weight.current(weight), Uid.Y: y}
+        arrays = {Uid.X: x, Uid.WEIGHT: self._weight.current(weights.weight), Uid.Y: y}
         has_more = bias is not None or g.relu
         fused = device.convolution_plan("fused", g, batch, biased=bias is not None) if has_more else None
         if fused is not None:
             device.execute(fused, arrays if bias is None else {**arrays, Uid.BIAS: self._bias.current(bias)})
             return y
-        plain = device.convolution_plan("forward", g, batch, biased=False)
-        assert plain is not None, "cuDNN has an engine for every plain convolution"
-        device.execute(plain, arrays)
-        _add_bias(device, y, bias, g.output[2], g.relu, g.dtype)
+        self._execute("forward", batch, arrays)
+        self._add_bias(y, bias)
         return y
 
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
-        (x, y), self._saved = self._saved, ()
-        g, device, batch = self._geometry, self._device, len(dy)
-        if not batch:
-            dweight[...] = 0
-            if dbias is not None:
-                dbias[...] = 0
-            return device.empty(x.shape, storage_dtype(g.dtype)) if needs_dx else None
-        dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
-        del y
-        if dbias is not None:
-            channel_sum(device, dz, g.dtype, dbias)
-        target = self._weight.gradient_target(dweight)
-        plan = device.convolution_plan("weight", g, batch, biased=False)
-        assert plan is not None, "cuDNN has an engine for every weight gradient"
-        device.execute(plan, {Uid.X: x, Uid.Y: dz, Uid.WEIGHT: target})
-        self._weight.store_gradient(target, dweight)
-        if not needs_dx:
-            return None
-        dx = device.empty(x.shape, storage_dtype(g.dtype))
-        plan = device.convolution_plan("data", g, batch, biased=False)
-        assert plan is not None, "cuDNN has an engine for every data gradient"
-        device.execute(plan, {Uid.Y: dz, Uid.WEIGHT: self._weight.current(weight), Uid.X: dx})
-        return dx
+    def _differentiate(self, dz: Array, x: Array, weights: Weights, dx: Array | None) -> None:
+        if not len(dz):
+            weights.dweight[...] = 0
+            return
+        target = self._weight.gradient_target(weights.dweight)
+        self._execute("weight", len(dz), {Uid.X: x, Uid.Y: dz, Uid.WEIGHT: target})
+        self._weight.store_gradient(target, weights.dweight)
+        if dx is not None:
+            arrays = {Uid.Y: dz, Uid.WEIGHT: self._weight.current(weights.weight), Uid.X: dx}
+            self._execute("data", len(dz), arrays)
+
+    def _execute(self, operation: str, batch: int, arrays: dict[Uid, Array]) -> None:
+        plan = self._device.convolution_plan(operation, self._geometry, batch, biased=False)
+        assert plan is not None, "cuDNN has an engine for each of the other operations"
+        self._device.execute(plan, arrays)
 
 
-class Windows:
-    """Any convolution (Chellapilla et al. 2006): y = windows @ weight^T, one product per group."""
+class _Windows(_Affine):
+    """An op that copies the windows of images to rows of a matrix (Chellapilla et al. 2006)."""
 
-    def __init__(self, device: Device, geometry: ConvolutionGeometry) -> None:
-        self._device = device
-        self._geometry = g = geometry
+    def __init__(self, device: Device, geometry: WindowGeometry) -> None:
+        super().__init__(device, geometry, geometry.output)
+        g = geometry
+        self._groups = g.groups
+        self._positions = math.prod(g.output[:2])
         self._share = g.image[2] // g.groups
-        self._filters = g.output[2] // g.groups
         self._span = math.prod(g.kernel) * self._share
         self._sizes = (*g.image, *g.output[:2], *g.kernel, *g.stride, *g.padding)
-        self._weight_copy = ParameterCopy(device, g.dtype)
-        self._saved: tuple[Array, ...] = ()
 
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        g, device = self._geometry, self._device
-        self._saved = ()
-        y = device.empty((len(x), *g.output), storage_dtype(g.dtype))
-        filters = self._weight_copy.current(weight).reshape(g.output[2], self._span)
-        outputs = y.reshape(-1, g.output[2])
-        for group, rows in self._groups():
-            columns, target = self._columns(x, group), outputs[:, rows]
-            device.multiply(columns, filters[rows], target, g.dtype, transpose_a=False, transpose_b=True)
-        _add_bias(device, y, bias, g.output[2], g.relu, g.dtype)
-        self._saved = (x, y)
-        return y
-
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
-        (x, y), self._saved = self._saved, ()
-        g, device = self._geometry, self._device
-        dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
-        if dbias is not None:
-            channel_sum(device, dz, g.dtype, dbias)
-        dx = device.empty(x.shape, storage_dtype(g.dtype)) if needs_dx else None
-        gradient = dz.reshape(-1, g.output[2])
-        filters = self._weight_copy.current(weight).reshape(g.output[2], self._span)
-        for group, rows in self._groups():
-            columns = self._columns(x, group)
-            target = dweight.reshape(g.output[2], self._span)[rows]
-            device.multiply(gradient[:, rows], columns, target, g.dtype, transpose_a=True, transpose_b=False)
-            if dx is not None:
-                left, right = gradient[:, rows], filters[rows]
-                device.multiply(left, right, columns, g.dtype, transpose_a=False, transpose_b=False)
-                sizes = (len(x), *self._sizes, group * self._share, self._share)
-                device.launch("windows", "scatter_windows", g.dtype, dx.size, columns, dx, *sizes)
-        return dx
-
-    def _columns(self, x: Array, group: int) -> Array:
-        g = self._geometry
-        columns = self._device.empty((len(x) * math.prod(g.output[:2]), self._span), storage_dtype(g.dtype))
-        sizes = (len(x), *self._sizes, group * self._share, self._share)
-        self._device.launch("windows", "gather_windows", g.dtype, columns.size, x, columns, *sizes)
+    def _gather(self, x: Array, group: int = 0) -> Array:
+        """Copy the windows of all positions, in the channels of a group, to (N, P Q, R S C)."""
+        columns = self._empty((len(x), self._positions, self._span))
+        self._copy("gather_windows", columns.size, x, columns, len(x), group)
         return columns
 
-    def _groups(self) -> Iterator[tuple[int, slice]]:
-        for group in range(self._geometry.groups):
-            yield group, slice(group * self._filters, (group + 1) * self._filters)
+    def _scatter(self, columns: Array, dx: Array, group: int = 0) -> None:
+        """Add windows to their pixels, in the channels of a group."""
+        self._copy("scatter_windows", dx.size, columns, dx, len(dx), group)
+
+    def _copy(self, kernel: str, size: int, source: Array, to: Array, batch: int, group: int) -> None:
+        sizes = (batch, *self._sizes, group * self._share, self._share)
+        self._device.launch("windows", kernel, self._dtype, size, source, to, *sizes)
 
 
-class LocallyConnected:
+class Windows(_Windows):
+    """Any convolution: y = windows @ weight^T, one product per group."""
+
+    def _multiply(self, x: Array, weight: Array, y: Array) -> None:
+        filters, outputs = weight.reshape(self._biases, self._span), y.reshape(-1, self._biases)
+        for group, rows in self._of_groups():
+            columns = self._gather(x, group).reshape(-1, self._span)
+            self._device.multiply(columns, filters[rows], outputs[:, rows], self._dtype, transpose_b=True)
+
+    def _differentiate(self, dz: Array, x: Array, weights: Weights, dx: Array | None) -> None:
+        device, gradient = self._device, dz.reshape(-1, self._biases)
+        filters = self._weight.current(weights.weight).reshape(self._biases, self._span)
+        dfilters = weights.dweight.reshape(self._biases, self._span)
+        for group, rows in self._of_groups():
+            columns = self._gather(x, group).reshape(-1, self._span)
+            device.multiply(gradient[:, rows], columns, dfilters[rows], self._dtype, transpose_a=True)
+            if dx is not None:
+                device.multiply(gradient[:, rows], filters[rows], columns, self._dtype)
+                self._scatter(columns, dx, group)
+
+    def _of_groups(self) -> Iterator[tuple[int, slice]]:
+        size = self._biases // self._groups
+        for group in range(self._groups):
+            yield group, slice(group * size, (group + 1) * size)
+
+
+class LocallyConnected(_Windows):
     """At each position, over the batch: y = windows @ weight^T; all positions in one batched product."""
 
-    def __init__(self, device: Device, geometry: LocallyConnectedGeometry) -> None:
-        self._device = device
-        self._geometry = g = geometry
-        self._positions = math.prod(g.output[:2])
-        self._span = math.prod(g.kernel) * g.image[2]
-        self._sizes = (*g.image, *g.output[:2], *g.kernel, *g.stride, *g.padding, 0, g.image[2])
-        self._weight_copy = ParameterCopy(device, g.dtype)
-        self._saved: tuple[Array, ...] = ()
+    def __init__(self, device: Device, geometry: WindowGeometry) -> None:
+        super().__init__(device, geometry)
+        self._biases = math.prod(geometry.output)
 
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        g, device = self._geometry, self._device
-        self._saved = ()
-        y = device.empty((len(x), *g.output), storage_dtype(g.dtype))
-        windows, filters = self._by_position(self._columns(x)), self._matrices(self._weight_copy.current(weight))
-        device.multiply(windows, filters, self._by_position(y), g.dtype, transpose_a=False, transpose_b=True)
-        _add_bias(device, y, bias, math.prod(g.output), g.relu, g.dtype)
-        self._saved = (x, y)
-        return y
+    def _multiply(self, x: Array, weight: Array, y: Array) -> None:
+        windows, filters = self._by_position(self._gather(x)), self._matrices(weight)
+        self._device.multiply(windows, filters, self._by_position(y), self._dtype, transpose_b=True)
 
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
-        (x, y), self._saved = self._saved, ()
-        g, device = self._geometry, self._device
-        dz = rectified_gradient(device, dy, y, g.dtype) if g.relu else dy
-        if dbias is not None:
-            channel_sum(device, dz.reshape(len(dz), math.prod(g.output)), g.dtype, dbias)
-        columns, gradient = self._columns(x), self._by_position(dz)
-        windows, target = self._by_position(columns), self._matrices(dweight)
-        device.multiply(gradient, windows, target, g.dtype, transpose_a=True, transpose_b=False)
-        if not needs_dx:
-            return None
-        dx = device.empty(x.shape, storage_dtype(g.dtype))
-        filters = self._matrices(self._weight_copy.current(weight))
-        device.multiply(gradient, filters, windows, g.dtype, transpose_a=False, transpose_b=False)
-        device.launch("windows", "scatter_windows", g.dtype, dx.size, columns, dx, len(x), *self._sizes)
-        return dx
-
-    def _columns(self, x: Array) -> Array:
-        """Copy the windows of all positions to (N, P Q, R S C)."""
-        dtype = self._geometry.dtype
-        columns = self._device.empty((len(x), self._positions, self._span), storage_dtype(dtype))
-        self._device.launch("windows", "gather_windows", dtype, columns.size, x, columns, len(x), *self._sizes)
-        return columns
+    def _differentiate(self, dz: Array, x: Array, weights: Weights, dx: Array | None) -> None:
+        columns, gradient = self._gather(x), self._by_position(dz)
+        windows, target = self._by_position(columns), self._matrices(weights.dweight)
+        self._device.multiply(gradient, windows, target, self._dtype, transpose_a=True)
+        if dx is not None:
+            filters = self._matrices(self._weight.current(weights.weight))
+            self._device.multiply(gradient, filters, windows, self._dtype)
+            self._scatter(columns, dx)
 
     def _by_position(self, images: Array) -> Array:
         """Return a view of images or windows (N, P, Q, F) as (P Q, N, F)."""
@@ -262,4 +227,4 @@ class LocallyConnected:
 
     def _matrices(self, weight: Array) -> Array:
         """Return a view of the weights as (P Q, K, R S C)."""
-        return weight.reshape(self._positions, self._geometry.output[2], self._span)
+        return weight.reshape(self._positions, self._output[2], self._span)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Backend
-from hpcdl.nn.geometry import ConvolutionGeometry, master, storage_dtype
+from hpcdl.nn.geometry import WindowGeometry, master, storage_dtype
 from hpcdl.nn.kernels.cupy.affine import Convolution, Linear, LocallyConnected, Windows
-from hpcdl.nn.kernels.cupy.device import Device, grid_over
+from hpcdl.nn.kernels.cupy.device import Device
 from hpcdl.nn.kernels.cupy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
 from hpcdl.nn.kernels.cupy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.cupy.pooling import AveragePooling, GlobalAverage, MaxPooling
@@ -86,19 +86,19 @@ def _replay(recording: _Recording, array: Array) -> Array | None:
 def backend_on(device: Device, *, graphs: bool = False) -> Backend:
     """Return the backend whose arrays and kernels are on ``device``."""
 
-    def convolution(geometry: ConvolutionGeometry) -> Affine:
+    def convolution(geometry: WindowGeometry) -> Affine:
         by_cudnn = device.has_cudnn and geometry.dtype != "float64"
         return Convolution(device, geometry) if by_cudnn else Windows(device, geometry)
 
     def cast(array: Array, dtype: str) -> Array:
-        return _cast(device, array, dtype)
-
-    def zeros(size: int, dtype: str) -> Array:
-        return device.zeros((size,), dtype)
+        narrowing = array.dtype == master(dtype)
+        out = device.empty(array.shape, storage_dtype(dtype) if narrowing else master(dtype))
+        device.launch("cast", "narrow" if narrowing else "widen", dtype, array.size, array, out, array.size)
+        return out
 
     return Backend(
         name="cupy",
-        zeros=zeros,
+        zeros=lambda size, dtype: device.zeros((size,), dtype),
         asarray=device.asarray,
         to_host=device.to_host,
         convolution=convolution,
@@ -119,11 +119,3 @@ def backend_on(device: Device, *, graphs: bool = False) -> Backend:
         record=partial(RecordedBound, device) if graphs else None,
         device=device,
     )
-
-
-def _cast(device: Device, array: Array, dtype: str) -> Array:
-    """Convert float32 to 16-bit ``dtype``, or an array of 16-bit ``dtype`` to float32."""
-    narrowing = array.dtype == master(dtype)
-    out = device.empty(array.shape, storage_dtype(dtype) if narrowing else master(dtype))
-    device.launch("cast", "narrow" if narrowing else "widen", dtype, grid_over(array.size), array, out, array.size)
-    return out

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import cudnn
 
-from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry
+from hpcdl.nn.geometry import BatchNormGeometry, WindowGeometry
 from hpcdl.nn.kernels.cupy.device import EnginePlan, Uid
 
 TYPES: Final = {
@@ -42,7 +42,7 @@ class Planner:
         self._deterministic = deterministic
 
     def convolution(
-        self, operation: str, geometry: ConvolutionGeometry, batch: int, *, biased: bool = False
+        self, operation: str, geometry: WindowGeometry, batch: int, *, biased: bool = False
     ) -> EnginePlan:
         """Return the plan of ``operation``: "forward", "fused" (with bias and ReLU), "data" or "weight" gradient.
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 import numpy.typing as npt
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape, storage_dtype
+from hpcdl.nn.geometry import BatchNormGeometry, Shape, WindowGeometry, master, storage_dtype
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class Device(Protocol):
         ...
 
     def multiply(
-        self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool, transpose_b: bool
+        self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool = False, transpose_b: bool = False
     ) -> None:
         """Set ``out`` to the product of matrices of ``dtype``, each transposed on request.
 
@@ -119,7 +119,7 @@ class Device(Protocol):
         ...
 
     def convolution_plan(
-        self, operation: str, geometry: ConvolutionGeometry, batch: int, *, biased: bool
+        self, operation: str, geometry: WindowGeometry, batch: int, *, biased: bool
     ) -> EnginePlan | None:
         """Return cuDNN's plan, built once; None if there is no engine, which only happens for "fused".
 
@@ -148,9 +148,29 @@ class Device(Protocol):
         ...
 
 
-def empty_like(device: Device, like: Array, dtype: str) -> Array:
-    """Return an uninitialised array of the shape of ``like`` for values of ``dtype``."""
-    return device.empty(like.shape, storage_dtype(dtype))
+class Op:
+    """Base of ops for activations of ``dtype``: their arrays, and launches of the kernels of ``source``."""
+
+    source: ClassVar[str] = "elementwise"
+
+    def __init__(self, device: Device, dtype: str) -> None:
+        self._device = device
+        self._dtype = dtype
+        self._saved: tuple[Array, ...] = ()
+
+    def _empty(self, shape: Shape) -> Array:
+        """Return an uninitialised array of activations."""
+        return self._device.empty(shape, storage_dtype(self._dtype))
+
+    def _exact(self, *shape: int) -> Array:
+        """Return an uninitialised array of the precision of parameters."""
+        return self._device.empty(shape, master(self._dtype))
+
+    def _launch(self, kernel: str, grid: Grid | int, *arguments: Array | float | None) -> None:
+        self._device.launch(self.source, kernel, self._dtype, grid, *arguments)
+
+    def _over_rows(self, rows: int, channels: int) -> Grid:
+        return grid_over_rows(rows, channels, self._dtype)
 
 
 class Uid(IntEnum):

@@ -12,30 +12,30 @@ import numpy as np
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, DropoutGeometry, master, storage_dtype
-from hpcdl.nn.kernels.cupy.device import Device, empty_like, grid_over, grid_over_rows
+from hpcdl.nn.kernels.cupy.device import Device, Op, grid_over_rows
 
 
-class _Activation:
+class _Activation(Op):
     """Activation that keeps its outputs, from which its gradient follows."""
 
     kernels: ClassVar[tuple[str, str]]
     """Of forward and backward."""
 
     def __init__(self, device: Device, geometry: Blob) -> None:
-        self._device = device
-        self._dtype = geometry.dtype
-        self._saved: tuple[Array, ...] = ()
+        super().__init__(device, geometry.dtype)
 
     def forward(self, x: Array) -> Array:
         self._saved = ()
-        y = empty_like(self._device, x, self._dtype)
-        self._device.launch("elementwise", self.kernels[0], self._dtype, grid_over(x.size), x, y, x.size)
+        y = self._empty(x.shape)
+        self._launch(self.kernels[0], x.size, x, y, x.size)
         self._saved = (y,)
         return y
 
     def backward(self, dy: Array) -> Array:
         (y,), self._saved = self._saved, ()
-        return _gradient(self._device, self.kernels[1], dy, y, self._dtype)
+        dx = self._empty(dy.shape)
+        self._launch(self.kernels[1], dy.size, dy, y, dx, dy.size)
+        return dx
 
 
 class ReLU(_Activation):
@@ -52,44 +52,38 @@ class Sigmoid(_Activation):
 
 def rectified_gradient(device: Device, dy: Array, y: Array, dtype: str) -> Array:
     """Return dy where y > 0, otherwise 0."""
-    return _gradient(device, "rectify", dy, y, dtype)
-
-
-def _gradient(device: Device, kernel: str, dy: Array, y: Array, dtype: str) -> Array:
-    dx = empty_like(device, dy, dtype)
-    device.launch("elementwise", kernel, dtype, grid_over(dy.size), dy, y, dx, dy.size)
+    dx = device.empty(dy.shape, storage_dtype(dtype))
+    device.launch("elementwise", "rectify", dtype, dy.size, dy, y, dx, dy.size)
     return dx
 
 
-class Addition:
+class Addition(Op):
     """Add blobs of one shape, two at a time."""
 
     def __init__(self, device: Device, geometry: Blob) -> None:
-        self._device = device
-        self._dtype = geometry.dtype
+        super().__init__(device, geometry.dtype)
 
     def forward(self, terms: Sequence[Array]) -> Array:
         total = terms[0]
-        y = empty_like(self._device, total, self._dtype)
+        y = self._empty(total.shape)
         for term in terms[1:]:
-            self._device.launch("elementwise", "add", self._dtype, grid_over(y.size), total, term, y, y.size)
+            self._launch("add", y.size, total, term, y, y.size)
             total = y
         return y
 
 
-class Concatenation:
+class Concatenation(Op):
     """Concatenate blobs along the last axis; split their gradients."""
 
     def __init__(self, device: Device, geometry: ConcatenationGeometry) -> None:
-        self._device = device
-        self._dtype = geometry.dtype
+        super().__init__(device, geometry.dtype)
         self._shapes = geometry.shapes
         self._offsets = list(accumulate((shape[-1] for shape in geometry.shapes), initial=0))
         self._rows = math.prod(geometry.shapes[0][:-1])
 
     def forward(self, pieces: Sequence[Array]) -> Array:
         batch, pitch = len(pieces[0]), self._offsets[-1]
-        y = self._device.empty((batch, *self._shapes[0][:-1], pitch), storage_dtype(self._dtype))
+        y = self._empty((batch, *self._shapes[0][:-1], pitch))
         for piece, offset in zip(pieces, self._offsets, strict=False):
             width = piece.shape[-1]
             self._copy(piece, y, batch, width, width, 0, pitch, offset)
@@ -97,7 +91,7 @@ class Concatenation:
 
     def backward(self, dy: Array) -> list[Array]:
         batch, pitch = len(dy), self._offsets[-1]
-        pieces = [self._device.empty((batch, *shape), storage_dtype(self._dtype)) for shape in self._shapes]
+        pieces = [self._empty((batch, *shape)) for shape in self._shapes]
         for piece, offset in zip(pieces, self._offsets, strict=False):
             width = piece.shape[-1]
             self._copy(dy, piece, batch, width, pitch, offset, width, 0)
@@ -106,8 +100,7 @@ class Concatenation:
     def _copy(self, source: Array, target: Array, batch: int, width: int, *places: int) -> None:
         """Copy rows of ``width``; ``places``: pitch and offset in the source, and in the target."""
         rows = batch * self._rows
-        grid = grid_over_rows(rows, width, self._dtype)
-        self._device.launch("elementwise", "copy_columns", self._dtype, grid, source, target, rows, width, *places)
+        self._launch("copy_columns", self._over_rows(rows, width), source, target, rows, width, *places)
 
 
 MAX_THREADS: Final = 1 << 18
@@ -143,22 +136,22 @@ def fold(device: Device, sums: Array, rows: int, channels: int, dtype: str, out:
     return folded, groups
 
 
-class Dropout:
+class Dropout(Op):
     """y = x * mask with mask 0 or 1 / (1 - ratio), from a counter-based generator whose key is on the device.
 
     Each forward increments the counter on the device, so that recorded graphs draw new masks too.
     """
 
+    source = "dropout"
+
     def __init__(self, device: Device, geometry: DropoutGeometry) -> None:
-        self._device = device
-        self._dtype = geometry.dtype
+        super().__init__(device, geometry.dtype)
         self._ratio = float(geometry.ratio)
         self._state = device.zeros((3,), "uint32")
-        self._saved: tuple[Array, ...] = ()
 
     def reseed(self, key: Sequence[int]) -> None:
         low, high = np.random.SeedSequence(list(key)).generate_state(2)
-        self._device.launch("dropout", "seed", self._dtype, grid_over(1), self._state, int(low), int(high))
+        self._launch("seed", 1, self._state, int(low), int(high))
 
     def continued(self) -> Dropout:
         """See :class:`hpcdl.nn.ops.Noise`; both increment one counter."""
@@ -168,20 +161,16 @@ class Dropout:
 
     def forward(self, x: Array) -> Array:
         self._saved = ()
-        y, mask = empty_like(self._device, x, self._dtype), self._device.empty(x.shape, "uint8")
-        grid = grid_over(-(-x.size // 4))
-        self._device.launch(
-            "dropout", "dropout_forward", self._dtype, grid, x, y, mask, self._state, x.size, self._ratio
-        )
-        self._device.launch("dropout", "advance", self._dtype, grid_over(1), self._state)
+        y, mask = self._empty(x.shape), self._device.empty(x.shape, "uint8")
+        self._launch("dropout_forward", -(-x.size // 4), x, y, mask, self._state, x.size, self._ratio)
+        self._launch("advance", 1, self._state)
         self._saved = (mask,)
         return y
 
     def backward(self, dy: Array) -> Array:
         (mask,), self._saved = self._saved, ()
-        dx = empty_like(self._device, dy, self._dtype)
-        grid = grid_over(dy.size)
-        self._device.launch("dropout", "dropout_backward", self._dtype, grid, dy, mask, dx, dy.size, self._ratio)
+        dx = self._empty(dy.shape)
+        self._launch("dropout_backward", dy.size, dy, mask, dx, dy.size, self._ratio)
         return dx
 
 
@@ -214,7 +203,7 @@ class CrossEntropy:
         losses, result = device.empty((images,), "float64"), device.empty((3,), "float64")
 
         def launch(kernel: str, elements: int, *arguments: Array | float) -> None:
-            device.launch("cross_entropy", kernel, dtype, grid_over(elements), *arguments)
+            device.launch("cross_entropy", kernel, dtype, elements, *arguments)
 
         launch("scan_logits", images * LANES, logits, largest, total, place, images, classes)
         launch(

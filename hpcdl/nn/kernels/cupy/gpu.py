@@ -11,13 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import BatchNormGeometry, ConvolutionGeometry, Shape, master, storage_dtype
+from hpcdl.nn.geometry import BatchNormGeometry, Shape, WindowGeometry, master, storage_dtype
 from hpcdl.nn.kernels.cupy.device import EnginePlan, Grid, Uid, grid_over, options, text
 
 T = TypeVar("T")
 
 LOCAL_RANKS: Final = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")
 """Environment variables of launchers that hold the rank within the host."""
+
+DEFAULT_ALGORITHM: Final = -1
+"""cuBLAS chooses."""
 
 EXTRA: Final = "pip install 'hpcdl[cuda13]', or 'hpcdl[cuda12]' for a CUDA 12 driver"
 
@@ -84,16 +87,23 @@ class Gpu:
     def __init__(self, number: int, *, tf32: bool, deterministic: bool) -> None:
         import cudnn
         import cupy
+        from cupy.cuda import cublas, runtime
 
         from hpcdl.nn.kernels.cupy.cudnn_plans import NoEngine, Planner
-        from hpcdl.nn.kernels.cupy.libraries import Products
 
         self.deterministic = deterministic
         self.has_cudnn = True
         self.number = number
         self._cupy: Any = cupy
         self._stream = _stream(number)
-        self._products = Products()
+        self._cublas = cublas
+        self._types = {
+            "float32": runtime.CUDA_R_32F,
+            "float64": runtime.CUDA_R_64F,
+            "bfloat16": runtime.CUDA_R_16BF,
+            "float16": runtime.CUDA_R_16F,
+        }
+        self._one_and_zero = {dtype: (np.ones(1, dtype), np.zeros(1, dtype)) for dtype in ("float32", "float64")}
         self._handle = cudnn.create_handle()
         cudnn.set_stream(self._handle, self._stream.ptr)
         self._planner = Planner({"handle": self._handle}, tf32=tf32, deterministic=deterministic)
@@ -130,13 +140,42 @@ class Gpu:
         function((grid.blocks,), (grid.x, grid.y), ready)
 
     def multiply(
-        self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool, transpose_b: bool
+        self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool = False, transpose_b: bool = False
     ) -> None:
-        kind = dtype if out.dtype == storage_dtype(dtype) else master(dtype)
-        self._products.multiply(a, b, out, dtype, kind, transpose_a=transpose_a, transpose_b=transpose_b)
+        """See :class:`hpcdl.nn.kernels.cupy.device.Device`. The products are cuBLAS ``gemmEx``.
+
+        float32 products use the full mantissa, 16-bit products are summed in float32. cuBLAS is column-major, so
+        that it computes out^T = b^T a^T.
+        """
+        m, n = out.shape[-2:]
+        k = a.shape[-2] if transpose_a else a.shape[-1]
+        if not out.size:
+            return
+        if not k:
+            out[...] = 0
+            return
+        cublas, out_dtype = self._cublas, dtype if out.dtype == storage_dtype(dtype) else master(dtype)
+        one, zero = self._one_and_zero["float64" if dtype == "float64" else "float32"]
+        computed = cublas.CUBLAS_COMPUTE_64F if dtype == "float64" else cublas.CUBLAS_COMPUTE_32F
+        turns = (
+            cublas.CUBLAS_OP_T if transposed else cublas.CUBLAS_OP_N for transposed in (transpose_b, transpose_a)
+        )
+        sizes = (self._cupy.cuda.device.get_cublas_handle(), *turns, n, m, k)
+        second, first, target = (
+            (self.address(array), self._types[kind], _pitch(array))
+            for array, kind in ((b, dtype), (a, dtype), (out, out_dtype))
+        )
+        alpha, beta = one.ctypes.data, zero.ctypes.data
+        if out.ndim == 2:
+            cublas.gemmEx(*sizes, alpha, *second, *first, beta, *target, computed, DEFAULT_ALGORITHM)
+        else:
+            cublas.gemmStridedBatchedEx(
+                *(*sizes, alpha, *second, _step(b), *first, _step(a)),
+                *(beta, *target, _step(out), len(out), computed, DEFAULT_ALGORITHM),
+            )
 
     def convolution_plan(
-        self, operation: str, geometry: ConvolutionGeometry, batch: int, *, biased: bool
+        self, operation: str, geometry: WindowGeometry, batch: int, *, biased: bool
     ) -> EnginePlan | None:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`. NoEngine: cuDNN does not support the convolution."""
         key = (operation, geometry, batch, biased)
@@ -185,6 +224,16 @@ class Gpu:
         module = self._cupy.RawModule(code=text(source), options=options(dtype))
         function = self._kernels[source, kernel, dtype] = module.get_function(kernel)
         return function
+
+
+def _pitch(matrix: Array) -> int:
+    """Return the distance between rows, in elements."""
+    return max(int(matrix.strides[-2] // matrix.itemsize), int(matrix.shape[-1]), 1)
+
+
+def _step(matrices: Array) -> int:
+    """Return the distance between matrices, in elements."""
+    return int(matrices.strides[0] // matrices.itemsize)
 
 
 def _argument(value: Array | float | None) -> Any:

@@ -2,92 +2,75 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry, master
-from hpcdl.nn.kernels.cupy.device import Device, EnginePlan, Uid, empty_like, grid_over, grid_over_rows, is_aligned
+from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
+from hpcdl.nn.kernels.cupy.device import Device, EnginePlan, Op, Uid, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import fold, groups_of, rectified_gradient
+from hpcdl.nn.ops import NormVectors
 
 MAX_GROUPS = 256
 """Most groups of rows; one thread per channel combines their moments."""
 
 
-class _Saved(NamedTuple):
-    x: Array
-    y: Array
-    mean: Array
-    inverse: Array
-
-
-class BatchNorm:
+class BatchNorm(Op):
     """Normalise by the batch or by the running statistics; shortcut and ReLU in the same pass.
 
     The backward of the ReLU uses the sign of y, which the next layer keeps anyway as its input.
     """
 
+    source = "batch_norm"
+
     def __init__(self, device: Device, geometry: BatchNormGeometry) -> None:
-        self._device = device
+        super().__init__(device, geometry.dtype)
         self._geometry = geometry
         self._channels = geometry.shape[-1]
-        self._saved: _Saved | None = None
 
-    def forward(
-        self,
-        x: Array,
-        shortcut: Array | None,
-        gamma: Array,
-        beta: Array,
-        mean: Array,
-        variance: Array,
-        train: bool,
-    ) -> Array:
-        self._saved = None
-        device, dtype, channels = self._device, self._geometry.dtype, self._channels
-        exact = master(dtype)
-        y, rows = empty_like(device, x, dtype), x.size // channels
-        batch_mean, inverse = device.empty((channels,), exact), device.empty((channels,), exact)
-        if train and rows:
-            self._saved = _Saved(x, y, batch_mean, inverse)
+    def forward(self, x: Array, shortcut: Array | None, vectors: NormVectors, train: bool) -> Array:
+        self._saved = ()
+        rows, channels = x.size // self._channels, self._channels
+        y, batch_mean, inverse = self._empty(x.shape), self._exact(channels), self._exact(channels)
+        if train:
+            self._saved = (x, y, batch_mean, inverse)
+        if not rows:
+            return y
+        if train:
+            gamma, beta, mean, variance, *_ = vectors
             plan = self._plan("forward", len(x), rows, gamma, beta, mean, variance)
             if plan is not None:
-                self._by_cudnn(plan, self._saved, shortcut, gamma, beta, mean, variance)
+                self._by_cudnn(plan, shortcut, vectors)
                 return y
             self._moments(x, rows, batch_mean, inverse, mean, variance)
-            self._normalise(x, shortcut, batch_mean, inverse, gamma, beta, y, rows)
-        elif rows:
-            device.launch(
-                *("batch_norm", "inverse_deviation", dtype, grid_over(channels)),
-                *(variance, inverse, channels, float(self._geometry.eps)),
+        else:
+            self._launch(
+                "inverse_deviation", channels, vectors.variance, inverse, channels, float(self._geometry.eps)
             )
-            self._normalise(x, shortcut, mean, inverse, gamma, beta, y, rows)
-        elif train:
-            self._saved = _Saved(x, y, batch_mean, inverse)
+        used = batch_mean if train else vectors.mean
+        arrays = (x, shortcut, used, inverse, vectors.gamma, vectors.beta, y)
+        self._launch(
+            "normalise", self._over_rows(rows, channels), *arrays, rows, channels, int(self._geometry.relu)
+        )
         return y
 
-    def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
-        assert self._saved is not None, "backward requires a training forward"
-        (x, y, mean, inverse), self._saved = self._saved, None
-        device, dtype, channels = self._device, self._geometry.dtype, self._channels
-        rows = dy.size // channels
+    def backward(self, dy: Array, vectors: NormVectors) -> tuple[Array, Array | None]:
+        (x, y, mean, inverse), self._saved = self._saved, ()
+        rows, channels = dy.size // self._channels, self._channels
+        gamma, *_, dgamma, dbeta = vectors
         if not rows:
             dgamma[...] = 0
             dbeta[...] = 0
             return dy, dy if self._geometry.joined else None
-        dz = rectified_gradient(device, dy, y, dtype) if self._geometry.relu else dy
+        dz = rectified_gradient(self._device, dy, y, self._dtype) if self._geometry.relu else dy
         del y
-        dx = empty_like(device, dy, dtype)
+        dx = self._empty(dy.shape)
         plan = self._plan("backward", len(dy), rows, gamma, dgamma, dbeta)
         if plan is not None:
             arrays = {Uid.Y: dz, Uid.X: x, Uid.GAMMA: gamma, Uid.MEAN: mean, Uid.INVERSE: inverse}
             arrays |= {Uid.SHORTCUT: dx, Uid.DGAMMA: dgamma, Uid.DBETA: dbeta}
-            device.execute(plan, arrays)
+            self._device.execute(plan, arrays)
         else:
-            self._sums(dz, x, mean, inverse, dgamma, dbeta, rows)
-            device.launch(
-                *("batch_norm", "input_gradient", dtype, grid_over_rows(rows, channels, dtype)),
-                *(dz, x, mean, inverse, gamma, dgamma, dbeta, dx, rows, channels),
-            )
+            self._sums((dz, x, mean, inverse), dgamma, dbeta, rows)
+            given = (dz, x, mean, inverse, gamma, dgamma, dbeta, dx)
+            self._launch("input_gradient", self._over_rows(rows, channels), *given, rows, channels)
         return dx, dz if self._geometry.joined else None
 
     def _plan(self, operation: str, batch: int, rows: int, *vectors: Array) -> EnginePlan | None:
@@ -96,110 +79,66 @@ class BatchNorm:
             return None
         return self._device.batch_norm_plan(operation, self._geometry, batch)
 
-    def _by_cudnn(
-        self,
-        plan: EnginePlan,
-        saved: _Saved,
-        shortcut: Array | None,
-        gamma: Array,
-        beta: Array,
-        mean: Array,
-        variance: Array,
-    ) -> None:
-        exact = master(self._geometry.dtype)
-        next_mean, next_variance = (self._device.empty((self._channels,), exact) for _ in range(2))
-        arrays = {Uid.X: saved.x, Uid.Y: saved.y, Uid.GAMMA: gamma, Uid.BETA: beta}
-        arrays |= {Uid.MEAN: saved.mean, Uid.INVERSE: saved.inverse}
-        arrays |= {Uid.RUNNING_MEAN: mean, Uid.RUNNING_VARIANCE: variance}
+    def _by_cudnn(self, plan: EnginePlan, shortcut: Array | None, vectors: NormVectors) -> None:
+        x, y, batch_mean, inverse = self._saved
+        next_mean, next_variance = (self._exact(self._channels) for _ in range(2))
+        arrays = {Uid.X: x, Uid.Y: y, Uid.GAMMA: vectors.gamma, Uid.BETA: vectors.beta}
+        arrays |= {Uid.MEAN: batch_mean, Uid.INVERSE: inverse}
+        arrays |= {Uid.RUNNING_MEAN: vectors.mean, Uid.RUNNING_VARIANCE: vectors.variance}
         arrays |= {Uid.NEXT_MEAN: next_mean, Uid.NEXT_VARIANCE: next_variance}
         if shortcut is not None:
             arrays[Uid.SHORTCUT] = shortcut
         self._device.execute(plan, arrays)
-        mean[...] = next_mean
-        variance[...] = next_variance
+        vectors.mean[...] = next_mean
+        vectors.variance[...] = next_variance
 
     def _moments(
         self, x: Array, rows: int, mean: Array, inverse: Array, running_mean: Array, running_variance: Array
     ) -> None:
-        g, device, channels = self._geometry, self._device, self._channels
+        g, channels = self._geometry, self._channels
         groups = min(groups_of(rows, channels), MAX_GROUPS)
-        means, squares = (device.empty((groups, channels), master(g.dtype)) for _ in range(2))
-        device.launch(
-            *("batch_norm", "moments_of_groups", g.dtype, grid_over_rows(groups, channels, g.dtype)),
-            *(x, means, squares, rows, channels, groups),
-        )
-        device.launch(
-            *("batch_norm", "moments", g.dtype, grid_over(channels), means, squares, mean, inverse),
-            *(running_mean, running_variance, rows, channels, groups, float(g.eps), float(g.momentum)),
-        )
+        means, squares = (self._exact(groups, channels) for _ in range(2))
+        grid = self._over_rows(groups, channels)
+        self._launch("moments_of_groups", grid, x, means, squares, rows, channels, groups)
+        arrays = (means, squares, mean, inverse, running_mean, running_variance)
+        self._launch("moments", channels, *arrays, rows, channels, groups, float(g.eps), float(g.momentum))
 
-    def _normalise(
-        self,
-        x: Array,
-        shortcut: Array | None,
-        mean: Array,
-        inverse: Array,
-        gamma: Array,
-        beta: Array,
-        y: Array,
-        rows: int,
-    ) -> None:
-        dtype, channels = self._geometry.dtype, self._channels
-        self._device.launch(
-            *("batch_norm", "normalise", dtype, grid_over_rows(rows, channels, dtype)),
-            *(x, shortcut, mean, inverse, gamma, beta, y, rows, channels, int(self._geometry.relu)),
-        )
-
-    def _sums(
-        self, dz: Array, x: Array, mean: Array, inverse: Array, dgamma: Array, dbeta: Array, rows: int
-    ) -> None:
-        device, dtype, channels = self._device, self._geometry.dtype, self._channels
+    def _sums(self, arrays: tuple[Array, ...], dgamma: Array, dbeta: Array, rows: int) -> None:
+        """Set the gradients of gamma and beta; ``arrays``: dz, x, mean, inverse."""
+        device, dtype, channels = self._device, self._dtype, self._channels
         groups = groups_of(rows, channels)
-        sums, products = (device.empty((groups, channels), master(dtype)) for _ in range(2))
-        device.launch(
-            *("batch_norm", "gradients_of_groups", dtype, grid_over_rows(groups, channels, dtype)),
-            *(dz, x, mean, inverse, sums, products, rows, channels, groups),
-        )
+        sums, products = (self._exact(groups, channels) for _ in range(2))
+        grid = self._over_rows(groups, channels)
+        self._launch("gradients_of_groups", grid, *arrays, sums, products, rows, channels, groups)
         for partial, out in ((sums, dbeta), (products, dgamma)):
             left, count = fold(device, partial, groups, channels, dtype, out)
             while count > 1:
                 left, count = fold(device, left, count, channels, dtype, out)
 
 
-class ResponseNormalization:
+class ResponseNormalization(Op):
     """y = x scale^-beta with scale = k + alpha / size * (x^2 summed over neighbouring channels)."""
 
+    source = "response"
+
     def __init__(self, device: Device, geometry: ResponseGeometry) -> None:
-        self._device = device
+        super().__init__(device, geometry.dtype)
         self._geometry = geometry
         self._channels = geometry.shape[-1]
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         self._saved = ()
-        g = self._geometry
-        y, scale = empty_like(self._device, x, g.dtype), self._device.empty(x.shape, master(g.dtype))
-        rows = x.size // self._channels
-        self._device.launch(
-            "response",
-            "response_forward",
-            g.dtype,
-            grid_over_rows(rows, self._channels, g.dtype),
-            *(x, y, scale, rows, self._channels, g.size, float(g.alpha), float(g.beta), float(g.k)),
-        )
+        g, rows, channels = self._geometry, x.size // self._channels, self._channels
+        y, scale = self._empty(x.shape), self._exact(*x.shape)
+        sizes = (rows, channels, g.size, float(g.alpha), float(g.beta), float(g.k))
+        self._launch("response_forward", self._over_rows(rows, channels), x, y, scale, *sizes)
         self._saved = (x, y, scale)
         return y
 
     def backward(self, dy: Array) -> Array:
         (x, y, scale), self._saved = self._saved, ()
-        g = self._geometry
-        dx = empty_like(self._device, dy, g.dtype)
-        rows = dy.size // self._channels
-        self._device.launch(
-            "response",
-            "response_backward",
-            g.dtype,
-            grid_over_rows(rows, self._channels, g.dtype),
-            *(dy, x, y, scale, dx, rows, self._channels, g.size, float(g.alpha), float(g.beta)),
-        )
+        g, rows, channels = self._geometry, dy.size // self._channels, self._channels
+        dx = self._empty(dy.shape)
+        sizes = (rows, channels, g.size, float(g.alpha), float(g.beta))
+        self._launch("response_backward", self._over_rows(rows, channels), dy, x, y, scale, dx, *sizes)
         return dx

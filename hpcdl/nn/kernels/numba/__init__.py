@@ -1,4 +1,20 @@
-"""Kernels for CPUs, compiled by numba."""
+"""Kernels for CPUs, compiled by numba; ops that are not here are numpy's.
+
+Activations (N, H, W, C) come in as numpy arrays and leave so. What makes these ops fast::
+
+    convolution.py    reads windows of the image through strides, without a copy (im2col)  ─┐
+    winograd.py       3x3 and 5x5: 36 products per tile instead of 144 or 100              ─┼─> vectors.tile
+    toom_cook.py      its transforms, computed from interpolation points                    │
+    vectors.py        a tile of sums in registers, as LLVM instructions                    <┘
+    normalization.py  one pass over memory for mean and variance; ReLU and shortcut included
+    pooling.py        the index of the maximum in a byte
+
+A layer's loop over images is cut into one part per thread (``parts.py``). Each kernel therefore exists twice:
+alone, and in parts, which run in numba's own threads.
+
+The one rule: the number of parts depends only on the number of threads, so that every run adds in the same
+order. All kernels compile before anything is timed (``backend.compile_kernels``). Open ``vectors.py`` first.
+"""
 
 from __future__ import annotations
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from hpcdl.nn import geometry
-from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, PoolingGeometry
+from hpcdl.nn.geometry import WindowGeometry
 from hpcdl.nn.kernels.numba.convolution import Convolution
 from hpcdl.nn.kernels.numba.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.numba.pooling import MAX_PIXELS, MaxPooling
 from hpcdl.nn.kernels.numba.winograd import Winograd
-from hpcdl.nn.kernels.numpy.affine import Linear, Rectified
-from hpcdl.nn.kernels.numpy.backend import BACKEND as REFERENCE
-from hpcdl.nn.ops import Affine, Elementary
+from hpcdl.nn.kernels.numpy import BACKEND as REFERENCE
+from hpcdl.nn.kernels.numpy import with_relu
+from hpcdl.nn.kernels.numpy.affine import Linear
+from hpcdl.nn.ops import Affine, Elementary, NormVectors, Weights
 from hpcdl.nn.threads import limit, parallel_ranges
 
 SIDE: Final = 4
@@ -35,7 +37,7 @@ def _call_kernels(images: int, channels: int, dtype: str) -> None:
     shape = (SIDE, SIDE, channels)
     x, vectors = np.ones((images, *shape), dtype), [np.ones(channels, dtype) for _ in range(6)]
 
-    window = geometry.PoolingGeometry(shape, (2, 2, channels), (2, 2), (2, 2), (0, 0), dtype)
+    window = geometry.WindowGeometry(shape, (2, 2, channels), (2, 2), (2, 2), (0, 0), dtype)
     elementary: list[Elementary] = [
         MaxPooling(window),
         ResponseNormalization(geometry.ResponseGeometry(shape, 3, 1.0, 0.75, 1.0, dtype)),
@@ -45,29 +47,23 @@ def _call_kernels(images: int, channels: int, dtype: str) -> None:
 
     for taps in (1, 3):
         size = SIDE - taps + 1
-        places = geometry.ConvolutionGeometry(
-            shape, (size, size, channels), (taps, taps), (1, 1), (0, 0), 1, dtype, relu=True
+        places = geometry.WindowGeometry(
+            shape, (size, size, channels), (taps, taps), (1, 1), (0, 0), dtype, relu=True
         )
         affine = _convolution(places)
         weight = np.ones((channels, taps, taps, channels), dtype)
-        y = affine.forward(x, weight, vectors[0])
-        affine.backward(y, weight, np.empty_like(weight), vectors[1], needs_dx=True)
+        weights = Weights(weight, vectors[0], np.empty_like(weight), vectors[1])
+        affine.backward(affine.forward(x, weights), weights, needs_dx=True)
 
     norm = BatchNorm(geometry.BatchNormGeometry(shape, 1e-5, 0.9, dtype, joined=True, relu=True))
-    gamma, beta, mean, variance, dgamma, dbeta = vectors
-    norm.backward(norm.forward(x, x, gamma, beta, mean, variance, train=True), gamma, dgamma, dbeta)
+    norm.backward(norm.forward(x, x, NormVectors(*vectors), train=True), NormVectors(*vectors))
 
 
-def _convolution(geometry: ConvolutionGeometry) -> Affine:
+def _convolution(geometry: WindowGeometry) -> Affine:
     return Winograd(geometry) if Winograd.suits(geometry) else Convolution(geometry)
 
 
-def _linear(geometry: LinearGeometry) -> Affine:
-    product = Linear(geometry, parallel_ranges)
-    return Rectified(product) if geometry.relu else product
-
-
-def _max_pooling(geometry: PoolingGeometry) -> Elementary:
+def _max_pooling(geometry: WindowGeometry) -> Elementary:
     is_small = math.prod(geometry.kernel) <= MAX_PIXELS
     return MaxPooling(geometry) if is_small else REFERENCE.max_pooling(geometry)
 
@@ -77,7 +73,7 @@ BACKEND = replace(
     name="numba",
     divides_products=True,
     convolution=_convolution,
-    linear=_linear,
+    linear=with_relu(partial(Linear, divide=parallel_ranges)),
     max_pooling=_max_pooling,
     response_normalization=ResponseNormalization,
     batch_norm=BatchNorm,

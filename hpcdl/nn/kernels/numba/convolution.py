@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numba import prange
 
 from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import ConvolutionGeometry, Shape
+from hpcdl.nn.geometry import Pair, Shape, WindowGeometry
 from hpcdl.nn.kernels.numba.parts import bounds
 from hpcdl.nn.kernels.numba.vectors import (
     VECTORS,
@@ -33,21 +33,27 @@ from hpcdl.nn.kernels.numba.vectors import (
     tile,
 )
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.ops import Weights
 
 CACHED_BYTES: Final = 1 << 19
 """Bytes that the weight gradient reads repeatedly; they fit a core's second-level cache."""
 
 
+Arrays = tuple[Array, ...]
+Places = tuple[Pair, Pair, Pair]
+
+
 @njit(nogil=True, cache=True)
 def differentiate(
-    x: Any, y: Any, dy: Any, packed: Any, dweight: Any, dbias: Any, dx: Any, frame: Any, dz: Any, stride: Any,
-    padding: Any, margin: Any,
-) -> None:  # fmt: skip
-    """Overwrite ``dweight`` (groups, K, R, S, C); also ``dbias`` and ``dx`` unless they are empty.
+    saved: Arrays, dy: Array, packed: Array, gradients: Arrays, frames: Arrays, places: Places
+) -> None:
+    """Overwrite ``gradients``: (groups, K, R, S, C) of the weights, of the biases and the inputs unless empty.
 
-    ``packed`` are the weights from :func:`hpcdl.nn.kernels.numba.vectors.pack_reversed`. ``frame`` and ``dz`` are
-    for images and gradients with a border, ``y`` is the output of a ReLU. Each is empty if not used.
+    ``saved``: inputs, and outputs of a ReLU. ``packed`` are the weights from
+    :func:`hpcdl.nn.kernels.numba.vectors.pack_reversed`. ``frames``: memory for an image and its gradient with a
+    border. ``places``: stride, padding and margin. Each array is empty if not used.
     """
+    (x, y), (dweight, dbias, dx), (frame, dz), (stride, padding, margin) = saved, gradients, frames, places
     groups, filters, _, _, channels = dweight.shape
     dweight[:] = 0
     dbias[:] = 0
@@ -71,19 +77,18 @@ def differentiate(
 
 @njit(nogil=True, cache=True, parallel=True)
 def _differentiate_in_parts(
-    parts: Any, x: Any, y: Any, dy: Any, packed: Any, dweights: Any, dbiases: Any, dx: Any,
-    frames: Any, framed: Any, stride: Any, padding: Any, margin: Any,
-) -> None:  # fmt: skip
+    parts: Array, saved: Arrays, dy: Array, packed: Array, gradients: Arrays, frames: Arrays, places: Places
+) -> None:
+    # numba passes arrays and numbers to the threads, not tuples of them
+    (x, y), (dweights, dbiases, dx), (images, dzs), (stride, padding, margin) = saved, gradients, frames, places
     for part in prange(len(parts) - 1):
         i, j = parts[part], parts[part + 1]
-        differentiate(
-            x[i:j], y[i:j], dy[i:j], packed, dweights[part], dbiases[part], dx[i:j], frames[part],
-            framed[part], stride, padding, margin,
-        )  # fmt: skip
+        into, memory = (dweights[part], dbiases[part], dx[i:j]), (images[part], dzs[part])
+        differentiate((x[i:j], y[i:j]), dy[i:j], packed, into, memory, (stride, padding, margin))
 
 
 @njit(nogil=True, cache=True)
-def _add_pixels(gradient: Any, corner: Any, output: Any, dbias: Any) -> None:
+def _add_pixels(gradient: Array, corner: Pair, output: Pair, dbias: Array) -> None:
     total = np.zeros_like(dbias)
     for p in range(output[0]):
         for q in range(output[1]):
@@ -94,14 +99,16 @@ def _add_pixels(gradient: Any, corner: Any, output: Any, dbias: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _cached_rows(image: Any, gradient: Any, stride: Any) -> Any:
+def _cached_rows(image: Array, gradient: Array, stride: Pair) -> int:
     """Return the number of gradient rows that fit the cache together with their image rows."""
     row = (stride[0] * image.shape[1] * image.shape[2] + gradient.shape[1] * gradient.shape[2]) * image.itemsize
-    return max(CACHED_BYTES // row, 1)
+    return max(CACHED_BYTES // row, 1)  # type: ignore[no-any-return]
 
 
 @njit(nogil=True, cache=True)
-def _weight_gradient(image: Any, gradient: Any, corner: Any, dweight: Any, output: Any, stride: Any) -> None:
+def _weight_gradient(
+    image: Array, gradient: Array, corner: Pair, dweight: Array, output: Pair, stride: Pair
+) -> None:
     """Add one image's contribution to dweight (K, R, S, C): tile rows are filters, tile columns a window's row."""
     filters, taps, _, channels = dweight.shape
     run, wide, item = dweight.shape[2] * channels, image.shape[1], image.itemsize
@@ -115,21 +122,18 @@ def _weight_gradient(image: Any, gradient: Any, corner: Any, dweight: Any, outpu
             height = size + (piece < larger)
             for r in range(taps):
                 for j in range(0, run, width):
-                    c = dweight.ctypes.data + ((k * taps + r) * run + j) * item
-                    tile(
-                        height, min(width, run - j), min(step, output[0] - p), output[1],
-                        gradient[corner[0] + p, corner[1]].ctypes.data + k * item,
-                        1, gradient.shape[1] * gradient.shape[2], gradient.shape[2],
-                        image.ctypes.data + ((p * stride[0] + r) * wide * channels + j) * item,
-                        stride[0] * wide * channels, stride[1] * channels,
-                        c, taps * run, c, taps * run, floor,
-                    )  # fmt: skip
+                    shape = (height, min(width, run - j), min(step, output[0] - p), output[1])
+                    first = gradient[corner[0] + p, corner[1]].ctypes.data + k * item
+                    left = (first, 1, gradient.shape[1] * gradient.shape[2], gradient.shape[2])
+                    origin = image.ctypes.data + ((p * stride[0] + r) * wide * channels + j) * item
+                    c = (dweight.ctypes.data + ((k * taps + r) * run + j) * item, taps * run)
+                    tile(shape, left, (origin, stride[0] * wide * channels, stride[1] * channels), c, c, floor)
             k += height
 
 
 @njit(nogil=True, cache=True)
 def _input_gradient(
-    gradient: Any, packed: Any, dx: Any, channel: int, weights: Any, padding: Any, margin: Any
+    gradient: Array, packed: Array, dx: Array, channel: int, weights: Shape, padding: Pair, margin: Pair
 ) -> None:
     """Overwrite one image's gradient, from channel ``channel`` on; packed is (a, b, panels, terms, width)."""
     height, width, total = dx.shape
@@ -153,14 +157,11 @@ def _input_gradient(
                     for piece in range(pieces):
                         rows = size + (piece < larger)
                         u = (w + padding[1]) // horizontal + margin[1] - (others - 1)
-                        tile(
-                            rows, min(many, channels - panel * many), taps, others * filters,
-                            gradient.ctypes.data + (t * wide + u) * filters * item, filters, wide * filters, 1,
-                            packed[a, b, panel].ctypes.data, others * filters * many, many,
-                            zeros.ctypes.data, 0,
-                            dx.ctypes.data + ((h * width + w) * total + channel + panel * many) * item,
-                            horizontal * total, floor,
-                        )  # fmt: skip
+                        shape = (rows, min(many, channels - panel * many), taps, others * filters)
+                        left = (gradient.ctypes.data + (t * wide + u) * filters * item, filters, wide * filters, 1)
+                        right = (packed[a, b, panel].ctypes.data, others * filters * many, many)
+                        into = dx.ctypes.data + ((h * width + w) * total + channel + panel * many) * item
+                        tile(shape, left, right, (zeros.ctypes.data, 0), (into, horizontal * total), floor)
                         w += rows * horizontal
 
 
@@ -171,7 +172,7 @@ NO_FRAME: Final = (0, 0, 0)
 class Convolution:
     """Any convolution, one image at a time, so that copies for padding or groups stay in the cache."""
 
-    def __init__(self, geometry: ConvolutionGeometry) -> None:
+    def __init__(self, geometry: WindowGeometry) -> None:
         self._output = geometry.output
         if geometry.kernel == geometry.stride == (1, 1) and geometry.padding == (0, 0):
             geometry = _in_one_row(geometry)
@@ -190,60 +191,49 @@ class Convolution:
         framed = (self._margin[0] + rows, self._margin[1] + columns, self._filters)
         self._gradient_frame = framed if geometry.relu else _needed(framed, geometry.output)
 
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+    def forward(self, x: Array, weights: Weights) -> Array:
         self._saved = ()
         geometry = self._geometry
         y = allocate((len(x), *self._output), x.dtype)
-        grouped = weight.reshape(geometry.groups, self._filters, -1, self._channels)
+        grouped = weights.weight.reshape(geometry.groups, self._filters, -1, self._channels)
         packed = allocate((geometry.groups, *panels(grouped.shape[2] * self._channels, self._filters, x)), x.dtype)
         pack(grouped, packed)
-        start = np.zeros(geometry.output[2], x.dtype) if bias is None else bias
+        start = np.zeros(geometry.output[2], x.dtype) if weights.bias is None else weights.bias
         images, outputs = x.reshape(len(x), *geometry.image), y.reshape(len(y), *geometry.output)
         floor = x.dtype.type(0 if geometry.relu else -math.inf)
         places = (geometry.kernel, geometry.stride, geometry.padding)
         parts = bounds(len(x), y.size * grouped[0, 0].size)
         frames = allocate((len(parts) - 1, *self._frame), x.dtype)
         if len(frames) == 1:
-            _forward(images, packed, start, outputs, frames[0], *places, floor)
+            _forward(images, packed, start, outputs, frames[0], places, floor)
         else:
-            _forward_in_parts(parts, images, packed, start, outputs, frames, *places, floor)
+            _forward_in_parts(parts, images, packed, start, outputs, frames, places, floor)
         self._saved = (x, y if geometry.relu else allocate((0, *geometry.output), x.dtype))
         return y
 
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
-        geometry = self._geometry
+    def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
+        geometry, (weight, _, dweight, dbias) = self._geometry, weights
         (x, y), self._saved = self._saved, ()
-        images, outputs = x.reshape(len(x), *geometry.image), y.reshape(len(y), *geometry.output)
+        saved = (x.reshape(len(x), *geometry.image), y.reshape(len(y), *geometry.output))
         gradients = dy.reshape(len(dy), *geometry.output)
         grouped = (geometry.groups, self._filters, *geometry.kernel, self._channels)
-        dx = allocate(images.shape if needs_dx else (0, *geometry.image), x.dtype)
+        dx = allocate((len(x) if needs_dx else 0, *geometry.image), x.dtype)
         taps = (self._margin[0] + 1) * (self._margin[1] + 1)
-        packed = allocate(
-            (
-                *(geometry.stride if needs_dx else (0, 0)),
-                geometry.groups,
-                *panels(taps * self._filters, self._channels, x),
-            ),
-            x.dtype,
-        )
+        residues = geometry.stride if needs_dx else (0, 0)
+        terms = panels(taps * self._filters, self._channels, x)
+        packed = allocate((*residues, geometry.groups, *terms), x.dtype)
         pack_reversed(weight.reshape(grouped), packed)
         parts = bounds(len(dy), dy.size * weight[0].size)
         count = len(parts) - 1
         dbiases = np.empty((count, 0 if dbias is None else len(dbias)), x.dtype)
-        frames, framed = (allocate((count, *shape), x.dtype) for shape in (self._frame, self._gradient_frame))
+        frames = tuple(allocate((count, *shape), x.dtype) for shape in (self._frame, self._gradient_frame))
         places = (geometry.stride, geometry.padding, self._margin)
         if count == 1:
-            differentiate(
-                images, outputs, gradients, packed, dweight.reshape(grouped), dbiases[0], dx,
-                frames[0], framed[0], *places,
-            )  # fmt: skip
+            into, memory = (dweight.reshape(grouped), dbiases[0], dx), (frames[0][0], frames[1][0])
+            differentiate(saved, gradients, packed, into, memory, places)
         else:
             dweights = allocate((count, *grouped), x.dtype)
-            _differentiate_in_parts(
-                parts, images, outputs, gradients, packed, dweights, dbiases, dx, frames, framed, *places
-            )
+            _differentiate_in_parts(parts, saved, gradients, packed, (dweights, dbiases, dx), frames, places)
             add_parts(dweights, dweight.reshape(grouped))
         if dbias is not None:
             dbias[...] = dbiases.sum(axis=0)
@@ -257,7 +247,7 @@ def add_parts(parts: Array, total: Array) -> None:
         total += other
 
 
-def _in_one_row(geometry: ConvolutionGeometry) -> ConvolutionGeometry:
+def _in_one_row(geometry: WindowGeometry) -> WindowGeometry:
     """Return an equivalent 1x1 convolution on images of one row; long rows fill tiles better."""
     height, width, channels = geometry.image
     image, output = (1, height * width, channels), (1, height * width, geometry.output[2])
@@ -269,9 +259,8 @@ def _needed(frame: Shape, image: Shape) -> Shape:
 
 
 @njit(nogil=True, cache=True)
-def _forward(
-    x: Any, packed: Any, bias: Any, y: Any, frame: Any, kernel: Any, stride: Any, padding: Any, floor: Any
-) -> None:
+def _forward(x: Array, packed: Array, bias: Array, y: Array, frame: Array, places: Places, floor: float) -> None:
+    kernel, stride, padding = places
     groups, count, terms, width = packed.shape
     images, rows, columns, filters = y.shape
     item, each = y.itemsize, filters // groups
@@ -291,22 +280,20 @@ def _forward(
                     q = 0
                     for piece in range(pieces):
                         height = size + (piece < larger)
-                        tile(
-                            height, min(width, each - panel * width), kernel[0], run,
-                            origin + (p * stride[0] * wide + q * stride[1]) * channels * item,
-                            stride[1] * channels, wide * channels, 1,
-                            packed[g, panel].ctypes.data, run * width, width,
-                            bias.ctypes.data + k * item, 0,
-                            y.ctypes.data + (((n * rows + p) * columns + q) * filters + k) * item, filters, floor,
-                        )  # fmt: skip
+                        shape = (height, min(width, each - panel * width), kernel[0], run)
+                        first = origin + (p * stride[0] * wide + q * stride[1]) * channels * item
+                        left = (first, stride[1] * channels, wide * channels, 1)
+                        right = (packed[g, panel].ctypes.data, run * width, width)
+                        into = y.ctypes.data + (((n * rows + p) * columns + q) * filters + k) * item
+                        tile(shape, left, right, (bias.ctypes.data + k * item, 0), (into, filters), floor)
                         q += height
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _forward_in_parts(
-    parts: Any, x: Any, packed: Any, bias: Any, y: Any, frames: Any, kernel: Any, stride: Any, padding: Any,
-    floor: Any,
-) -> None:  # fmt: skip
+    parts: Array, x: Array, packed: Array, bias: Array, y: Array, frames: Array, places: Places, floor: float
+) -> None:
+    kernel, stride, padding = places
     for part in prange(len(parts) - 1):
         i, j = parts[part], parts[part + 1]
-        _forward(x[i:j], packed, bias, y[i:j], frames[part], kernel, stride, padding, floor)
+        _forward(x[i:j], packed, bias, y[i:j], frames[part], (kernel, stride, padding), floor)

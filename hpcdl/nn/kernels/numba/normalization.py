@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numba import prange
@@ -13,6 +13,7 @@ from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 from hpcdl.nn.kernels.numba.parts import bounds, kernel
 from hpcdl.nn.kernels.numba.vectors import as_pixels
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.ops import NormVectors
 from hpcdl.nn.threads import parallel_ranges
 
 BLOCK_BYTES: Final = 1 << 14
@@ -32,17 +33,9 @@ class BatchNorm:
         self._inverse = np.ones(geometry.shape[-1], geometry.dtype)
         self._saved: tuple[Array, ...] = ()
 
-    def forward(
-        self,
-        x: Array,
-        shortcut: Array | None,
-        gamma: Array,
-        beta: Array,
-        mean: Array,
-        variance: Array,
-        train: bool,
-    ) -> Array:
+    def forward(self, x: Array, shortcut: Array | None, vectors: NormVectors, train: bool) -> Array:
         self._saved = ()
+        gamma, beta, mean, variance, *_ = vectors
         geometry, pixels = self._geometry, as_pixels(x)
         batch_mean, batch_variance = mean, variance
         parts = bounds(len(pixels), x.size)
@@ -60,8 +53,8 @@ class BatchNorm:
             self._saved = (x, y if geometry.relu else x[:0])
         return y
 
-    def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
-        geometry = self._geometry
+    def backward(self, dy: Array, vectors: NormVectors) -> tuple[Array, Array | None]:
+        geometry, (gamma, *_, dgamma, dbeta) = self._geometry, vectors
         (x, y), self._saved = self._saved, ()
         dx = allocate(dy.shape, dy.dtype)
         dz = allocate(dy.shape, dy.dtype) if geometry.joined and geometry.relu else dy[:0]
@@ -76,7 +69,7 @@ class BatchNorm:
         count, to = max(len(gradient), 1), as_pixels(dx)
         scale, slope, shift = gamma * self._inverse, self._inverse * dgamma / count, dbeta / count
         apply = kernel(parts, _apply_gradients, _apply_gradients_in_parts)
-        apply(gradient, pixels, output, self._mean, scale, slope, shift, to)
+        apply(gradient, pixels, output, (self._mean, scale, slope, shift), to)
         return dx, (dz if len(dz) else dy) if geometry.joined else None
 
 
@@ -85,7 +78,7 @@ def _moments_of_parts(parts: Array, x: Array) -> tuple[Array, Array]:
     if len(parts) == 2:
         mean, squares = _moments(x)
         return mean[None], squares[None]
-    return _moments_in_parts(parts, x)  # type: ignore[no-any-return]
+    return _moments_in_parts(parts, x)
 
 
 def _pool_moments(parts: Array, means: Array, squares: Array) -> tuple[Array, Array]:
@@ -104,7 +97,7 @@ def _update_running(running: Array, batch: Array, momentum: float) -> None:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _moments(x: Any) -> Any:
+def _moments(x: Array) -> tuple[Array, Array]:
     """Return mean (C,) and sum of squared deviations (C,), both float64, of x (pixels, C)."""
     pixels, channels = x.shape
     mean, squares = np.zeros(channels), np.zeros(channels)
@@ -138,7 +131,7 @@ def _moments(x: Any) -> Any:
 
 
 @njit(nogil=True, cache=True, parallel=True, error_model="numpy")
-def _moments_in_parts(parts: Any, x: Any) -> Any:
+def _moments_in_parts(parts: Array, x: Array) -> tuple[Array, Array]:
     means, squares = np.empty((len(parts) - 1, x.shape[1])), np.empty((len(parts) - 1, x.shape[1]))
     for part in prange(len(parts) - 1):
         means[part], squares[part] = _moments(x[parts[part] : parts[part + 1]])
@@ -146,7 +139,7 @@ def _moments_in_parts(parts: Any, x: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _apply(x: Any, mean: Any, scale: Any, beta: Any, shortcut: Any, relu: bool, y: Any) -> None:
+def _apply(x: Array, mean: Array, scale: Array, beta: Array, shortcut: Array, relu: bool, y: Array) -> None:
     pixels, channels = x.shape
     zero = x.dtype.type(0)
     for i in range(pixels):
@@ -162,7 +155,7 @@ def _apply(x: Any, mean: Any, scale: Any, beta: Any, shortcut: Any, relu: bool, 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _apply_in_parts(
-    parts: Any, x: Any, mean: Any, scale: Any, beta: Any, shortcut: Any, relu: bool, y: Any
+    parts: Array, x: Array, mean: Array, scale: Array, beta: Array, shortcut: Array, relu: bool, y: Array
 ) -> None:
     for part in prange(len(parts) - 1):
         i, j = parts[part], parts[part + 1]
@@ -170,7 +163,7 @@ def _apply_in_parts(
 
 
 @njit(nogil=True, cache=True)
-def _sum_gradients(dy: Any, x: Any, y: Any, mean: Any, dz: Any) -> Any:
+def _sum_gradients(dy: Array, x: Array, y: Array, mean: Array, dz: Array) -> tuple[Array, Array]:
     """Return the sums over pixels, in float64, of dz and of dz (x - mean); fill dz unless it is empty."""
     pixels, channels = dy.shape
     zero = dy.dtype.type(0)
@@ -202,7 +195,9 @@ def _sum_gradients(dy: Any, x: Any, y: Any, mean: Any, dz: Any) -> Any:
 
 
 @njit(nogil=True, cache=True, parallel=True)
-def _sum_gradients_in_parts(parts: Any, dy: Any, x: Any, y: Any, mean: Any, dz: Any) -> Any:
+def _sum_gradients_in_parts(
+    parts: Array, dy: Array, x: Array, y: Array, mean: Array, dz: Array
+) -> tuple[Array, Array]:
     count = len(parts) - 1
     totals, products = np.empty((count, dy.shape[1])), np.empty((count, dy.shape[1]))
     for part in prange(count):
@@ -212,8 +207,9 @@ def _sum_gradients_in_parts(parts: Any, dy: Any, x: Any, y: Any, mean: Any, dz: 
 
 
 @njit(nogil=True, cache=True)
-def _apply_gradients(dy: Any, x: Any, y: Any, mean: Any, scale: Any, slope: Any, shift: Any, dx: Any) -> None:
-    """Set dx = scale (dz - shift - (x - mean) slope)."""
+def _apply_gradients(dy: Array, x: Array, y: Array, vectors: tuple[Array, ...], dx: Array) -> None:
+    """Set dx = scale (dz - shift - (x - mean) slope); ``vectors`` (C,): mean, scale, slope, shift."""
+    mean, scale, slope, shift = vectors
     pixels, channels = dy.shape
     zero = dy.dtype.type(0)
     for i in range(pixels):
@@ -229,11 +225,12 @@ def _apply_gradients(dy: Any, x: Any, y: Any, mean: Any, scale: Any, slope: Any,
 
 @njit(nogil=True, cache=True, parallel=True)
 def _apply_gradients_in_parts(
-    parts: Any, dy: Any, x: Any, y: Any, mean: Any, scale: Any, slope: Any, shift: Any, dx: Any
+    parts: Array, dy: Array, x: Array, y: Array, vectors: tuple[Array, ...], dx: Array
 ) -> None:
+    mean, scale, slope, shift = vectors
     for part in prange(len(parts) - 1):
         i, j = parts[part], parts[part + 1]
-        _apply_gradients(dy[i:j], x[i:j], y[i:j], mean, scale, slope, shift, dx[i:j])
+        _apply_gradients(dy[i:j], x[i:j], y[i:j], (mean, scale, slope, shift), dx[i:j])
 
 
 class ResponseNormalization:
@@ -252,12 +249,10 @@ class ResponseNormalization:
         geometry = self._geometry
         scale, y = allocate(x.shape, x.dtype), allocate(x.shape, x.dtype)
         source, sums, to = as_pixels(x), as_pixels(scale), as_pixels(y)
-
-        def normalise(i: int, j: int) -> None:
-            settings = (geometry.size, geometry.alpha, geometry.beta, geometry.k)
-            _normalise(source[i:j], *settings, sums[i:j], to[i:j])
-
-        parallel_ranges(len(source), normalise, elements=x.size)
+        given = (geometry.size, geometry.alpha, geometry.beta, geometry.k)
+        parallel_ranges(
+            len(source), lambda i, j: _normalise(source[i:j], *given, sums[i:j], to[i:j]), elements=x.size
+        )
         self._saved = (x, scale)
         return y
 
@@ -266,17 +261,17 @@ class ResponseNormalization:
         geometry = self._geometry
         dx = allocate(dy.shape, dy.dtype)
         gradient, source, sums, to = as_pixels(dy), as_pixels(x), as_pixels(scale), as_pixels(dx)
-
-        def differentiate(i: int, j: int) -> None:
-            settings = (geometry.size, geometry.alpha, geometry.beta)
-            _gradient(gradient[i:j], source[i:j], sums[i:j], *settings, to[i:j])
-
-        parallel_ranges(len(source), differentiate, elements=x.size)
+        given = (geometry.size, geometry.alpha, geometry.beta)
+        parallel_ranges(
+            len(to),
+            lambda i, j: _gradient(gradient[i:j], source[i:j], sums[i:j], *given, to[i:j]),
+            elements=x.size,
+        )
         return dx
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _normalise(x: Any, size: int, alpha: float, beta: float, k: float, scale: Any, y: Any) -> None:
+def _normalise(x: Array, size: int, alpha: float, beta: float, k: float, scale: Array, y: Array) -> None:
     pixels, channels = x.shape
     reach = size // 2
     squares = np.zeros(channels + 2 * reach, x.dtype)  # zeros beyond the first and last channel
@@ -299,7 +294,7 @@ def _normalise(x: Any, size: int, alpha: float, beta: float, k: float, scale: An
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _gradient(dy: Any, x: Any, scale: Any, size: int, alpha: float, beta: float, dx: Any) -> None:
+def _gradient(dy: Array, x: Array, scale: Array, size: int, alpha: float, beta: float, dx: Array) -> None:
     pixels, channels = x.shape
     reach = size // 2
     ratios = np.zeros(channels + 2 * reach, x.dtype)
@@ -319,7 +314,7 @@ def _gradient(dy: Any, x: Any, scale: Any, size: int, alpha: float, beta: float,
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _negative_power(values: Any, beta: float, power: Any) -> None:
+def _negative_power(values: Array, beta: float, power: Array) -> None:
     """Set power = values^-beta; beta = 3/4 (Krizhevsky et al.) uses square roots, which are vectorised."""
     one = values.dtype.type(1)
     if beta == 0.75:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import PoolingGeometry
+from hpcdl.nn.geometry import Pair, WindowGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.threads import parallel_ranges
 
@@ -19,7 +17,7 @@ MAX_PIXELS = 256
 class MaxPooling:
     """Maximum of each window; stores the index of the first maximum in a byte. NaN is larger than all numbers."""
 
-    def __init__(self, geometry: PoolingGeometry) -> None:
+    def __init__(self, geometry: WindowGeometry) -> None:
         self._geometry = geometry
         self._saved: tuple[Array, ...] = ()
 
@@ -45,14 +43,14 @@ class MaxPooling:
 
 
 @njit(nogil=True, cache=True)
-def _inside(place: int, stride: int, padding: int, kernel: int, size: int) -> Any:
+def _inside(place: int, stride: int, padding: int, kernel: int, size: int) -> tuple[int, int, int]:
     """Return the window's first pixel, and begin and end of its offsets that lie on the image."""
     begin = place * stride - padding
     return begin, max(-begin, 0), min(kernel, size - begin)
 
 
 @njit(nogil=True, cache=True)
-def _largest(x: Any, kernel: Any, stride: Any, padding: Any, y: Any, chosen: Any) -> None:
+def _largest(x: Array, kernel: Pair, stride: Pair, padding: Pair, y: Array, chosen: Array) -> None:
     _, height, width, channels = x.shape
     images, rows, columns, _ = y.shape
     for n in range(images):
@@ -76,7 +74,7 @@ def _largest(x: Any, kernel: Any, stride: Any, padding: Any, y: Any, chosen: Any
 
 
 @njit(nogil=True, cache=True)
-def _spread_to_largest(dy: Any, chosen: Any, kernel: Any, stride: Any, padding: Any, dx: Any) -> None:
+def _spread_to_largest(dy: Array, chosen: Array, kernel: Pair, stride: Pair, padding: Pair, dx: Array) -> None:
     _, height, width, channels = dx.shape
     images, rows, columns, _ = dy.shape
     zero = dy.dtype.type(0)

@@ -79,16 +79,13 @@ def _two_sided_product(three: Matrix, five: Matrix | None = None, *, adds: bool 
     """Return a function that computes M X M^T for strided vectors X[i][j]; ``adds``: add to the destination.
 
     M is ``three`` for 3 taps and ``five`` for 5; without it ``three`` for both. The arguments are (taps, source,
-    row, column, destination, row, column, count, zero): addresses, strides in elements, the number of contiguous
-    channels, which are transformed alike, and a zero of their type.
+    destination, count, zero): source and destination are an address and the strides of i and j in elements, count
+    is the number of contiguous channels, which are transformed alike, and zero has their type.
     """
 
     @intrinsic
-    def transform(
-        _context: Any, taps: Any, source: Any, row: Any, column: Any, destination: Any, to_row: Any,
-        to_column: Any, count: Any, zero: Any,
-    ) -> Any:  # fmt: skip
-        def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    def transform(_context: Any, taps: Any, source: Any, destination: Any, count: Any, zero: Any) -> Any:
+        def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
             memory = Registers(builder, context.get_value_type(signature.args[-1]))
             if five is None:
                 _emit_channels(memory, three, adds, arguments)
@@ -100,13 +97,13 @@ def _two_sided_product(three: Matrix, five: Matrix | None = None, *, adds: bool 
                         _emit_channels(memory, five, adds, arguments)
             return context.get_dummy_value()
 
-        return types.void(taps, source, row, column, destination, to_row, to_column, count, zero), emit
+        return types.void(taps, source, destination, count, zero), emit
 
     return transform  # type: ignore[no-any-return]
 
 
-def _emit_channels(memory: Registers, matrix: Matrix, adds: bool, arguments: Any) -> None:
-    builder, total, width = memory.builder, arguments[7], INDEX(memory.count)
+def _emit_channels(memory: Registers, matrix: Matrix, adds: bool, arguments: Sequence[ir.Value]) -> None:
+    builder, total, width = memory.builder, arguments[3], INDEX(memory.count)
     full = builder.sdiv(total, width)
     with cgutils.for_range(builder, full, intp=INDEX) as loop:
         _emit(memory, matrix, adds, arguments, builder.mul(loop.index, width), None)
@@ -116,30 +113,36 @@ def _emit_channels(memory: Registers, matrix: Matrix, adds: bool, arguments: Any
         _emit(memory, matrix, adds, arguments, done, memory.mask(left))
 
 
-def _emit(memory: Registers, matrix: Matrix, adds: bool, arguments: Any, channel: Any, mask: Any) -> None:
-    _, source, row, column, destination, to_row, to_column, *_ = arguments
+def _emit(
+    memory: Registers,
+    matrix: Matrix,
+    adds: bool,
+    arguments: Sequence[ir.Value],
+    channel: ir.Value,
+    mask: ir.Value | None,
+) -> None:
     builder = memory.builder
+    source, destination = (cgutils.unpack_tuple(builder, operand) for operand in arguments[1:3])
 
-    def place(base: Any, i: int, row: Any, j: int, column: Any) -> Any:
+    def place(operand: Sequence[ir.Value], i: int, j: int) -> ir.Value:
+        base, row, column = operand
         steps = builder.add(builder.mul(row, INDEX(i)), builder.mul(column, INDEX(j)))
         return memory.shifted(base, builder.add(steps, channel))
 
-    def product(values: Sequence[Any]) -> Sequence[Any]:
+    def product(values: Sequence[ir.Value]) -> Sequence[ir.Value]:
         for factor in factors(matrix):
             values = [_combined(memory, line, values) for line in factor.tolist()]
         return values
 
     size = matrix.shape[1]
-    columns = [
-        product([memory.load(place(source, i, row, j, column), mask) for i in range(size)]) for j in range(size)
-    ]
+    columns = [product([memory.load(place(source, i, j), mask) for i in range(size)]) for j in range(size)]
     for i in range(len(matrix)):
         for j, value in enumerate(product([column[i] for column in columns])):
-            address = place(destination, i, to_row, j, to_column)
+            address = place(destination, i, j)
             memory.store(builder.fadd(memory.load(address, mask), value) if adds else value, address, mask)
 
 
-def _combined(memory: Registers, numbers: Sequence[float], values: Sequence[Any]) -> Any:
+def _combined(memory: Registers, numbers: Sequence[float], values: Sequence[ir.Value]) -> ir.Value:
     """Return the sum of number x vector; numbers 0 and 1 need no product."""
     builder, total = memory.builder, None
     for number, value in sorted(zip(numbers, values, strict=True), key=lambda pair: pair[0] != 1):

@@ -6,6 +6,7 @@ must assume that the arrays overlap.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import llvmlite.binding as llvm
@@ -16,7 +17,10 @@ from numba.extending import intrinsic
 
 from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import Shape
+from hpcdl.nn.geometry import Pair, Shape
+
+Counts = tuple[int, ...]
+"""Sizes, or an address and strides in elements. Compiled functions pass a tuple as its numbers."""
 
 
 def _register_bytes() -> int:
@@ -40,7 +44,7 @@ INDEX: Final = ir.IntType(64)
 def lanes(_context: Any, zero: Any) -> Any:
     """Return how many numbers of the type of ``zero`` fit a register."""
 
-    def emit(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
+    def emit(_context: Any, _builder: ir.IRBuilder, _signature: Any, _arguments: Sequence[ir.Value]) -> ir.Value:
         return INDEX(REGISTER_BYTES // (zero.bitwidth // 8))
 
     return types.intp(zero), emit
@@ -49,7 +53,7 @@ def lanes(_context: Any, zero: Any) -> Any:
 class Registers:
     """Builder of instructions on vectors of ``element``, which are appended to ``builder``."""
 
-    def __init__(self, builder: Any, element: Any) -> None:
+    def __init__(self, builder: ir.IRBuilder, element: ir.Type) -> None:
         self.builder = builder
         self.element = element
         self.size = 4 if isinstance(element, ir.FloatType) else 8
@@ -59,13 +63,13 @@ class Registers:
         self.vector = ir.VectorType(element, self.count)
         self.zeros = ir.Constant(self.vector, [0.0] * self.count)
 
-    def shifted(self, address: Any, elements: Any) -> Any:
+    def shifted(self, address: ir.Value, elements: ir.Value | int) -> ir.Value:
         """Return the address advanced by ``elements``, an LLVM value or an int."""
         if isinstance(elements, int):
             return self.builder.add(address, INDEX(elements * self.size))
         return self.builder.add(address, self.builder.mul(elements, INDEX(self.size)))
 
-    def spread(self, scalar: Any) -> Any:
+    def spread(self, scalar: ir.Value) -> ir.Value:
         """Return a vector with ``scalar`` in all lanes."""
         many = ir.VectorType(scalar.type, self.count)
         undefined = ir.Constant(many, ir.Undefined)
@@ -73,16 +77,16 @@ class Registers:
         order = ir.Constant(ir.VectorType(ir.IntType(32), self.count), [0] * self.count)
         return self.builder.shuffle_vector(first, undefined, order)
 
-    def broadcast(self, address: Any) -> Any:
+    def broadcast(self, address: ir.Value) -> ir.Value:
         """Load one element into all lanes."""
         return self.spread(self.builder.load(self.builder.inttoptr(address, self.element.as_pointer())))
 
-    def mask(self, left: Any) -> Any:
+    def mask(self, left: ir.Value) -> ir.Value:
         """Return a mask of the first ``left`` lanes; ``left`` may be negative or exceed the number of lanes."""
         steps = ir.Constant(ir.VectorType(INDEX, self.count), list(range(self.count)))
         return self.builder.icmp_signed("<", steps, self.spread(left))
 
-    def load(self, address: Any, mask: Any = None) -> Any:
+    def load(self, address: ir.Value, mask: ir.Value | None = None) -> ir.Value:
         """Load a vector; masked lanes are zero."""
         pointer = self.builder.inttoptr(address, self.vector.as_pointer())
         if mask is None:
@@ -90,7 +94,7 @@ class Registers:
         kind = ir.FunctionType(self.vector, [pointer.type, ir.IntType(32), mask.type, self.vector])
         return self._call("llvm.masked.load", kind, [pointer, ir.IntType(32)(self.size), mask, self.zeros], ".p0")
 
-    def store(self, value: Any, address: Any, mask: Any = None) -> None:
+    def store(self, value: ir.Value, address: ir.Value, mask: ir.Value | None = None) -> None:
         """Store a vector; masked lanes are not written."""
         pointer = self.builder.inttoptr(address, self.vector.as_pointer())
         if mask is None:
@@ -99,11 +103,11 @@ class Registers:
         kind = ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, ir.IntType(32), mask.type])
         self._call("llvm.masked.store", kind, [value, pointer, ir.IntType(32)(self.size), mask], ".p0")
 
-    def fma(self, a: Any, b: Any, c: Any) -> Any:
+    def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """Return a * b + c with a single rounding."""
         return self._call("llvm.fma", ir.FunctionType(self.vector, [self.vector] * 3), [a, b, c])
 
-    def _call(self, name: str, kind: Any, arguments: list[Any], suffix: str = "") -> Any:
+    def _call(self, name: str, kind: ir.FunctionType, arguments: Sequence[ir.Value], suffix: str = "") -> ir.Value:
         full = f"{name}.v{self.count}f{self.size * 8}{suffix}"
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, full), arguments)
 
@@ -116,15 +120,12 @@ ROWS: Final = (REGISTERS - VECTORS - 1) // VECTORS
 
 
 @intrinsic
-def _tile(
-    _context: Any, rows: Any, columns: Any, outer: Any, inner: Any,
-    a: Any, a_row: Any, a_outer: Any, a_inner: Any, b: Any, b_outer: Any, b_inner: Any,
-    start: Any, start_row: Any, c: Any, c_row: Any, floor: Any,
-) -> Any:  # fmt: skip
+def _tile(_context: Any, shape: Any, a: Any, b: Any, start: Any, c: Any, floor: Any) -> Any:
     """Emit :func:`tile` as LLVM instructions."""
 
-    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        height, width, *rest = arguments
+    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
+        (height, width, *sums), *operands = (cgutils.unpack_tuple(builder, value) for value in arguments[:-1])
+        rest = (sums, *operands, arguments[-1])
         memory = Registers(builder, context.get_value_type(signature.args[-1]))
         end = builder.append_basic_block("end")
         shapes = [(VECTORS, False), *((vectors, True) for vectors in range(VECTORS, 0, -1))]
@@ -146,17 +147,13 @@ def _tile(
         builder.position_at_end(end)
         return context.get_dummy_value()
 
-    arguments = (
-        rows, columns, outer, inner, a, a_row, a_outer, a_inner, b, b_outer, b_inner,
-        start, start_row, c, c_row, floor,
-    )  # fmt: skip
-    return types.void(*arguments), emit
+    return types.void(shape, a, b, start, c, floor), emit
 
 
-def _emit(memory: Registers, height: int, width: int, columns: Any, arguments: Any) -> None:
-    outer, inner, a, a_row, a_outer, a_inner, b, b_outer, b_inner, start, start_row, c, c_row, floor = arguments
-    builder, count = memory.builder, memory.count
-    masks: list[Any] = [None] * width
+def _emit(memory: Registers, height: int, width: int, columns: ir.Value | None, operands: Sequence[Any]) -> None:
+    (outer, inner), (a, a_row, a_outer, a_inner), (b, b_outer, b_inner), (start, start_row), into, floor = operands
+    (c, c_row), builder, count = into, memory.builder, memory.count
+    masks: list[ir.Value | None] = [None] * width
     if columns is not None:
         masks = [memory.mask(builder.sub(columns, INDEX(j * count))) for j in range(width)]
     sums = [[cgutils.alloca_once(builder, memory.vector) for _ in range(width)] for _ in range(height)]
@@ -186,25 +183,19 @@ def _emit(memory: Registers, height: int, width: int, columns: Any, arguments: A
 
 
 @njit(nogil=True, cache=True, inline="never")
-def tile(
-    rows: int, columns: int, outer: int, inner: int,
-    a: int, a_row: int, a_outer: int, a_inner: int, b: int, b_outer: int, b_inner: int,
-    start: int, start_row: int, c: int, c_row: int, floor: Any,
-) -> None:  # fmt: skip
+def tile(shape: Counts, a: Counts, b: Counts, start: Pair, c: Pair, floor: float) -> None:
     """Set c[i, j] = max(floor, start[i, j] + sum over o, k of a[i, o, k] b[o, k, j]).
 
-    Here i < ``rows`` <= :data:`ROWS`, j < ``columns`` <= :data:`VECTORS` registers, o < ``outer``, k < ``inner``.
-    Arrays are addresses; strides are in elements, along j they are 1. ``floor`` has the elements' type: 0 for a
-    ReLU, otherwise minus infinity. ``start`` may equal ``c``, or be a row of biases with ``start_row`` 0.
+    ``shape`` has the numbers of i, at most :data:`ROWS`, of j, at most :data:`VECTORS` registers, of o and of k.
+    An operand is its address and its strides, in elements: ``a`` along i, o, k, ``b`` along o, k, ``start`` and
+    ``c`` along i; along j they are 1. ``floor`` has the elements' type: 0 for a ReLU, otherwise minus infinity.
+    ``start`` may equal ``c``, or be a row of biases with stride 0.
     """
-    _tile(
-        rows, columns, outer, inner, a, a_row, a_outer, a_inner, b, b_outer, b_inner,
-        start, start_row, c, c_row, floor,
-    )  # fmt: skip
+    _tile(shape, a, b, start, c, floor)
 
 
 @njit(nogil=True, cache=True)
-def divide_rows(count: int) -> Any:
+def divide_rows(count: int) -> tuple[int, int, int]:
     """Divide rows into tiles of nearly equal height; return (tiles, least height, tiles with one more row)."""
     pieces = -(-count // ROWS)
     return pieces, count // pieces, count % pieces
@@ -222,7 +213,7 @@ def panels(terms: int, outputs: int, like: Array) -> Shape:
 
 
 @njit(nogil=True, cache=True)
-def pack(weight: Any, packed: Any) -> None:
+def pack(weight: Array, packed: Array) -> None:
     """Pack (groups, K, R S, C) to (groups, panels, R S C, width), with zeros beyond the last filter."""
     groups, filters, taps, channels = weight.shape
     width = packed.shape[3]
@@ -237,7 +228,7 @@ def pack(weight: Any, packed: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def pack_reversed(weight: Any, packed: Any) -> None:
+def pack_reversed(weight: Array, packed: Array) -> None:
     """Pack (groups, K, R, S, C) to (a, b, groups, panels, R' S' K, width).
 
     Entry (a, b) has the taps a, a + stride, ... in reverse order.
@@ -261,7 +252,7 @@ def pack_reversed(weight: Any, packed: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def copy_region(image: Any, channel: int, top: int, left: int, to: Any) -> None:
+def copy_region(image: Array, channel: int, top: int, left: int, to: Array) -> None:
     """Copy the region of an image at (top, left), from ``channel`` on, with zeros outside the image."""
     height, width, _ = image.shape
     first, last = max(-left, 0), min(width - left, to.shape[1])
@@ -280,7 +271,7 @@ def copy_region(image: Any, channel: int, top: int, left: int, to: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def rectify_region(output: Any, channel: int, top: int, left: int, gradient: Any) -> None:
+def rectify_region(output: Array, channel: int, top: int, left: int, gradient: Array) -> None:
     """Set the gradient of a region, as in :func:`copy_region`, to zero where the ReLU's output is not positive."""
     height, width, _ = output.shape
     zero = gradient.dtype.type(0)

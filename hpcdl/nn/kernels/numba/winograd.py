@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numba import prange
 
 from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import ConvolutionGeometry
-from hpcdl.nn.kernels.numba.convolution import add_parts
+from hpcdl.nn.geometry import Pair, WindowGeometry
+from hpcdl.nn.kernels.numba.convolution import Arrays, add_parts
 from hpcdl.nn.kernels.numba.parts import bounds
 from hpcdl.nn.kernels.numba.toom_cook import (
     SIZE,
@@ -25,6 +25,7 @@ from hpcdl.nn.kernels.numba.toom_cook import (
 from hpcdl.nn.kernels.numba.vectors import (
     ROWS,
     VECTORS,
+    Counts,
     copy_region,
     divide_rows,
     lanes,
@@ -33,10 +34,11 @@ from hpcdl.nn.kernels.numba.vectors import (
     tile,
 )
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.ops import Weights
 
 
 @njit(nogil=True, cache=True)
-def transpose(source: Any, to: Any) -> None:
+def transpose(source: Array, to: Array) -> None:
     """Transpose a matrix, in blocks that stay in the cache."""
     rows, columns = source.shape
     for i in range(0, rows, 32):
@@ -48,12 +50,13 @@ def transpose(source: Any, to: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def transform_filters(
-    taps: int, weight: Any, row: int, column: int, term: int, outputs: int, u: Any, begin: int, end: int
+    taps: int, weight: Array, strides: Counts, outputs: int, u: Array, begin: int, end: int
 ) -> None:
     """Fill u (36, panels, terms, width) with G g G^T, terms from ``begin`` to ``end``.
 
-    In ``weight``, terms are ``term`` elements apart.
+    ``strides`` of ``weight``, in elements: of a tap's row, of its column, and of a term.
     """
+    row, column, term = strides
     _, panels, terms, width = u.shape
     item, zero = u.itemsize, u.dtype.type(0)
     distance = panels * terms * width
@@ -61,27 +64,24 @@ def transform_filters(
         u[:, panels - 1, begin:end] = 0
     for panel in range(panels):
         for t in range(begin, end):
-            filter_tile(
-                taps, weight.ctypes.data + (t * term + panel * width) * item, row, column,
-                u.ctypes.data + (panel * terms + t) * width * item, SIZE * distance, distance,
-                min(width, outputs - panel * width), zero,
-            )  # fmt: skip
+            taken = (weight.ctypes.data + (t * term + panel * width) * item, row, column)
+            given = (u.ctypes.data + (panel * terms + t) * width * item, SIZE * distance, distance)
+            filter_tile(taps, taken, given, min(width, outputs - panel * width), zero)
 
 
 @njit(nogil=True, cache=True)
-def transform_inputs(strip: Any, step: int, across: int, first: int, v: Any) -> None:
+def transform_inputs(strip: Array, step: int, across: int, first: int, v: Array) -> None:
     """Transform a row of input tiles to v (36, tiles, C), from tile ``first`` on."""
     channels, item, zero = strip.shape[2], strip.itemsize, strip.dtype.type(0)
     distance = v.shape[1] * channels
     for t in range(across):
-        input_tile(
-            0, strip.ctypes.data + t * step * channels * item, strip.shape[1] * channels, channels,
-            v.ctypes.data + (first + t) * channels * item, SIZE * distance, distance, channels, zero,
-        )  # fmt: skip
+        taken = (strip.ctypes.data + t * step * channels * item, strip.shape[1] * channels, channels)
+        given = (v.ctypes.data + (first + t) * channels * item, SIZE * distance, distance)
+        input_tile(0, taken, given, channels, zero)
 
 
 @njit(nogil=True, cache=True)
-def multiply(left: Any, u: Any, tiles: int, right: Any) -> None:
+def multiply(left: Array, u: Array, tiles: int, right: Array) -> None:
     """Set right (36, tiles, outputs) to left (36, tiles, terms) times u (36, panels, terms, width)."""
     _, panels, terms, width = u.shape
     outputs, item = right.shape[2], right.itemsize
@@ -93,16 +93,15 @@ def multiply(left: Any, u: Any, tiles: int, right: Any) -> None:
             t = 0
             for piece in range(pieces):
                 rows = size + (piece < larger)
-                tile(
-                    rows, min(width, outputs - panel * width), 1, terms,
-                    left[point, t].ctypes.data, terms, 0, 1, u[point, panel].ctypes.data, 0, width,
-                    zeros.ctypes.data, 0, right[point, t].ctypes.data + panel * width * item, outputs, floor,
-                )  # fmt: skip
+                shape = (rows, min(width, outputs - panel * width), 1, terms)
+                a, b = (left[point, t].ctypes.data, terms, 0, 1), (u[point, panel].ctypes.data, 0, width)
+                into = (right[point, t].ctypes.data + panel * width * item, outputs)
+                tile(shape, a, b, (zeros.ctypes.data, 0), into, floor)
                 t += rows
 
 
 @njit(nogil=True, cache=True)
-def add_filter_products(v: Any, products: Any, tiles: int, du: Any) -> None:
+def add_filter_products(v: Array, products: Array, tiles: int, du: Array) -> None:
     """Add products^T v, summed over tiles, to du (36, K, C)."""
     _, filters, channels = du.shape
     item = du.itemsize
@@ -114,28 +113,31 @@ def add_filter_products(v: Any, products: Any, tiles: int, du: Any) -> None:
         for piece in range(pieces):
             rows = size + (piece < larger)
             for c in range(0, channels, width):
-                to = du[point, k].ctypes.data + c * item
-                tile(
-                    rows, min(width, channels - c), 1, tiles,
-                    products[point].ctypes.data + k * item, 1, 0, filters,
-                    v[point].ctypes.data + c * item, 0, channels, to, channels, to, channels, floor,
-                )  # fmt: skip
+                shape, to = (
+                    (rows, min(width, channels - c), 1, tiles),
+                    (du[point, k].ctypes.data + c * item, channels),
+                )
+                left = (products[point].ctypes.data + k * item, 1, 0, filters)
+                tile(shape, left, (v[point].ctypes.data + c * item, 0, channels), to, to, floor)
             k += rows
 
 
 @njit(nogil=True, cache=True)
 def add_input_gradients(
-    v: Any, first: int, step: int, across: int, strip: Any, dx: Any, channel: int, top: int, left: int
+    v: Array, first: int, step: int, across: int, strip: Array, dx: Array, corner: Counts
 ) -> None:
-    """Sum the gradients of a row of overlapping tiles in ``strip`` and add them to one image's gradient."""
+    """Sum the gradients of a row of overlapping tiles in ``strip`` and add them to one image's gradient.
+
+    ``corner``: first channel, and the image's row and column under the strip's first.
+    """
+    channel, top, left = corner
     channels, item, zero = strip.shape[2], strip.itemsize, strip.dtype.type(0)
     distance = v.shape[1] * channels
     strip[:] = 0
     for t in range(across):
-        input_gradient_tile(
-            0, v.ctypes.data + (first + t) * channels * item, SIZE * distance, distance,
-            strip.ctypes.data + t * step * channels * item, strip.shape[1] * channels, channels, channels, zero,
-        )  # fmt: skip
+        taken = (v.ctypes.data + (first + t) * channels * item, SIZE * distance, distance)
+        given = (strip.ctypes.data + t * step * channels * item, strip.shape[1] * channels, channels)
+        input_gradient_tile(0, taken, given, channels, zero)
     height, width, _ = dx.shape
     for i in range(max(-top, 0), min(height - top, SIZE)):
         for j in range(max(-left, 0), min(width - left, strip.shape[1])):
@@ -145,6 +147,9 @@ def add_input_gradients(
 
 
 PRODUCTS: Final = SIZE * SIZE
+
+Taps = tuple[int, Pair]
+"""Taps and padding."""
 
 STRIP_BYTES: Final = 3 << 19
 """Bytes of transformed inputs and outputs processed at a time."""
@@ -169,7 +174,7 @@ class Winograd:
     36 / (7 - taps)^2 times the input's memory.
     """
 
-    def __init__(self, geometry: ConvolutionGeometry) -> None:
+    def __init__(self, geometry: WindowGeometry) -> None:
         self._geometry = geometry
         self._saved: tuple[Array, ...] = ()
         self._taps = geometry.kernel[0]
@@ -185,7 +190,7 @@ class Winograd:
         self._rows_at_once = max(tiles // self._across, 1)
 
     @staticmethod
-    def suits(geometry: ConvolutionGeometry) -> bool:
+    def suits(geometry: WindowGeometry) -> bool:
         """Return True if the geometry is supported and has enough channels to be faster than a direct sum."""
         channels, filters = geometry.image[2], geometry.output[2]
         return (
@@ -195,62 +200,59 @@ class Winograd:
             and min(channels, filters) // geometry.groups >= MIN_CHANNELS
         )
 
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+    def forward(self, x: Array, weights: Weights) -> Array:
         self._saved = ()
         geometry, taps, channels, filters = self._geometry, self._taps, self._channels, self._filters
         y = allocate((len(x), *geometry.output), x.dtype)
-        start = np.zeros(geometry.output[2], x.dtype) if bias is None else bias
+        start = np.zeros(geometry.output[2], x.dtype) if weights.bias is None else weights.bias
         transposed = allocate((taps * taps * channels, filters), x.dtype)
         u = allocate((PRODUCTS, *panels(channels, filters, x)), x.dtype)
-        floor = x.dtype.type(0 if geometry.relu else -math.inf)
+        floor, window = x.dtype.type(0 if geometry.relu else -math.inf), (taps, geometry.padding)
         parts = bounds(len(x), y.size * taps**2 * channels // 4)
-        buffers = self._buffers(x, len(parts) - 1)
         results = allocate((len(parts) - 1, self._step, self._step, filters), x.dtype)
-        settings = (taps, geometry.padding, floor)
+        buffers = (*self._buffers(x, len(parts) - 1), results)
         for group in range(geometry.groups):
             k = slice(group * filters, (group + 1) * filters)
-            transpose(weight[k].reshape(filters, -1), transposed)
-            distances = (filters * channels * taps, filters * channels, filters, filters)
-            _transform_in_parts(taps, transposed, *distances, u)
-            given = (x, group * channels, u, start[k], y, k.start)
+            transpose(weights.weight[k].reshape(filters, -1), transposed)
+            strides = (filters * channels * taps, filters * channels, filters)
+            _transform_in_parts(taps, transposed, strides, filters, u)
+            given = ((x, y), (group * channels, k.start), u, start[k])
             if len(results) == 1:
-                _forward(*given, *(one[0] for one in buffers), results[0], *settings)
+                _forward(*given, tuple(one[0] for one in buffers), window, floor)
             else:
-                _forward_in_parts(parts, *given, *buffers, results, *settings)
+                _forward_in_parts(parts, *given, buffers, window, floor)
         self._saved = (x, y if geometry.relu else allocate((0, *geometry.output), x.dtype))
         return y
 
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
+    def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
         geometry, taps, channels, filters = self._geometry, self._taps, self._channels, self._filters
         (x, y), self._saved = self._saved, ()
         dx = allocate(x.shape if needs_dx else (0, *x.shape[1:]), x.dtype)
         u = allocate((PRODUCTS if needs_dx else 0, *panels(filters, channels, x)), x.dtype)
         parts = bounds(len(dy), dy.size * taps**2 * channels // 2)
         count = len(parts) - 1
-        strip, v, products = self._buffers(x, count)
         gradients = allocate((count, self._step, self._across * self._step, filters), x.dtype)
+        buffers = (*self._buffers(x, count), gradients)
         du = allocate((count, PRODUCTS, filters, channels), x.dtype)
-        dbiases = np.empty((count, 0 if dbias is None else filters), x.dtype)
-        settings = (taps, geometry.padding)
+        dbiases = np.empty((count, 0 if weights.dbias is None else filters), x.dtype)
+        window = (taps, geometry.padding)
         for group in range(geometry.groups):
             k = slice(group * filters, (group + 1) * filters)
+            dweight = weights.dweight[k]
             if needs_dx:
-                distances = (channels * taps, channels, channels * taps**2, channels)
-                _transform_in_parts(taps, weight[k], *distances, u)
-            given = (x, group * channels, y, dy, k.start, u)
-            if count == 1:
-                dw, rest = dweight[k], (one[0] for one in (gradients, v, products))
-                _backward(*given, du[0], dbiases[0], dx, dw, strip[0], *rest, *settings)
-            else:
-                dweights = allocate((count, *dweight[k].shape), x.dtype)
-                _backward_in_parts(
-                    parts, *given, du, dbiases, dx, dweights, strip, gradients, v, products, *settings
+                _transform_in_parts(
+                    taps, weights.weight[k], (channels * taps, channels, channels * taps**2), channels, u
                 )
-                add_parts(dweights, dweight[k])
-            if dbias is not None:
-                dbias[k] = dbiases.sum(axis=0)
+            given = ((x, y, dy, dx), (group * channels, k.start), u)
+            if count == 1:
+                into, memory = (du[0], dbiases[0], dweight), tuple(one[0] for one in buffers)
+                _backward(*given, into, memory, window)
+            else:
+                dweights = allocate((count, *dweight.shape), x.dtype)
+                _backward_in_parts(parts, *given, (du, dbiases, dweights), buffers, window)
+                add_parts(dweights, dweight)
+            if weights.dbias is not None:
+                weights.dbias[k] = dbiases.sum(axis=0)
         return dx if needs_dx else None
 
     def _buffers(self, x: Array, parts: int) -> tuple[Array, Array, Array]:
@@ -262,56 +264,57 @@ class Winograd:
         return strip, v, allocate((parts, PRODUCTS, tiles, self._filters), x.dtype)
 
 
-def _transform_in_parts(
-    taps: int, weight: Array, row: int, column: int, term: int, outputs: int, u: Array
-) -> None:
+def _transform_in_parts(taps: int, weight: Array, strides: Counts, outputs: int, u: Array) -> None:
     parts = bounds(u.shape[2], u.size * SIZE)
-    given = (taps, weight, row, column, term, outputs, u)
     if len(parts) == 2:
-        transform_filters(*given, 0, u.shape[2])
+        transform_filters(taps, weight, strides, outputs, u, 0, u.shape[2])
     else:
-        _transform_parts(parts, *given)
+        _transform_parts(parts, taps, weight, strides, outputs, u)
 
 
 @njit(nogil=True, cache=True, parallel=True)
-def _transform_parts(
-    parts: Any, taps: int, weight: Any, row: int, column: int, term: int, outputs: int, u: Any
-) -> None:
+def _transform_parts(parts: Array, taps: int, weight: Array, strides: Counts, outputs: int, u: Array) -> None:
     for part in prange(len(parts) - 1):
-        transform_filters(taps, weight, row, column, term, outputs, u, parts[part], parts[part + 1])
+        transform_filters(taps, weight, strides, outputs, u, parts[part], parts[part + 1])
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _forward_in_parts(
-    parts: Any, x: Any, channel: int, u: Any, bias: Any, y: Any, k: int, strip: Any, v: Any, products: Any,
-    results: Any, taps: int, padding: Any, floor: Any,
-) -> None:  # fmt: skip
+    parts: Array,
+    images: Arrays,
+    first: Pair,
+    u: Array,
+    bias: Array,
+    buffers: Arrays,
+    window: Taps,
+    floor: float,
+) -> None:
+    (x, y), (strips, vs, products, results), (taps, padding) = images, buffers, window
     for part in prange(len(parts) - 1):
         i, j = parts[part], parts[part + 1]
-        _forward(
-            x[i:j], channel, u, bias, y[i:j], k, strip[part], v[part], products[part], results[part], taps,
-            padding, floor,
-        )  # fmt: skip
+        memory = (strips[part], vs[part], products[part], results[part])
+        _forward((x[i:j], y[i:j]), first, u, bias, memory, (taps, padding), floor)
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _backward_in_parts(
-    parts: Any, x: Any, channel: int, y: Any, dy: Any, k: int, u: Any, du: Any, dbias: Any, dx: Any, dweight: Any,
-    strip: Any, gradients: Any, v: Any, products: Any, taps: int, padding: Any,
-) -> None:  # fmt: skip
+    parts: Array, images: Arrays, first: Pair, u: Array, totals: Arrays, buffers: Arrays, window: Taps
+) -> None:
+    (x, y, dy, dx), (strips, vs, products, gradients), (taps, padding) = images, buffers, window
+    du, dbias, dweight = totals
     for part in prange(len(parts) - 1):
         i, j = parts[part], parts[part + 1]
-        _backward(
-            x[i:j], channel, y[i:j], dy[i:j], k, u, du[part], dbias[part], dx[i:j], dweight[part], strip[part],
-            gradients[part], v[part], products[part], taps, padding,
-        )  # fmt: skip
+        memory = (strips[part], vs[part], products[part], gradients[part])
+        given, into = (x[i:j], y[i:j], dy[i:j], dx[i:j]), (du[part], dbias[part], dweight[part])
+        _backward(given, first, u, into, memory, (taps, padding))
 
 
 @njit(nogil=True, cache=True)
 def _forward(
-    x: Any, channel: int, u: Any, bias: Any, y: Any, k: int, strip: Any, v: Any, products: Any, results: Any,
-    taps: int, padding: Any, floor: Any,
-) -> None:  # fmt: skip
+    images: Arrays, first: Pair, u: Array, bias: Array, buffers: Arrays, window: Taps, floor: float
+) -> None:
+    """Fill the outputs of a group of filters; ``first`` channel of the inputs and of the outputs."""
+    (x, y), (channel, k), (strip, v, products, results), (taps, padding) = images, first, buffers, window
     step = SIZE + 1 - taps
     _, rows, columns, _ = y.shape
     filters = products.shape[2]
@@ -328,10 +331,8 @@ def _forward(
         for line in range(lines):
             n, p = (begin + line) // down, (begin + line) % down * step
             for t in range(across):
-                output_tile(
-                    taps, products[0, line * across + t].ctypes.data, SIZE * distance, distance,
-                    results.ctypes.data, step * filters, filters, filters, floor,
-                )  # fmt: skip
+                taken = (products[0, line * across + t].ctypes.data, SIZE * distance, distance)
+                output_tile(taps, taken, (results.ctypes.data, step * filters, filters), filters, floor)
                 for i in range(min(step, rows - p)):
                     for j in range(min(step, columns - t * step)):
                         out, result = y[n, p + i, t * step + j, k : k + filters], results[i, j]
@@ -341,10 +342,10 @@ def _forward(
 
 
 @njit(nogil=True, cache=True)
-def _backward(
-    x: Any, channel: int, y: Any, dy: Any, k: int, u: Any, du: Any, dbias: Any, dx: Any, dweight: Any, strip: Any,
-    gradients: Any, v: Any, products: Any, taps: int, padding: Any,
-) -> None:  # fmt: skip
+def _backward(images: Arrays, first: Pair, u: Array, totals: Arrays, buffers: Arrays, window: Taps) -> None:
+    """Fill the gradients of a group of filters; ``first`` channel of the inputs and of the outputs."""
+    (x, y, dy, dx), (channel, k), (du, dbias, dweight), (taps, padding) = images, first, totals, window
+    strip, v, products, gradients = buffers
     step = SIZE + 1 - taps
     _, rows, columns, _ = dy.shape
     _, filters, channels = du.shape
@@ -371,21 +372,17 @@ def _backward(
                         for f in range(filters):
                             dbias[f] += gradients[i, j, f]
             for t in range(across):
-                output_gradient_tile(
-                    taps, gradients.ctypes.data + t * step * filters * item, gradients.shape[1] * filters, filters,
-                    products[0, line * across + t].ctypes.data, SIZE * distance, distance, filters, zero,
-                )  # fmt: skip
+                taken = (gradients.ctypes.data + t * step * filters * item, gradients.shape[1] * filters, filters)
+                given = (products[0, line * across + t].ctypes.data, SIZE * distance, distance)
+                output_gradient_tile(taps, taken, given, filters, zero)
         add_filter_products(v, products, lines * across, du)
         if len(dx):
             multiply(products, u, lines * across, v)
             for line in range(lines):
                 n, p = (begin + line) // down, (begin + line) % down * step
-                add_input_gradients(
-                    v, line * across, step, across, strip, dx[n], channel, p - padding[0], -padding[1]
-                )
+                corner = (channel, p - padding[0], -padding[1])
+                add_input_gradients(v, line * across, step, across, strip, dx[n], corner)
     far = filters * channels
     for f in range(filters):
-        filter_gradient_tile(
-            taps, du[0, f].ctypes.data, SIZE * far, far, dweight[f].ctypes.data, taps * channels, channels,
-            channels, zero,
-        )  # fmt: skip
+        taken, given = (du[0, f].ctypes.data, SIZE * far, far), (dweight[f].ctypes.data, taps * channels, channels)
+        filter_gradient_tile(taps, taken, given, channels, zero)

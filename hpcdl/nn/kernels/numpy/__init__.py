@@ -1,12 +1,65 @@
-"""Reference kernels in numpy with its BLAS."""
+"""Reference kernels in numpy with its BLAS.
+
+Tests compare all other backends with this one, so each op is its formula in few array operations. ``BACKEND``
+names the op of every kernel; the numba backend replaces some.
+
+=========================  ====================================================================================
+``affine.py``              y = x W^T + b; a convolution copies windows to the rows of a matrix, in chunks
+``pooling.py``             a loop over the offsets in a window; each offset is a strided view of all windows
+``normalization.py``       over the batch, and over neighbouring channels
+``elementwise.py``         ReLU, sigmoid, dropout, concatenation, addition, the loss
+``activation_pool.py``     memory of activations, reused as soon as no array refers to it
+=========================  ====================================================================================
+
+The one rule: an op takes memory from :func:`hpcdl.nn.kernels.numpy.activation_pool.allocate` and keeps in
+``_saved`` what backward needs; backward empties it, and the next layer gets the memory. Open ``affine.py`` first.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
 from hpcdl.nn.backend import Backend
+from hpcdl.nn.geometry import LinearGeometry, WindowGeometry
+from hpcdl.nn.kernels.numpy.affine import Im2col, Linear, LocallyConnected, Rectified
+from hpcdl.nn.kernels.numpy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
+from hpcdl.nn.kernels.numpy.normalization import BatchNorm, ResponseNormalization
+from hpcdl.nn.kernels.numpy.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.ops import Affine
+
+Geometry = TypeVar("Geometry", LinearGeometry, WindowGeometry)
+
+
+def with_relu(build: Callable[[Geometry], Affine]) -> Callable[[Geometry], Affine]:
+    """Return a function that builds the op, with a ReLU after it if the geometry has one."""
+    return lambda geometry: Rectified(build(geometry)) if geometry.relu else build(geometry)
+
+
+BACKEND = Backend(
+    name="numpy",
+    zeros=np.zeros,
+    asarray=lambda array: array,
+    to_host=lambda array: array,
+    convolution=with_relu(Im2col),
+    linear=with_relu(Linear),
+    max_pooling=MaxPooling,
+    average_pooling=AveragePooling,
+    global_average=GlobalAverage,
+    relu=ReLU,
+    response_normalization=ResponseNormalization,
+    batch_norm=BatchNorm,
+    dropout=Dropout,
+    concatenation=Concatenation,
+    addition=Addition,
+    cross_entropy=CrossEntropy,
+    sigmoid=Sigmoid,
+    locally_connected=with_relu(LocallyConnected),
+)
 
 
 def numpy() -> Backend:
-    """Return the reference backend; tests compare other backends with it."""
-    from hpcdl.nn.kernels.numpy.backend import BACKEND
-
+    """Return the reference backend."""
     return BACKEND

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import ConvolutionGeometry, LinearGeometry, LocallyConnectedGeometry, PoolingGeometry
+from hpcdl.nn.geometry import LinearGeometry, WindowGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.kernels.numpy.elementwise import rectified_gradient
 from hpcdl.nn.kernels.numpy.pooling import Frame
-from hpcdl.nn.ops import Affine
+from hpcdl.nn.ops import Affine, Weights
 
 
 def channel_sum(x: Array) -> Array:
@@ -39,9 +40,9 @@ class Im2col:
     dy^T @ windows; dwindows = dy @ weight is added to the pixels of each window.
     """
 
-    def __init__(self, geometry: ConvolutionGeometry) -> None:
+    def __init__(self, geometry: WindowGeometry) -> None:
         self._geometry = geometry
-        self._frame = _frame(geometry)
+        self._frame = Frame(geometry, 0.0)
         self._channels = geometry.image[2] // geometry.groups
         self._span = math.prod(geometry.kernel) * self._channels
         rows, columns, _ = geometry.output
@@ -50,32 +51,31 @@ class Im2col:
         self._rows_per_chunk = rows if windows >= rows * columns else max(windows // columns, 1)
         self._saved: tuple[Array, ...] = ()
 
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+    def forward(self, x: Array, weights: Weights) -> Array:
         self._saved = (framed := self._frame.put(x),)
         y = allocate((len(x), *self._geometry.output), x.dtype)
         for chunk in self._chunks(len(x)):
             out = _pixels(y[chunk])
             for channels, filters in self._groups():
-                np.matmul(self._gather(framed, chunk, channels), _flat(weight[filters]).T, out=out[:, filters])
-            if bias is not None:
-                out += bias
+                windows, rows = self._gather(framed, chunk, channels), _flat(weights.weight[filters])
+                np.matmul(windows, rows.T, out=out[:, filters])
+            if weights.bias is not None:
+                out += weights.bias
         return y
 
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
-        if dbias is not None:
-            dbias[...] = channel_sum(dy)
+    def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
+        if weights.dbias is not None:
+            weights.dbias[...] = channel_sum(dy)
         (framed,), self._saved = self._saved, ()
         dframed = self._frame.empty(len(dy)) if needs_dx else None
-        dweight[...] = 0
+        weights.dweight[...] = 0
         for chunk in self._chunks(len(dy)):
             gradient = _pixels(dy[chunk])
             for channels, filters in self._groups():
                 columns = self._gather(framed, chunk, channels)
-                _flat(dweight[filters])[...] += gradient[:, filters].T @ columns
+                _flat(weights.dweight[filters])[...] += gradient[:, filters].T @ columns
                 if dframed is not None:
-                    np.matmul(gradient[:, filters], _flat(weight[filters]), out=columns)
+                    np.matmul(gradient[:, filters], _flat(weights.weight[filters]), out=columns)
                     self._scatter(columns, dframed, chunk, channels)
         return None if dframed is None else self._frame.take(dframed)
 
@@ -115,12 +115,6 @@ class Im2col:
             part += columns.reshape(*part.shape[:3], -1, self._channels)[..., number, :]
 
 
-def _frame(geometry: ConvolutionGeometry | LocallyConnectedGeometry) -> Frame:
-    output = (*geometry.output[:2], geometry.image[2])
-    placed = (geometry.kernel, geometry.stride, geometry.padding)
-    return Frame(PoolingGeometry(geometry.image, output, *placed, geometry.dtype), 0.0)
-
-
 def _flat(weight: Array) -> Array:
     """Return the filters as rows, (K, R S C / groups)."""
     return weight.reshape(len(weight), -1)
@@ -147,25 +141,24 @@ class Linear:
         self._outputs = geometry.outputs
         self._saved: tuple[Array, ...] = ()
 
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        self._saved = (x,)
+    def forward(self, x: Array, weights: Weights) -> Array:
+        self._saved, weight = (x,), weights.weight
         y = allocate((len(x), self._outputs), x.dtype)
         self._divide(len(weight), lambda i, j: np.matmul(x, weight[i:j].T, out=y[:, i:j]), elements=weight.size)
-        if bias is not None:
-            y += bias
+        if weights.bias is not None:
+            y += weights.bias
         return y
 
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
+    def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
         (x,), self._saved = self._saved, ()
+        weight, _, dweight, dbias = weights
         self._divide(len(weight), lambda i, j: np.matmul(dy[:, i:j].T, x, out=dweight[i:j]), elements=weight.size)
         if dbias is not None:
             np.sum(dy, axis=0, out=dbias)
         if not needs_dx:
             return None
-        dx = allocate((len(dy), weight.shape[1]), dy.dtype)
         inputs = weight.shape[1]
+        dx = allocate((len(dy), inputs), dy.dtype)
         self._divide(inputs, lambda i, j: np.matmul(dy, weight[:, i:j], out=dx[:, i:j]), elements=weight.size)
         return dx
 
@@ -177,20 +170,16 @@ class Rectified:
         self._affine = affine
         self._saved: tuple[Array, ...] = ()
 
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+    def forward(self, x: Array, weights: Weights) -> Array:
         self._saved = ()
-        y = self._affine.forward(x, weight, bias)
+        y = self._affine.forward(x, weights)
         np.maximum(y, 0, out=y)
         self._saved = (y,)
         return y
 
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
+    def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
         (y,), self._saved = self._saved, ()
-        dz = allocate(dy.shape, dy.dtype)
-        np.multiply(dy, np.greater(y, 0), out=dz)
-        return self._affine.backward(dz, weight, dweight, dbias, needs_dx)
+        return self._affine.backward(rectified_gradient(dy, y), weights, needs_dx)
 
 
 LOCAL_CHUNK_BYTES = 1 << 22
@@ -204,38 +193,36 @@ class LocallyConnected:
     dy @ weight, which is added to the pixels of each window.
     """
 
-    def __init__(self, geometry: LocallyConnectedGeometry) -> None:
+    def __init__(self, geometry: WindowGeometry) -> None:
         self._geometry = geometry
         self._span = math.prod(geometry.kernel) * geometry.image[2]
-        self._frame = _frame(geometry)
+        self._frame = Frame(geometry, 0.0)
         self._saved: tuple[Array, ...] = ()
 
-    def forward(self, x: Array, weight: Array, bias: Array | None) -> Array:
+    def forward(self, x: Array, weights: Weights) -> Array:
         self._saved = (framed := self._frame.put(x),)
         y = allocate((len(x), *self._geometry.output), x.dtype)
         for rows in self._chunks(len(x)):
             windows = self._gather(framed, rows)
-            out = allocate((*windows.shape[:3], weight.shape[2]), x.dtype)
-            np.matmul(windows, _filters_by_position(weight[rows]).swapaxes(2, 3), out=out)
+            out = allocate((*windows.shape[:3], y.shape[3]), x.dtype)
+            np.matmul(windows, _filters_by_position(weights.weight[rows]).swapaxes(2, 3), out=out)
             y[:, rows] = np.moveaxis(out, 2, 0)
-        if bias is not None:
-            y += bias
+        if weights.bias is not None:
+            y += weights.bias
         return y
 
-    def backward(
-        self, dy: Array, weight: Array, dweight: Array, dbias: Array | None, needs_dx: bool
-    ) -> Array | None:
+    def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
         (framed,), self._saved = self._saved, ()
-        if dbias is not None:
-            np.sum(dy, axis=0, out=dbias)
+        if weights.dbias is not None:
+            np.sum(dy, axis=0, out=weights.dbias)
         dframed = self._frame.empty(len(dy)) if needs_dx else None
         for rows in self._chunks(len(dy)):
             windows = self._gather(framed, rows)
             gradient = allocate((*windows.shape[:3], dy.shape[-1]), dy.dtype)
             gradient[...] = np.moveaxis(dy[:, rows], 0, 2)
-            np.matmul(gradient.swapaxes(2, 3), windows, out=_filters_by_position(dweight[rows]))
+            np.matmul(gradient.swapaxes(2, 3), windows, out=_filters_by_position(weights.dweight[rows]))
             if dframed is not None:
-                np.matmul(gradient, _filters_by_position(weight[rows]), out=windows)
+                np.matmul(gradient, _filters_by_position(weights.weight[rows]), out=windows)
                 self._scatter(windows, dframed, rows)
         return None if dframed is None else self._frame.take(dframed)
 

@@ -29,9 +29,14 @@ class ReLU:
 
     def backward(self, dy: Array) -> Array:
         (y,), self._saved = self._saved, ()
-        dx = allocate(dy.shape, dy.dtype)
-        np.multiply(dy, np.greater(y, 0), out=dx)
-        return dx
+        return rectified_gradient(dy, y)
+
+
+def rectified_gradient(dy: Array, y: Array) -> Array:
+    """Return dy where y > 0, otherwise 0."""
+    dx = allocate(dy.shape, dy.dtype)
+    np.multiply(dy, np.greater(y, 0), out=dx)
+    return dx
 
 
 class Sigmoid:

@@ -10,6 +10,8 @@ from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.kernels.numpy.affine import channel_sum
+from hpcdl.nn.kernels.numpy.elementwise import rectified_gradient
+from hpcdl.nn.ops import NormVectors
 
 
 class BatchNorm:
@@ -26,17 +28,9 @@ class BatchNorm:
         self._inverse = np.ones(geometry.shape[-1], geometry.dtype)
         self._saved: tuple[Array, ...] = ()
 
-    def forward(
-        self,
-        x: Array,
-        shortcut: Array | None,
-        gamma: Array,
-        beta: Array,
-        mean: Array,
-        variance: Array,
-        train: bool,
-    ) -> Array:
+    def forward(self, x: Array, shortcut: Array | None, vectors: NormVectors, train: bool) -> Array:
         self._saved = ()
+        gamma, beta, mean, variance, *_ = vectors
         y, count = allocate(x.shape, x.dtype), len(x) * self._pixels
         normalised = y
         if not train:
@@ -63,13 +57,11 @@ class BatchNorm:
             self._saved = (normalised, y)
         return y
 
-    def backward(self, dy: Array, gamma: Array, dgamma: Array, dbeta: Array) -> tuple[Array, Array | None]:
+    def backward(self, dy: Array, vectors: NormVectors) -> tuple[Array, Array | None]:
         (normalised, y), self._saved = self._saved, ()
+        *_, dgamma, dbeta = vectors
         count = len(dy) * self._pixels
-        dz = dy
-        if self._geometry.relu:
-            dz = allocate(dy.shape, dy.dtype)
-            np.multiply(dy, np.greater(y, 0), out=dz)
+        dz = rectified_gradient(dy, y) if self._geometry.relu else dy
         dx = allocate(dy.shape, dy.dtype)
         dbeta[...] = channel_sum(dz)
         if count == 0:
@@ -80,7 +72,7 @@ class BatchNorm:
             np.multiply(normalised, dgamma / count, out=dx)
             np.subtract(dz, dx, out=dx)
             dx -= dbeta / count
-            dx *= gamma * self._inverse
+            dx *= vectors.gamma * self._inverse
         return dx, dz if self._geometry.joined else None
 
     def _update_running(self, running: Array, batch: Array) -> None:

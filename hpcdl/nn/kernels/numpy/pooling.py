@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import Blob, PoolingGeometry
+from hpcdl.nn.geometry import Blob, WindowGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 
 
 class Frame:
     """Adds a border of value ``fill`` that completes every window; copies nothing if no border is needed."""
 
-    def __init__(self, geometry: PoolingGeometry, fill: float) -> None:
+    def __init__(self, geometry: WindowGeometry, fill: float) -> None:
         self._geometry = geometry
         height, width, channels = geometry.image
         rows, columns, _ = geometry.output
@@ -71,7 +71,7 @@ class Frame:
 class MaxPooling:
     """Maximum of each window; a window that contains NaN gives NaN, so that divergence is visible."""
 
-    def __init__(self, geometry: PoolingGeometry) -> None:
+    def __init__(self, geometry: WindowGeometry) -> None:
         self._frame = Frame(geometry, -np.inf)
         self._gradient_frame = Frame(geometry, 0.0)
         self._output = geometry.output
@@ -105,7 +105,7 @@ class MaxPooling:
 class AveragePooling:
     """Mean of each window; the divisor is its size clipped to the padded image, as in Caffe."""
 
-    def __init__(self, geometry: PoolingGeometry) -> None:
+    def __init__(self, geometry: WindowGeometry) -> None:
         self._frame = Frame(geometry, 0.0)
         self._gradient_frame = Frame(geometry, 0.0)
         self._output = geometry.output
@@ -148,21 +148,12 @@ class GlobalAverage:
         return dx
 
 
-def shares(geometry: PoolingGeometry) -> Array:
+def shares(geometry: WindowGeometry) -> Array:
     """Return 1 / size of each window, (P, Q); sizes are clipped to the padded image, as in Caffe."""
-    vertical, horizontal = (
-        _clipped(
-            geometry.output[i],
-            geometry.kernel[i],
-            geometry.stride[i],
-            geometry.image[i] + 2 * geometry.padding[i],
-        )
-        for i in range(2)
-    )
-    share: Array = (1 / np.outer(vertical, horizontal)).astype(geometry.dtype)
+    clipped = []
+    for axis in range(2):
+        begins = np.arange(geometry.output[axis]) * geometry.stride[axis]
+        ends = np.minimum(begins + geometry.kernel[axis], geometry.image[axis] + 2 * geometry.padding[axis])
+        clipped.append(ends - begins)
+    share: Array = (1 / np.outer(*clipped)).astype(geometry.dtype)
     return share
-
-
-def _clipped(count: int, kernel: int, stride: int, padded: int) -> list[int]:
-    """Return the extents of the windows in one direction, clipped to the padded image."""
-    return [min(i * stride + kernel, padded) - i * stride for i in range(count)]

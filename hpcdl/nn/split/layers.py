@@ -1,0 +1,195 @@
+"""Splits of layers without branches: fully connected by outputs or inputs, windows by filters or by rows."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from functools import partial
+
+import numpy as np
+
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Blob, Shape, Window, WindowGeometry
+from hpcdl.nn.layer import BoundElementary, Site, Variable
+from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
+from hpcdl.nn.layers.pooling import MaxPooling, WindowPooling
+from hpcdl.nn.ops import Bound
+from hpcdl.nn.split.layout import Layout, cut, whole
+from hpcdl.nn.split.part import Cut, Joint, Part, along
+
+
+class BoundBias:
+    """(N, F) to (N, F): y = x + bias, then max(y, 0), as far as the fully connected layer has them."""
+
+    def __init__(self, layer: Linear, local: Shape, site: Site) -> None:
+        self._bias = None if layer.bias is None else site.value("bias")
+        self._dbias = None if layer.bias is None else site.gradient("bias")
+        self._relu = site.backend.relu(Blob(local, site.dtype)) if layer.relu else None
+
+    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
+        y = x if self._bias is None else x + self._bias
+        return y if self._relu is None else self._relu.forward(y)
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        dx = dy if self._relu is None else self._relu.backward(dy)
+        if self._dbias is not None:
+            np.sum(dx, axis=0, out=self._dbias)
+        return dx if needs_dx else None
+
+
+def linear_by_outputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:
+    """Split the outputs: every rank takes all inputs and has rows of the weights (Gholami et al. 2018, eq. 3).
+
+    Inputs that are cut are gathered in forward; in backward the ranks' summands of the input gradient are
+    reduce-scattered. B images of d inputs, in elements, all p ranks:
+
+    Forward: (p - 1)*B*d
+    Backward: (p - 1)*B*d
+
+    Gholami's all-reduce in backward is twice that: here each rank needs the gradient of its own part only.
+    """
+    gives = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
+    low, high = gives.ranges[rank]
+    own = copy(layer)
+    own.outputs = high - low
+    return [Part(own, whole(have.shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
+
+
+def linear_by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:
+    """Split the inputs: a rank multiplies its features by its columns of the weights.
+
+    The ranks' summands of the outputs are reduce-scattered in forward, and the output gradient is gathered in
+    backward. Bias and ReLU follow the sum. Inputs that are cut already are taken as they are. B images of d
+    outputs, in elements, all p ranks:
+
+    Forward: (p - 1)*B*d
+    Backward: (p - 1)*B*d
+    """
+    takes = cut(shape, 1, ranks, layer=layer.name, noun="inputs") if have.by_images else have
+    gives = whole((layer.outputs,), ranks)
+    product = copy(layer)
+    product.bias, product.relu = None, False
+    weight, *_ = layer.declare(shape)
+    columns = slice(*takes.ranges[rank])
+    cuts = {"weight": Cut(weight, (layer.outputs, *takes.shape), takes.axis, columns)}
+    sums = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
+    own, local = slice(*sums.ranges[rank]), sums.local(rank)
+    biases = {name: part for name, part in along(layer, shape, own).items() if name == "bias"}
+    bias = () if layer.bias is None else (Variable("bias", local, layer.bias, rate=layer.rates[1]),)
+    finish = Joint(f"{layer.name}.sum", local, partial(BoundBias, layer, local), bias)
+    return [Part(product, takes, gives, rank, cuts), Part(finish, sums, sums, rank, biases, layer.name)]
+
+
+def windowed(
+    image: Shape, output: Shape, window: Window, ranks: int, *, layer: str, fill: float = 0.0
+) -> tuple[Layout, Layout]:
+    """Return the layouts of the rows that the ranks' windows read, and of the rows of outputs.
+
+    ::
+
+        rows of the image    0 1 2 3 4 5 6        kernel 3, padding 1: rank 0 has outputs 0 to 3 and reads rows
+        rank 0             . = = = = =            -1 to 4, of which row -1 is padding; rank 1 has outputs 4 to 6
+        rank 1                     = = = = .      and reads rows 3 to 7
+
+    Rows of the padding have the value ``fill``. ValueError, naming ``layer``: more ranks than rows of outputs.
+    """
+    (kernel, _), (stride, _), (padding, _) = window
+    gives = cut(output, 1, ranks, layer=layer, noun="rows of outputs")
+    reads = tuple(
+        (low * stride - padding, min((high - 1) * stride - padding + kernel, image[0] + padding))
+        for low, high in gives.ranges
+    )
+    return Layout(image, 1, reads, fill), gives
+
+
+def locally_connected_by_rows(
+    layer: LocallyConnected,
+    shape: Shape,
+    have: Layout,  # noqa: ARG001
+    rank: int,
+    ranks: int,
+) -> list[Part]:
+    """Split the image by rows; a rank has the filters of its rows of outputs (Dean et al. 2012, section 3).
+
+    A rank receives its halo: the rows of others that its windows read. In backward it returns their gradients.
+    Rank r has the outputs [a_r, b_r) and reads rows [a_r stride - padding, (b_r - 1) stride - padding + k). With h
+    rows of halo in all, B images of width W and C channels, in elements, all p ranks:
+
+    Forward: h*B*W*C
+    Backward: h*B*W*C
+    """
+    takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name)
+    own = copy(layer)
+    own.padding = (0, layer.window.padding[1])
+    return [Part(own, takes, gives, rank, along(layer, shape, slice(*gives.ranges[rank])))]
+
+
+def pooling_by_rows(
+    layer: WindowPooling,
+    shape: Shape,
+    have: Layout,  # noqa: ARG001
+    rank: int,
+    ranks: int,
+) -> list[Part]:
+    """Split the image by rows, with the halo of a convolution.
+
+    Rows of the padding are never the maximum; in a mean they count as zeros, as in the whole image. With h rows of
+    halo in all, B images of width W and C channels, in elements, all p ranks:
+
+    Forward: h*B*W*C
+    Backward: h*B*W*C
+    """
+    fill = -math.inf if isinstance(layer, MaxPooling) else 0.0
+    takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name, fill=fill)
+    image, output = takes.local(rank), gives.local(rank)
+    return [Part(Joint(layer.name, output, partial(_bind_rows, layer, image, output)), takes, gives, rank)]
+
+
+def _bind_rows(layer: WindowPooling, image: Shape, output: Shape, site: Site) -> Bound:
+    """Bind the pooling of rows that include the vertical padding, to outputs of a given shape."""
+    kernel, stride, padding = layer.window
+    (height, width, channels), (rows, columns, _) = image, output
+    geometry = WindowGeometry(
+        (height, width, channels), (rows, columns, channels), kernel, stride, (0, padding[1]), site.dtype
+    )
+    return BoundElementary(getattr(site.backend, layer.operation)(geometry))
+
+
+def convolution_by_filters(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:  # noqa: ARG001
+    """Split the filters: every rank takes all channels (model parallelism; Gholami et al. 2018, eq. 3).
+
+    Inputs that are cut are gathered in forward; in backward the ranks' summands of the input gradient are
+    reduce-scattered. B images of H W C inputs, in elements, all p ranks:
+
+    Forward: (p - 1)*B*H*W*C
+    Backward: (p - 1)*B*H*W*C
+
+    Gholami's all-reduce in backward is twice that: here each rank needs the gradient of its own part only.
+
+    ValueError for filters in groups.
+    """
+    if layer.groups > 1:
+        raise ValueError(f"{layer.name}: filters in {layer.groups} groups cannot be split; use groups = 1")
+    output = layer.output(shape)
+    gives = cut(output, 3, ranks, layer=layer.name, noun="filters")
+    low, high = gives.ranges[rank]
+    own = copy(layer)
+    own.filters = high - low
+    return [Part(own, whole(shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
+
+
+def convolution_by_rows(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:  # noqa: ARG001
+    """Split the image by rows (domain parallelism; Gholami et al. 2018, section 2.4). Every rank has all weights.
+
+    A rank receives its halo: the rows of others that its windows read. In backward it returns their gradients.
+    With h rows of halo in all, B images of H W C inputs, in elements, all p ranks:
+
+    Forward: h*B*W*C
+    Backward: h*B*W*C
+
+    For stride 1, an odd kernel (k, k) and padding k//2, h = (p - 1)*2*(k//2), as in the paper.
+    """
+    takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name)
+    own = copy(layer)
+    own.padding = (0, layer.window.padding[1])
+    return [Part(own, takes, gives, rank)]
