@@ -36,8 +36,9 @@ def test_output_is_a_product_per_unfolded_window(case, relu, probe):
 
     given = torch.from_numpy(x).requires_grad_()
     weight, bias = (torch.from_numpy(tried.parameters[name]).requires_grad_() for name in ("weight", "bias"))
-    unfolded = torch.nn.functional.unfold(given.permute(0, 3, 1, 2), layer.kernel, 1, layer.padding, layer.stride)
-    windows = unfolded.reshape(n, shape[2], *layer.kernel, *y.shape[1:3])
+    kernel, stride, padding = layer.window
+    unfolded = torch.nn.functional.unfold(given.permute(0, 3, 1, 2), kernel, 1, padding, stride)
+    windows = unfolded.reshape(n, shape[2], *kernel, *y.shape[1:3])
     theirs = torch.einsum("ncrspq,pqkrsc->npqk", windows, weight) + bias
     theirs = torch.relu(theirs) if relu else theirs
     theirs.backward(torch.from_numpy(dy))

@@ -72,7 +72,7 @@ def divided(name, split):
 
 def test_rows_that_windows_read():
     """The drawing of the module: 7 rows, kernel 3, padding 1, two ranks."""
-    takes, gives = windowed((7, 5, 2), (7, 5, 4), Convolution("conv", 4, 3, padding=1), 2, layer="conv")
+    takes, gives = windowed((7, 5, 2), (7, 5, 4), Convolution("conv", 4, 3, padding=1).window, 2, layer="conv")
     assert (takes.ranges, gives.ranges) == (((-1, 5), (3, 8)), ((0, 4), (4, 7)))
 
 

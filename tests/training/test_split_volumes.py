@@ -56,7 +56,7 @@ def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names
     values = variables(layer, shape, splitter, BATCH, ranks)
     assert set(names.split()) <= set(values)
     if names == "k W C":
-        assert values["h"] == (ranks - 1) * 2 * (layer.kernel[0] // 2)
+        assert values["h"] == (ranks - 1) * 2 * (layer.window.kernel[0] // 2)
 
     async def program(comm):
         place = await placed(comm, ranks)
