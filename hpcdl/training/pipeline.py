@@ -75,8 +75,8 @@ async def pipeline(
                 source = before
             parts = [Microbatch(own, ((0, len(own)),)) for own in _divided(labels, microbatches)]
             sink = Loss(comm, replica, parts, [WHOLE], scale, outcome) if after is None else after
-            complete = buckets.start_complete
-            own = await run_passes(comm, session, section, parts, scale, source, sink, after=complete)
+            batch, complete = section._replace(microbatches=parts), buckets.start_complete
+            own = await run_passes(comm, session, batch, scale, source, sink, after=complete)
             await buckets.finish()
             await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
             auxiliary = await total_loss(pipe, with_heads, own)

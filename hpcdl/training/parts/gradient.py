@@ -20,7 +20,6 @@ async def run_passes(
     comm: Comm,
     session: Session,
     section: Section,
-    microbatches: Sequence[Microbatch],
     scale: float,
     source: Neighbour,
     sink: Neighbour,
@@ -34,7 +33,7 @@ async def run_passes(
     ``before(stage)`` is awaited before a layer's first forward, ``after(stage)`` is called after its last
     backward, with the stage of the replica. While a pass computes, the input of the next one arrives.
     """
-    begin, bindings, flows, order = section
+    begin, bindings, flows, order, microbatches = section
     auxiliary = 0.0
     first_backward = next(step for step in order if not step.forward)
 
@@ -101,9 +100,9 @@ async def gradient(
     batch = [Microbatch(labels, shares)]
     factor = 1 / max(1, len(labels)) if scale is None else scale
 
-    async def run(section: Section, batches: Sequence[Microbatch], source: Neighbour, sink: Neighbour) -> None:
+    async def run(section: Section, source: Neighbour, sink: Neighbour) -> None:
         nonlocal auxiliary
-        own = await run_passes(comm, session, section, batches, factor, source, sink, before, after)
+        own = await run_passes(comm, session, section, factor, source, sink, before, after)
         auxiliary += own  # the sink has run later sections meanwhile
 
     def loss(batches: Sequence[Microbatch], flows: Sequence[Flow]) -> Loss:
@@ -112,14 +111,15 @@ async def gradient(
     async def whole(begin: int, end: int, x: Array, sink: Neighbour) -> Array:
         """Return the gradient of ``x``, the inputs of the layers from ``begin`` on, which take the whole batch."""
         source = Images([x])
-        await run(Section(begin, [stages[begin:end]], [flow], gpipe(0, 1, 1)), batch, source, sink)
+        await run(Section(begin, [stages[begin:end]], [flow], gpipe(0, 1, 1), batch), source, sink)
         gradient: Array = source.gradient
         return gradient
 
     if passes is None:
         await whole(0, last, x, loss(batch, [flow]))
     else:
-        section, parts = passes.section, passes.microbatches(shares, labels)
+        parts = passes.microbatches(shares, labels)
+        section = passes.section._replace(microbatches=parts)
 
         async def normalised(x: Array) -> Array:
             x = await flow.forward(passes.end, x, shares)
@@ -131,7 +131,7 @@ async def gradient(
             sink = (
                 loss(parts, section.flows) if passes.end == last else Later(comm, normalised, passes.rows(shares))
             )
-            await run(section, parts, source, sink)
+            await run(section, source, sink)
             return source.gradient
 
         await whole(0, passes.begin, x, Later(comm, split))

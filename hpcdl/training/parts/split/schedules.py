@@ -66,6 +66,15 @@ def bubble_share(stages: int, microbatches: int, balance: float = 1.0) -> float:
     return 1 - microbatches * balance / (microbatches - 1 + stages * balance)
 
 
+class Microbatch(NamedTuple):
+    """Images that pass through the layers together."""
+
+    labels: Array
+    """Labels of this rank's images."""
+    shares: Sequence[Range]
+    """Shares of the model group's ranks in the images."""
+
+
 class Section(NamedTuple):
     """Consecutive layers that work on the same microbatches, in the order of a schedule."""
 
@@ -76,12 +85,5 @@ class Section(NamedTuple):
     flows: Sequence[Flow]
     """Flows of activations, which microbatches take in turn."""
     order: Sequence[Pass]
-
-
-class Microbatch(NamedTuple):
-    """Images that pass through the layers together."""
-
-    labels: Array
-    """Labels of this rank's images."""
-    shares: Sequence[Range]
-    """Shares of the model group's ranks in the images."""
+    microbatches: Sequence[Microbatch] = ()
+    """Those of a batch."""
