@@ -10,6 +10,7 @@ import pytest
 from hpcdl import registry, suite
 from hpcdl.analysis.over_time.archive import read_series
 from hpcdl.analysis.run.record_fields import label
+from hpcdl.commands.parts.output import read_accepted
 from hpcdl.trace.older_names import SETTINGS, spelled_now
 from hpcdl.trace.schema import read
 
@@ -65,6 +66,14 @@ def test_kept_series_are_those_of_the_run_and_continue_in_the_present_suite(nigh
         now = {key: label(value) for key, value in json.loads(case.fields()["settings"]).items()}
         assert (series.case, json.loads(series.settings)) == (case.name, now)
     assert all(series.values for series in kept.cases[:4])
+
+
+def test_an_acceptance_of_an_older_name_is_that_of_the_present_one(tmp_path):
+    file = tmp_path / "accept.toml"
+    case = '"*asynchronous(collect=2)*"'
+    file.write_text(f'[[accept]]\ncase = {case}\nreason = "known"\nexpires = 2099-01-01\nchange = "10%"\n')
+    (accepted,) = read_accepted(file)
+    assert accepted.matches("train-lenet5-digits-softsync(collect=2)-p4")
 
 
 @pytest.mark.parametrize(
