@@ -16,9 +16,8 @@ from hpcdl.cases.keys.key import MAX_STEPS, about, check_cluster, check_layers
 from hpcdl.cases.keys.scheme import check_library, compression_fields, traits_of, try_compressor, try_out
 from hpcdl.cases.keys.train_spec import TrainSpec, Tuning
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, multiply, one_host, tune
-from hpcdl.cases.simulation import virtual_training
+from hpcdl.cases.simulation.step_simulation import check_simulation, simulate
 from hpcdl.cases.simulation.trials import changed, tuned
-from hpcdl.cases.simulation.virtual_training import simulate
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.faults import Delays, Failure, Slowed
@@ -99,7 +98,7 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
         spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
     if spec.sharing != EQUAL:
         _check_shares(spec)
-    virtual_training.check(spec)
+    check_simulation(spec)
     _check_trials(spec)
     spec.check_stages(int(np.diff(bounds(spec.images_per_step, spec.copies, spec.sharing)).min()))
     with about("mesh"):

@@ -14,7 +14,7 @@ from hpcdl.analysis.run.scaling import Record
 from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.fabric.network import Network
 from hpcdl.prediction.fitting import CannotFitError, Fit, fit, seconds, summary
-from hpcdl.prediction.network_file import SCHEME, Certainty
+from hpcdl.prediction.network_file import SCHEME, Certainty, PricedNetwork
 from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program, spec_of
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.run import Run
@@ -68,6 +68,11 @@ class Fitted:
     def certainty(self) -> Certainty:
         """Return the uncertainty of the cost parameters."""
         return Certainty(self.fit.prices, self.fit.information, self.errors, self.notes)
+
+    @property
+    def priced(self) -> PricedNetwork:
+        """Return the network with the limits of the fit."""
+        return PricedNetwork(self.network, self.most_ranks, self.certainty)
 
     @property
     def origin(self) -> dict[str, Any]:
@@ -150,7 +155,7 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
     for row, program in zip(rows, chosen, strict=True):
         row["predicted_seconds"] = seconds(program, explained.network)
     replays = [row for row in predicted if row["kind"] == "replay" and not row.get("network") and not row["error"]]
-    steps, _ = predicted_steps(replays, _given_times, explained.network)
+    steps, _ = predicted_steps(replays, _given_times, PricedNetwork(explained.network))
     by_case = {row["case"]: row["predicted_seconds"] for row in steps}
     for row in replays:
         row["predicted_seconds"] = by_case.get(row["case"])

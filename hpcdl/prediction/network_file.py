@@ -83,6 +83,22 @@ class Certainty:
         return DEVIATIONS * deviation / predicted if predicted > 0 else math.inf if deviation else 0.0
 
 
+@dataclass(frozen=True)
+class PricedNetwork:
+    """A network, and how well its cost parameters are known."""
+
+    network: Network
+    most_ranks: int | None = None
+    """Largest measured number of ranks; None if the network was not fitted."""
+    certainty: Certainty | None = None
+    """Uncertainty of fitted parameters."""
+
+    def distance(self, ranks: int, otherwise: int | None = None) -> float | None:
+        """Return ``ranks`` by the most that were measured, or by ``otherwise``; None if none were."""
+        farthest = self.most_ranks or otherwise
+        return ranks / farthest if farthest else None
+
+
 ALL: Final = "all"
 """Value of ``ranks_per_host`` if all ranks are on one host."""
 MAX_SECONDS: Final = 1
@@ -128,13 +144,8 @@ def format_network(network: Network, origin: Mapping[str, Any], certainty: Certa
     return "\n".join(lines) + "\n"
 
 
-def load_network(path: Path) -> tuple[Network, int | None, Certainty | None]:
-    """Read a network, the largest number of ranks of its fit, and the uncertainty of its parameters.
-
-    The last two are None if it was not fitted.
-
-    Raises NetworkFileError for an unreadable or invalid file.
-    """
+def load_network(path: Path) -> PricedNetwork:
+    """Read a network with the limits of its fit. Raises NetworkFileError for an unreadable or invalid file."""
     try:
         tables = parse_toml(read_text(path))
     except OSError as error:
@@ -168,7 +179,7 @@ def load_network(path: Path) -> tuple[Network, int | None, Certainty | None]:
             network = with_topology(network, Choice.of("topologies", tables["topology"]))
         except ValueError as error:
             raise NetworkFileError(f"{path}: topology: {error}") from None
-    return network, most, _certainty(tables, path) if "certainty" in tables else None
+    return PricedNetwork(network, most, _certainty(tables, path) if "certainty" in tables else None)
 
 
 def _certainty(tables: Mapping[str, Any], path: Path) -> Certainty:

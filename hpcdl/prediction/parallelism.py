@@ -28,7 +28,7 @@ from hpcdl.cases.keys.stage_balance import balanced
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.dataset import DataError
-from hpcdl.fabric.network import Link, Network
+from hpcdl.fabric.network import Link
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
@@ -43,7 +43,7 @@ from hpcdl.nn.split.layers import (
 )
 from hpcdl.nn.split.layout import by_images, cut
 from hpcdl.nn.volumes import FLOAT_BYTES, Volumes, by_layer
-from hpcdl.prediction.network_file import Certainty
+from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.programs import scheme_traits, spec_of
 from hpcdl.prediction.steps import STEPPING, UNEQUAL, Times, disturbance_of, uncertainty
 from hpcdl.training.parts.bucketing import bucket_bytes
@@ -244,16 +244,13 @@ class Parallelism:
 def parallelism(
     records: Sequence[Record],
     times: Times,
-    network: Network,
+    priced: PricedNetwork,
     ranks: Sequence[int] = (),
-    most: int | None = None,
-    certainty: Certainty | None = None,
 ) -> tuple[list[Parallelism], list[str]]:
     """Return the parallelism of each training among ``records`` on each number of ``ranks``, by default its own.
 
     The second list has the cases and meshes left out, with reasons. Cases that differ in mesh and ranks only are
-    one training. Weakly scaled ones keep the images per rank. ``most`` and ``certainty`` are those of
-    :func:`hpcdl.prediction.steps.predicted_steps`.
+    one training. Weakly scaled ones keep the images per rank.
     """
     predictions: list[Parallelism] = []
     left_out: list[str] = []
@@ -267,15 +264,13 @@ def parallelism(
         for p in ranks or sorted({int(record["ranks"]) for record in alike if record["ranks"] > 1}):
             here = [record for record in alike if record["ranks"] == p]
             try:
-                compared, reasons = _of(alike[0], here, p, times, network, certainty)
+                compared, reasons = _of(alike[0], here, p, times, priced)
             except (ValueError, TypeError, DataError, OSError) as error:
                 left_out.append(f"{alike[0]['model']} on {p} ranks: {error}")
                 continue
             left_out += reasons
-            farthest = most or max(
-                (record["ranks"] for record in alike if record.get("step_seconds")), default=None
-            )
-            predictions.append(replace(compared, times_the_measured_ranks=p / farthest if farthest else None))
+            measured = max((record["ranks"] for record in alike if record.get("step_seconds")), default=None)
+            predictions.append(replace(compared, times_the_measured_ranks=priced.distance(p, measured)))
     return predictions, left_out
 
 
@@ -284,12 +279,11 @@ def _of(
     here: Sequence[Record],
     ranks: int,
     times: Times,
-    network: Network,
-    certainty: Certainty | None,
+    priced: PricedNetwork,
 ) -> tuple[Parallelism, list[str]]:
     if ranks < 2:
         raise ValueError("there is nothing to split")
-    spec = spec_of(like)
+    spec, network = spec_of(like), priced.network
     if scheme_traits(like).adaptive:
         raise ValueError(f"{spec.aggregation.name} chooses its scheme by measurements at run time")
     base = replace(spec, ranks=ranks, compression=Choice("compression", NONE))
@@ -327,7 +321,7 @@ def _of(
             reasons.append(f"{like['model']}, mesh {label(mesh, ranks)}: {error}")
             continue
         took = median(one["step_seconds"] for one in cases) if cases else None
-        _, doubtful = uncertainty(case, conditions, certainty, predicted)
+        _, doubtful = uncertainty(case, conditions, priced.certainty, predicted)
         name = label(mesh, ranks, case.microbatches)
         first = str(cases[0].get("case")) if cases else None
         meshes.append(MeshTime(name, predicted, doubtful, took, first, disturbance_of(cases)))

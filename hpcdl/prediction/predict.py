@@ -6,7 +6,7 @@ The network is a preset, in a file, or fitted to a run's measurements; see :mod:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -25,7 +25,7 @@ from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.fabric.network import NETWORKS, Network
 from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
 from hpcdl.prediction.fitting import CannotFitError, bounds, uncertainty
-from hpcdl.prediction.network_file import Certainty, NetworkFileError, load_network
+from hpcdl.prediction.network_file import Certainty, NetworkFileError, PricedNetwork, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import (
     check_hosts,
@@ -99,7 +99,8 @@ def predict(
     Raises UsageError, one line.
     """
     wanted, run, papers = _records(what, globs)
-    cluster, explained, most, source, certainty = _network(network)
+    priced, explained, source = _network(network)
+    cluster, certainty = priced.network, priced.certainty
     if ranks_per_host is not None:
         if cluster.is_one_host:
             raise UsageError(f"--ranks-per-host: {cluster.name} describes one host, without links between hosts")
@@ -107,25 +108,17 @@ def predict(
             cluster = cluster.on(ranks_per_host)
         except ValueError as error:
             raise UsageError(f"--ranks-per-host: {error}") from None
+        priced = replace(priced, network=cluster)
     times = partial(_times, [Recorded(measured) for measured in (run, source) if measured])
     if meshes:
-        compared, reasons = parallelism(wanted, times, cluster, ranks, most, certainty)
+        compared, reasons = parallelism(wanted, times, priced, ranks)
         if not compared:
             reason = f": {reasons[0]}" if reasons else ""
             raise UsageError(f"{what}: it has no training whose parallelism can be predicted{reason}")
         return Prediction(cluster, explained, certainty, [], [], compared, list(dict.fromkeys(reasons)))
-    rows, left_out = _operations(wanted, cluster, ranks, most, certainty)
-    steps, others = predicted_steps(
-        wanted,
-        times,
-        cluster,
-        ranks,
-        most,
-        certainty,
-        _reduced(source) if source else (),
-        show,
-        jitter,
-    )
+    rows, left_out = _operations(wanted, priced, ranks)
+    known = _reduced(source) if source else ()
+    steps, others = predicted_steps(wanted, times, priced, ranks, known, show, jitter)
     left_out += others
     if not rows and not steps:
         reason = f": {left_out[0]}" if left_out else ""
@@ -134,13 +127,10 @@ def predict(
 
 
 def _operations(
-    wanted: Sequence[Record],
-    cluster: Network,
-    ranks: Sequence[int],
-    most: int | None,
-    certainty: Certainty | None,
+    wanted: Sequence[Record], priced: PricedNetwork, ranks: Sequence[int]
 ) -> tuple[list[Record], list[str]]:
     """Return predictions of collectives and exchanges, and the cases without one, with reasons."""
+    cluster = priced.network
     programs: dict[tuple[Any, ...], dict[int, Record]] = {}
     for record in wanted:
         if record["kind"] not in STEPPING:
@@ -162,9 +152,9 @@ def _operations(
             if program is None:
                 left_out.append(f"{like.get('case')}: no prediction for such a case")
                 break
-            row = _row(like, known.get(p), p, cluster, most, seconds, perf_counter() - began)
-            row["simulated_ranks"] = simulated_ranks
-            half, undetermined = uncertainty(program, p, cluster, certainty, str(like["aggregation"]))
+            row = _row(like, known.get(p), p, priced, seconds)
+            row |= {"simulated_ranks": simulated_ranks, "simulation_seconds": perf_counter() - began}
+            half, undetermined = uncertainty(program, p, cluster, priced.certainty, str(like["aggregation"]))
             rows.append({**row, **bounds(seconds, half), "undetermined": undetermined})
     return rows, left_out
 
@@ -182,15 +172,7 @@ def _times(runs: Sequence[Recorded], record: Record, spec: StepSpec) -> ComputeT
     raise ValueError("its compute times are unknown: predict a run that recorded its events")
 
 
-def _row(
-    like: Record,
-    measured: Record | None,
-    ranks: int,
-    network: Network,
-    most: int | None,
-    seconds: float,
-    took: float,
-) -> Record:
+def _row(like: Record, measured: Record | None, ranks: int, priced: PricedNetwork, seconds: float) -> Record:
     was_measured = measured is not None and not measured.get("network") and measured.get("correct") is not False
     return {
         **{name: like.get(name) for name in CONTRACT if name in PROGRAM or name in {"suite", "case"}},
@@ -198,10 +180,9 @@ def _row(
         "time_p50_seconds": measured.get("time_p50_seconds") if measured and was_measured else None,
         "predicted_seconds": seconds,
         "disturbed": measured.get("disturbed") if measured and was_measured else None,
-        "network": network.name,
-        "times_the_measured_ranks": ranks / most if most else None,
+        "network": priced.network.name,
+        "times_the_measured_ranks": priced.distance(ranks),
         "library_decides": scheme_traits(like).native,
-        "simulation_seconds": took,
     }
 
 
@@ -216,10 +197,10 @@ def _records(what: Path, globs: Sequence[str]) -> tuple[list[Record], Run | None
     return [records[place] for place in chosen], run, suite.papers(run.suite)
 
 
-def _network(name: str) -> tuple[Network, Fitted | None, int | None, Run | None, Certainty | None]:
-    """Return the network, the fit if made now, its largest number of ranks, its run, and its uncertainty."""
+def _network(name: str) -> tuple[PricedNetwork, Fitted | None, Run | None]:
+    """Return the network, and the fit and its run if it is made now."""
     if name in NETWORKS:
-        return NETWORKS[name], None, None, None, None
+        return PricedNetwork(NETWORKS[name]), None, None
     path = Path(name)
     if not path.exists():
         raise UsageError(
@@ -227,17 +208,16 @@ def _network(name: str) -> tuple[Network, Fitted | None, int | None, Run | None,
         )
     if path.suffix == ".toml":
         try:
-            cluster, most, certainty = load_network(path)
+            return load_network(path), None, None
         except NetworkFileError as error:
             raise UsageError(f"--network {error}") from None
-        return cluster, None, most, None, certainty
     run = _read(path)
     kept, notes = with_own_cores(run, _reduced(run))
     try:
         network_fit = fitted(run, measured_programs(kept), notes)
     except (CannotFitError, ValueError) as error:
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
-    return network_fit.network, network_fit, network_fit.most_ranks, run, network_fit.certainty
+    return network_fit.priced, network_fit, run
 
 
 def _read(path: Path) -> Run:

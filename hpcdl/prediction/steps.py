@@ -35,7 +35,7 @@ from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.geometry import master
 from hpcdl.prediction.fitting import bounds, predicted_time
-from hpcdl.prediction.network_file import DOUBTFUL, Certainty
+from hpcdl.prediction.network_file import DOUBTFUL, Certainty, PricedNetwork
 from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
 from hpcdl.training.parts.bucketing import bucket_bytes
 
@@ -64,21 +64,19 @@ KEPT: Final = (
 def predicted_steps(
     records: Sequence[Record],
     times: Times,
-    network: Network,
+    priced: PricedNetwork,
     ranks: Sequence[int] = (),
-    most: int | None = None,
-    certainty: Certainty | None = None,
     source: Sequence[Record] = (),
     show: Callable[[str], object] = lambda _: None,
     jitter: float | None = None,
 ) -> tuple[list[Record], list[str]]:
     """Return predictions of the training cases among ``records``, and the cases without one, with reasons.
 
-    ``ranks`` default to each case's own. ``most`` is the largest number of ranks of the network's fit,
-    ``certainty`` its uncertainty, ``source`` the records of the run that it was fitted to. ``show``
+    ``ranks`` default to each case's own. ``source``: records of the run that the network was fitted to. ``show``
     gets a line before each simulation. ``jitter``: coefficient of variation of a rank's computing in a step; by
     default that of a simulated case's settings, or of the measured case whose compute times are used.
     """
+    network = priced.network
     buckets = {record["ranks"]: int(record["bucket_bytes"]) for record in source if record.get("bucket_bytes")}
     every = (*source, *records)
     disturbed = {str(one.get("case")): one["disturbed"] for one in every if one.get("disturbed")}
@@ -98,7 +96,7 @@ def predicted_steps(
         except (ValueError, TypeError, DataError, OSError) as error:
             left_out.append(f"{name}: {error}")
             continue
-        farthest = most or max((p for p in known if _measured(known[p], "step_seconds")), default=None)
+        farthest = max((p for p in known if _measured(known[p], "step_seconds")), default=None)
         for p in ranks or sorted(known):
             show(f"simulating {name} on {p} ranks")
             here = known.get(p, [])
@@ -116,12 +114,12 @@ def predicted_steps(
                     prices,
                     _jitter(like, spec, work) if jitter is None else jitter,
                 )
-                row = _row(here, like, spec, conditions, certainty)
+                row = _row(here, like, spec, conditions, priced.certainty)
             except (ValueError, TypeError) as error:
                 left_out.append(f"{name} on {p} ranks: {error}")
             else:
                 row["disturbed"] = row["disturbed"] or disturbed.get(work.source)
-                rows.append({**row, "times_the_measured_ranks": p / farthest if farthest else None})
+                rows.append({**row, "times_the_measured_ranks": priced.distance(p, farthest)})
     return rows, left_out
 
 

@@ -13,6 +13,7 @@ from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cases.simulation.exchange_prices import exchange_prices
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
+from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.models.lenet5 import lenet5
@@ -61,7 +62,7 @@ def test_sizes_alone_send_and_touch_the_bytes_of_a_real_exchange(compression, ag
 
     async def exchange(comm):
         vector = np.random.default_rng(comm.rank).standard_normal(SIZE, np.float32)
-        side = Compressed(chosen, TENSORS, SIZE, "float32", zeros, lambda _step: False, seed=0)
+        side = Compressed(chosen, Layout(size=SIZE, tensors=TENSORS), zeros, lambda _step: False)
         await side.reduce(comm, slice(0, SIZE), vector, aggregation.bind())
 
     world.run(exchange)

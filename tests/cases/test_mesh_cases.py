@@ -6,6 +6,7 @@ from hpcdl import suite
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.training.parts.journal import Journal
@@ -47,7 +48,9 @@ def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh, model):
     recorder = Recorder()
     silent = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
     in_process(1).run(one.module.program(one.spec, silent))
-    rows, left_out = predicted_steps([dict(one.fields())], lambda *_: one.spec.compute_times, NETWORKS[NETWORK])
+    rows, left_out = predicted_steps(
+        [dict(one.fields())], lambda *_: one.spec.compute_times, PricedNetwork(NETWORKS[NETWORK])
+    )
     assert not left_out
     assert rows[0]["predicted_seconds"] == pytest.approx(step_times(recorder.virtual)[-1], rel=1e-3)
     assert rows[0]["parallelism"] == str(one.spec.mesh)

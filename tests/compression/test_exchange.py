@@ -13,6 +13,7 @@ from hpcdl import registry
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parts.compressed.exchanges import shards
+from hpcdl.training.parts.compressed.sizes import of_sizes
 
 RANKS = [*range(1, 10), 16]
 PAIRS = [(compressor, scheme) for compressor in COMPRESSORS for scheme in SCHEMES if fits(compressor, scheme)]
@@ -295,7 +296,7 @@ def test_sizes_without_values_send_the_same_bytes(scheme):
     real, sizes = in_process(6), in_process(6)
     rows = gradients(1, 6, 96)[0]
     real.run(lambda comm: Side(planned(compressor, scheme), 96).reduce(comm, rows[comm.rank]))
-    sizes.run(lambda comm: Side(planned(compressor, scheme), 96).reduce(comm, phantom(96)))
+    sizes.run(lambda comm: Side(of_sizes(planned(compressor, scheme)), 96).reduce(comm, phantom(96)))
     assert real.bytes == sizes.bytes
     assert real.messages == sizes.messages
 

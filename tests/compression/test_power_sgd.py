@@ -14,6 +14,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.training.parts.compressed.sizes import of_sizes
 
 
 def resnet18():
@@ -157,7 +158,7 @@ def test_the_two_sums_of_buckets_overlap():
     took = []
     for at_once in (False, True):
         sides = [
-            Side(planned("power_sgd", "binomial", rank=1), 8 * 4096, tensors=layout(shapes).tensors)
+            Side(of_sizes(planned("power_sgd", "binomial", rank=1)), 8 * 4096, tensors=layout(shapes).tensors)
             for _ in range(8)
         ]
 

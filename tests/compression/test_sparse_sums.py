@@ -9,6 +9,7 @@ from contract.largest import Accumulating, Selected
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.training.parts.compressed.sizes import of_sizes
 
 RANKS = [1, 2, 3, 5, 8]
 OWN = Compression(error_feedback=False, own_residual="accumulated")
@@ -46,8 +47,9 @@ def test_sizes_without_values_send_as_many_messages(scheme):
     for rank in range(ranks):
         rows[rank, rank::24] = np.arange(1, 26)
     sent = []
-    for vectors in (rows, [phantom(size)] * ranks):
-        sides = [Side(planned(Selected, scheme), size) for _ in range(ranks)]
+    chosen = planned(Selected, scheme)
+    for plan, vectors in ((chosen, rows), (of_sizes(chosen), [phantom(size)] * ranks)):
+        sides = [Side(plan, size) for _ in range(ranks)]
         world = in_process(ranks)
         world.run(lambda comm, sides=sides, vectors=vectors: sides[comm.rank].reduce(comm, vectors[comm.rank]))
         sent.append(max(world.messages))

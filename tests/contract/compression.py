@@ -12,7 +12,7 @@ from hpcdl.cases.keys.combinations import refusals
 from hpcdl.cases.keys.key import Choice, restored
 from hpcdl.cases.keys.scheme import plan
 from hpcdl.cases.replay import ReplaySpec
-from hpcdl.compression.parts.protocol import to_device, to_host
+from hpcdl.compression.parts.protocol import Layout, to_device, to_host
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parts.compressed.compressed import Compressed
 
@@ -84,16 +84,9 @@ class Side:
         self._size = size
         self._dtype = dtype
         self._zeros = np.zeros if device is None else device.zeros
-        self.compressed = Compressed(
-            chosen,
-            tensors_of(size) if tensors is None else tensors,
-            size,
-            dtype,
-            self._vector,
-            lambda _step: False,
-            seed=5,
-            device=device,
-        )
+        tensors = tensors_of(size) if tensors is None else tensors
+        layout = Layout(size=size, tensors=tensors, dtype=dtype, seed=5, device=device)
+        self.compressed = Compressed(chosen, layout, self._vector, lambda _step: False)
         self.aggregate = lambda comm, *operands: chosen.scheme(comm, *operands, **chosen.scheme_settings)
 
     def _vector(self, name, size=None):

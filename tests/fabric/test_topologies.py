@@ -265,7 +265,7 @@ def test_a_network_file_has_a_topology(tmp_path):
         f"[network]\ngamma = 0\n[link]\nalpha = {ALPHA}\nbeta = {BETA}\n"
         "[topology]\nname = 'fat_tree'\nhosts = [4, 2]\noversubscription = [2]\nplacement = 'cyclic'\n"
     )
-    assert seconds(ring, 8, load_network(file)[0]) == exactly(14, 14 / 8 * N * 2)
+    assert seconds(ring, 8, load_network(file).network) == exactly(14, 14 / 8 * N * 2)
     file.write_text(file.read_text().replace("[4, 2]", "4"))
     with pytest.raises(NetworkFileError, match=r"lan.toml: topology: setting 'hosts' must be list\[int\], not 4$"):
         load_network(file)

@@ -178,7 +178,8 @@ def test_losses_of_compression_are_computed_on_the_device(name, device):
             def zeros(_name, size=205):
                 return to_device(where, np.zeros(size, "float32"))
 
-            side = Compressed(chosen, tensors_of(205), 205, "float32", zeros, lambda _: True, 5, 1, where)
+            layout = Layout(size=205, tensors=tensors_of(205), seed=5, device=where)
+            side = Compressed(chosen, layout, zeros, lambda _: True, 1)
             row = to_device(where, rows[comm.rank])
             await side.reduce(comm, slice(0, 205), row, ring)
             found = await side.fidelity(comm, row)

@@ -20,6 +20,7 @@ from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.prediction import steps as predicted_steps
+from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.predict import _times, predict
 from hpcdl.report.predictions import doubt
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
@@ -188,7 +189,7 @@ def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
     """The fitted latency is 0, which would give empty buckets; the cases used 60 kB on 4 ranks."""
     trained.case(4, training="synchronous", aggregation="ring", bucket_bytes=60_000)
     trained.case(4, training="layerwise", aggregation="ring", bucket_bytes=60_000)
-    free = replace(NETWORKS[NETWORK], link=Link(0.0, NETWORKS[NETWORK].link.beta))
+    free = PricedNetwork(replace(NETWORKS[NETWORK], link=Link(0.0, NETWORKS[NETWORK].link.beta)))
     records = [
         with_settings({**record, "training": training, "settings": {}})
         for record in reduced(launches(read(trained.merged())))

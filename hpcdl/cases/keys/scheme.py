@@ -69,7 +69,7 @@ def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations
     The bytes of a library's collectives are not counted, nor those of gradients ``among_activations``: their ratio
     is that of the vectors' lengths, and None for messages, which vary.
     """
-    plan, warmup, dtype = compressed.plan, compressed.plan.settings.warmup_steps, np.dtype(compressed.dtype)
+    plan, warmup, dtype = compressed.plan, compressed.plan.settings.warmup_steps, np.dtype(compressed.layout.dtype)
     counted = not (plan.aggregation.native or plan.aggregation.adaptive or among_activations)
     if not counted and plan.kind != "vectors":
         return None
@@ -192,4 +192,4 @@ def exchange(plan: Plan, tensors: Sequence[Tensor]) -> Compressed:
     def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
         return np.zeros(elements if size is None else size, np.float32)
 
-    return Compressed(plan, tensors, elements, "float32", vector, lambda _step: False, seed=0)
+    return Compressed(plan, Layout(size=elements, tensors=tensors), vector, lambda _step: False)

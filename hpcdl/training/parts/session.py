@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
@@ -75,16 +76,16 @@ class Session:
             self.multipliers = Multipliers.of(replica.tensors)
         self.optimizer.multipliers = self.multipliers
         if self.compression is not None:
+            layout = Layout(
+                size=replica.gradients.size,
+                tensors=replica.tensors,
+                dtype=str(replica.gradients.dtype),
+                seed=self.seed,
+                device=replica.backend.device,
+            )
+            steps = 0 if replica.backend.sizes_only else self.steps
             self.compressed = self.evaluation.compressed = Compressed(
-                self.compression,
-                replica.tensors,
-                replica.gradients.size,
-                str(replica.gradients.dtype),
-                self.vector,
-                self.evaluation.follows,
-                self.seed,
-                0 if replica.backend.sizes_only else self.steps,
-                replica.backend.device,
+                self.compression, layout, self.vector, self.evaluation.follows, steps
             )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ import numpy as np
 from hpcdl.aggregation.parts.collectives import half
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
-from hpcdl.compression.parts.protocol import Device, Layout, Tensor
+from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.trace.recorder import Residual
 from hpcdl.training.parts.compressed.exchanges import SparseSums, by_messages, by_servers, by_sums, shards
@@ -85,33 +85,24 @@ class Compressed:
     With error feedback (Seide et al. 2014; Stich et al. 2018) a compressor gets gradient plus residual, and the
     residual becomes what it has not sent. Dense first steps use the case's aggregation; a ring if that is sparse.
 
-    ``tensors``: tensors of the flat gradient of ``size`` elements. ``vector(name, size)`` makes the residuals.
+    ``layout`` is that of the flat gradient, of any rank. ``vector(name, size)`` makes the residuals.
     ``watched(step)``: whether :meth:`fidelity` follows a step. ``steps``: of training, in some of which the norm
-    of the residual is computed. ``device`` holds the gradient; None: the host.
+    of the residual is computed.
     """
 
     def __init__(
         self,
         plan: Plan,
-        tensors: Sequence[Tensor],
-        size: int,
-        dtype: str,
+        layout: Layout,
         vector: Callable[..., Array],
         watched: Callable[[int], bool],
-        seed: int,
         steps: int = 0,
-        device: Device | None = None,
     ) -> None:
         self.plan = plan
-        self.tensors = tensors
+        self.layout = layout
         self.residual: Array | None = None
         """Values not sent yet, from the first exchange on; None without error feedback."""
         self._vector = vector
-        self._size = size
-        self.dtype = dtype
-        """Type of the gradient."""
-        self._seed = seed
-        self._device = device
         self._watched = watched
         self.norms = ResidualNorms(steps)
         self._dense: Array | None = None
@@ -188,21 +179,21 @@ class Compressed:
     def _keep(self, span: slice, gradient: Array) -> None:
         """Keep this rank's gradient of a watched step."""
         if self._dense is None:
-            self._dense = np.zeros_like(gradient, shape=self._size)
+            self._dense = np.zeros_like(gradient, shape=self.layout.size)
         self._dense[span] = gradient
 
     def _begin(self, comm: Comm) -> Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]]:
         """Make the compressor of this rank; return the exchange."""
-        plan, tensors = self.plan, self.tensors
+        plan, tensors = self.plan, self.layout.tensors
         scheme, settings = plan.aggregation, plan.scheme_settings
-        layout = self._layout(comm.rank, comm.size)
+        layout = replace(self.layout, rank=comm.rank, ranks=comm.size)
         self._make(layout)
         compressor = self.compressor
         if plan.kind == "vectors":
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
         if scheme.sparse:
             own = compressor.state[plan.traits.own_residual] if plan.traits.own_residual else None
-            sums = SparseSums(compressor, partial(plan.scheme, **settings), tensors, own, self._device)
+            sums = SparseSums(compressor, partial(plan.scheme, **settings), tensors, own, layout.device)
             return lambda comm, piece, _: sums.reduce(comm, piece)
         codec = self._codec(compressor, layout)
         if scheme.gathers:
@@ -227,7 +218,7 @@ class Compressed:
 
         ``sends``: this rank sends gradients. ``residual``: it keeps what is not sent, with error feedback.
         """
-        layout = self._layout(rank, ranks)
+        layout = replace(self.layout, rank=rank, ranks=ranks)
         if not sends:
             return self._codec(self.plan.make(layout), layout)
         self._make(layout, residual=residual)
@@ -237,9 +228,9 @@ class Compressed:
         """Return the writer and reader of parameters; None unless the compressor rounds values."""
         if not self.plan.traits.rounds_values:
             return None
-        compressor = self.plan.make(self._layout(rank, 1))
+        compressor = self.plan.make(replace(self.layout, rank=rank, ranks=1))
         self.state.update({f"{name} of parameters": vector for name, vector in compressor.state.items()})
-        return MessageCodec(VectorMessages(compressor, fed_back=False), self.tensors, rank, sparse=False)
+        return MessageCodec(VectorMessages(compressor, fed_back=False), self.layout.tensors, rank, sparse=False)
 
     def _make(self, layout: Layout, *, residual: bool = True) -> None:
         """Make the compressor of this rank, and its residual."""
@@ -247,22 +238,11 @@ class Compressed:
         self.state.update(self.compressor.state)
         self.residual = self._vector("residual") if residual and self.plan.feeds_back else None
 
-    def _layout(self, rank: int, ranks: int) -> Layout:
-        return Layout(
-            size=self._size,
-            tensors=self.tensors,
-            dtype=self.dtype,
-            rank=rank,
-            ranks=ranks,
-            seed=self._seed,
-            device=self._device,
-        )
-
     def _codec(self, compressor: Any, layout: Layout) -> MessageCodec:
         encoder = self.plan.encoder(compressor, layout)
         if self.messages is None and isinstance(encoder, SparseMessages):
             self.messages = encoder
-        return self.plan.codec(encoder, self.tensors, layout.rank, sparse=self.plan.kind == "entries")
+        return self.plan.codec(encoder, self.layout.tensors, layout.rank, sparse=self.plan.kind == "entries")
 
     @property
     def memory_bytes(self) -> int:
