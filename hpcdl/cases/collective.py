@@ -29,14 +29,13 @@ from hpcdl.cases.keys.key import (
     cluster,
     key,
 )
-from hpcdl.cases.keys.scheme import can_be_tried, check_library, traits_of
+from hpcdl.cases.keys.scheme import check_library, traits_of, try_out
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
 from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, start
 from hpcdl.cases.simulation.operations import Operation, operation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.nn.backend import Backend, backend
 from hpcdl.trace.recorder import Scalar
@@ -115,7 +114,7 @@ def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
         check_library(spec.aggregation)
         run = spec.scheme
         registry.check_settings(run.func, run.keywords)
-        _try_out(spec)
+        try_out(spec.aggregation, spec.ranks, spec.collective)
     if spec.network:
         with about("ranks"):
             _operation(spec, spec.aggregation).check(cluster(spec.network, spec.ranks_per_host, spec.topology))
@@ -152,14 +151,6 @@ def _native(name: str) -> bool:
 def memory_bytes(spec: CollectiveSpec) -> int:
     """See :class:`hpcdl.suite.Kind`; simulated vectors have no content."""
     return 0 if spec.network else COPIES * spec.size
-
-
-def _try_out(spec: CollectiveSpec) -> None:
-    """Simulate a short operation, if possible, to raise the ValueError that the run would."""
-    if can_be_tried(spec.aggregation, spec.ranks):
-        payload = operand(spec.collective, phantom(spec.ranks, spec.dtype), spec.ranks)
-        scheme = spec.scheme
-        simulated(spec.ranks, next(iter(NETWORKS.values()))).run(lambda comm: scheme(comm, payload))
 
 
 def identity(spec: CollectiveSpec) -> list[str]:

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import traits
+from hpcdl.aggregation.parts.collectives import offered, operand
 from hpcdl.cases.keys.key import Choice
-from hpcdl.compression.parts.protocol import Compression, Layout, Tensor
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.compression.parts.protocol import Compression, Layout
+from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.device import nccl
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.nn.replica import Tensor
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
@@ -100,12 +101,6 @@ def _seconds(journal: Journal, label: str, first: int) -> float | None:
     return spent / 1e9 / (journal.steps - first)
 
 
-class _Tensor(NamedTuple):
-    name: str
-    span: slice
-    shape: tuple[int, ...]
-
-
 MAX_TRIED: Final = 32
 """Ranks up to which an aggregation is tried: about 10 ms for a ring."""
 
@@ -121,26 +116,22 @@ def check_library(aggregation: Choice) -> None:
         nccl.library()
 
 
-def can_be_tried(aggregation: Choice, ranks: int) -> bool:
-    """Return True if an aggregation may be simulated before the run.
+def try_out(aggregation: Choice, ranks: int, collective: str = "allreduce") -> None:
+    """Simulate a collective of a short vector, if that is quick, to raise the ValueError that the run would.
 
     A user's own is not called before the run, whatever else it does. Schemes of the device's memory cannot be
     simulated, sparse ones sum no whole vectors, and more ranks take long.
     """
     traits = traits_of(aggregation)
-    return ":" not in aggregation.name and traits.memory != "device" and not traits.sparse and ranks <= MAX_TRIED
-
-
-def try_out(aggregation: Choice, ranks: int) -> None:
-    """Simulate an aggregation, if :func:`can_be_tried`, to raise the ValueError that the run would."""
-    if can_be_tried(aggregation, ranks):
-        aggregate = aggregation.bind()
-        world = simulated(ranks, next(iter(NETWORKS.values())))
-        world.run(lambda comm: aggregate(comm, phantom(ranks, "float32")))
+    if ":" in aggregation.name or traits.memory == "device" or traits.sparse or ranks > MAX_TRIED:
+        return
+    run = partial(offered(collective, aggregation.name), **aggregation.settings)
+    payload = operand(collective, phantom(ranks), ranks)
+    simulated(ranks, next(iter(NETWORKS.values()))).run(lambda comm: run(comm, payload))
 
 
 SAMPLE_LAYOUT: Final = Layout(
-    size=6, tensors=(_Tensor("fc.weight", slice(0, 4), (2, 2)), _Tensor("fc.bias", slice(4, 6), (2,)))
+    size=6, tensors=(Tensor("fc.weight", 0, (2, 2), decay=True), Tensor("fc.bias", 4, (2,), decay=False))
 )
 """Layout on which a compressor is made before the run, to raise the ValueError of its settings."""
 
@@ -183,13 +174,3 @@ def plan(compression: Choice, aggregation: Choice) -> Plan | None:
         scheme_settings=aggregation.settings,
         aggregation=traits_of(aggregation),
     )
-
-
-def exchange(plan: Plan, tensors: Sequence[Tensor]) -> Compressed:
-    """Return one rank's exchange of a gradient of ``tensors``, float32, outside a training."""
-    elements = tensors[-1].span.stop
-
-    def vector(name: str, size: int | None = None) -> Array:  # noqa: ARG001
-        return np.zeros(elements if size is None else size, np.float32)
-
-    return Compressed(plan, Layout(size=elements, tensors=tensors), vector, lambda _step: False)

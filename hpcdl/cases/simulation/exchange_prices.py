@@ -13,14 +13,14 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from hpcdl.aggregation.ring import ring
-from hpcdl.cases.keys.scheme import exchange as exchange_of
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.simulation.sizes import sizes
-from hpcdl.compression.parts.protocol import Tensor
+from hpcdl.compression.parts.protocol import Layout, Tensor
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.wrapper import Wrapper
 from hpcdl.nn.replica import Replica
+from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import Plan
 
 MAX_ELEMENTS: Final = 4 << 20
@@ -69,7 +69,15 @@ def exchange_prices(
     if plan is not None and plan.kind == "vectors":
         aggregate = ring  # two ranks may be too few for the case's scheme; the compressor's arithmetic is the same
     gradient = np.random.default_rng(0).standard_normal(size, np.float32)
-    sides = [exchange_of(plan.without_warmup, shown) if plan else None for _ in range(RANKS)]
+    layout = Layout(size=size, tensors=shown)
+
+    def vector(_name: str, elements: int = size) -> Array:
+        return np.zeros(elements, np.float32)
+
+    sides = [
+        Compressed(plan.without_warmup, layout, vector, lambda _step: False) if plan else None
+        for _ in range(RANKS)
+    ]
     measured: dict[str, list[float]] = {}
     for call in range(CALLS):
         spent: dict[str, list[float]] = {}
