@@ -5,12 +5,7 @@ from typing import Final
 
 from hpcdl.fabric.comm import Comm
 from hpcdl.training.parts.servers.rules import ALL, Rules
-from hpcdl.training.parts.servers.strategy import (
-    WITH_SERVERS,
-    gradients_of,
-    layout_of,
-    train_with_servers,
-)
+from hpcdl.training.parts.servers.strategy import WITH_SERVERS, gradients_of, layout_of, train_with_servers
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Settings
 

@@ -8,12 +8,7 @@ from hpcdl.fabric.comm import Array, Comm
 from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.servers.client import Client
 from hpcdl.training.parts.servers.rules import ALL, Rules
-from hpcdl.training.parts.servers.strategy import (
-    WITH_SERVERS,
-    gradients_of,
-    layout_of,
-    train_with_servers,
-)
+from hpcdl.training.parts.servers.strategy import WITH_SERVERS, gradients_of, layout_of, train_with_servers
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Settings
 
