@@ -7,12 +7,12 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from hpcdl import registry
 from hpcdl.analysis.run.record_fields import label
@@ -29,6 +29,7 @@ from hpcdl.cases.keys.suite_tables import (
 )
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.faults import Failure
+from hpcdl.fabric.task import Program
 from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.launch.testbed import emulated
 from hpcdl.trace.files import JsonObject, parse_toml, read_text
@@ -36,6 +37,8 @@ from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.split.mesh import Mesh
 
+Spec: TypeAlias = Any
+"""A ``SPEC`` of a kind: a frozen dataclass, whose keys the kind alone knows."""
 PAPERS: Final = Path(__file__).parent / "papers"
 """Files with the figures of papers, which a suite may name."""
 PROCESS_BYTES: Final = 60_000_000
@@ -54,23 +57,23 @@ class Kind(Protocol):
     SPEC: type
     """Frozen dataclass of the keys: see :mod:`hpcdl.cases.keys.key`."""
 
-    def check(self, spec: Any, given: Collection[str]) -> None:
+    def check(self, spec: Spec, given: Collection[str]) -> None:
         """Raise ValueError ("key: reason") for a case that cannot run; ``given``: keys in the suite."""
         ...
 
-    def memory_bytes(self, spec: Any) -> int:
+    def memory_bytes(self, spec: Spec) -> int:
         """Return the least memory of its node that each rank needs."""
         ...
 
-    def identity(self, spec: Any) -> list[str]:
+    def identity(self, spec: Spec) -> list[str]:
         """Return the words of the case's name."""
         ...
 
-    def fields(self, spec: Any) -> dict[str, Scalar]:
+    def fields(self, spec: Spec) -> dict[str, Scalar]:
         """Return the record's fields that are known before the run, under the contract's names."""
         ...
 
-    def program(self, spec: Any, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
+    def program(self, spec: Spec, journal: Journal) -> Callable[[Comm], Program[dict[str, Scalar]]]:
         """Return the program of every rank; rank 0's findings are added to the record."""
         ...
 
@@ -82,8 +85,7 @@ class Case:
     suite: str
     name: str
     kind: str
-    spec: Any
-    """A ``SPEC`` of the kind."""
+    spec: Spec
     timeout_seconds: float | None = None
     """Time limit of the case."""
 

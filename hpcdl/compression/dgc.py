@@ -92,6 +92,7 @@ class DGC:
         sampled = sample(vector, draw_seed(self._layout, span.start, step), density, device)
         threshold = max(quantile(sampled, density), sampled.dtype.type(1))
         k = entries(density, len(vector))
+        # A sample's threshold may let too many pass; the largest of them are sent.
         positions = trimmed(vector, largest(vector, span.start, threshold, 2 * k, device), k, device)
         values = take(vector, positions, device)
         zeros = Sparse(positions, np.zeros_like(values))

@@ -68,6 +68,7 @@ class PowerSGD:
         matrices, rest = self._divided(span)
         qs = [self.state["Q"][matrix.q].reshape(matrix.columns, self._rank) for matrix in matrices]
         views = [_of(vector, span, matrix) for matrix in matrices]
+        # All ranks have equal bits of Q, from the sum of the step before, so that their P's are of one basis.
         for q in qs:
             self._kernels.orthonormalize(q)
         first = np.concatenate(

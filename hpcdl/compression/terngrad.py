@@ -87,6 +87,7 @@ class TernGrad(FixedLength):
         scalers = message[:header].copy().view(self._dtype)
         check_values(np.isfinite(scalers) & (scalers >= 0))
         packed = message[header:]
+        # 0 is zero, 1 plus, 2 minus; both bits set mean nothing
         check_values(packed & (packed >> 1) & _PLUS_AND_MINUS == 0)
         self._kernels.decode(packed, self.segments.cuts(span), scalers, into)
 

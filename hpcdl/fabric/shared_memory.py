@@ -28,6 +28,7 @@ def _host() -> int:
     """A number that is the same for all processes of a host, and for no others."""
     if not hasattr(os, "memfd_create"):
         return os.getpid()
+    # Containers may share host name and kernel, but not /proc, by which the memory is opened.
     spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "user")]
     return crc32(f"{socket.gethostname()} {_BOOT.read_text(encoding='ascii')} {spaces}".encode())
 
@@ -72,6 +73,7 @@ class SharedMemory:
         host, process, file, serial, begin, _ = place.tolist()
         if host != self.host:
             raise ValueError("ranks on different hosts share no memory")
+        # By serial, not by file: a process reuses the number of a file that it has closed.
         if (process, serial) not in self._mapped:
             try:
                 with Path(f"/proc/{process}/fd/{file}").open("r+b", buffering=0) as theirs:

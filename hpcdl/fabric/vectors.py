@@ -61,6 +61,7 @@ def equal_parts() -> Iterator[None]:
 
 def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:
     """Return a size-only vector of ``size`` elements (stride 0, read-only)."""
+    # stride 0: all elements are one number, so that any size takes no memory
     return np.broadcast_to(np.zeros((), dtype), (size,)).view(Phantom)
 
 

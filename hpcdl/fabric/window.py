@@ -31,6 +31,7 @@ class Window:
         comm, own = self._comm, self._buffer
         if not isinstance(own, np.ndarray):
             raise TypeError(f"a {type(own).__name__} is not in the host's memory")
+        # Only memory of ``allocate`` has a file that others can map; other vectors take part by a copy.
         place = comm.memory.place(own)
         if not place[-1]:
             self._loan = comm.borrow_shared(own)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import numpy.typing as npt
-
 from hpcdl.fabric.comm import Array
 from hpcdl.nn import geometry, kernels, ops
 from hpcdl.nn.geometry import HALF
@@ -28,9 +26,9 @@ class Backend:
     name: str
     zeros: Callable[[int, str], Array]
     """Return a vector of zeros on the device, given (size, dtype)."""
-    asarray: Callable[[npt.NDArray[Any]], Array]
+    asarray: Callable[[Array], Array]
     """Copy a host array to the device; without a separate device, return the array itself."""
-    to_host: Callable[[Array], npt.NDArray[Any]]
+    to_host: Callable[[Array], Array]
     """Copy a device array to the host; without a separate device, return the array itself."""
     convolution: Callable[[geometry.WindowGeometry], ops.Affine]
     linear: Callable[[geometry.LinearGeometry], ops.Affine]

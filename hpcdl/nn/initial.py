@@ -51,6 +51,7 @@ class Draws:
     def normal(self, values: Array, deviation: float) -> None:
         """Fill ``values`` with normal numbers of mean 0, by the transform of Box and Muller (1958)."""
         for piece, begin in self._pieces(values):
+            # Two uniform numbers give two normal ones: begin with a whole pair, as the whole tensor's draw does.
             skipped = begin % 2
             numbers = self._uniform(begin - skipped, skipped + len(piece) + (begin + len(piece)) % 2)
             radius, angle = deviation * np.sqrt(-2 * np.log1p(-numbers[::2])), 2 * np.pi * numbers[1::2]
@@ -59,6 +60,7 @@ class Draws:
 
     def _uniform(self, begin: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Return the numbers in [0, 1) of ``count`` positions from ``begin`` on."""
+        # A count of the generator is four numbers, so that any position is reached without drawing those before.
         counter, skipped = divmod(begin, COUNTED)
         generator = np.random.Generator(np.random.Philox(key=self.key, counter=counter))
         return generator.random(skipped + count)[skipped:]

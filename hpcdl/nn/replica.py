@@ -173,6 +173,7 @@ class Replica:
 
     def reseed(self, *key: int) -> None:
         """Restart dropout's random numbers from non-negative integers, such as seed, rank and step."""
+        # The path is part of the key: layers of equal shape must not drop the same activations.
         for path, op in self._seeded:
             op.reseed((*key, crc32(path.encode())))
 

@@ -77,6 +77,7 @@ class Stage:
             raise ValueError(
                 f"{self.name}: gradient of {len(dy)} images after a forward of {self._batch or 'none'}"
             )
+        # a second backward would find the arrays released that forward stored
         self._batch = None
         dx = self._training.backward(_contiguous(dy), needs_dx=not self._first)
         if self._total is not None:

@@ -105,6 +105,7 @@ def code_lengths(counts: Array) -> Array:
     while max(of_values) > MAX_CODE:
         least *= 2
         of_values = depths(np.maximum(occurring, least).tolist())
+    # Raised counts may cost more than ignoring them, and ``bound`` allows no more than equal counts do.
     even = depths([1] * len(used))
     lengths[used] = min(of_values, even, key=lambda bits: int(occurring @ np.array(bits)))
     return lengths
@@ -118,6 +119,7 @@ def depths(weights: list[int]) -> list[int]:
     heapify(heap)
     parents = [0] * (2 * len(weights) - 1)
     for number in range(len(weights), len(parents)):
+        # numbers of the nodes break ties, so that all machines build one tree
         (one, left), (two, right) = heappop(heap), heappop(heap)
         parents[left] = parents[right] = number
         heappush(heap, (one + two, number))

@@ -45,6 +45,7 @@ def subset(positions: Array, length: int, seed: np.uint64) -> None:
     while drawn < (length - count if inverse else count):
         state += _STEP_WORD
         word = _mix(state)
+        # 32 random bits times the length, shifted by 32: a position without a division
         position = ((word >> np.uint64(32)) * np.uint64(length)) >> np.uint64(32)
         at, bit = np.int64(position >> np.uint64(6)), np.uint64(1) << (position & np.uint64(63))
         if marks[at] & bit == np.uint64(0):

@@ -74,6 +74,7 @@ def collect(seen: Array, threshold: Magnitude, positions: Array) -> tuple[int, M
     count, highest = 0, seen.dtype.type(0)
     for begin in range(0, len(seen), BLOCK):
         block = seen[begin : begin + BLOCK]
+        # A maximum vectorises, a search does not; few blocks have a large entry.
         most = seen.dtype.type(0)
         for i in range(len(block)):
             most = max(most, block[i] & mask)

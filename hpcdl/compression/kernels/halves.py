@@ -63,6 +63,7 @@ def _of_float16(_context: Any, _bits: types.Type) -> Any:
 @njit(nogil=True, cache=True)
 def _to_bfloat16(number: np.float32) -> np.uint32:
     """Return the bits of the nearest bfloat16, above 16 bits that have no meaning."""
+    # Half a unit of the last bit is added, less one if that bit is even: ties go to even.
     bits = _bits(number)
     return bits + (((bits >> _16) & _1) + _ROUND)  # type: ignore[no-any-return]
 
@@ -111,6 +112,7 @@ def narrow_float16(numbers: Array, sent: Array, residual: Array | None) -> np.bo
     worst = np.uint32(0)
     for i in range(len(numbers)):
         worst = max(worst, _bits(numbers[i]) & _MAGNITUDE)
+        # rounding would make larger ones infinite, and the residual with them
         sent[i] = _to_float16(min(max(numbers[i], -_LARGEST), _LARGEST))
         if residual is not None:
             residual[i] = numbers[i] - _of_float16(sent[i])

@@ -67,6 +67,7 @@ def put(wire: Array, at: int, pending: Word, filled: Word, value: Word, width: W
     Return (at, pending, filled): ``pending`` has the ``filled`` bits, fewer than 32, that belong at byte ``at``
     and are not yet written.
     """
+    # Half words at a time: 31 pending bits and 32 new ones fit into a word of 64.
     while True:
         step = min(width, _HALF)
         pending |= (value & _LOW) << filled
@@ -100,6 +101,7 @@ def window(wire: Array, bit: Word) -> Word:
 
     ``wire`` is :func:`hpcdl.compression.parts.code.padded`; ``bit`` is at most 64 behind the message's end.
     """
+    # Eight bytes from the bit's byte on: up to 7 bits before it are shifted out, so that 57 remain.
     at = np.int64(bit >> _3)
     word = _0
     for i in range(8):

@@ -28,6 +28,7 @@ _TOP_BIT: Final = np.uint64(7)
 @njit(nogil=True, cache=True)
 def pack_bits(codes: Array, packed: Array) -> None:
     """Write ``codes``, 0 or 1, to ``packed``, eight to a byte."""
+    # The product moves the bit of byte i from place 8 i to place 56 + i: eight bits meet in the highest byte.
     words = codes.view(np.uint64)
     for k in range(len(packed)):
         packed[k] = np.uint8((words[k] * _GATHER) >> _HIGH_BYTE)
@@ -36,6 +37,7 @@ def pack_bits(codes: Array, packed: Array) -> None:
 @njit(nogil=True, cache=True)
 def unpack_bits(packed: Array, codes: Array) -> None:
     """Write each bit of ``packed`` to a byte of ``codes``."""
+    # Eight copies of the byte, of which copy i keeps bit i; adding 127 carries any set bit to the highest one.
     words = codes.view(np.uint64)
     for k in range(len(packed)):
         single = (np.uint64(packed[k]) * _ONES) & _SCATTER
@@ -45,6 +47,7 @@ def unpack_bits(packed: Array, codes: Array) -> None:
 @njit(nogil=True, cache=True)
 def pack_pairs(codes: Array, packed: Array) -> None:
     """Write ``codes``, 0 to 3, to ``packed``, four to a byte."""
+    # Byte i has its two bits at place 8 i; a shift by 6 i brings them to place 2 i.
     words = codes.view(np.uint32)
     for k in range(len(packed)):
         word = words[k]
@@ -85,6 +88,7 @@ def total(lanes: Array, used: int) -> float:
         for i in range(used):
             result += lanes[i]
         return result
+    # Halves, not one after the other: the order is fixed, and vector instructions of any width can follow it.
     width = LANES
     while width > 1:
         width //= 2

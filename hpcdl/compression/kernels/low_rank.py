@@ -40,6 +40,7 @@ def orthonormalize(columns: Array) -> None:
 @njit(nogil=True, cache=True)
 def _without(columns: Array, count: int, column: Array) -> float:
     """Subtract from ``column`` its parts along the first ``count`` columns; return its square norm."""
+    # Twice: rounding of the first pass leaves parts along the others where the remainder is small.
     for _ in range(2):
         for other in range(count):
             along = 0.0

@@ -28,6 +28,7 @@ def encode(vector: Array, packed: Array, turn: int) -> bool:
             bad |= np.uint8(x - x != zero)  # infinity or NaN
             piece[i] = x + one if negative else x - one
         finite = finite and not bad
+        # bits behind the last entry are 0, which receivers check
         codes[len(piece) : (len(piece) + 7) & ~7] = 0
         pack_bits(codes, packed[start >> 3 : (start + len(piece) + 7) >> 3])
     return finite

@@ -60,6 +60,7 @@ def encode(vector: Array, cuts: Array, scalers: Array, packed: Array, stream: np
     for start in range(0, len(vector), BLOCK):
         stop = min(start + BLOCK, len(vector))
         draw(words, stream, (position + start) >> 1)
+        # A word has the draws of two neighbouring positions, so that an odd start skips the first.
         draws = words.view(np.uint32)[(position + start) & 1 :]
         at = start
         while at < stop:

@@ -185,6 +185,7 @@ def trimmed(vector: Array, positions: Array, k: int, device: Device | None) -> A
     if len(positions) <= k:
         return positions
     magnitudes = bits_of(np.abs(take(vector, positions, device)))
+    # Entries equal to the least one fill what is left, the first ones first: all machines choose alike.
     least = np.partition(magnitudes, len(positions) - k)[len(positions) - k]
     chosen = magnitudes > least
     ties = np.flatnonzero(magnitudes == least)

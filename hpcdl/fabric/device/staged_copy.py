@@ -103,6 +103,7 @@ def send(wire: Wire, copies: Copies, buffer: Array, dest: int, tag: int) -> Flow
     _header(slots[0])[:] = buffer.nbytes, number
     leaving: list[Wait] = [_over, _over]
     for i, piece in enumerate(pieces):
+        # this slot's last piece must have left before the next is copied over it
         yield from until(leaving[i % 2])
         words = slots[i % 2][HEADER:][: piece.nbytes]
         if piece.size:
@@ -134,6 +135,7 @@ def receive(wire: Wire, copies: Copies, buffer: Array, source: int, tag: int) ->
     arrived = _over
     for i, piece in enumerate(pieces):
         yield from until(arrived)
+        # post the next receive first, so that its piece arrives while this one is copied
         if i + 1 < len(pieces):
             yield from until(landing[(i + 1) % 2])
             following = slots[(i + 1) % 2][HEADER:][: pieces[i + 1].nbytes]

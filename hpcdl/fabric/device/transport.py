@@ -121,6 +121,7 @@ class Ipc:
         note[64:].view(np.int64)[:] = place, buffer.nbytes, number
         sent = wire.send(note, dest, tag)
         yield from until(sent)
+        # the receiver reads our memory: the buffer may be changed only after its answer
         taken = wire.receive_rest(np.zeros(1, np.uint8), dest, number)
         yield from until(taken)
 

@@ -110,6 +110,7 @@ class MpiComm:
             status = self._status
             self._main.Recv(buffer, came_from, MPI.ANY_TAG if tag == ANY else tag, status)
         else:
+            # A status of its own: other programs may receive before this one goes on.
             status = MPI.Status()
             wait = self._channels.receive(buffer, came_from, tag, status)
             if not wait():
@@ -139,6 +140,7 @@ class MpiComm:
             if scheduler.events is None:
                 self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
             else:
+                # Two requests tell when each direction ended, for the trace; Sendrecv tells only when both have.
                 receiving = self._main.Irecv(incoming, source, tag)
                 sending = self._main.Isend(outgoing, dest, tag)
                 receiving.Wait(status)

@@ -85,6 +85,7 @@ class Scheduler:
                 elif not moved:
                     self.backoff.wait()
         finally:
+            # A main program that failed leaves requests open: the library must not block for later ones.
             self._in_flight += not main.done
             self.memory.release()
             while self.persistent_requests:
@@ -122,6 +123,7 @@ class Scheduler:
         moved = bool(self._ready)
         while self._ready:
             self._resume(self._ready.popleft())
+        # A new list, because a program that is resumed may wait again, or start others that wait.
         waiting, self._waiting = self._waiting, []
         for task, completed in waiting:
             try:

@@ -19,7 +19,7 @@ _EXACT: Final = "float64"
 
 
 def by_positions(layer: BatchNorm, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:
-    """Normalise by the statistics of the whole group's batch (Dryden et al. 2019, section 3.2). Any cut of pixels.
+    """Normalise by the statistics of the whole group's batch (Dryden et al. 2019, section 3.2).
 
     Each rank gives the mean, the summed squared deviations and the number of its pixels, which all ranks gather
     and pool (Chan, Golub & LeVeque 1979). In backward each rank receives the sums over all ranks of dz and of dz

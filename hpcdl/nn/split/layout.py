@@ -91,6 +91,7 @@ def parts(size: int, ranks: int, *, layer: str, noun: str) -> tuple[Range, ...]:
     """Return the ranges of :func:`cut`."""
     if size < ranks:
         raise ValueError(f"{layer}: {size} {noun} cannot be split among {ranks} ranks")
+    # as hpcdl.fabric.vectors.partition cuts vectors, so that buffers and layers have equal parts
     quotient, remainder = divmod(size, ranks)
     bounds = [rank * quotient + min(rank, remainder) for rank in range(ranks + 1)]
     return tuple(pairwise(bounds))

@@ -121,6 +121,7 @@ class Convolution(_Affine):
         self._saved = (x, y)
         if not batch:
             return y
+        # Not every geometry has an engine that adds the bias and applies the ReLU: then kernels of ours follow.
         arrays = {Uid.X: x, Uid.WEIGHT: self._weight.current(weights.weight), Uid.Y: y}
         has_more = bias is not None or g.relu
         fused = device.convolution_plan("fused", g, batch, biased=bias is not None) if has_more else None
@@ -176,7 +177,7 @@ class _Windows(_Affine):
 
 
 class Windows(_Windows):
-    """Any convolution: y = windows @ weight^T, one product per group."""
+    """Every convolution: y = windows @ weight^T, one product per group."""
 
     def _multiply(self, x: Array, weight: Array, y: Array) -> None:
         filters, outputs = weight.reshape(self._biases, self._span), y.reshape(-1, self._biases)

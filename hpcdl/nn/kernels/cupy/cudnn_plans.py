@@ -7,7 +7,7 @@ device, from a description (``cudnn.create_device_properties``).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import cudnn
 
@@ -35,7 +35,9 @@ class Planner:
     are chosen but not compiled; compilation needs a driver.
     """
 
-    def __init__(self, where: Mapping[str, Any], *, tf32: bool, deterministic: bool, build: bool = True) -> None:
+    def __init__(
+        self, where: Mapping[str, object], *, tf32: bool, deterministic: bool, build: bool = True
+    ) -> None:
         self._where = where
         self._build = build
         self._tf32 = tf32
@@ -124,13 +126,13 @@ class Planner:
         _finish(y, shape, kind, Uid.Y)
         return self._plan(graph, [])
 
-    def _graph(self, dtype: Any) -> Any:
+    def _graph(self, dtype: cudnn.data_type) -> cudnn.pygraph:
         exact = cudnn.data_type.FLOAT
         return cudnn.pygraph(
             io_data_type=dtype, intermediate_data_type=exact, compute_data_type=exact, **self._where
         )
 
-    def _plan(self, graph: Any, notes: Sequence[Any]) -> EnginePlan:
+    def _plan(self, graph: cudnn.pygraph, notes: Sequence[cudnn.numerical_note]) -> EnginePlan:
         excluded = [*notes, cudnn.numerical_note.DOWN_CONVERT_INPUTS]
         if self._deterministic:
             excluded.append(cudnn.numerical_note.NONDETERMINISTIC)
@@ -147,24 +149,24 @@ class Planner:
         return EnginePlan(graph, graph.get_workspace_size() if self._build else 0)
 
 
-def _blob(graph: Any, shape: Sequence[int], dtype: Any, number: int) -> Any:
+def _blob(graph: cudnn.pygraph, shape: Sequence[int], dtype: cudnn.data_type, number: int) -> cudnn.tensor:
     """Return a tensor (N, H, W, C), or filters (K, R, S, C), channels fastest, in cuDNN's order of dimensions."""
     n, h, w, c = shape
     tensor = graph.tensor(dim=[n, c, h, w], stride=[h * w * c, 1, w * c, c], data_type=dtype)
     return tensor.set_uid(number)
 
 
-def _finish(tensor: Any, shape: Sequence[int], dtype: Any, number: int) -> None:
+def _finish(tensor: cudnn.tensor, shape: Sequence[int], dtype: cudnn.data_type, number: int) -> None:
     n, h, w, c = shape
     tensor.set_output(True).set_data_type(dtype).set_uid(number)
     tensor.set_dim([n, c, h, w]).set_stride([h * w * c, 1, w * c, c])
 
 
-def _vector(graph: Any, channels: int, dtype: Any, number: int) -> Any:
+def _vector(graph: cudnn.pygraph, channels: int, dtype: cudnn.data_type, number: int) -> cudnn.tensor:
     tensor = graph.tensor(dim=[1, channels, 1, 1], stride=[channels, 1, channels, channels], data_type=dtype)
     return tensor.set_uid(number)
 
 
-def _scalar(graph: Any, value: float) -> Any:
+def _scalar(graph: cudnn.pygraph, value: float) -> cudnn.tensor:
     tensor = graph.tensor_scalar(value, cudnn.scalar_type.RUNTIME_PARAM)
     return tensor.set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1])

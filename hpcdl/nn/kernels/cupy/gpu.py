@@ -8,7 +8,6 @@ from functools import cache, partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import BatchNormGeometry, Shape, WindowGeometry, master, storage_dtype
@@ -121,12 +120,11 @@ class Gpu:
     def zeros(self, shape: Shape, dtype: str) -> Array:
         return self._cupy.zeros(shape, dtype)  # type: ignore[no-any-return]
 
-    def asarray(self, array: npt.NDArray[Any]) -> Array:
+    def asarray(self, array: Array) -> Array:
         return self._cupy.asarray(array)  # type: ignore[no-any-return]  # through pinned memory, in stream order
 
-    def to_host(self, array: Array) -> npt.NDArray[Any]:
-        host: npt.NDArray[Any] = self._cupy.asnumpy(array)
-        return host
+    def to_host(self, array: Array) -> Array:
+        return self._cupy.asnumpy(array)  # type: ignore[no-any-return]
 
     def address(self, array: Array) -> int:
         return int(array.data.ptr)  # type: ignore[attr-defined]
@@ -199,6 +197,7 @@ class Gpu:
 
     def execute(self, plan: EnginePlan, arrays: dict[Uid, Array]) -> None:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`. All plans share one workspace."""
+        # One stream runs plan after plan, so that they never use it at once.
         if plan.workspace > self._workspace.size:
             if self._has_recordings:  # recordings keep using the old workspace
                 self._outgrown.append(self._workspace)

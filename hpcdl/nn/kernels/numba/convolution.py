@@ -115,6 +115,7 @@ def _weight_gradient(
     floor = dweight.dtype.type(-np.inf)
     width = VECTORS * lanes(floor)
     pieces, size, larger = divide_rows(filters)
+    # All taps read the same few rows before the next ones: these come from the cache then, not from memory.
     step = _cached_rows(image, gradient, stride)
     for p in range(0, output[0], step):
         k = 0
@@ -142,6 +143,7 @@ def _input_gradient(
     wide, item = gradient.shape[1], dx.itemsize
     floor = dx.dtype.type(-np.inf)
     zeros = np.zeros(many, dx.dtype)
+    # Pixels whose place has the same remainder (a, b) by the stride meet the same taps.
     for a in range(vertical):
         taps = max(-(-(kernel_rows - a) // vertical), 0)
         for b in range(horizontal):
@@ -170,7 +172,7 @@ NO_FRAME: Final = (0, 0, 0)
 
 
 class Convolution:
-    """Any convolution, one image at a time, so that copies for padding or groups stay in the cache."""
+    """Every convolution, one image at a time, so that copies for padding or groups stay in the cache."""
 
     def __init__(self, geometry: WindowGeometry) -> None:
         self._output = geometry.output

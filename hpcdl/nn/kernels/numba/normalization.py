@@ -172,6 +172,7 @@ def _sum_gradients(dy: Array, x: Array, y: Array, mean: Array, dz: Array) -> tup
     row = np.empty(channels, dy.dtype)
     step = max(BLOCK_BYTES // (channels * dy.itemsize), 8)
     for begin in range(0, pixels, step):
+        # Sums of a block are in the precision of the data, which vectorises; blocks are added in float64.
         total[:] = 0
         product[:] = 0
         for i in range(begin, min(begin + step, pixels)):

@@ -68,6 +68,7 @@ def _largest(x: Array, kernel: Pair, stride: Pair, padding: Pair, y: Array, chos
                         number = np.uint8(r * kernel[1] + s)
                         pixel = x[n, top + r, left + s]
                         for c in range(channels):
+                            # comparisons with NaN are False: "not <=" takes a NaN, "best == best" then keeps it
                             is_larger = not pixel[c] <= best[c] and best[c] == best[c]
                             index[c] = number if is_larger else index[c]
                             best[c] = pixel[c] if is_larger else best[c]

@@ -19,6 +19,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.types import Type
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -84,7 +85,7 @@ def _two_sided_product(three: Matrix, five: Matrix | None = None, *, adds: bool 
     """
 
     @intrinsic
-    def transform(_context: Any, taps: Any, source: Any, destination: Any, count: Any, zero: Any) -> Any:
+    def transform(_context: Any, taps: Type, source: Type, destination: Type, count: Type, zero: Type) -> Any:
         def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
             memory = Registers(builder, context.get_value_type(signature.args[-1]))
             if five is None:

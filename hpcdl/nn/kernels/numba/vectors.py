@@ -13,6 +13,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.types import Type
 from numba.extending import intrinsic
 
 from hpcdl.compiled import njit
@@ -120,7 +121,7 @@ ROWS: Final = (REGISTERS - VECTORS - 1) // VECTORS
 
 
 @intrinsic
-def _tile(_context: Any, shape: Any, a: Any, b: Any, start: Any, c: Any, floor: Any) -> Any:
+def _tile(_context: Any, shape: Type, a: Type, b: Type, start: Type, c: Type, floor: Type) -> Any:
     """Emit :func:`tile` as LLVM instructions."""
 
     def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
@@ -156,6 +157,7 @@ def _emit(memory: Registers, height: int, width: int, columns: ir.Value | None, 
     masks: list[ir.Value | None] = [None] * width
     if columns is not None:
         masks = [memory.mask(builder.sub(columns, INDEX(j * count))) for j in range(width)]
+    # LLVM keeps these variables in registers, because height and width are known in each case of the switch
     sums = [[cgutils.alloca_once(builder, memory.vector) for _ in range(width)] for _ in range(height)]
     for i in range(height):
         row = memory.shifted(start, builder.mul(start_row, INDEX(i)))
@@ -182,6 +184,7 @@ def _emit(memory: Registers, height: int, width: int, columns: ir.Value | None, 
             memory.store(total, memory.shifted(row, j * count), masks[j])
 
 
+# Not inlined: the code of all heights and widths is long, and one copy of it serves all kernels.
 @njit(nogil=True, cache=True, inline="never")
 def tile(shape: Counts, a: Counts, b: Counts, start: Pair, c: Pair, floor: float) -> None:
     """Set c[i, j] = max(floor, start[i, j] + sum over o, k of a[i, o, k] b[o, k, j]).

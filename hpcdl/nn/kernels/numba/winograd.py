@@ -355,6 +355,7 @@ def _backward(images: Arrays, first: Pair, u: Array, totals: Arrays, buffers: Ar
     distance = products.shape[1] * filters
     du[:] = 0
     dbias[:] = 0
+    # The first group clears the gradient for all, whose channels differ; overlapping tiles are added to it.
     if channel == 0:
         dx[:] = 0
     for begin in range(0, len(x) * down, at_once):

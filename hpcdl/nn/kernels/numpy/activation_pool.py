@@ -61,6 +61,7 @@ class _Pool:
     def take(self, size: int) -> Array:
         with self._lock:
             self._sort_in()
+            # (size,) is less than any (size, id, block), so that this is the smallest block that fits
             i = bisect_left(self._free, (size,))
             fits = i < len(self._free)
             if fits and self._free[i][0] <= max(_MAX_WASTE * size, size + 4096):

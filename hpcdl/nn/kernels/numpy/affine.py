@@ -34,7 +34,7 @@ CHUNK_ROWS = 512
 
 
 class Im2col:
-    """Any convolution (Chellapilla et al. 2006), in chunks of whole images or of rows of one image.
+    """Every convolution (Chellapilla et al. 2006), in chunks of whole images or of rows of one image.
 
     Forward: y = windows @ weight^T. Backward copies the windows again: dweight = sum over chunks of
     dy^T @ windows; dwindows = dy @ weight is added to the pixels of each window.
@@ -171,6 +171,7 @@ class Rectified:
         self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weights: Weights) -> Array:
+        # emptied first: the old outputs' memory can serve as the new ones'
         self._saved = ()
         y = self._affine.forward(x, weights)
         np.maximum(y, 0, out=y)

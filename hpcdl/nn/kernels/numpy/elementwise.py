@@ -152,6 +152,7 @@ class CrossEntropy:
             )
         images, label = np.arange(len(logits)), labels.astype(np.intp)
         gradient = allocate(logits.shape, logits.dtype)
+        # exp of the largest is 1 then, and the others may underflow to 0 without harm
         np.subtract(logits, logits.max(axis=1, keepdims=True), out=gradient)
         true = gradient[images, label]
         np.exp(gradient, out=gradient)

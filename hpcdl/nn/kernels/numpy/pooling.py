@@ -79,6 +79,7 @@ class MaxPooling:
 
     def forward(self, x: Array) -> Array:
         self._saved = ()
+        # np.maximum returns NaN if one of the two is: divergence stays visible
         framed, y = self._frame.put(x), allocate((len(x), *self._output), x.dtype)
         y[...] = -np.inf
         for pixels in self._frame.offsets(framed):
@@ -89,6 +90,7 @@ class MaxPooling:
     def backward(self, dy: Array) -> Array:
         (framed, y), self._saved = self._saved, ()
         hit, free, chosen = allocate(dy.shape, "bool"), allocate(dy.shape, "bool"), allocate(dy.shape, dy.dtype)
+        # Only the first pixel that equals the maximum receives the gradient: ``free`` is False after it.
         free[...] = True
         gradient = self._gradient_frame.empty(len(dy))
         for pixels, dpixels in zip(
