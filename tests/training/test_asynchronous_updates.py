@@ -88,13 +88,12 @@ def assert_replayed(run, rate, shares=EQUAL, **keys):
     assert max(update.staleness for update in run.updates()) > 0
 
 
-RATES = {
-    "none": lambda batches, update: quadratic.RATE / (1 + batches // 3),
-    "staleness": lambda batches, update: quadratic.RATE / (1 + batches // 3) / max(1, update.staleness),
-}
+UNEQUAL = Shares(weights=(4, 1))
+"""Shares of three workers: 32, 8 and 8 of 48 images."""
 
 
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("shares", [EQUAL, UNEQUAL], ids=str)
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -103,44 +102,24 @@ RATES = {
         *(
             {"name": "softsync", "collect": collect, "scale_rate": scale_rate}
             for collect in (1, 2, 3)
-            for scale_rate in RATES
+            for scale_rate in ("none", "staleness")
         ),
         {"delay_compensation": "constant", "strength": STRENGTH},
         {"delay_compensation": "adaptive", "strength": STRENGTH},
     ],
     ids=str,
 )
-def test_the_trace_gives_the_parameters(numbers, seed):
-    kind = numbers.get("delay_compensation")
-    run = Run(in_process(3, seed), numbers=numbers)
-    rate = RATES[numbers.get("scale_rate", "none")]
-    assert_replayed(run, rate, correct=CORRECTIONS[kind]() if kind else PLAIN)
-    assert run.images == 6 * quadratic.IMAGES
-
-
-UNEQUAL = Shares(weights=(4, 1))
-
-"""Shares of three workers: 32, 8 and 8 of 48 images."""
-
-
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        {},
-        {"name": "ssp", "bound": 1},
-        {"name": "softsync", "collect": 2},
-        {"delay_compensation": "adaptive", "strength": STRENGTH},
-    ],
-    ids=str,
-)
-def test_the_trace_gives_the_parameters_with_unequal_shares(numbers, seed):
+def test_the_trace_gives_the_parameters(numbers, shares, seed):
     """Every image has the same weight, and steps are counted in images; the last batch may be too large."""
-    rate = lambda batches, update: quadratic.RATE / (1 + min(batches // 6, 5))
-    run = Run(in_process(3, seed), shares=UNEQUAL, numbers=numbers)
-    correct = CORRECTIONS["adaptive"]() if "strength" in numbers else PLAIN
-    assert_replayed(run, rate, shares=UNEQUAL, correct=correct)
-    assert 6 * quadratic.IMAGES <= run.images < 6 * quadratic.IMAGES + 32
+
+    def rate(batches, update):
+        age = max(1, update.staleness) if numbers.get("scale_rate") == "staleness" else 1
+        return quadratic.RATE / (1 + min(batches // sum(shares.among(3)), 5)) / age
+
+    run = Run(in_process(3, seed), shares=shares, numbers=numbers)
+    kind = numbers.get("delay_compensation")
+    assert_replayed(run, rate, shares=shares, correct=CORRECTIONS[kind]() if kind else PLAIN)
+    assert 6 * quadratic.IMAGES <= run.images < 6 * quadratic.IMAGES + (1 if shares is EQUAL else 32)
     assert [(row.step, row.samples) for row in run.recorders[2].evaluations] == [(6, 6 * quadratic.IMAGES)]
 
 
