@@ -58,6 +58,19 @@ def tiny_session(recorder=None, *, start=None, **settings):
     return mine
 
 
+def gradient(mine, step, rank, ranks, at):
+    """Return the gradient of the mean loss over a rank's share at the parameters ``at``."""
+    replica = mine.replica
+    replica.parameters[:] = at
+    x, labels = mine.inputs.batch(step, rank, ranks)
+    for stage in replica.stages:
+        x = stage.forward(x)
+    _, _, dy = replica.loss(x, labels, 1 / max(1, len(labels)))
+    for stage in reversed(replica.stages):
+        dy = stage.backward(dy)
+    return replica.gradients.copy()
+
+
 def train(
     strategy,
     ranks,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from contract import tiny
 from contract.schedules import SCHEDULES, ranks_in
-from contract.tiny import PARAMETERS, RATE, replicas, starts, tiny_session
+from contract.tiny import PARAMETERS, RATE, gradient, replicas, starts, tiny_session
 
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
@@ -31,19 +31,6 @@ def scheduled(seed, strategy, own, keys, **settings):
     """Return the parameters of all ranks after two steps in schedule ``seed``."""
     keys = {"steps": 2, **keys}
     return train(len(own), strategy, seed=seed, own=own, pool=replicas(16), keys=keys, **settings)
-
-
-def gradient(mine, step, rank, ranks, at):
-    """Return the gradient of the mean loss over a rank's share at the parameters ``at``."""
-    replica = mine.replica
-    replica.parameters[:] = at
-    x, labels = mine.inputs.batch(step, rank, ranks)
-    for stage in replica.stages:
-        x = stage.forward(x)
-    _, _, dy = replica.loss(x, labels, 1 / max(1, len(labels)))
-    for stage in reversed(replica.stages):
-        dy = stage.backward(dy)
-    return replica.gradients.copy()
 
 
 def mixing(graph, ranks):

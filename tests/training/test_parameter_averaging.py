@@ -49,15 +49,9 @@ def by_hand(ranks, steps, averaged_after, shares=EQUAL):
     consumed = np.zeros(ranks)
     for step in range(steps):
         for rank, mine in enumerate(sessions):
-            replica = mine.replica
-            x, labels = mine.inputs.batch(step, rank, ranks)
-            consumed[rank] += len(x)
-            for stage in replica.stages:
-                x = stage.forward(x)
-            _, _, dy = replica.loss(x, labels, 1 / len(labels))
-            for stage in reversed(replica.stages):
-                dy = stage.backward(dy)
-            replica.parameters -= RATE * replica.gradients
+            x = mine.replica.parameters
+            x -= RATE * tiny.gradient(mine, step, rank, ranks, x)
+            consumed[rank] += mine.inputs.images_of(rank, ranks)
         if step + 1 in averaged_after:
             stacked = np.array([mine.replica.parameters for mine in sessions])
             average = np.average(stacked, axis=0, weights=consumed)

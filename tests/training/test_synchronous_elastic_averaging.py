@@ -25,20 +25,12 @@ def found(sessions):
 def simulated(ranks, steps, period, beta, momentum=0.0):
     """Return the workers' look-ahead parameters and the centre by equations (2) and (3), with ``momentum`` (5)."""
     mine = tiny_session()
-    replica = mine.replica
-    centre = replica.parameters.copy()
+    centre = mine.replica.parameters.copy()
     workers, velocities = np.array([centre] * ranks), np.zeros((ranks, PARAMETERS))
     for t in range(steps):
         pulls = beta / ranks * (workers - centre) * (t % period == 0)
         for rank, (x, v) in enumerate(zip(workers, velocities, strict=True)):
-            replica.parameters[:] = x + momentum * v
-            images, labels = mine.inputs.batch(t, rank, ranks)
-            for stage in replica.stages:
-                images = stage.forward(images)
-            _, _, dy = replica.loss(images, labels, 1 / len(labels))
-            for stage in reversed(replica.stages):
-                dy = stage.backward(dy)
-            v[:] = momentum * v - RATE * replica.gradients
+            v[:] = momentum * v - RATE * tiny.gradient(mine, t, rank, ranks, x + momentum * v)
         workers += velocities - pulls
         centre += pulls.sum(axis=0)
     return workers + momentum * velocities, centre
