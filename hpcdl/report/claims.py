@@ -226,14 +226,14 @@ def document(decisions: Sequence[Decision]) -> Document:
     every = [decision.verdict for decision in decisions]
     surprising = [verdict for verdict in every if verdict.word == "otherwise"]
     failing = [verdict for verdict in every if verdict.word == FAILS]
-    header = ("claim", "verdict", "here", "95 % or range", "limit", "number", "source", "run", "marks")
+    header = ("claim", "source", "verdict", "here", "95 % or range", "limit", "number", "run", "marks")
     rows = [row for decision in decisions for row in _rows(decision)]
     note = (
         "A clause holds if the whole interval of its number is on the claimed side of its limits; a claim if all "
         "of its clauses do. Intervals are those of the runs' reports; without one the range over seeds. A "
         "simulated number has none. Accuracies of one seed decide nothing."
     )
-    table = Table("", header, rows, 2, [note], key="verdict")
+    table = Table("", header, rows, 3, [note], key="verdict")
     return headed(
         "hpcdl: claims", [summary(decisions), *surprising, *failing], [Section("Claims", tables=[table])]
     )
@@ -241,22 +241,17 @@ def document(decisions: Sequence[Decision]) -> Document:
 
 def _rows(decision: Decision) -> list[tuple[str, ...]]:
     """Return the row of a claim; of several clauses also a row for each."""
-    claim, one = decision.claim, len(decision.clauses) == 1
-    clauses = [
-        _row(clause, *((claim.text, claim.source) if one else (f"- {clause.clause.text}", NONE)))
-        for clause in decision.clauses
-    ]
-    whole = (claim.text, decision.word, *[NONE] * 4, claim.source, NONE, ", ".join(decision.marks) or NONE)
-    return clauses if one else [whole, *clauses]
+    claim, clauses = decision.claim, decision.clauses
+    if len(clauses) == 1:
+        return [(claim.text, claim.source, *_cells(clauses[0]))]
+    whole = (claim.text, claim.source, decision.word, *[NONE] * 5, ", ".join(decision.marks) or NONE)
+    return [whole, *((f"- {clause.clause.text}", NONE, *_cells(clause)) for clause in clauses)]
 
 
-def _row(decision: ClauseDecision, text: str, source: str) -> tuple[str, ...]:
+def _cells(decision: ClauseDecision) -> tuple[str, ...]:
     clause = decision.clause
     limits = [
         f"{sign} {limit:g}" for sign, limit in ((">", clause.above), ("<", clause.below)) if limit is not None
     ]
     marks = ", ".join(decision.marks) or NONE
-    return (
-        *(text, decision.verdict, *decision.here),
-        *(", ".join(limits), clause.number, source, clause.run, marks),
-    )
+    return decision.verdict, *decision.here, ", ".join(limits), clause.number, clause.run, marks

@@ -6,7 +6,7 @@ In HTML it has figures of the measures that changed, and a table of all measures
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,8 @@ from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.formats.document import Document, Section, Table, headed
 from hpcdl.report.verdicts import Verdict, exit_code
 
+OTHER_KEY: Final = "other key"
+"""Difference of environments that differ in no described fact."""
 CASES: Final = 10
 """Cases of a new event in the page, at most; --json has all."""
 
@@ -36,6 +38,7 @@ def page(verdict: SuiteVerdict, calibration: Calibration | None, *, whole: bool 
     series = f"{plural(measures, 'measure')} in the newest"
     runs = f"{plural(len(history.jobs), 'run')}, {day(first)} to {day(last)}, {series}."
     slow = [f"{_suspect(history, suspect)}." for suspect in findings.suspects]
+    environments = [f"{day(history.jobs[job])}: {text}." for job, text in _environment(history).items()]
     noise = []
     if calibration is not None:
         rates = f"{calibration.regressed:.2f} false regressions and {calibration.improved:.2f} false improvements"
@@ -45,7 +48,7 @@ def page(verdict: SuiteVerdict, calibration: Calibration | None, *, whole: bool 
         *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
         Section("Changes", tables=[_events(verdict)] if findings.events else []),
         Section("Slow hosts and links", points=slow),
-        Section("Changes of the environment", points=_environment(history)),
+        Section("Changes of the environment", points=environments),
         Section("Calibration on this archive", noise),
         Section("All measures", tables=[_table(verdict)] if whole else []),
     ]
@@ -117,7 +120,8 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
         word = "repaired"
     causes = [f"Likely: {_suspect(history, suspect)}." for suspect in event.suspects]
     if event.environment:
-        new = "; ".join(_differences(history, event.first))
+        near = [text for job, text in _environment(history).items() if abs(job - event.first) <= TOGETHER]
+        new = next((text for text in near if text != OTHER_KEY), OTHER_KEY)
         causes.append(f"{'Slower' if event.ratio > 1 else 'Faster'} since the new environment: {new}.")
     causes += [f"It is {refusal}." for refusal in dict.fromkeys(text for _, text in entries) if refusal]
     cause = " ".join(causes)
@@ -209,17 +213,17 @@ def _events(verdict: SuiteVerdict) -> Table:
             day(history.jobs[event.first]),
             event.verdict,
             "open" if event in verdict.open_events else "accepted" if event in verdict.accepted_events else NONE,
-            signed(event.ratio),
-            str(len(event.changes)),
-            str(event.found - event.first + 1),
             ", ".join(suspect.name for suspect in event.suspects)
             or ("new environment" if event.environment else NONE),
+            str(len(event.changes)),
+            signed(event.ratio),
+            str(event.found - event.first + 1),
         )
         for event in sorted(verdict.findings.events, key=lambda event: event.first)
     ]
-    header = ("first run", "verdict", "state", "median", "measures", "found after", "likely cause")
+    header = ("first run", "verdict", "state", "likely cause", "measures", "median", "found after")
     notes = [f"A change needs {AFTER} runs that agree; a series is judged from its {BEFORE + AFTER}th run on."]
-    return Table("", header, rows, left=3, notes=notes, key="median")
+    return Table("", header, rows, left=4, notes=notes, key="median")
 
 
 def _suspect(history: History, suspect: Suspect) -> str:
@@ -229,21 +233,13 @@ def _suspect(history: History, suspect: Suspect) -> str:
     return f"{kind}{suspect.name}, {signed(suspect.ratio)}, {times}, by {suspect.source}"
 
 
-def _differences(history: History, job: int) -> list[str]:
-    """Return what is new in the environment of a job, or of one next to it."""
-    near = [number for number in history.environment_changes() if abs(number - job) <= TOGETHER]
-    changes = [
-        differences(history.jobs[number - 1].environment, history.jobs[number].environment) for number in near
-    ]
-    return next(filter(None, changes), ["other key"])
-
-
-def _environment(history: History) -> list[str]:
-    points = []
-    for number in history.environment_changes():
-        facts = differences(history.jobs[number - 1].environment, history.jobs[number].environment)
-        points.append(f"{day(history.jobs[number])}: {'; '.join(facts) or 'other key'}.")
-    return points
+def _environment(history: History) -> dict[int, str]:
+    """Return what is new in the environment, by the number of the job."""
+    jobs = history.jobs
+    return {
+        number: "; ".join(differences(jobs[number - 1].environment, jobs[number].environment)) or OTHER_KEY
+        for number in history.environment_changes()
+    }
 
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -258,7 +254,8 @@ def of_changed(verdict: SuiteVerdict) -> list[Lines]:
     new = {change.series for event in verdict.open_events for change in event.open}
     sizes = {row: max(abs(np.log(change.ratio.value)) for change in mine) for row, mine in changes.items()}
     ordered = sorted(sizes, key=lambda row: (row not in new, -sizes[row]))
-    return [_chart(verdict, rows, changes) for rows in _measures(verdict.history, ordered)]
+    measures = dict.fromkeys(verdict.history.keys[row][:3] for row in ordered)
+    return [_chart(verdict, verdict.history.measures[key], changes) for key in measures]
 
 
 def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
@@ -267,14 +264,6 @@ def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
         for change in event.changes:
             changes.setdefault(change.series, []).append(change)
     return {row: sorted(mine, key=lambda change: change.first) for row, mine in changes.items()}
-
-
-def _measures(history: History, rows: Iterable[int]) -> list[list[int]]:
-    """Return the series of the same case and measure in all environments, in the order of ``rows``."""
-    alike: dict[tuple[str, str, str], list[int]] = {}
-    for row, key in enumerate(history.keys):
-        alike.setdefault(key[:3], []).append(row)
-    return list({history.keys[row][:3]: alike[history.keys[row][:3]] for row in rows}.values())
 
 
 def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
@@ -346,14 +335,14 @@ def _table(verdict: SuiteVerdict) -> Table:
         rows.append(
             (
                 label(history, row),
-                signed(newest / level) if known else NONE,
-                seconds(newest) if known else NONE,
-                seconds(level),
                 str(int(np.isfinite(values).sum())),
+                seconds(newest) if known else NONE,
+                signed(newest / level) if known else NONE,
+                seconds(level),
                 str(len(cuts) or NONE),
                 day(history.jobs[max(cuts)]) if cuts else NONE,
             )
         )
-    header = ("measure", "against level", "newest", "level", "runs", "changes", "last change")
+    header = ("measure", "runs", "newest", "against level", "level", "changes", "last change")
     notes = ["Level: the median since the last change. Newest: a dash if the newest run lacks the measure."]
     return Table("", header, rows, notes=notes, key="against level")

@@ -23,6 +23,7 @@ import numpy as np
 
 from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
 from hpcdl.analysis.statistics.differences import ALPHA, Array, Group, adjusted, moderated, smallest_visible
+from hpcdl.analysis.statistics.estimates import bounded_exp
 
 FAILED, MISSING, REGRESSED, ACCEPTED = "failed", "missing", "regressed", "accepted"
 INCONCLUSIVE, IMPROVED, UNCHANGED, NEW = "inconclusive", "improved", "unchanged", "new"
@@ -384,13 +385,12 @@ def changes_of(compared: Sequence[Pair], min_effect: float, between: float, *, b
         counts = (len(pair.baseline), len(pair.candidate))
         before, after = np.exp(result.means[number]).tolist()
         reason = _described(group, unit) if group else ""
-        change = Change(
-            pair.suite, pair.case, pair.measure, INCONCLUSIVE, reason, counts, before, after, after / before
-        )
+        about = (pair.suite, pair.case, pair.measure)
+        change = Change(*about, INCONCLUSIVE, reason, counts, before, after, after / before)
         if np.isnan(p[number]):
             changes.append(replace(change, reason=f"one {unit} on each side"))
             continue
-        first, last, smallest = (_exp(value[number]) for value in (low, high, visible))
+        first, last, smallest = (bounded_exp(value[number]) for value in (low, high, visible))
         change = replace(change, p=float(p[number]), low=first, high=last, smallest=smallest)
         verdict = _verdict(p[number], difference.value[number], low[number], high[number], limit)
         size = abs(math.log(group.factor)) if group else 0.0
@@ -430,8 +430,3 @@ def _verdict(p: float, value: float, low: float, high: float, limit: float) -> s
     if p < ALPHA and abs(value) > limit:
         return REGRESSED if value > 0 else IMPROVED
     return UNCHANGED if -limit <= low and high <= limit else INCONCLUSIVE
-
-
-def _exp(value: float) -> float:
-    """Return the exponential, infinity where it is beyond a float."""
-    return math.exp(value) if value < 700 else math.inf

@@ -18,6 +18,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -258,19 +259,24 @@ class History:
         """Return the description of the case of a series."""
         return self.cases[self.keys[series][:2]]
 
+    @cached_property
+    def measures(self) -> dict[tuple[str, ...], list[int]]:
+        """Series of each measure of a case, in all environments, by the key without the environment."""
+        rows: dict[tuple[str, ...], list[int]] = {}
+        for row, key in enumerate(self.keys):
+            rows.setdefault(key[:3], []).append(row)
+        return rows
+
     @property
     def predecessors(self) -> dict[int, int]:
         """By series in a new environment the series of the same measure that was the newest before it."""
         known = np.isfinite(self.seconds)
         first = {row: int(job.argmax()) for row, job in enumerate(known)}
-        alike: dict[tuple[str, ...], list[int]] = {}
-        for row, key in enumerate(self.keys):
-            alike.setdefault(key[:3], []).append(row)
         changes = {}
         for row, begin in first.items():
             newest = {
                 other: int(np.flatnonzero(known[other, :begin])[-1])
-                for other in alike[self.keys[row][:3]]
+                for other in self.measures[self.keys[row][:3]]
                 if first[other] < begin
             }
             if newest:

@@ -118,11 +118,11 @@ def launches_interval(launches: Sequence[Vector], middle: Middle = "median") -> 
     if len(each) >= 6 or each.min() <= 0:
         return over
     _, low, high = mean_interval(np.log(each))
-    return Interval(over.value, _exp(low), _exp(high))
+    return Interval(over.value, bounded_exp(low), bounded_exp(high))
 
 
-def _exp(value: float) -> float:
-    """The exponential, infinity where it is beyond a float."""
+def bounded_exp(value: float) -> float:
+    """Return the exponential, infinity where it is beyond a float."""
     return math.exp(value) if not value > 700 else math.inf
 
 
@@ -166,7 +166,7 @@ def compared(
     if min(side.min() for side in each) <= 0:
         return Interval(value, float("nan"), float("nan"))
     low, high = _welch(*map(np.log, each))
-    return Interval(value, _exp(low), _exp(high))
+    return Interval(value, bounded_exp(low), bounded_exp(high))
 
 
 def _welch(vector: Vector, other: Vector) -> tuple[float, float]:
