@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from hpcdl import registry
-from hpcdl.analysis.run.record_fields import label
 from hpcdl.cases.keys.key import given, keys, plain, read
 from hpcdl.cases.keys.suite_tables import (
     MAX_CASES,
@@ -360,4 +359,4 @@ def _named_apart(drafts: Sequence[_Draft]) -> Iterable[_Draft]:
 
 def _word(case: Case, key: str) -> str:
     setting = case.setting(key)
-    return label(plain(setting.on(case.ranks) if isinstance(setting, Mesh) else setting))
+    return registry.label(plain(setting.on(case.ranks) if isinstance(setting, Mesh) else setting))

@@ -46,7 +46,9 @@ def all_figures(hand, name="mine"):
                     message_bytes=size,
                     nodes=ranks,
                 )
-    hand.case([steps(2)] * 4, kind="pairwise", pattern="all_pairs", message_bytes=1 << 16, case=name, warmup=2)
+    hand.case(
+        [steps(2)] * 4, kind="pairwise", pattern="all_pairs", message_bytes=1 << 16, case=name, warmup_steps=2
+    )
     hosts = [f"h{rank}" for rank in range(4)]
     emulated = {"hosts": 4, "rate": "1gbit", "slow": {}, "bytes_per_second": dict.fromkeys(hosts, 10**8)}
     environment = {"key": "k", "emulated": emulated, "ranks": [{"hostname": one} for one in hosts]}

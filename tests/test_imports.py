@@ -163,10 +163,10 @@ FLOORS = [
     ["run"],
     ["report"],
     ["prediction"],
+    ["analysis"],
     ["suite"],
     ["cases"],
     ["launch"],
-    ["analysis"],
     ["training", "models"],
     ["aggregation", "compression", "data", "nn", "optim"],
     ["fabric", "trace", "registry", "exit_codes", "compiled"],
@@ -208,11 +208,12 @@ def test_no_file_imports_itself_through_others():
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-def test_analysis_imports_only_trace():
+def test_analysis_knows_traces_and_keys_of_cases():
     """And the rounds of exchanges, by whose order it finds the pairs."""
+    known = ("analysis", "trace", "cases.keys", "registry", "training.parts.traits", "fabric.pairs")
     for path in files("analysis"):
-        others = {name for name in imports(path) if room(name) not in {None, "analysis", "trace"}}
-        assert others <= {"hpcdl.fabric.pairs.rounds"}, place(path)
+        ours = {name for name in imports(path) if within(name, "hpcdl")}
+        assert not {name for name in ours if not any(within(name, f"hpcdl.{one}") for one in known)}, place(path)
 
 
 def test_formats_know_documents_and_no_run():

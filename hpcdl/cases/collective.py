@@ -46,20 +46,20 @@ from hpcdl.training.parts.journal import Journal
 class CollectiveSpec:
     """Keys of a collective; properties raise ValueError for settings that cannot be."""
 
-    collective: str = key("allreduce", choices=COLLECTIVES)
-    aggregation: Choice = key(folder="aggregation")
-    ranks: int = key(least=1, most=MAX_RANKS)
-    message_bytes: int | str = key()
-    dtype: str = key("float32", choices=("float32", "float64"))
-    backend: Choice = key(Choice("backends", "numpy"), folder="backends")
-    repetitions: int = key(50, least=1, most=MAX_REPETITIONS)
-    warmup: int = key(5, least=0, most=MAX_REPETITIONS)
+    collective: str = key("allreduce", choices=COLLECTIVES, role="problem")
+    aggregation: Choice = key(folder="aggregation", role="method")
+    ranks: int = key(least=1, most=MAX_RANKS, role="scale")
+    message_bytes: int | str = key(role="problem")
+    dtype: str = key("float32", choices=("float32", "float64"), role="problem")
+    backend: Choice = key(Choice("backends", "numpy"), folder="backends", role="problem")
+    repetitions: int = key(50, least=1, most=MAX_REPETITIONS, role="sampling")
+    warmup: int = key(5, least=0, most=MAX_REPETITIONS, role="sampling")
     start: str = key("barrier", choices=STARTS)
     placement: str = key("in_place", choices=("in_place", "out_of_place"))
-    network: str | None = key(None, choices=tuple(NETWORKS))
-    topology: Choice | None = key(None, folder="topologies", around=Site)
-    ranks_per_host: int = key(1, least=1, most=MAX_RANKS)
-    threads: int = key(1, least=1, most=MAX_THREADS)
+    network: str | None = key(None, choices=tuple(NETWORKS), role="machine")
+    topology: Choice | None = key(None, folder="topologies", around=Site, role="machine")
+    ranks_per_host: int = key(1, least=1, most=MAX_RANKS, role="machine")
+    threads: int = key(1, least=1, most=MAX_THREADS, role="problem", column="threads_per_rank")
     trace: str = key("steps", choices=("events", "steps"))
 
     @property

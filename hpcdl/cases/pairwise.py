@@ -33,13 +33,13 @@ CALLED: Final = {
 class PairwiseSpec:
     """Keys of an exchange."""
 
-    exchange: str = key("fabric", choices=("fabric", "raw"))
-    message_bytes: int = key(least=0)
-    ranks: int = key(2, least=2, most=MAX_RANKS)
-    pattern: str = key("pair", choices=tuple(CALLED))
-    repetitions: int = key(1000, least=1, most=MAX_REPETITIONS)
-    warmup: int = key(100, least=0, most=MAX_REPETITIONS)
-    threads: int = key(1, least=1, most=MAX_THREADS)
+    exchange: str = key("fabric", choices=("fabric", "raw"), role="method", column="aggregation")
+    message_bytes: int = key(least=0, role="problem")
+    ranks: int = key(2, least=2, most=MAX_RANKS, role="scale")
+    pattern: str = key("pair", choices=tuple(CALLED), role="problem")
+    repetitions: int = key(1000, least=1, most=MAX_REPETITIONS, role="sampling")
+    warmup: int = key(100, least=0, most=MAX_REPETITIONS, role="sampling")
+    threads: int = key(1, least=1, most=MAX_THREADS, role="problem", column="threads_per_rank")
     trace: str = key("steps", choices=("events", "steps"))
 
 

@@ -6,7 +6,7 @@ import json
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.job import from_shell, in_job
 from hpcdl.commands.parts.parser import Command, path, whole_number
@@ -14,6 +14,7 @@ from hpcdl.commands.parts.parser import Command, path, whole_number
 if TYPE_CHECKING:
     import argparse
 
+    from hpcdl.analysis.run.record import Record
     from hpcdl.trace.run import Run
 
 MAX_DIGITS: Final = 16
@@ -122,31 +123,32 @@ def _print(repetitions: int, printed: list[Path], part: Path) -> None:
     print(row(record, shares_cores=bool(oversubscribed(run, [record]))), flush=True)
 
 
-def headings(run: Run, record: dict[str, Any], repetitions: int) -> list[str]:
+def headings(run: Run, record: Record, repetitions: int) -> list[str]:
     """Return comment lines: the setting, the meaning of the columns, and their names."""
     from hpcdl.report.formats.cells import plural
 
     library = run.environment["mpi"]
-    place = f"{plural(record['ranks'], 'rank')} on {plural(record['nodes'], 'host')}"
+    place = f"{plural(record.ranks, 'rank')} on {plural(record.nodes, 'host')}"
     sample = plural(repetitions, "repetition")
     if repetitions <= MAX_INTERPOLATED:
         sample += " (p99 lies between the two longest)"
     return [
-        f"# {record['collective']}: {place}, {record['dtype']}, {library['library']} {library['version']}",
+        f"# {record.collective}: {place}, {record.dtype}, {library['library']} {library['version']}",
         f"# times in us of the slowest rank; quantiles over {sample}, each the mean of so many operations (ops)",
         f"# algbw and busbw in GB/s, as nccl-tests defines them; run folder {run.path.parent.parent}",
         f"#{'bytes':>11}  {'scheme':<20}{'ops':>6}{'p50':>11}{'p99':>11}{'algbw':>10}{'busbw':>10}  correct",
     ]
 
 
-def row(record: dict[str, Any], *, shares_cores: bool) -> str:
+def row(record: Record, *, shares_cores: bool) -> str:
     """Return a line like those of OSU's benchmarks and nccl-tests, for eyes and awk; its marks are at the end."""
-    marks = [f"DISTURBED: {record['disturbed']}"] if record.get("disturbed") else []
+    marks = [f"DISTURBED: {record.disturbed}"] if record.disturbed else []
     marks += ["OVERSUBSCRIBED: ranks share cores"] if shares_cores else []
-    begin = f"{record['message_bytes']:>12}  {record['aggregation']:<20}{record.get('operations') or 1:>6}"
-    times = "".join(f"{1e6 * record[f'time_{name}_seconds']:>11.2f}" for name in ("p50", "p99"))
-    rates = "".join(f"{record[f'{name}_bytes_per_second'] / 1e9:>10.3f}" for name in ("algbw", "busbw"))
-    return "  ".join([f"{begin}{times}{rates}", "yes" if record["correct"] else "NO", *marks])
+    begin = f"{record.message_bytes:>12}  {record.aggregation:<20}{record.operations or 1:>6}"
+    times = "".join(f"{1e6 * (time or 0):>11.2f}" for time in (record.time_p50_seconds, record.time_p99_seconds))
+    known = (record.algbw_bytes_per_second, record.busbw_bytes_per_second)
+    rates = "".join(f"{(rate or 0) / 1e9:>10.3f}" for rate in known)
+    return "  ".join([f"{begin}{times}{rates}", "yes" if record.correct else "NO", *marks])
 
 
 COMMAND: Final = Command(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
-    from hpcdl.analysis.run.scaling import Record
+    from hpcdl.analysis.run.record import Record
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

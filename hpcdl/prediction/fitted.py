@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from hpcdl.analysis.run.cores import oversubscribed
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.fabric.network import Network
 from hpcdl.prediction.fitting import CannotFitError, Fit, fit, seconds, summary
 from hpcdl.prediction.network_file import SCHEME, Certainty, PricedNetwork
-from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program, spec_of
+from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.run import Run
 
@@ -119,13 +119,13 @@ def with_own_cores(run: Run, measured: Sequence[Record]) -> tuple[list[Record], 
     there the limited rate of the links dominates, and all records are kept.
     """
     shared = {} if run.environment.get("emulated") else oversubscribed(run, measured)
-    kept = [record for record in measured if record.get("network") or record["ranks"] not in shared]
+    kept = [record for record in measured if record.network or record.ranks not in shared]
     notes = []
     if len(kept) < len(measured):
         ranks = ", ".join(map(str, sorted(shared)))
         cases = f"{len(measured) - len(kept)} of {len(measured)} cases"
         notes.append(f"Left out of the fit: {cases}, on {ranks} oversubscribed ranks.")
-    if disturbed := sum(bool(record.get("disturbed")) for record in kept):
+    if disturbed := sum(bool(record.disturbed) for record in kept):
         notes.append(f"DISTURBED: {disturbed} of {len(kept)} measured cases, whose times may be too long.")
     return kept, notes
 
@@ -150,26 +150,26 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
         return None
     if len(explained.fit.programs) < CHECKED * len(explained.fit.determined):
         return None
-    predicted = [dict(record) for record in measured]
+    predicted = [replace(record) for record in measured]
     rows = [predicted[places[id(program)]] for program in chosen]
     for row, program in zip(rows, chosen, strict=True):
-        row["predicted_seconds"] = seconds(program, explained.network)
-    replays = [row for row in predicted if row["kind"] == "replay" and not row.get("network") and not row["error"]]
+        row.predicted_seconds = seconds(program, explained.network)
+    replays = [row for row in predicted if row.kind == "replay" and not row.network and not row.error]
     steps, _ = predicted_steps(replays, _given_times, PricedNetwork(explained.network))
-    by_case = {row["case"]: row["predicted_seconds"] for row in steps}
+    by_case = {row.case: row.predicted_seconds for row in steps}
     for row in replays:
-        row["predicted_seconds"] = by_case.get(row["case"])
+        row.predicted_seconds = by_case.get(row.case)
     return RunPrediction(explained, predicted, rows, len(known) - len(chosen))
 
 
 def _given_times(record: Record, _spec: object) -> ComputeTimes:
     """Return the compute times that a replay was given."""
-    times: ComputeTimes = spec_of(record).compute_times
+    times: ComputeTimes = record.spec.compute_times
     return times
 
 
 def _known(record: Record) -> MeasuredProgram | None:
-    if ":" in str(record["aggregation"]):  # a user's own scheme may not be simulated here
+    if ":" in str(record.aggregation):  # a user's own scheme may not be simulated here
         return None
     try:
         return measured_program(record)

@@ -240,11 +240,10 @@ def uncertainty(
     return math.hypot(doubt, certainty.error_of(scheme)), bool(certainty.undetermined) and doubt > DOUBTFUL
 
 
-def bounds(seconds: float, *halves: float) -> dict[str, float | None]:
+def bounds(seconds: float, *halves: float) -> tuple[float | None, float | None]:
     """Return the 95 % interval of a time with independent uncertainties, halves of intervals of its logarithm."""
     half = math.hypot(*halves)
-    low, high = (seconds * math.exp(-half), seconds * math.exp(half)) if half < MAX_HALF else (None, None)
-    return {"predicted_low_seconds": low, "predicted_high_seconds": high}
+    return (seconds * math.exp(-half), seconds * math.exp(half)) if half < MAX_HALF else (None, None)
 
 
 def _layout(hosts: Sequence[int]) -> Network:

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.cost import evaluate
-from hpcdl.analysis.run.scaling import Record
-from hpcdl.cases.keys.compute_times import TIMES, ComputeTimes
+from hpcdl.analysis.run.record import Record
+from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.keys.scheme import NONE
 from hpcdl.cases.keys.stage_balance import balanced
@@ -44,8 +44,8 @@ from hpcdl.nn.split.layers import (
 from hpcdl.nn.split.layout import by_images, cut
 from hpcdl.nn.volumes import FLOAT_BYTES, Volumes, by_layer
 from hpcdl.prediction.network_file import PricedNetwork
-from hpcdl.prediction.programs import scheme_traits, spec_of
-from hpcdl.prediction.steps import STEPPING, UNEQUAL, Times, disturbance_of, uncertainty
+from hpcdl.prediction.programs import scheme_traits
+from hpcdl.prediction.steps import Times, disturbance_of, uncertainty, unequal
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.split.mesh import Mesh
 from hpcdl.training.parts.split.passes import EXCHANGES
@@ -191,10 +191,6 @@ def with_mesh(spec: StepSpec, mesh: Mesh, times: ComputeTimes, microbatches: int
     return piped
 
 
-PROBLEM: Final = ("kind", "model", "dataset", "backend", "dtype", "aggregation", *TIMES, "time_scale")
-"""Fields of cases that differ in their parallelism alone, besides the batch."""
-
-
 @dataclass(frozen=True, slots=True)
 class MeshTime:
     """Times of a step with one mesh (s)."""
@@ -256,20 +252,21 @@ def parallelism(
     left_out: list[str] = []
     problems: dict[Any, list[Record]] = {}
     for record in records:
-        if record["kind"] in STEPPING:
-            weak = record.get("scaling") == "weak"
-            batch = record.get("batch_per_rank" if weak else "global_batch")
-            problems.setdefault((*map(record.get, PROBLEM), weak, batch), []).append(record)
+        if record.is_training:
+            batch = record.batch_per_rank if record.scaling == "weak" else record.global_batch
+            what = (record.kind, record.model, record.dataset, record.backend, record.dtype, record.aggregation)
+            times_of = (record.device, record.flops, record.times, record.time_scale)
+            problems.setdefault((*what, *times_of, record.scaling == "weak", batch), []).append(record)
     for alike in problems.values():
-        for p in ranks or sorted({int(record["ranks"]) for record in alike if record["ranks"] > 1}):
-            here = [record for record in alike if record["ranks"] == p]
+        for p in ranks or sorted({int(record.ranks) for record in alike if record.ranks > 1}):
+            here = [record for record in alike if record.ranks == p]
             try:
                 compared, reasons = _of(alike[0], here, p, times, priced)
             except (ValueError, TypeError, DataError, OSError) as error:
-                left_out.append(f"{alike[0]['model']} on {p} ranks: {error}")
+                left_out.append(f"{alike[0].model} on {p} ranks: {error}")
                 continue
             left_out += reasons
-            measured = max((record["ranks"] for record in alike if record.get("step_seconds")), default=None)
+            measured = max((record.ranks for record in alike if record.step_seconds), default=None)
             predictions.append(replace(compared, times_the_measured_ranks=priced.distance(p, measured)))
     return predictions, left_out
 
@@ -283,13 +280,13 @@ def _of(
 ) -> tuple[Parallelism, list[str]]:
     if ranks < 2:
         raise ValueError("there is nothing to split")
-    spec, network = spec_of(like), priced.network
+    spec, network = like.spec, priced.network
     if scheme_traits(like).adaptive:
         raise ValueError(f"{spec.aggregation.name} chooses its scheme by measurements at run time")
     base = replace(spec, ranks=ranks, compression=Choice("compression", NONE))
     work = times(like, base)
-    weak = like.get("scaling") == "weak"
-    batch = int(like["batch_per_rank"]) * ranks if weak else int(like["global_batch"])
+    weak = like.scaling == "weak"
+    batch = (like.batch_per_rank or 0) * ranks if weak else like.global_batch or 0
     link = network.link if network.host(ranks - 1) != network.host(0) else network.inside
     bucket = bucket_bytes(link.alpha, link.beta, ranks) if link.beta > 0 else None
     measured = _measured(here)
@@ -314,22 +311,22 @@ def _of(
                 continue
             known.add(program)
             cases = records_of[program]
-            buckets = next((one["bucket_bytes"] for one in cases if one.get("bucket_bytes")), bucket)
+            buckets = next((one.bucket_bytes for one in cases if one.bucket_bytes), bucket)
             conditions = replace(conditions, bucket=buckets)
             predicted = virtual_step(case, conditions).seconds
         except ValueError as error:
-            reasons.append(f"{like['model']}, mesh {label(mesh, ranks)}: {error}")
+            reasons.append(f"{like.model}, mesh {label(mesh, ranks)}: {error}")
             continue
-        took = median(one["step_seconds"] for one in cases) if cases else None
+        took = median(one.step_seconds or 0.0 for one in cases) if cases else None
         _, doubtful = uncertainty(case, conditions, priced.certainty, predicted)
         name = label(mesh, ranks, case.microbatches)
-        first = str(cases[0].get("case")) if cases else None
+        first = str(cases[0].case) if cases else None
         meshes.append(MeshTime(name, predicted, doubtful, took, first, disturbance_of(cases)))
     if not meshes:
         raise ValueError("no mesh fits")
     whole = splits(base.layers, base.shape, batch, ranks, link)
-    dataset = str(like.get("dataset"))
-    return Parallelism(str(like["model"]), dataset, batch, ranks, network.name, whole, meshes), reasons
+    dataset = str(like.dataset)
+    return Parallelism(str(like.model), dataset, batch, ranks, network.name, whole, meshes), reasons
 
 
 def _alone(conditions: Conditions, case: Any) -> float:
@@ -351,14 +348,14 @@ def _measured(here: Sequence[Record]) -> list[tuple[Mesh, int, Record]]:
     """Return the measured cases that :func:`with_mesh` predicts, with their meshes and microbatches."""
     cases = []
     for record in here:
-        spec = spec_of(record)
+        spec = record.spec
         mesh = spec.mesh or Mesh(model=1)
         strategy = "synchronous" if mesh.pipeline == 1 else "pipeline"
         settings = spec.training.in_full
         microbatches = {"microbatches": settings["microbatches"]} if "microbatches" in settings else {}
         plain = settings == registry.in_full(registry.find("training", strategy), microbatches)
-        unlike = spec.plan is not None or any(record.get(key) for key in ("network", *UNEQUAL))
-        if record.get("step_seconds") and not unlike and spec.training.name == strategy and plain:
+        unlike = spec.plan is not None or any((record.network, *unequal(record).values()))
+        if record.step_seconds and not unlike and spec.training.name == strategy and plain:
             cases.append((mesh, settings.get("microbatches", 1), record))
     return cases
 

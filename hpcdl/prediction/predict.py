@@ -16,8 +16,8 @@ from hpcdl import registry, suite
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.points import AmbiguousCaseError
 from hpcdl.analysis.run.pooling import read_pooled
-from hpcdl.analysis.run.record_fields import CONTRACT
-from hpcdl.analysis.run.scaling import Record, records
+from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.scaling import records
 from hpcdl.cases.keys.compute_times import ComputeTimes, Recorded
 from hpcdl.cases.keys.key import MAX_RANKS
 from hpcdl.cases.keys.step_spec import StepSpec
@@ -33,18 +33,14 @@ from hpcdl.prediction.programs import (
     program_of,
     scheme_traits,
     simulate,
-    spec_of,
 )
-from hpcdl.prediction.steps import STEPPING, predicted_steps, with_shared_ports
+from hpcdl.prediction.steps import predicted_steps, with_shared_ports
 from hpcdl.suite import UsageError
 from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.run import Run
 
 FAR: Final = 4
 """Ratio to the largest measured number of ranks beyond which a prediction has a warning."""
-
-PROGRAM: Final = ("kind", "collective", "pattern", "aggregation", "compression", "dtype", "message_bytes")
-"""Fields that identify a predicted program, apart from the number of ranks."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +122,12 @@ def predict(
     return Prediction(cluster, explained, certainty, rows, steps, [], list(dict.fromkeys(left_out)), papers)
 
 
+def _program(record: Record) -> tuple[Any, ...]:
+    """Return what identifies a predicted program, apart from the number of ranks."""
+    operation = (record.kind, record.collective, record.pattern, record.message_bytes, record.dtype)
+    return (*operation, record.aggregation, record.compression)
+
+
 def _operations(
     wanted: Sequence[Record], priced: PricedNetwork, ranks: Sequence[int]
 ) -> tuple[list[Record], list[str]]:
@@ -133,13 +135,13 @@ def _operations(
     cluster = priced.network
     programs: dict[tuple[Any, ...], dict[int, Record]] = {}
     for record in wanted:
-        if record["kind"] not in STEPPING:
-            programs.setdefault(tuple(map(record.get, PROGRAM)), {})[record["ranks"]] = record
+        if not record.is_training:
+            programs.setdefault(_program(record), {})[record.ranks] = record
     rows: list[Record] = []
     left_out: list[str] = []
     for known in programs.values():
         first = next(iter(known.values()))
-        for p in ranks if ranks and first["kind"] == "collective" else sorted(known):
+        for p in ranks if ranks and first.kind == "collective" else sorted(known):
             like = known.get(p, first)
             began = perf_counter()
             try:
@@ -147,53 +149,54 @@ def _operations(
                 program, hosts = program_of(like, p), with_shared_ports(like, cluster, p)
                 seconds, simulated_ranks = simulate(program, p, hosts) if program is not None else (0.0, p)
             except ValueError as error:
-                left_out.append(f"{like['aggregation']} on {p} ranks: {error}")
+                left_out.append(f"{like.aggregation} on {p} ranks: {error}")
                 continue
             if program is None:
-                left_out.append(f"{like.get('case')}: no prediction for such a case")
+                left_out.append(f"{like.case}: no prediction for such a case")
                 break
             row = _row(like, known.get(p), p, priced, seconds)
-            row |= {"simulated_ranks": simulated_ranks, "simulation_seconds": perf_counter() - began}
-            half, undetermined = uncertainty(program, p, cluster, priced.certainty, str(like["aggregation"]))
-            rows.append({**row, **bounds(seconds, half), "undetermined": undetermined})
+            row.simulated_ranks, row.simulation_seconds = simulated_ranks, perf_counter() - began
+            half, row.undetermined = uncertainty(program, p, cluster, priced.certainty, str(like.aggregation))
+            row.predicted_low_seconds, row.predicted_high_seconds = bounds(seconds, half)
+            rows.append(row)
     return rows, left_out
 
 
 def _times(runs: Sequence[Recorded], record: Record, spec: StepSpec) -> ComputeTimes:
     """Return the compute times of a training case: from its settings, or measured by one of ``runs``."""
     if spec.compute_source.given:
-        times: ComputeTimes = spec_of(record).compute_times
+        times: ComputeTimes = record.spec.compute_times
         return times
     for measured in runs:
         try:
-            return measured(record, spec.ranks).of_network(spec.layers, spec.shape)
+            return measured(record.row, spec.ranks).of_network(spec.layers, spec.shape)
         except ValueError:
             continue
     raise ValueError("its compute times are unknown: predict a run that recorded its events")
 
 
 def _row(like: Record, measured: Record | None, ranks: int, priced: PricedNetwork, seconds: float) -> Record:
-    was_measured = measured is not None and not measured.get("network") and measured.get("correct") is not False
-    return {
-        **{name: like.get(name) for name in CONTRACT if name in PROGRAM or name in {"suite", "case"}},
-        "ranks": ranks,
-        "time_p50_seconds": measured.get("time_p50_seconds") if measured and was_measured else None,
-        "predicted_seconds": seconds,
-        "disturbed": measured.get("disturbed") if measured and was_measured else None,
-        "network": priced.network.name,
-        "times_the_measured_ranks": priced.distance(ranks),
-        "library_decides": scheme_traits(like).native,
-    }
+    was_measured = measured is not None and not measured.network and measured.correct is not False
+    return replace(
+        like.described,
+        ranks=ranks,
+        time_p50_seconds=measured.time_p50_seconds if measured and was_measured else None,
+        predicted_seconds=seconds,
+        disturbed=measured.disturbed if measured and was_measured else None,
+        network=priced.network.name,
+        times_the_measured_ranks=priced.distance(ranks),
+        library_decides=scheme_traits(like).native,
+    )
 
 
 def _records(what: Path, globs: Sequence[str]) -> tuple[list[Record], Run | None, list[str]]:
     """Return the selected cases of a suite, or of a run, the run, and the papers that the suite names."""
     if what.suffix == ".toml" or str(what) in suites():
         loaded = suite.load(what, globs=globs)
-        return [dict(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text)
+        return [Record.of(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text)
     run = _read(what)
     records = _reduced(run)
-    chosen = suite.matching([str(record.get("case")) for record in records], globs)
+    chosen = suite.matching([str(record.case) for record in records], globs)
     return [records[place] for place in chosen], run, suite.papers(run.suite)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import operand
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.keys.key import restored
+from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.scheme import traits_of
-from hpcdl.cases.keys.suite_tables import module_of
 from hpcdl.cases.simulation.operations import Operation, operation
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.network import Network
@@ -45,7 +43,7 @@ class MeasuredProgram:
     """True if several messages of a port are under way at once; a simulated port carries one at a time."""
 
 
-def measured_programs(records: Iterable[Mapping[str, Any]]) -> list[MeasuredProgram]:
+def measured_programs(records: Iterable[Record]) -> list[MeasuredProgram]:
     """Return the measured programs of a run that a network can be fitted to.
 
     Omitted are simulated, failed and incorrect cases, cases of one rank, and native or adaptive schemes.
@@ -53,18 +51,18 @@ def measured_programs(records: Iterable[Mapping[str, Any]]) -> list[MeasuredProg
     return [program for record in records if (program := measured_program(record))]
 
 
-def measured_program(record: Mapping[str, Any]) -> MeasuredProgram | None:
+def measured_program(record: Record) -> MeasuredProgram | None:
     """Return the measured program of one record; None if it is omitted from fits."""
-    ranks, seconds, scheme = record["ranks"], record["time_p50_seconds"], str(record["aggregation"])
-    if record.get("network") or record.get("error") or record["correct"] is False or not seconds or ranks < 2:
+    ranks, seconds, scheme = record.ranks, record.time_p50_seconds, str(record.aggregation)
+    if record.network or record.error or record.correct is False or not seconds or ranks < 2:
         return None
     traits = scheme_traits(record)
     program = None if traits.native or traits.adaptive else program_of(record, ranks)
     if program is None:
         return None
-    messages = round(ranks * (record.get("messages_per_rank") or 0))
+    messages = round(ranks * (record.messages_per_rank or 0))
     shares_ports = traits.shares_ports and ranks > 2
-    return MeasuredProgram(scheme, ranks, record["message_bytes"], seconds, program, messages, shares_ports)
+    return MeasuredProgram(scheme, ranks, record.message_bytes or 0, seconds, program, messages, shares_ports)
 
 
 def cheapest(programs: Sequence[MeasuredProgram], messages: int) -> list[MeasuredProgram]:
@@ -85,45 +83,36 @@ def cheapest(programs: Sequence[MeasuredProgram], messages: int) -> list[Measure
     return [programs[place] for place in sorted(places)]
 
 
-def scheme_traits(record: Mapping[str, Any]) -> Aggregation:
+def scheme_traits(record: Record) -> Aggregation:
     """Return the traits of a record's scheme; the defaults for a kind of case without schemes."""
-    scheme = getattr(spec_of(record), "aggregation", None)
+    scheme = getattr(record.spec, "aggregation", None)
     return Aggregation() if scheme is None else traits_of(scheme)
 
 
-def program_of(record: Mapping[str, Any], ranks: int) -> Program | None:
+def program_of(record: Record, ranks: int) -> Program | None:
     """Return the program of a collective or an exchange on ``ranks`` ranks; None for other records.
 
     ValueError: an unknown scheme, or one that does not support so many ranks.
     """
-    if record["kind"] == "collective":
-        spec = spec_of(record)
-        length, scheme = record["message_bytes"] // np.dtype(record["dtype"]).itemsize, spec.aggregation
-        program = operation(spec.collective, scheme.name, scheme.settings, ranks, length, record["dtype"])
+    size = record.message_bytes or 0
+    if record.kind == "collective":
+        spec, dtype = record.spec, str(record.dtype)
+        length, scheme = size // np.dtype(dtype).itemsize, spec.aggregation
+        program = operation(spec.collective, scheme.name, scheme.settings, ranks, length, dtype)
         registry.check_settings(program.function.func, scheme.settings)
-        operand(spec.collective, phantom(length, record["dtype"]), ranks)
+        operand(spec.collective, phantom(length, dtype), ranks)
         return program
-    pattern = record.get("pattern", "pair") if record["kind"] == "pairwise" else None
-    if pattern in {"pair", "bisection"} and record["aggregation"] == "fabric":
+    pattern = (record.pattern or "pair") if record.kind == "pairwise" else ""
+    if pattern in {"pair", "bisection"} and record.aggregation == "fabric":
         (partners,) = rounds(ranks, pattern)
-        return partial(_exchange, partners, phantom(record["message_bytes"], np.uint8))
+        return partial(_exchange, partners, phantom(size, np.uint8))
     return None
 
 
-def check_hosts(record: Mapping[str, Any], network: Network, ranks: int) -> None:
+def check_hosts(record: Record, network: Network, ranks: int) -> None:
     """Raise ValueError if a scheme for one host has its ``ranks`` on several hosts of ``network``."""
     if scheme_traits(record).one_host and network.host(ranks - 1) != network.host(0):
-        raise ValueError(f"{record['aggregation']!r} is for ranks of one host")
-
-
-def spec_of(record: Mapping[str, Any]) -> Any:
-    """Return the spec of a record's case, by its settings. Raises ValueError."""
-    return _spec(str(record["kind"]), str(record.get("settings") or "{}"))
-
-
-@lru_cache(maxsize=1024)
-def _spec(kind: str, text: str) -> Any:
-    return restored(module_of(kind).SPEC, json.loads(text))
+        raise ValueError(f"{record.aggregation!r} is for ranks of one host")
 
 
 def hosts(run: Run) -> tuple[int, ...]:

@@ -20,8 +20,7 @@ from hpcdl import registry
 from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.launches import throughput_of
-from hpcdl.analysis.run.record_fields import configuration
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, launches_interval
 from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.cases.keys.key import about
@@ -36,16 +35,11 @@ from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.geometry import master
 from hpcdl.prediction.fitting import bounds, predicted_time
 from hpcdl.prediction.network_file import DOUBTFUL, Certainty, PricedNetwork
-from hpcdl.prediction.programs import check_hosts, scheme_traits, spec_of
+from hpcdl.prediction.programs import check_hosts, scheme_traits
 from hpcdl.training.parts.bucketing import bucket_bytes
 
 Times = Callable[[Record, Any], ComputeTimes]
 """Returns the compute times of a record's case, given its spec on the ranks. ValueError if they are unknown."""
-
-STEPPING: Final = ("train", "replay")
-"""Kinds of case that consist of training steps."""
-UNEQUAL: Final = ("straggler", "failure", "shares")
-"""Keys with which the ranks or the steps of a case differ."""
 
 RANK_STEPS: Final = 256
 """Simulated steps of all ranks together, without a common step or with jitter; 8 to 32 steps each."""
@@ -53,12 +47,6 @@ MAX_RANK_STEPS: Final = 1 << 12
 """The same, at most, where :data:`WITHIN` needs more."""
 WITHIN: Final = 0.05
 """Half of the 95 % interval of a predicted time over simulated steps, by that time."""
-
-KEPT: Final = (
-    *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation", "compression"),
-    *("optimizer", "threads_per_rank", "scaling", "parallelism"),
-)
-"""Fields of a case that its prediction repeats."""
 
 
 def predicted_steps(
@@ -77,20 +65,20 @@ def predicted_steps(
     default that of a simulated case's settings, or of the measured case whose compute times are used.
     """
     network = priced.network
-    buckets = {record["ranks"]: int(record["bucket_bytes"]) for record in source if record.get("bucket_bytes")}
+    buckets = {record.ranks: int(record.bucket_bytes) for record in source if record.bucket_bytes}
     every = (*source, *records)
-    disturbed = {str(one.get("case")): one["disturbed"] for one in every if one.get("disturbed")}
+    disturbed = {str(one.case): one.disturbed for one in every if one.disturbed}
     groups: dict[Any, dict[int, list[Record]]] = {}
     for record in records:
-        if record["kind"] in STEPPING:
+        if record.is_training:
             # also on one rank cases differ by aggregation, because predictions may be for more ranks
-            key = configuration({**record, "ranks": None})
-            groups.setdefault(key, {}).setdefault(record["ranks"], []).append(record)
+            key = record.configuration()
+            groups.setdefault(key, {}).setdefault(record.ranks, []).append(record)
     rows: list[Record] = []
     left_out: list[str] = []
     for known in groups.values():
         first = known[min(known)][0]
-        name = f"{first['training']} with {first['aggregation']}"
+        name = f"{first.training} with {first.aggregation}"
         try:
             prices = _prices(first)
         except (ValueError, TypeError, DataError, OSError) as error:
@@ -102,7 +90,7 @@ def predicted_steps(
             here = known.get(p, [])
             like = here[0] if here else first
             try:
-                spec = replace(spec_of(like), ranks=p)
+                spec = replace(like.spec, ranks=p)
                 check_messages(spec.aggregation.find(), p, spec.gradient_bytes, spec.aggregation.settings)
                 check_hosts(first, network, p)
                 work = times(first, spec)
@@ -118,12 +106,13 @@ def predicted_steps(
             except (ValueError, TypeError) as error:
                 left_out.append(f"{name} on {p} ranks: {error}")
             else:
-                row["disturbed"] = row["disturbed"] or disturbed.get(work.source)
-                rows.append({**row, "times_the_measured_ranks": priced.distance(p, farthest)})
+                row.disturbed = row.disturbed or disturbed.get(work.source)
+                row.times_the_measured_ranks = priced.distance(p, farthest)
+                rows.append(row)
     return rows, left_out
 
 
-def with_shared_ports(record: Mapping[str, Any], network: Network, ranks: int) -> Network:
+def with_shared_ports(record: Record, network: Network, ranks: int) -> Network:
     """Return the network of a case whose scheme has several messages of a port under way: they share its rate.
 
     In turns, as other schemes' messages are sent, theirs would take up to twice as long on odd numbers of ranks.
@@ -142,7 +131,7 @@ def _bucket(
     ranks), in proportion to the ranks; the size from the network's alpha and beta. ValueError if these are 0 and
     the case does not set a size.
     """
-    strategy = spec_of(like).training
+    strategy = like.spec.training
     within = network.host(ranks - 1) == network.host(0)
     fitted = _measured(here, "bucket_bytes")
     if fitted or ranks == 1:
@@ -151,7 +140,7 @@ def _bucket(
         return None
     if "bucket_bytes" not in registry.settings_of(strategy.find()):
         return None
-    if within and like["kind"] != "replay":
+    if within and like.kind != "replay":
         return None
     if measured:
         nearest = min(measured, key=lambda p: (abs(p - ranks), p))
@@ -162,14 +151,19 @@ def _bucket(
     return bucket_bytes(link.alpha, link.beta, ranks)
 
 
-def _prices(record: Mapping[str, Any]) -> dict[str, float]:
+def unequal(record: Record) -> dict[str, str | None]:
+    """Return the keys with which the ranks or the steps of a case differ."""
+    return {"straggler": record.straggler, "failure": record.failure, "shares": record.shares}
+
+
+def _prices(record: Record) -> dict[str, float]:
     """Return the prices of the arithmetic in a case's exchanges.
 
     Raises ValueError if sizes alone do not determine the time of a step.
     """
-    spec, aggregates = spec_of(record), spec_of(record).strategy.aggregates
-    for key in UNEQUAL:
-        if record.get(key):
+    spec, aggregates = record.spec, record.spec.strategy.aggregates
+    for key, given in unequal(record).items():
+        if given:
             raise ValueError(f"{key}: ranks or steps of the case differ")
     if aggregates and scheme_traits(record).adaptive:
         raise ValueError(f"{spec.aggregation.name} chooses its scheme by measurements at run time")
@@ -185,19 +179,20 @@ def _prices(record: Mapping[str, Any]) -> dict[str, float]:
     return prices_of(spec)
 
 
-def _images(record: Mapping[str, Any], spec: StepSpec) -> int:
+def _images(record: Record, spec: StepSpec) -> int:
     """Return the images of a copy of the network, in the case's scaling. ValueError: fewer images than copies."""
     spec.strategy.check(spec.ranks // (spec.stages * spec.model_ranks), spec.training.in_full)
-    if record.get("scaling") == "weak":
-        return spec.model_ranks * int(record.get("batch_per_rank") or record["global_batch"] // record["ranks"])
-    if spec.copies > record["global_batch"]:
-        raise ValueError(f"a global batch of {record['global_batch']} images is less than one per rank")
-    return -(-int(record["global_batch"]) // spec.copies)
+    batch = record.global_batch or 0
+    if record.scaling == "weak":
+        return spec.model_ranks * int(record.batch_per_rank or batch // record.ranks)
+    if spec.copies > batch:
+        raise ValueError(f"a global batch of {batch} images is less than one per rank")
+    return -(-batch // spec.copies)
 
 
-def _jitter(record: Mapping[str, Any], spec: Any, work: ComputeTimes) -> float:
+def _jitter(record: Record, spec: Any, work: ComputeTimes) -> float:
     """Return the jitter of a case; the ranks of a replay sleep for equal times."""
-    return 0.0 if record["kind"] == "replay" else spec.jitter or work.jitter
+    return 0.0 if record.kind == "replay" else spec.jitter or work.jitter
 
 
 def _row(
@@ -212,37 +207,39 @@ def _row(
     began = perf_counter()
     equal = spec.strategy.lockstep and not jitter
     counted = 1 if equal else min(32, max(8, RANK_STEPS // ranks))
-    weak = like.get("scaling") == "weak"
-    batch = conditions.images * spec.copies if weak else int(like["global_batch"])
+    weak = like.scaling == "weak"
+    batch = conditions.images * spec.copies if weak else int(like.global_batch or 0)
     interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
     if jitter and not (half := _half(interval)) <= WITHIN:
         wanted = counted * (half / WITHIN) ** 2 if half < math.inf else math.inf
         counted = int(min(wanted, max(counted, MAX_RANK_STEPS // ranks)))
         interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
     seconds = interval.value
-    doubt, undetermined = uncertainty(spec, conditions, certainty, seconds, str(like["aggregation"]))
-    return {
-        **{name: like.get(name) for name in KEPT},
-        "ranks": ranks,
-        "global_batch": batch,
-        "step_seconds": _measured(here, "step_seconds"),
-        "images_per_second": _measured(here, "images_per_second"),
-        "predicted_seconds": seconds,
-        **bounds(seconds, 0.0 if equal else _half(interval), doubt),
-        "predicted_images_per_second": batch / seconds if seconds else None,
-        "staleness_mean": _measured(here, "staleness_mean"),
-        "predicted_staleness_mean": staleness,
-        "jitter": jitter,
-        "lockstep": spec.strategy.lockstep,
-        "compute_seconds": _compute_seconds(spec, conditions),
-        "compute_times": conditions.times.source or None,
-        "bucket_bytes": conditions.bucket,
-        "disturbed": disturbance_of(here),
-        "undetermined": undetermined,
-        "network": conditions.network.name,
-        "library_decides": scheme_traits(like).native,
-        "simulation_seconds": perf_counter() - began,
-    }
+    doubt, undetermined = uncertainty(spec, conditions, certainty, seconds, str(like.aggregation))
+    low, high = bounds(seconds, 0.0 if equal else _half(interval), doubt)
+    return replace(
+        like.described,
+        ranks=ranks,
+        global_batch=batch,
+        step_seconds=_measured(here, "step_seconds"),
+        images_per_second=_measured(here, "images_per_second"),
+        predicted_seconds=seconds,
+        predicted_low_seconds=low,
+        predicted_high_seconds=high,
+        predicted_images_per_second=batch / seconds if seconds else None,
+        staleness_mean=_measured(here, "staleness_mean"),
+        predicted_staleness_mean=staleness,
+        jitter=jitter,
+        lockstep=spec.strategy.lockstep,
+        compute_seconds=_compute_seconds(spec, conditions),
+        compute_times=conditions.times.source or None,
+        bucket_bytes=conditions.bucket,
+        disturbed=disturbance_of(here),
+        undetermined=undetermined,
+        network=conditions.network.name,
+        library_decides=scheme_traits(like).native,
+        simulation_seconds=perf_counter() - began,
+    )
 
 
 def _timed(step: VirtualStep, batch: int) -> tuple[Interval, float | None]:
@@ -297,14 +294,11 @@ def uncertainty(
 
 def disturbance_of(records: Sequence[Record]) -> str | None:
     """Return the cause of the first disturbed record; None if all are undisturbed."""
-    return next((record["disturbed"] for record in records if record.get("disturbed")), None)
+    return next((record.disturbed for record in records if record.disturbed), None)
 
 
 def _measured(records: Sequence[Record], name: str) -> float | None:
     """Return the median over seeds; None without measurements."""
-    values = [
-        record[name]
-        for record in records
-        if record.get(name) and not record.get("network") and not record.get("error")
-    ]
+    measured = [record for record in records if not record.network and not record.error]
+    values = [value for record in measured if (value := getattr(record, name))]
     return median(values) if values else None

@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from hpcdl.analysis.run.record_fields import settings
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.report.formats.cells import NONE, digits, plural
@@ -149,8 +148,8 @@ def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
     sides = [_known(clause.field, case, records) for case in (clause.case, other) if case is not None]
     used = [record for side in sides for record, _ in side]
     marks: dict[Mark, bool] = {
-        "simulated": any(record.get("network") for record in used),
-        "disturbed": _is_timed(clause.field) and any(record.get("disturbed") for record in used),
+        "simulated": any(record.network for record in used),
+        "disturbed": _is_timed(clause.field) and any(record.disturbed for record in used),
     }
     known = [mark for mark, applies in marks.items() if applies]
     value, *seconds = [_value(clause.field, side) for side in sides]
@@ -171,7 +170,7 @@ def _known(field: str, case: Mapping[str, Any], records: Sequence[Record]) -> li
     return [
         (record, number)
         for record in records
-        if not record.get("error") and all(str(record.get(key)) == str(case[key]) for key in case)
+        if not record.error and all(str(record.stated(key)) == str(case[key]) for key in case)
         if (number := _number(record, field)) is not None
     ]
 
@@ -189,20 +188,22 @@ def _value(field: str, known: Sequence[tuple[Record, float]]) -> Interval:
 def _number(record: Record, field: str) -> float | None:
     """Return a field of a record, or a number computed of several; None if it is unknown."""
     if field == "diverged":
-        return float(record.get("diverged_step") is not None)
+        return float(record.diverged_step is not None)
     if field == "bytes_per_image":
-        return float(record["bytes_sent_per_rank"] or 0) / float(record["global_batch"])
+        return (record.bytes_sent_per_rank or 0.0) / (record.global_batch or math.nan)
     if field == "seconds_without_latency":
-        network = NETWORKS[record["network"]].on(settings(record).get("ranks_per_host", 1))
-        link = network.common_link(record["ranks"])
-        return float(record["time_p50_seconds"]) - record["messages_per_rank"] * link.alpha if link else None
-    value = record.get(field)
+        network = NETWORKS[str(record.network)].on(record.settings.get("ranks_per_host", 1))
+        link = network.common_link(record.ranks)
+        return (
+            (record.time_p50_seconds or math.nan) - (record.messages_per_rank or 0) * link.alpha if link else None
+        )
+    value = record.stated(field)
     return None if value is None else float(value)
 
 
 def _bounds(record: Record, field: str, value: float) -> tuple[float, float]:
     """Return the bounds of a record's interval; the value twice if it has none."""
-    low, high = (record.get(name) for name in BOUNDS.get(field, (f"{field}_low", f"{field}_high")))
+    low, high = (record.stated(name) for name in BOUNDS.get(field, (f"{field}_low", f"{field}_high")))
     return (value, value) if low is None or high is None else (float(low), float(high))
 
 

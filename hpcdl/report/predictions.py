@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from statistics import median
 from typing import Any, Final
 
-from hpcdl.analysis.run.scaling import NEAR_LINEAR, Record
+from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
 from hpcdl.prediction.network_file import PRICES, Certainty
 from hpcdl.prediction.parallelism import Parallelism
@@ -41,12 +41,17 @@ def mesh_section(parallelisms: Sequence[Parallelism]) -> Section:
     return Section("Parallelism", [PARALLELISM_NOTE] if tables else [], points, tables)
 
 
-def doubt(row: Record) -> str:
-    """Return the marks of a prediction: far more ranks than measured, an undetermined cost, a disturbed time."""
-    beyond = row.get("times_the_measured_ranks")
+def marks(beyond: float | None, *, undetermined: bool, disturbed: bool) -> str:
+    """Return the marks of a prediction; ``beyond``: its ranks by the most that were measured."""
     far = f"EXTRAPOLATED {digits(beyond)}x" if beyond and beyond > FAR else ""
-    marks = [name.upper() for name in ("undetermined", "disturbed") if row.get(name)]
-    return "; ".join(filter(None, (far, *marks)))
+    words = ("UNDETERMINED" if undetermined else "", "DISTURBED" if disturbed else "")
+    return "; ".join(filter(None, (far, *words)))
+
+
+def doubt(row: Record) -> str:
+    """Return the marks of a predicted row."""
+    undetermined, disturbed = bool(row.undetermined), bool(row.disturbed)
+    return marks(row.times_the_measured_ranks, undetermined=undetermined, disturbed=disturbed)
 
 
 def mesh_records(parallelisms: Sequence[Parallelism]) -> list[dict[str, Any]]:
@@ -98,7 +103,11 @@ def _meshes(parallelism: Parallelism) -> list[tuple[str, ...]]:
                     ("chosen", mesh is parallelism.chosen),
                     ("fastest measured", mesh is parallelism.best),
                     (
-                        doubt({"times_the_measured_ranks": parallelism.times_the_measured_ranks, **asdict(mesh)}),
+                        marks(
+                            parallelism.times_the_measured_ranks,
+                            undetermined=mesh.undetermined,
+                            disturbed=bool(mesh.disturbed),
+                        ),
                         True,
                     ),
                 )
@@ -165,7 +174,7 @@ ERRORS: Final = {
 def render(prediction: Prediction) -> str:
     """The document that ``hpcdl predict --json`` prints; SI units."""
     head = described(prediction.network, prediction.certainty)
-    cases = [*prediction.rows, *prediction.steps]
+    cases = [row.row for row in (*prediction.rows, *prediction.steps)]
     whole: dict[str, Any] = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
     if prediction.meshes:
         whole["parallelism"] = mesh_records(prediction.meshes)
@@ -239,7 +248,7 @@ def predicted(rows: Sequence[Record]) -> Section:
     """A table per collective and type: every algorithm by size and ranks."""
     groups: dict[str, list[Record]] = {}
     for row in rows:
-        groups.setdefault(f"{row['collective']}, {row['dtype']}", []).append(row)
+        groups.setdefault(f"{row.collective}, {row.dtype}", []).append(row)
     header = ("size", "algorithm", "ranks", "predicted", "95 %", "measured", "of measured", "simulated", "")
     tables = [
         Table(title, header, [_cells(row) for row in sorted(group, key=_order)], 2).without_empty()
@@ -255,15 +264,15 @@ def steps(rows: Sequence[Record], *, compared: bool) -> Section:
     """
     groups: dict[str, list[Record]] = {}
     for row in rows:
-        batch = row["global_batch"] // (1 if row["scaling"] == "strong" else row["ranks"])
-        what = ", ".join(filter(None, (f"{row['model']} on {row['dataset']}", row["backend"], row["dtype"])))
-        groups.setdefault(f"{what}, {row['scaling']} scaling, {batch} images", []).append(row)
+        batch = (row.global_batch or 0) // (1 if row.scaling == "strong" else row.ranks)
+        what = ", ".join(filter(None, (f"{row.model} on {row.dataset}", row.backend, row.dtype)))
+        groups.setdefault(f"{what}, {row.scaling} scaling, {batch} images", []).append(row)
     tables = [
         Table(title, STEPS, [_step(row, group) for row in group], 2).without_empty()
         for title, group in groups.items()
     ]
     notes = [STEPS_NOTE, _jitter(rows)] if rows else []
-    ratios = [row["predicted_seconds"] / row["step_seconds"] for row in rows if row["step_seconds"]]
+    ratios = [(row.predicted_seconds or 0) / row.step_seconds for row in rows if row.step_seconds]
     if compared and ratios:
         within = percent(median([abs(ratio - 1) for ratio in ratios]), 1)
         notes.append(f"Half of the {len(ratios)} predicted steps are within {within} of the measured ones.")
@@ -271,7 +280,7 @@ def steps(rows: Sequence[Record], *, compared: bool) -> Section:
 
 
 def _jitter(rows: Sequence[Record]) -> str:
-    low, high = (percent(bound(row["jitter"] for row in rows), 1) for bound in (min, max))
+    low, high = (percent(bound(row.jitter or 0.0 for row in rows), 1) for bound in (min, max))
     size = low if low == high else f"{low} to {high}"
     return (
         f"Jitter of a rank's computing in a step: {size}, as in the trace unless --jitter or the case states it."
@@ -280,20 +289,21 @@ def _jitter(rows: Sequence[Record]) -> str:
 
 def _step(row: Record, group: Sequence[Record]) -> tuple[str, ...]:
     """Return a row of :data:`STEPS`; speed-ups are against the predicted step on one rank of ``group``."""
-    measured, single = row["step_seconds"], next((other for other in group if other["ranks"] == 1), None)
-    speedup = row["predicted_images_per_second"] / single["predicted_images_per_second"] if single else None
-    efficiency = speedup / row["ranks"] if speedup else None
-    near_linear = NONE if efficiency is None or row["ranks"] == 1 else "yes" if efficiency >= NEAR_LINEAR else "no"
+    measured, single = row.step_seconds, next((other for other in group if other.ranks == 1), None)
+    speed, base = row.predicted_images_per_second, single.predicted_images_per_second if single else None
+    speedup = speed / base if speed and base else None
+    efficiency = speedup / row.ranks if speedup else None
+    near_linear = NONE if efficiency is None or row.ranks == 1 else "yes" if efficiency >= NEAR_LINEAR else "no"
     return (
-        ", ".join(filter(None, (row["training"], row.get("parallelism")))),
-        scheme_name(row) + (" (a library's)" if row["library_decides"] else ""),
-        str(row["ranks"]),
-        seconds(row["predicted_seconds"]),
+        ", ".join(filter(None, (row.training, row.parallelism))),
+        scheme_name(row) + (" (a library's)" if row.library_decides else ""),
+        str(row.ranks),
+        seconds(row.predicted_seconds),
         _interval(row),
         seconds(measured),
-        f"{100 * (row['predicted_seconds'] / measured - 1):+.1f} %" if measured else NONE,
-        "" if row["lockstep"] else _beside(row["predicted_images_per_second"], row["images_per_second"]),
-        _beside(row["predicted_staleness_mean"], row["staleness_mean"]),
+        f"{100 * ((row.predicted_seconds or 0) / measured - 1):+.1f} %" if measured else NONE,
+        "" if row.lockstep else _beside(speed, row.images_per_second),
+        _beside(row.predicted_staleness_mean, row.staleness_mean),
         digits(speedup),
         digits(efficiency),
         near_linear,
@@ -303,7 +313,7 @@ def _step(row: Record, group: Sequence[Record]) -> tuple[str, ...]:
 
 def _interval(row: Record) -> str:
     """Return the interval of a predicted time; empty if it is unknown, or exact."""
-    low, high = row.get("predicted_low_seconds"), row.get("predicted_high_seconds")
+    low, high = row.predicted_low_seconds, row.predicted_high_seconds
     return "" if low is None or high is None or low == high else interval(low, high, seconds)
 
 
@@ -314,21 +324,21 @@ def _beside(predicted: float | None, measured: float | None) -> str:
     return digits(predicted) + ("" if measured is None else f" ({digits(measured)})")
 
 
-def _order(row: Mapping[str, Any]) -> tuple[int, str, int]:
-    return row["message_bytes"], scheme_name(row), row["ranks"]
+def _order(row: Record) -> tuple[int, str, int]:
+    return row.message_bytes or 0, scheme_name(row), row.ranks
 
 
 def _cells(row: Record) -> tuple[str, ...]:
-    measured = row["time_p50_seconds"]
+    measured = row.time_p50_seconds
     return (
-        volume(row["message_bytes"]),
-        scheme_name(row) + (" (a library's)" if row.get("library_decides") else ""),
-        str(row["ranks"]),
-        seconds(row["predicted_seconds"]),
+        volume(row.message_bytes),
+        scheme_name(row) + (" (a library's)" if row.library_decides else ""),
+        str(row.ranks),
+        seconds(row.predicted_seconds),
         _interval(row),
         seconds(measured),
-        digits(row["predicted_seconds"] / measured) if measured else NONE,
-        str(row.get("simulated_ranks") or NONE),
+        digits((row.predicted_seconds or 0) / measured) if measured else NONE,
+        str(row.simulated_ranks or NONE),
         doubt(row),
     )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from hpcdl import registry
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.nn.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits
 from hpcdl.report.formats.document import Section, Table
@@ -36,14 +36,14 @@ BATCH: Final = 1024
 
 def _time(record: Record) -> float:
     """Return the time of a step or an operation, predicted where it is a prediction (s)."""
-    known = (record.get(name) for name in ("predicted_seconds", "step_seconds", "time_p50_seconds"))
-    if record["kind"] == "collective" and record.get("time_p50_seconds"):
-        return float(record["time_p50_seconds"])
+    known = (record.predicted_seconds, record.step_seconds, record.time_p50_seconds)
+    if record.kind == "collective" and record.time_p50_seconds:
+        return float(record.time_p50_seconds)
     return next(float(value) for value in known if value)
 
 
 def _images_a_second(record: Record) -> float:
-    return float(record["global_batch"]) / _time(record)
+    return (record.global_batch or 0) / _time(record)
 
 
 QUANTITIES: Final[dict[str, Callable[[Record, Record, float], float]]] = {
@@ -93,7 +93,7 @@ def figures(paper: str, records: Sequence[Record]) -> list[Figure]:
     data = _data(paper)
     known = [figure for table in data.get("volumes", ()) for figure in _volumes(table)]
     for table in data.get("results", ()):
-        known += _results(table, [record for record in records if not record.get("error")])
+        known += _results(table, [record for record in records if not record.error])
     return known
 
 
@@ -109,9 +109,9 @@ def _volumes(table: Mapping[str, Any]) -> Iterator[Figure]:
 
 def _results(table: Mapping[str, Any], records: Sequence[Record]) -> Iterator[Figure]:
     case = table["case"]
-    alike = [record for record in records if all(str(record.get(key)) == str(case[key]) for key in case)]
-    single = [record for record in records if record["ranks"] == 1 and record.get("model") == case.get("model")]
-    by_ranks = {record["ranks"]: record for record in (*single, *alike)}
+    alike = [record for record in records if all(str(record.stated(key)) == str(case[key]) for key in case)]
+    single = [record for record in records if record.ranks == 1 and record.model == case.get("model")]
+    by_ranks = {record.ranks: record for record in (*single, *alike)}
     values = {int(ranks): value for ranks, value in table.get("values", {}).items()}
     for ranks in values or table["ranks"]:
         if ranks not in by_ranks or (table["quantity"] == "speed-up per image" and not single):

@@ -9,6 +9,7 @@ import hpcdl.aggregation
 from hpcdl import registry, suite
 from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.analysis.run.record import Record
 from hpcdl.cases.measuring.autotune import candidates, choose_by_simulation
 from hpcdl.commands.list import catalogue
 from hpcdl.commands.parts.scheme_contract import check_scheme
@@ -94,19 +95,19 @@ def record(scheme):
         "time_p50_seconds": 1e-3,
         "correct": True,
     }
-    return with_settings(fields)
+    return Record.of(with_settings(fields))
 
 
 def test_the_name_of_a_users_scheme_does_not_make_it_native(tmp_path, module):
     scheme = module()
     (row,) = rows(tmp_path, f'"{scheme}"')
-    assert not row["library_decides"]
+    assert not row.library_decides
     assert measured_program(record(scheme)) is not None
 
 
 def test_a_native_scheme_is_native_as_a_component(tmp_path):
     (row,) = rows(tmp_path, '{name = "hierarchical", outer = "native"}')
-    assert row["library_decides"]
+    assert row.library_decides
     assert measured_program(record("hierarchical(outer=native)")) is None
     assert measured_program(record("hierarchical(outer=tree)")) is not None
 
@@ -155,6 +156,6 @@ def test_a_file_in_the_folder_is_enough(tmp_path, dropped):
     (row,) = rows(tmp_path, f'"{dropped}"')
     link, gamma = NETWORKS["ethernet-10g"].link, NETWORKS["ethernet-10g"].gamma
     stated = 3 * (2 * link.alpha + 2 * 4096 * link.beta + 4096 * gamma)
-    assert row["predicted_seconds"] == pytest.approx(stated)
+    assert row.predicted_seconds == pytest.approx(stated)
     assert measured_program(record(dropped)) is not None
     assert all(check.holds for check in check_scheme(registry.find("aggregation", dropped), Aggregation()))

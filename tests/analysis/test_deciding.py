@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from hpcdl.analysis.run.deciding import Candidate, Field, area, decisions, fields_of
+from hpcdl.analysis.run.record import Record
 
 
 def launch(method, seed, seconds, cell="lenet5"):
     """One launch that reaches 0.9 after ``seconds``, and 0.5 a second before; never if it is infinite."""
     reached = np.isfinite(seconds)
     return SimpleNamespace(
-        fields={"model": cell, "ranks": 4, "training": method, "seed": seed, "target_accuracy": 0.9},
+        record=Record(model=cell, ranks=4, training=method, seed=seed, target_accuracy=0.9),
         evaluations={
             "step": np.array([2, 1]),
             "accuracy": np.array([0.9 if reached else 0.8, 0.5]),
@@ -28,7 +29,7 @@ def cell(methods, name="lenet5"):
     candidates = []
     for method, times in methods.items():
         launches = [launch(method, seed, seconds, name) for seed, seconds in enumerate(times)]
-        candidates.append(Candidate(launches[0].fields, launches))
+        candidates.append(Candidate(launches[0].record, launches))
     return Field("digits", (), candidates)
 
 
@@ -48,7 +49,7 @@ def test_a_method_that_is_a_fifth_faster_is_nearly_always_decided():
     draw = np.random.default_rng(2)
     pairs = [{"slow": spread(draw, 25, 0.1), "fast": spread(draw, 20, 0.1)} for _ in range(200)]
     found = [decisions([cell(pair)])[0] for pair in pairs]
-    assert np.mean([one.verdict == "decided" and one.fields["training"] == "fast" for one in found]) >= 0.8
+    assert np.mean([one.verdict == "decided" and one.record.training == "fast" for one in found]) >= 0.8
 
 
 def test_a_sure_difference_below_the_least_effect_is_a_tie():
@@ -62,7 +63,7 @@ def test_a_missed_seed_is_a_time_up_to_the_budget():
     """The budget is the longest training of the method that missed the target: 99 s."""
     times = {"sometimes": [5.0, 5.1, np.inf], "always": [20.0, 21.0, 22.0], "never": [np.inf] * 3}
     (one,) = decisions([cell(times)])
-    assert (one.verdict, one.budget, one.fields["training"]) == ("tied", 99, "sometimes")
+    assert (one.verdict, one.budget, one.record.training) == ("tied", 99, "sometimes")
     assert [place.state for place in one.places] == ["some missed", "reached", "not reached"]
     assert one.places[0].mean(one.budget) == pytest.approx((5 * 5.1 * 99) ** (1 / 3))
     assert one.ratios == [np.inf, 1, np.inf]
@@ -75,9 +76,9 @@ def test_a_missed_seed_is_a_time_up_to_the_budget():
 def test_a_method_with_too_few_usable_seeds_leaves_its_cell_open(cause, loss):
     launches = [launch(method, seed, 20.0 + seed) for method in "ab" for seed in range(3)]
     vars(launches[3]).update(loss)
-    launches[3].fields["error"] = "it failed" if cause == "failed" else None
+    launches[3].record.error = "it failed" if cause == "failed" else None
     (one,) = decisions(fields_of(launches))
-    assert (one.verdict, [place.candidate.fields["training"] for place in one.open]) == ("not decided", ["b"])
+    assert (one.verdict, [place.candidate.record.training for place in one.open]) == ("not decided", ["b"])
     assert one.places[1].lost == {cause: 1}
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from hpcdl.analysis.run.record_fields import label, parts
+from hpcdl.registry import label, parts
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdl.analysis.network.links import Links, over_launches
+from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.pairs import rounds
 
 
@@ -29,7 +30,7 @@ def measured(speeds, hosts=None, noise=0.01):
     drawn = noise * random.normal(size=(5, *seconds.shape))
     repeated = seconds * np.exp(drawn + drawn.transpose(0, 2, 1))
     hosts = hosts or [f"host{rank}" for rank in range(len(seconds))]
-    return Links({"message_bytes": 1 << 20, "pattern": "all_pairs"}, hosts, repeated)
+    return Links(Record(message_bytes=1 << 20, pattern="all_pairs"), hosts, repeated)
 
 
 @pytest.mark.parametrize("ranks", [3, 4, 8, 13])
@@ -68,7 +69,7 @@ def test_launches_of_a_case_give_one_answer():
         speed = np.ones(4)
         speed[1] = share
         links = measured(np.minimum.outer(speed, speed), noise=0.001)
-        launches.append(Links(links.fields, links.hosts, links.repeated, cause))
+        launches.append(Links(links.record, links.hosts, links.repeated, cause))
     (links,) = over_launches(launches)
     ((host, share),) = links.slow_hosts()
     assert (host, links.disturbed) == (1, None)

@@ -9,8 +9,8 @@ import pytest
 
 from hpcdl import registry, suite
 from hpcdl.analysis.over_time.archive import read_series
-from hpcdl.analysis.run.record_fields import label
 from hpcdl.commands.parts.output import read_accepted
+from hpcdl.registry import label
 from hpcdl.trace.older_names import SETTINGS, spelled_now
 from hpcdl.trace.schema import read
 

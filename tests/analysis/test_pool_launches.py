@@ -35,13 +35,13 @@ def test_the_launch_is_the_unit(launched):
     middles = [10.0, 30.0, 12.0, 11.0, 14.0, 50.0, 13.0]
     runs = [launched(n, [ms - 1, ms, ms + 1] * 3) for n, ms in enumerate(middles)]
     ring, native = records(launches(pool(runs)))
-    assert (ring["launches"], native["launches"]) == (7, 7)
-    assert ring["time_p50_seconds"] == pytest.approx(np.median(middles) * 1e-3)
-    assert native["time_p50_seconds"] == pytest.approx(2 * np.median(middles) * 1e-3)
-    assert ring["time_p50_low_seconds"] == pytest.approx(10e-3)  # of 7 medians the least and the most cover 95 %
-    assert ring["time_p50_high_seconds"] == pytest.approx(50e-3)
-    assert ring["measured_steps"] == 7 * 9
-    assert ring["correct"] is True
+    assert (ring.launches, native.launches) == (7, 7)
+    assert ring.time_p50_seconds == pytest.approx(np.median(middles) * 1e-3)
+    assert native.time_p50_seconds == pytest.approx(2 * np.median(middles) * 1e-3)
+    assert ring.time_p50_low_seconds == pytest.approx(10e-3)  # of 7 medians the least and the most cover 95 %
+    assert ring.time_p50_high_seconds == pytest.approx(50e-3)
+    assert ring.measured_steps == 7 * 9
+    assert ring.correct is True
 
 
 def test_each_launch_s_events_and_cases_stay_its_own(launched):

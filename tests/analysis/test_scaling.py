@@ -4,7 +4,6 @@ import scipy.stats
 
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.points import AmbiguousCaseError
-from hpcdl.analysis.run.record_fields import CONTRACT, problem
 from hpcdl.analysis.run.scaling import records
 
 
@@ -19,19 +18,17 @@ def test_strong_scaling_by_hand(hand):
     hand.train([steps(50), steps(40)])
     hand.train([steps(25)] * 4)
     one, two, four = records(launches(hand.read()))
-    assert (one["speedup"], one["efficiency"], one["efficiency_low"], one["efficiency_high"]) == (1, 1, 1, 1)
-    assert two["step_seconds"] == pytest.approx(0.050)
-    assert two["speedup"] == pytest.approx(1.6)
-    assert [two[name] for name in ("efficiency", "efficiency_low", "efficiency_high")] == pytest.approx([0.8] * 3)
-    assert four["speedup"] == pytest.approx(3.2)
-    assert four["efficiency"] == pytest.approx(0.8)
-    assert (four["base_ranks"], four["base_aggregation"]) == (1, "ring")
-    assert four["base_step_seconds"] == pytest.approx(0.080)
-    assert four["images_per_second"] == pytest.approx(4 * 16 / 0.025)
-    assert (four["steps"], four["warmup_steps"], four["measured_steps"]) == (12, 2, 20)
-    assert (four["bytes_sent_per_rank"], four["messages_per_rank"]) == (103, 3)
-    assert set(CONTRACT) <= set(four)
-    assert list(four)[: len(CONTRACT)] == list(CONTRACT)
+    assert (one.speedup, one.efficiency, one.efficiency_low, one.efficiency_high) == (1, 1, 1, 1)
+    assert two.step_seconds == pytest.approx(0.050)
+    assert two.speedup == pytest.approx(1.6)
+    assert [two.efficiency, two.efficiency_low, two.efficiency_high] == pytest.approx([0.8] * 3)
+    assert four.speedup == pytest.approx(3.2)
+    assert four.efficiency == pytest.approx(0.8)
+    assert (four.base_ranks, four.base_aggregation) == (1, "ring")
+    assert four.base_step_seconds == pytest.approx(0.080)
+    assert four.images_per_second == pytest.approx(4 * 16 / 0.025)
+    assert (four.steps, four.warmup_steps, four.measured_steps) == (12, 2, 20)
+    assert (four.bytes_sent_per_rank, four.messages_per_rank) == (103, 3)
 
 
 def test_weak_scaling_by_hand(hand):
@@ -39,8 +36,8 @@ def test_weak_scaling_by_hand(hand):
     hand.train([steps(20)], **weak, global_batch=16)
     hand.train([steps(25)] * 4, **weak, global_batch=64)
     _, four = records(launches(hand.read()))
-    assert four["efficiency"] == pytest.approx(0.8)
-    assert four["speedup"] == pytest.approx(3.2)
+    assert four.efficiency == pytest.approx(0.8)
+    assert four.speedup == pytest.approx(3.2)
 
 
 def test_scaling_is_what_the_batch_implies(hand):
@@ -48,8 +45,8 @@ def test_scaling_is_what_the_batch_implies(hand):
     hand.train([steps(20)] * 2, scaling=None, global_batch=None, batch_per_rank=16)
     hand.train([steps(20)], scaling=None, global_batch=None)
     weak, two, neither = records(launches(hand.read()))
-    assert (weak["scaling"], two["efficiency"]) == ("weak", 1.0)
-    assert (neither["scaling"], neither["efficiency"]) == (None, None)
+    assert (weak.scaling, two.efficiency) == ("weak", 1.0)
+    assert (neither.scaling, neither.efficiency) == (None, None)
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank(hand):
@@ -57,15 +54,15 @@ def test_a_step_takes_as_long_as_its_slowest_rank(hand):
     a = [10, 30, 10, 30, 10, 30, 10, 10, 30, 10]
     b = [30, 10, 30, 10, 30, 10, 30, 30, 10, 30]
     hand.train([a, b], warmup_steps=0)
-    assert records(launches(hand.read()))[0]["step_seconds"] == pytest.approx(0.030)
+    assert records(launches(hand.read()))[0].step_seconds == pytest.approx(0.030)
 
 
 def test_interval_of_order_statistics(hand):
     hand.train([[1000.0] * 2 + [float(ms) for ms in range(1, 11)]])
     (one,) = records(launches(hand.read()))
-    assert one["step_seconds"] == pytest.approx(0.0055)
-    assert one["step_seconds_low"] == pytest.approx(0.002)
-    assert one["step_seconds_high"] == pytest.approx(0.009)
+    assert one.step_seconds == pytest.approx(0.0055)
+    assert one.step_seconds_low == pytest.approx(0.002)
+    assert one.step_seconds_high == pytest.approx(0.009)
 
 
 def test_one_rank_is_the_same_program_for_every_scheme(hand):
@@ -73,14 +70,14 @@ def test_one_rank_is_the_same_program_for_every_scheme(hand):
         hand.train([steps(ms)], aggregation=scheme)
     hand.train([steps(50)] * 2, aggregation="ring")
     tree, none, ring, two = records(launches(hand.read()))
-    assert (two["base_aggregation"], two["base_ranks"], two["base_launches"]) == ("any", 1, 1)
-    assert two["base_step_seconds"] == pytest.approx(0.080)
-    assert two["efficiency"] == pytest.approx(0.8)
-    assert (two["efficiency_low"], two["efficiency_high"], two["near_linear"]) == (None, None, None)  # one launch
+    assert (two.base_aggregation, two.base_ranks, two.base_launches) == ("any", 1, 1)
+    assert two.base_step_seconds == pytest.approx(0.080)
+    assert two.efficiency == pytest.approx(0.8)
+    assert (two.efficiency_low, two.efficiency_high, two.near_linear) == (None, None, None)  # one launch
     for one, ms in ((tree, 70), (none, 80), (ring, 120)):
-        assert one["step_seconds"] == pytest.approx(ms / 1000)  # its own
-        assert (one["efficiency"], one["efficiency_low"], one["speedup"]) == (1, 1, 1)
-        assert one["base_step_seconds"] == pytest.approx(0.080)
+        assert one.step_seconds == pytest.approx(ms / 1000)  # its own
+        assert (one.efficiency, one.efficiency_low, one.speedup) == (1, 1, 1)
+        assert one.base_step_seconds == pytest.approx(0.080)
 
 
 def launched(hand, base, *scales, count=5):
@@ -96,13 +93,13 @@ def launched(hand, base, *scales, count=5):
 
 def test_near_linear_is_welchs_test_over_launches_adjusted_over_cases(hand):
     base, *found = launched(hand, 80, 0.99, 0.91, 0.7)
-    assert [one["near_linear"] for one in found] == [True, None, False]
-    limit = np.log(base["launch_seconds"]) - np.log(2 * 0.9)
-    p = [scipy.stats.ttest_ind(limit, np.log(one["launch_seconds"]), equal_var=False).pvalue for one in found]
-    assert [one["near_linear_p"] for one in found] == pytest.approx(scipy.stats.false_discovery_control(p))
+    assert [one.near_linear for one in found] == [True, None, False]
+    limit = np.log(base.launch_seconds) - np.log(2 * 0.9)
+    p = [scipy.stats.ttest_ind(limit, np.log(one.launch_seconds), equal_var=False).pvalue for one in found]
+    assert [one.near_linear_p for one in found] == pytest.approx(scipy.stats.false_discovery_control(p))
     for one in found:
-        assert one["base_launches"] == 5
-        assert one["efficiency_low"] < one["efficiency"] < one["efficiency_high"]
+        assert one.base_launches == 5
+        assert one.efficiency_low < one.efficiency < one.efficiency_high
 
 
 def test_schemes_on_one_rank_are_no_launches(hand):
@@ -111,7 +108,7 @@ def test_schemes_on_one_rank_are_no_launches(hand):
         hand.train([steps(80 + scheme)], aggregation=f"scheme{scheme}")
     hand.train([steps(20)] * 2, aggregation="scheme1")
     two = records(launches(hand.read()))[-1]
-    assert (two["base_launches"], two["efficiency_low"], two["near_linear"]) == (1, None, None)
+    assert (two.base_launches, two.efficiency_low, two.near_linear) == (1, None, None)
 
 
 def test_a_compressor_may_cost_something_on_one_rank(hand):
@@ -121,7 +118,7 @@ def test_a_compressor_may_cost_something_on_one_rank(hand):
     hand.train([steps(50)] * 2, compression="topk")
     hand.train([steps(50)] * 2, compression="onebit")
     found = records(launches(hand.read()))
-    assert [one["base_step_seconds"] for one in found[2:]] == pytest.approx([0.080, 0.100, 0.080])
+    assert [one.base_step_seconds for one in found[2:]] == pytest.approx([0.080, 0.100, 0.080])
 
 
 def test_without_one_rank_the_smallest_scale_is_the_base(hand):
@@ -129,11 +126,11 @@ def test_without_one_rank_the_smallest_scale_is_the_base(hand):
     hand.train([steps(60)] * 2)
     hand.train([steps(30)] * 4)
     eight, two, four = records(launches(hand.read()))
-    assert two["efficiency"] == 1.0
-    assert four["efficiency"] == pytest.approx(1.0)
-    assert eight["speedup"] == pytest.approx(3.0)
-    assert eight["efficiency"] == pytest.approx(0.75)
-    assert (eight["base_ranks"], eight["base_step_seconds"]) == (2, pytest.approx(0.060))
+    assert two.efficiency == 1.0
+    assert four.efficiency == pytest.approx(1.0)
+    assert eight.speedup == pytest.approx(3.0)
+    assert eight.efficiency == pytest.approx(0.75)
+    assert (eight.base_ranks, eight.base_step_seconds) == (2, pytest.approx(0.060))
 
 
 def test_other_problems_are_no_base(hand):
@@ -141,7 +138,7 @@ def test_other_problems_are_no_base(hand):
     hand.train([steps(80)], global_batch=128)
     hand.train([steps(80)], settings={"prefetch": 0})
     hand.train([steps(50)] * 2)
-    assert records(launches(hand.read()))[3]["base_ranks"] == 2
+    assert records(launches(hand.read()))[3].base_ranks == 2
 
 
 def test_exposed_communication_is_what_the_ceiling_has_not(hand):
@@ -151,7 +148,7 @@ def test_exposed_communication_is_what_the_ceiling_has_not(hand):
     hand.train([steps(90)])
     hand.train([steps(80)], aggregation="none")
     ring, none, four, one, _ = (
-        [found[f"exposed_communication_seconds{bound}"] for bound in ("", "_low", "_high")]
+        [getattr(found, f"exposed_communication_seconds{bound}") for bound in ("", "_low", "_high")]
         for found in records(launches(hand.read()))
     )
     assert ring == pytest.approx([0.010] * 3)
@@ -165,25 +162,25 @@ def test_cases_of_different_length_are_told_apart(hand):
         hand.train([steps(80, planned - 2)], steps=planned)
         hand.train([steps(50, 5)] * 2, steps=planned)  # stopped at its target
     found = records(launches(hand.read()))
-    assert [one["steps"] for one in found] == [12, 7, 22, 7]
-    assert [one["planned_steps"] for one in found] == [12, 12, 22, 22]
-    assert found[3]["base_launches"] == 1
-    assert len({problem(one) for one in found}) == 2
+    assert [one.steps for one in found] == [12, 7, 22, 7]
+    assert [one.planned_steps for one in found] == [12, 12, 22, 22]
+    assert found[3].base_launches == 1
+    assert len({one.problem() for one in found}) == 2
 
 
 def test_efficiency_split_by_hand(hand):
     hand.train([steps(50), steps(50)], compute=[40, 30])
     (one,) = records(launches(hand.read()))
-    assert one["compute_seconds"] == pytest.approx(0.040)
-    assert one["load_balance"] == pytest.approx(35 / 40)
-    assert one["communication_efficiency"] == pytest.approx(0.8)
+    assert one.compute_seconds == pytest.approx(0.040)
+    assert one.load_balance == pytest.approx(35 / 40)
+    assert one.communication_efficiency == pytest.approx(0.8)
 
 
 def test_input_is_that_of_the_rank_that_waits_longest(hand):
     hand.train([steps(50), steps(50)], compute=[40, 30], waiting=[2, 5])
     (one,) = records(launches(hand.read()))
-    assert one["input_seconds"] == pytest.approx(0.005)
-    assert one["compute_seconds"] == pytest.approx(0.040)
+    assert one.input_seconds == pytest.approx(0.005)
+    assert one.compute_seconds == pytest.approx(0.040)
 
 
 def test_targets(hand):
@@ -192,13 +189,13 @@ def test_targets(hand):
     hand.train([steps(50)], evaluations=seen, target_accuracy=0.95)
     hand.train([steps(50)], evaluations=seen)
     reached, never, unset = records(launches(hand.read()))
-    assert reached["seconds_to_target"] == 0.9
-    assert (reached["samples_to_target"], reached["epochs_to_target"]) == (512, 2.0)
-    assert (reached["final_accuracy"], reached["final_loss"]) == (0.89, 0.4)
-    assert never["best_accuracy"] == 0.91
+    assert reached.seconds_to_target == 0.9
+    assert (reached.samples_to_target, reached.epochs_to_target) == (512, 2.0)
+    assert (reached.final_accuracy, reached.final_loss) == (0.89, 0.4)
+    assert never.best_accuracy == 0.91
     for one in (never, unset):
-        assert one["seconds_to_target"] is one["samples_to_target"] is one["epochs_to_target"] is None
-        assert one["final_accuracy"] == 0.89
+        assert one.seconds_to_target is one.samples_to_target is one.epochs_to_target is None
+        assert one.final_accuracy == 0.89
 
 
 def test_one_record_per_seed_and_its_own_base(hand):
@@ -207,30 +204,30 @@ def test_one_record_per_seed_and_its_own_base(hand):
         hand.train([steps(50)] * 2, seed=seed)
     hand.train([steps(50)] * 2, seed=3)
     found = records(launches(hand.read()))
-    assert [one["seed"] for one in found] == [1, 1, 2, 2, 3]
-    assert found[1]["efficiency"] == pytest.approx(0.8)
-    assert found[3]["efficiency"] == pytest.approx(1.2)
-    assert found[4]["efficiency"] == pytest.approx(1.0)  # no base of its seed: the median of the others
+    assert [one.seed for one in found] == [1, 1, 2, 2, 3]
+    assert found[1].efficiency == pytest.approx(0.8)
+    assert found[3].efficiency == pytest.approx(1.2)
+    assert found[4].efficiency == pytest.approx(1.0)  # no base of its seed: the median of the others
 
 
 def test_launches_are_taken_together(hand):
     for launch, ms in enumerate((50, 60, 40)):
         hand.train([steps(ms)], launch=launch, correct=launch != 1)
     (one,) = records(launches(hand.read()))
-    assert (one["launches"], one["measured_steps"]) == (3, 30)
-    assert one["step_seconds"] == pytest.approx(0.050)
+    assert (one.launches, one.measured_steps) == (3, 30)
+    assert one.step_seconds == pytest.approx(0.050)
     logarithms = np.log([0.050, 0.060, 0.040])
     low, high = np.exp(scipy.stats.t.interval(0.95, 2, logarithms.mean(), scipy.stats.sem(logarithms)))
-    assert (one["step_seconds_low"], one["step_seconds_high"]) == (pytest.approx(low), pytest.approx(high))
-    assert one["correct"] is False
+    assert (one.step_seconds_low, one.step_seconds_high) == (pytest.approx(low), pytest.approx(high))
+    assert one.correct is False
 
 
 def test_a_target_missed_by_one_launch_has_no_time(hand):
     hand.train([steps(50)], launch=0, target_accuracy=0.9, evaluations=[(12, 1, 0.5, 0.1, 0.95, 64)])
     hand.train([steps(50)], launch=1, target_accuracy=0.9, evaluations=[(12, 1, 0.5, 0.1, 0.85, 64)])
     (one,) = records(launches(hand.read()))
-    assert one["seconds_to_target"] is None
-    assert one["final_accuracy"] == pytest.approx(0.90)
+    assert one.seconds_to_target is None
+    assert one.final_accuracy == pytest.approx(0.90)
 
 
 def test_cases_that_nothing_tells_apart(hand):
@@ -245,9 +242,9 @@ def test_too_few_steps(hand):
     hand.train([steps(25, count=3)] * 2)
     hand.train([[50.0] * 2] * 4)
     one, two, warm = records(launches(hand.read()))
-    assert (two["efficiency"], two["efficiency_low"]) == (pytest.approx(1.0), None)
-    assert one["step_seconds_low"] is None
-    assert (warm["step_seconds"], warm["efficiency"], warm["steps"], warm["measured_steps"]) == (
+    assert (two.efficiency, two.efficiency_low) == (pytest.approx(1.0), None)
+    assert one.step_seconds_low is None
+    assert (warm.step_seconds, warm.efficiency, warm.steps, warm.measured_steps) == (
         None,
         None,
         2,
@@ -259,8 +256,8 @@ def test_a_broken_case_has_no_times(hand):
     hand.train([steps(50)], error="rank 1 is gone")
     hand.train([steps(25)] * 2)
     broken, two = records(launches(hand.read()))
-    assert (broken["step_seconds"], broken["error"]) == (None, "rank 1 is gone")
-    assert two["base_ranks"] == 2
+    assert (broken.step_seconds, broken.error) == (None, "rank 1 is gone")
+    assert two.base_ranks == 2
 
 
 def test_collective_by_hand(hand):
@@ -271,11 +268,11 @@ def test_collective_by_hand(hand):
     hand.case([slow, fast], collective="allgather", **common)
     hand.case([slow, fast], collective="barrier", **common | {"message_bytes": 0})
     reduce, gather, barrier = records(launches(hand.read()))
-    assert reduce["time_p50_seconds"] == pytest.approx(0.001)
-    assert reduce["time_p99_seconds"] == pytest.approx(0.005 + 0.01 * 0.004, rel=1e-3)
-    assert reduce["time_max_seconds"] == pytest.approx(0.009)
-    assert reduce["algbw_bytes_per_second"] == pytest.approx(4e9)
-    assert reduce["busbw_bytes_per_second"] == pytest.approx(6e9)
-    assert gather["busbw_bytes_per_second"] == pytest.approx(2e9)
-    assert barrier["busbw_bytes_per_second"] is None
-    assert (reduce["correct"], reduce["efficiency"], reduce["step_seconds"]) == (True, None, None)
+    assert reduce.time_p50_seconds == pytest.approx(0.001)
+    assert reduce.time_p99_seconds == pytest.approx(0.005 + 0.01 * 0.004, rel=1e-3)
+    assert reduce.time_max_seconds == pytest.approx(0.009)
+    assert reduce.algbw_bytes_per_second == pytest.approx(4e9)
+    assert reduce.busbw_bytes_per_second == pytest.approx(6e9)
+    assert gather.busbw_bytes_per_second == pytest.approx(2e9)
+    assert barrier.busbw_bytes_per_second is None
+    assert (reduce.correct, reduce.efficiency, reduce.step_seconds) == (True, None, None)

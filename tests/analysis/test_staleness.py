@@ -33,7 +33,7 @@ def test_what_is_expected_of_workers_that_wait_for_nobody(hand, training, collec
     rows = [(n % 4, n // collect, 1) for n in range(80)]
     served(hand, f"{training}(collect={collect})" if training == "softsync" else training, rows, warmup_steps=0)
     (one,) = records(launches(hand.read()))
-    assert (one["workers"], one["gradients_per_update"], one["staleness_expected"]) == (4, collect, expected)
+    assert (one.workers, one.gradients_per_update, one.staleness_expected) == (4, collect, expected)
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,14 @@ def test_what_is_expected_of_workers_that_wait_for_nobody(hand, training, collec
 def test_nothing_is_expected_of_workers_that_wait_or_fetch_seldom(hand, training):
     served(hand, training, [(n % 4, n, 3) for n in range(80)])
     (one,) = records(launches(hand.read()))
-    assert one["staleness_mean"] == 3.0
-    assert one["staleness_expected"] is None
+    assert one.staleness_mean == 3.0
+    assert one.staleness_expected is None
 
 
 def test_the_mean_is_of_the_measured_span_and_the_largest_of_all(hand):
     rows = [(0, 0, 40), *[(n % 4, n, 3) for n in range(1, 80)]]  # the first while everybody warms up
     (one,) = records(launches(served(hand, "asynchronous", rows, common_clock=True).read()))
-    assert (one["staleness_mean"], one["staleness_max"]) == (3.0, 40)
+    assert (one.staleness_mean, one.staleness_max) == (3.0, 40)
 
 
 def test_every_shard_counts_its_own_versions(hand):
@@ -62,11 +62,11 @@ def test_every_shard_counts_its_own_versions(hand):
 def test_synchronous_training_has_none(hand):
     hand.train([[10.0] * 9] * 2)
     (one,) = records(launches(hand.read()))
-    assert (one["staleness_mean"], one["staleness_max"], one["workers"]) == (None, None, None)
+    assert (one.staleness_mean, one.staleness_max, one.workers) == (None, None, None)
 
 
 def test_memory_is_that_of_the_rank_that_holds_most_and_consensus_that_of_the_end(hand):
     seen = [(4, 1.0, 0.4, 0.9, 0.5, 256, 3.0), (8, 2.0, 0.9, 0.5, 0.9, 512, 0.25)]
     hand.train([[10.0] * 9] * 2, memory=[400, 1200], evaluations=seen)
     (one,) = records(launches(hand.read()))
-    assert (one["memory_bytes_per_rank"], one["consensus_distance"]) == (1200, 0.25)
+    assert (one.memory_bytes_per_rank, one.consensus_distance) == (1200, 0.25)

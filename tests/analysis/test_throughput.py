@@ -10,10 +10,10 @@ def test_all_images_of_the_span_by_its_length(hand):
     # in the time of one slow step, 40 ms, the three fast workers make four each: 13 shares of 16 images
     hand.train([[10.0] * 400, [10.0] * 400, [40.0] * 100, [10.0] * 400], **FREE)
     (one,) = records(launches(hand.read()))
-    assert one["images_per_second"] == pytest.approx(13 * 16 / 0.040)
-    assert one["step_seconds"] == pytest.approx(64 / one["images_per_second"])
-    assert one["step_seconds_low"] == pytest.approx(one["step_seconds_high"])
-    assert one["steps"] == 1300 // 4
+    assert one.images_per_second == pytest.approx(13 * 16 / 0.040)
+    assert one.step_seconds == pytest.approx(64 / one.images_per_second)
+    assert one.step_seconds_low == pytest.approx(one.step_seconds_high)
+    assert one.steps == 1300 // 4
 
 
 def test_the_span_lies_between_the_last_to_be_warm_and_the_first_to_end(hand):
@@ -49,25 +49,25 @@ def test_what_comes_every_few_steps_is_paid_for(hand):
     method = {"training": "parameter_averaging(period=4)", "aggregation": "ring"}
     hand.train(times, **FREE | method | {"global_batch": 32, "warmup_steps": 0})
     (one,) = records(launches(hand.read()))
-    assert one["step_seconds"] == pytest.approx(0.020)
-    assert [one["step_seconds_low"], one["step_seconds_high"]] == pytest.approx([0.020, 0.020])
+    assert one.step_seconds == pytest.approx(0.020)
+    assert [one.step_seconds_low, one.step_seconds_high] == pytest.approx([0.020, 0.020])
 
 
 def test_there_are_as_many_windows_as_global_batches_up_to_a_limit(hand):
     for steps in (5, 12, 400):
         hand.train([[10.0] * (steps + 2)] * 4, steps=steps, **FREE)
     assert [len(one.seconds) for one in launches(hand.read())] == [5, 12, WINDOWS]
-    assert [one["measured_steps"] for one in records(launches(hand.read()))] == [5, 12, 400]
+    assert [one.measured_steps for one in records(launches(hand.read()))] == [5, 12, 400]
 
 
 def test_work_is_that_of_a_global_batch(hand):
     hand.train([[10.0] * 200, [20.0] * 100], compute=[5, 15], **FREE | {"global_batch": 32})
     (one,) = records(launches(hand.read()))
     # in 20 ms two shares of the first and one of the second: one and a half global batches
-    assert one["step_seconds"] == pytest.approx(0.020 / 1.5)
-    assert one["compute_seconds"] == pytest.approx(0.015 / 1.5)
-    assert one["load_balance"] == pytest.approx((10 + 15) / 2 / 15)
-    assert one["communication_efficiency"] == pytest.approx(15 / 20)
+    assert one.step_seconds == pytest.approx(0.020 / 1.5)
+    assert one.compute_seconds == pytest.approx(0.015 / 1.5)
+    assert one.load_balance == pytest.approx((10 + 15) / 2 / 15)
+    assert one.communication_efficiency == pytest.approx(15 / 20)
 
 
 def test_the_base_is_synchronous_training_on_one_rank(hand):
@@ -76,12 +76,12 @@ def test_the_base_is_synchronous_training_on_one_rank(hand):
     hand.train([[40.0] * 40] * 4, aggregation="none")
     hand.train([[50.0] * 80] * 4, **FREE)
     found = records(launches(hand.read()))[3]
-    assert (found["base_ranks"], found["base_step_seconds"]) == (1, pytest.approx(0.080))
-    assert found["speedup"] == pytest.approx(80 / 50)
-    assert found["exposed_communication_seconds"] is None  # a slowest rank of a step has no counterpart here
+    assert (found.base_ranks, found.base_step_seconds) == (1, pytest.approx(0.080))
+    assert found.speedup == pytest.approx(80 / 50)
+    assert found.exposed_communication_seconds is None  # a slowest rank of a step has no counterpart here
 
 
 def test_one_that_ends_before_another_is_warm_has_no_pace(hand):
     hand.train([[10.0] * 5, [1000.0] * 5], **FREE)
     (one,) = records(launches(hand.read()))
-    assert (one["step_seconds"], one["measured_steps"]) == (None, 0)
+    assert (one.step_seconds, one.measured_steps) == (None, 0)

@@ -9,6 +9,7 @@ import pytest
 
 from hpcdl import registry
 from hpcdl.analysis.network.waiting import of_case, of_events
+from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 
@@ -39,7 +40,7 @@ def simulate(name, ranks, *, late_rank=None, network=NETWORK, rounds=3):
     return of_events(
         pd.DataFrame(rows, columns=COLUMNS),
         pd.DataFrame(steps, columns=["rank", "step", "begin", "end"]),
-        {**TRAIN, "ranks": ranks},
+        Record.of({**TRAIN, "ranks": ranks}),
     )
 
 
@@ -88,7 +89,9 @@ def test_lateness_within_the_clock_error_names_no_rank():
 
 def of_rows(*rows, steps, **fields):
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    return of_events(frame, pd.DataFrame(steps, columns=["rank", "step", "begin", "end"]), {**TRAIN, **fields})
+    return of_events(
+        frame, pd.DataFrame(steps, columns=["rank", "step", "begin", "end"]), Record.of({**TRAIN, **fields})
+    )
 
 
 def ms(value):
@@ -152,7 +155,7 @@ def test_repetitions_of_a_collective_wait_for_the_last_rank(hand):
     """Rank 1 begins and ends 2 ms later than rank 0 in each repetition of 5 ms."""
     times = [[2.0, *[5.0] * 20], [4.0, *[5.0] * 20]]
     kind = {"kind": "collective", "collective": "allreduce", "aggregation": "native", "message_bytes": 8}
-    hand.case(times, common_clock=True, warmup=1, **kind)
+    hand.case(times, common_clock=True, warmup_steps=1, **kind)
     run = hand.read()
     found = of_case(run, 0)
     assert found.waiting == pytest.approx([0.002, 0])

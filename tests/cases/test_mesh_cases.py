@@ -3,6 +3,7 @@
 import pytest
 
 from hpcdl import suite
+from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -49,11 +50,11 @@ def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh, model):
     silent = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
     in_process(1).run(one.module.program(one.spec, silent))
     rows, left_out = predicted_steps(
-        [dict(one.fields())], lambda *_: one.spec.compute_times, PricedNetwork(NETWORKS[NETWORK])
+        [Record.of(one.fields())], lambda *_: one.spec.compute_times, PricedNetwork(NETWORKS[NETWORK])
     )
     assert not left_out
-    assert rows[0]["predicted_seconds"] == pytest.approx(step_times(recorder.virtual)[-1], rel=1e-3)
-    assert rows[0]["parallelism"] == str(one.spec.mesh)
+    assert rows[0].predicted_seconds == pytest.approx(step_times(recorder.virtual)[-1], rel=1e-3)
+    assert rows[0].parallelism == str(one.spec.mesh)
 
 
 @pytest.mark.parametrize(("ranks", "mesh", "model"), MESHES)

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from hpcdl import suite
+from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.stage_balance import balanced
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
@@ -57,16 +58,16 @@ def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh, schedule):
     assert found["parameters"] == 131_080
     network = NETWORKS[NETWORK]
     rows, left_out = predicted_steps(
-        [dict(one.fields())], lambda *_: one.spec.compute_times, PricedNetwork(network)
+        [Record.of(one.fields())], lambda *_: one.spec.compute_times, PricedNetwork(network)
     )
     assert not left_out
-    assert rows[0]["predicted_seconds"] == pytest.approx(times[-1], rel=1e-3)
+    assert rows[0].predicted_seconds == pytest.approx(times[-1], rel=1e-3)
 
 
 def test_a_prediction_for_ranks_without_whole_pipelines_is_left_out():
     one = simulated(3, batch_per_rank=32, **training(microbatches=4))
     _, left_out = predicted_steps(
-        [dict(one.fields())], lambda *_: one.spec.compute_times, PricedNetwork(NETWORKS[NETWORK]), ranks=[4]
+        [Record.of(one.fields())], lambda *_: one.spec.compute_times, PricedNetwork(NETWORKS[NETWORK]), ranks=[4]
     )
     reason = "4 ranks do not fit pipeline 3; data x pipeline must be 4"
     assert left_out == [f"pipeline(microbatches=4) with ring on 4 ranks: {reason}"]

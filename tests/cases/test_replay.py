@@ -10,7 +10,7 @@ from hpcdl import suite
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.none import none
 from hpcdl.aggregation.ring import ring
-from hpcdl.analysis.run.record_fields import words
+from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.replay import CheckedSums, ReplaySpec
 from hpcdl.cases.simulation.sizes import sizes
@@ -116,7 +116,7 @@ def test_a_case_runs_is_right_and_says_what_it_models():
     work = volumes(lenet5((28, 28, 1), 10), (28, 28, 1), 4)
     assert fields["modelled_compute_seconds"] == pytest.approx(2 * work.forward_backward_flop / 1e12)
     assert (fields["dataset"], fields["scaling"], fields["global_batch"]) == ("28x28x1", "weak", 12)
-    assert words(fields) == {"replayed": "replayed with 1e+12 FLOP/s x 2"}
+    assert Record.of(fields).words == {"replayed": "replayed with 1e+12 FLOP/s x 2"}
 
 
 @pytest.mark.parametrize("ranks", [1, 5])

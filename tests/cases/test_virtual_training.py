@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdl import registry, suite
-from hpcdl.analysis.run.record_fields import words
+from hpcdl.analysis.run.record import Record
 from hpcdl.cases import train
 from hpcdl.cases.keys.compute_times import ComputeTimes, at_rate
 from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
@@ -206,7 +206,7 @@ def test_jitter_has_mean_one_and_the_deviation_asked_for():
 def test_the_record_says_that_nothing_was_measured():
     fields = case(ranks_per_host=2, jitter=0.1, straggler="{rank = 1, factor = 3}").fields()
     assert fields["network"] == NETWORK
-    assert words(fields) == {
+    assert Record.of(fields).words == {
         "simulated": "simulated on ethernet-10g, 2 a host, 1e+09 FLOP/s, jitter 0.1",
         "straggler": "rank 1 3x slower",
     }

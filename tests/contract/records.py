@@ -4,9 +4,9 @@ import ast
 import json
 from dataclasses import MISSING
 
-from hpcdl.analysis.run.record_fields import parts
 from hpcdl.cases.keys.key import Choice, keys
 from hpcdl.cases.keys.suite_tables import kinds, module_of
+from hpcdl.registry import parts
 
 USUAL = {"learning_rate": 0.1, "model": "lenet5", "dataset": "digits"}
 

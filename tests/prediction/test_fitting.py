@@ -7,6 +7,7 @@ import pytest
 from contract.aggregations import SCHEMES, UNCOSTED
 from contract.records import with_settings
 
+from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.prediction.fitted import Fitted
 from hpcdl.prediction.fitting import (
@@ -37,7 +38,7 @@ def cell(scheme, ranks, size, took=1.0):
         ranks,
         size,
         took,
-        program_of(with_settings({**record, "ranks": ranks, "message_bytes": size}), ranks),
+        program_of(Record.of(with_settings({**record, "ranks": ranks, "message_bytes": size})), ranks),
     )
 
 
@@ -169,9 +170,9 @@ def test_an_interval_has_the_error_of_the_scheme():
     for name, factor in factors.items():
         for one in (cell(name, 16, size) for size in (4096, 1 << 20)):
             half, _ = uncertainty(one.program, 16, known.network, known.certainty, name)
-            interval = bounds(seconds(one, known.network), half)
+            low, high = bounds(seconds(one, known.network), half)
             truth = factor * seconds(one, SLOW_ADDER)
-            assert interval["predicted_low_seconds"] < truth < interval["predicted_high_seconds"]
+            assert low < truth < high
             assert half < 0.3
     other, _ = uncertainty(cell("direct", 16, 4096).program, 16, known.network, known.certainty, "direct")
     assert other > 0.05, "a scheme that was not measured"

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from hpcdl import suite
+from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.compute_times import at_rate
 from hpcdl.cli import main
 from hpcdl.fabric.network import NETWORKS
@@ -89,7 +90,9 @@ def of_cases(tmp_path, mesh, seconds, *, batch=32, training="synchronous", ranks
         .replace("= 32", f"= {batch}\ntraining = '{training}'")
     )
     cases = suite.load(file).cases
-    measured = [{**case.fields(), "step_seconds": one} for case, one in zip(cases, seconds, strict=True)]
+    measured = [
+        Record.of({**case.fields(), "step_seconds": one}) for case, one in zip(cases, seconds, strict=True)
+    ]
 
     def work(_like, spec):
         return at_rate(spec.layers, spec.shape, 1e9)

@@ -11,6 +11,7 @@ from contract.records import with_settings
 
 from hpcdl import registry, suite
 from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records as reduced
 from hpcdl.cases.keys.compute_times import Recorded
 from hpcdl.cases.simulation import exchange_prices, step_simulation
@@ -116,7 +117,7 @@ def ring(ranks):
 
 def steps(folder, *ranks, network=NETWORK):
     found = predict(folder, network, ranks)
-    return {(row["training"], row["aggregation"], row["ranks"]): row for row in found.steps}, found
+    return {(row.training, row.aggregation, row.ranks): row for row in found.steps}, found
 
 
 AT_ONCE = "synchronous(bucket_bytes=0)"
@@ -127,17 +128,17 @@ def test_one_piece_after_backward_takes_computing_and_the_ring(trained):
     for ranks in (1, 2, 4):
         row = rows[AT_ONCE, "ring", ranks]
         stated = computing(64 // ranks) + (ring(ranks) if ranks > 1 else 0)
-        assert row["predicted_seconds"] == pytest.approx(stated, abs=1e-8)
-        assert row["predicted_images_per_second"] == pytest.approx(64 / stated, rel=1e-4)
-    assert rows[AT_ONCE, "ring", 1]["step_seconds"] == pytest.approx(0.01)
-    assert rows[AT_ONCE, "ring", 2]["step_seconds"] is None
+        assert row.predicted_seconds == pytest.approx(stated, abs=1e-8)
+        assert row.predicted_images_per_second == pytest.approx(64 / stated, rel=1e-4)
+    assert rows[AT_ONCE, "ring", 1].step_seconds == pytest.approx(0.01)
+    assert rows[AT_ONCE, "ring", 2].step_seconds is None
 
 
 def test_weak_scaling_computes_as_much_on_any_number_of_ranks(trained):
     weak = {"scaling": "weak", "batch_per_rank": 64}
     rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring", **weak).merged(), 1, 4)
-    assert rows[AT_ONCE, "ring", 4]["predicted_seconds"] == pytest.approx(computing(64) + ring(4), abs=1e-8)
-    assert rows[AT_ONCE, "ring", 4]["global_batch"] == 256
+    assert rows[AT_ONCE, "ring", 4].predicted_seconds == pytest.approx(computing(64) + ring(4), abs=1e-8)
+    assert rows[AT_ONCE, "ring", 4].global_batch == 256
 
 
 def test_a_compressed_step_takes_computing_messages_and_the_prices_of_its_arithmetic(trained, monkeypatch):
@@ -150,8 +151,8 @@ def test_a_compressed_step_takes_computing_messages_and_the_prices_of_its_arithm
     passes = 3 if registry.traits("compression", "bf16", Compression).error_feedback else 1
     exchange = (ranks - 1) * (2 * (network.link.alpha + half / ranks * network.link.beta) + half / ranks * 3e-9)
     stated = computing(64 // ranks) + exchange + dense * (passes * 2e-9 + 1e-9)
-    assert row["predicted_seconds"] == pytest.approx(stated, abs=1e-8)
-    assert row["compression"] == "bf16"
+    assert row.predicted_seconds == pytest.approx(stated, abs=1e-8)
+    assert row.compression == "bf16"
 
 
 def test_compressed_steps_of_every_kind_of_exchange_are_predicted(trained):
@@ -164,8 +165,8 @@ def test_compressed_steps_of_every_kind_of_exchange_are_predicted(trained):
         trained.case(training=AT_ONCE, aggregation=aggregation, compression=compression)
     folder = trained.merged()
     _, found = steps(folder, 3)
-    assert [row["compression"] for row in found.steps] == ["power_sgd(rank=1)", "dgc(density=0.01)", "one_bit"]
-    assert all(row["predicted_seconds"] > computing(64 // 3) for row in found.steps)
+    assert [row.compression for row in found.steps] == ["power_sgd(rank=1)", "dgc(density=0.01)", "one_bit"]
+    assert all(row.predicted_seconds > computing(64 // 3) for row in found.steps)
     assert "compression: lengths of its messages depend on values" in " ".join(found.left_out)
 
 
@@ -174,8 +175,8 @@ def test_a_run_is_predicted_with_the_buckets_that_it_fitted(trained):
     trained.case(4, training="synchronous", aggregation="ring", bucket_bytes=fitted)
     trained.case(4, training=given, aggregation="ring")
     rows, _ = steps(trained.merged(), 4, 8)
-    assert rows["synchronous", "ring", 4]["predicted_seconds"] == rows[given, "ring", 4]["predicted_seconds"]
-    assert rows["synchronous", "ring", 8]["predicted_seconds"] != rows[given, "ring", 8]["predicted_seconds"]
+    assert rows["synchronous", "ring", 4].predicted_seconds == rows[given, "ring", 4].predicted_seconds
+    assert rows["synchronous", "ring", 8].predicted_seconds != rows[given, "ring", 8].predicted_seconds
 
 
 @pytest.mark.parametrize("parallelism", ["hybrid(data=1)", "pipeline(pipeline=2)"])
@@ -185,30 +186,34 @@ def test_times_of_split_layers_are_no_times_of_layers(trained, parallelism):
     assert work.seconds(f"forward {LAYERS[0]}", 64) == pytest.approx(FORWARD * 1e-9)
 
 
+def known(record):
+    return {name: value for name, value in record.row.items() if value is not None}
+
+
 def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
     """The fitted latency is 0, which would give empty buckets; the cases used 60 kB on 4 ranks."""
     trained.case(4, training="synchronous", aggregation="ring", bucket_bytes=60_000)
     trained.case(4, training="layerwise", aggregation="ring", bucket_bytes=60_000)
     free = PricedNetwork(replace(NETWORKS[NETWORK], link=Link(0.0, NETWORKS[NETWORK].link.beta)))
     records = [
-        with_settings({**record, "training": training, "settings": {}})
+        Record.of(with_settings({**known(record), "training": training, "settings": {}}))
         for record in reduced(launches(read(trained.merged())))
         for training in ("synchronous", "synchronous(bucket_bytes=120000)")
-        if record["training"] == "synchronous"
+        if record.training == "synchronous"
     ]
-    subject = [{**record, "bucket_bytes": None} for record in records]
+    subject = [replace(record, bucket_bytes=None) for record in records]
     times = partial(_times, [Recorded(read(trained.folder))])
     rows, left_out = predicted_steps.predicted_steps(subject, times, free, [8], source=records)
     assert left_out == []
-    default, given = (row["predicted_seconds"] for row in rows)
+    default, given = (row.predicted_seconds for row in rows)
     assert default == given
-    assert rows[0]["bucket_bytes"] == 120_000
-    assert [row["disturbed"] for row in rows] == [None, None]
-    records[0]["disturbed"] = "by rank 0's neighbour"
+    assert rows[0].bucket_bytes == 120_000
+    assert [row.disturbed for row in rows] == [None, None]
+    records[0].disturbed = "by rank 0's neighbour"
     rows, _ = predicted_steps.predicted_steps(subject, times, free, [8], source=records[:1])
     assert [doubt(row) for row in rows] == ["DISTURBED", "DISTURBED"], "their compute times are"
     rows, left_out = predicted_steps.predicted_steps(subject, times, free, [8])
-    assert [row["training"] for row in rows] == ["synchronous(bucket_bytes=120000)"]
+    assert [row.training for row in rows] == ["synchronous(bucket_bytes=120000)"]
     assert "its bucket size is unknown" in left_out[0]
 
 
@@ -216,7 +221,7 @@ def test_an_average_every_fourth_step_costs_a_quarter(trained):
     name = "parameter_averaging(period=4)"
     rows, _ = steps(trained.case(training=name, aggregation="ring").merged(), 2)
     average = ring(2) + parameters() * 4 * NETWORKS[NETWORK].gamma  # a sum of parameters that were weighed
-    assert rows[name, "ring", 2]["predicted_seconds"] == pytest.approx(computing(32) + average / 4, abs=1e-8)
+    assert rows[name, "ring", 2].predicted_seconds == pytest.approx(computing(32) + average / 4, abs=1e-8)
 
 
 def test_computing_is_that_on_the_next_smaller_number_of_ranks(trained):
@@ -224,7 +229,7 @@ def test_computing_is_that_on_the_next_smaller_number_of_ranks(trained):
         trained.case(ranks, slower, training=AT_ONCE, aggregation="none")
     rows, _ = steps(trained.merged(), 1, 2, 4, 8)
     for ranks, slower in ((1, 1.0), (2, 1.0), (4, 1.5), (8, 3.0)):
-        found = rows[AT_ONCE, "none", ranks]["compute_seconds"]
+        found = rows[AT_ONCE, "none", ranks].compute_seconds
         assert found == pytest.approx(computing(64 // ranks, slower), rel=1e-4)
 
 
@@ -236,8 +241,8 @@ def test_jitter_and_level_of_computing_are_those_of_the_steps_in_the_trace(train
     )
     rows, _ = steps(trained.merged(), 1)
     row = rows[AT_ONCE, "none", 1]
-    assert row["jitter"] == pytest.approx(np.sqrt(np.expm1(0.1**2 * 4 / 3)), rel=1e-6)
-    assert row["compute_seconds"] == pytest.approx(2 * computing(64), rel=1e-6)
+    assert row.jitter == pytest.approx(np.sqrt(np.expm1(0.1**2 * 4 / 3)), rel=1e-6)
+    assert row.compute_seconds == pytest.approx(2 * computing(64), rel=1e-6)
 
 
 def test_steps_that_sizes_do_not_determine_are_omitted(trained):
@@ -253,7 +258,7 @@ def test_steps_that_sizes_do_not_determine_are_omitted(trained):
         settings={"straggler": {"rank": 1, "factor": 4}},
     )
     _, found = steps(trained.merged(), 2, 128)
-    assert [row["ranks"] for row in found.steps] == [2]
+    assert [row.ranks for row in found.steps] == [2]
     reasons = " | ".join(found.left_out)
     for reason in (
         "sandblaster with own: losses decide the length of its line searches",
@@ -304,14 +309,12 @@ def test_a_replay_uses_the_times_in_its_settings(tmp_path, scale, ranks):
     # 2293 k multiply-adds an image (LeCun's shapes with 20 and 50 filters), forward and twice that backward
     multiply_adds = 24 * 24 * 20 * 25 + 8 * 8 * 50 * 500 + 800 * 500 + 500 * 10
     arithmetic = scale * 16 * 6 * multiply_adds / 1e11
-    assert rows[AT_ONCE, "none", ranks]["predicted_seconds"] == pytest.approx(arithmetic, abs=1e-8)
+    assert rows[AT_ONCE, "none", ranks].predicted_seconds == pytest.approx(arithmetic, abs=1e-8)
     parameters = 20 * 26 + 50 * 501 + 500 * 801 + 10 * 501
     network = NETWORKS[NETWORK]
     sent = 2 * (ranks - 1) * (network.link.alpha + parameters * 4 / ranks * network.link.beta)
     reduced = (ranks - 1) * parameters * 4 / ranks * network.gamma
-    assert rows[AT_ONCE, "ring", ranks]["predicted_seconds"] == pytest.approx(
-        arithmetic + sent + reduced, rel=1e-4
-    )
+    assert rows[AT_ONCE, "ring", ranks].predicted_seconds == pytest.approx(arithmetic + sent + reduced, rel=1e-4)
     assert found.left_out == []
 
 
@@ -326,14 +329,14 @@ def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(t
     )
     rows, _ = steps(file, network="ethernet-1g")
     buckets, whole, first = (
-        rows[training, "ring", 4]["predicted_seconds"]
+        rows[training, "ring", 4].predicted_seconds
         for training in ("synchronous", "layerwise(bucket_bytes=0)", "layerwise")
     )
     assert first < 0.95 * whole < 0.95 * buckets
     monkeypatch.setattr(step_simulation, "UNSETTLED", 6)
     monkeypatch.setattr(step_simulation, "CYCLES", 8)
     later, _ = steps(file, network="ethernet-1g")
-    assert first == pytest.approx(later["layerwise", "ring", 4]["predicted_seconds"], rel=0.01)
+    assert first == pytest.approx(later["layerwise", "ring", 4].predicted_seconds, rel=0.01)
 
 
 def test_a_runs_replays_are_predicted_by_prices_of_its_collectives(hand, tmp_path):
@@ -354,10 +357,10 @@ def test_a_runs_replays_are_predicted_by_prices_of_its_collectives(hand, tmp_pat
     for case in suite.load(file).cases:
         fields = {name: value for name, value in case.fields().items() if value is not None}
         row = took[fields["training"], fields["aggregation"], fields["ranks"]]
-        hand.case([[1e3 * row["predicted_seconds"]] * 5] * fields["ranks"], **fields)
+        hand.case([[1e3 * row.predicted_seconds] * 5] * fields["ranks"], **fields)
     hand.read({"ranks": [{"hostname": f"host{rank}"} for rank in range(4)]})
     rows, found = steps(hand.folder, network=str(hand.folder))
     assert len(rows) == 12
     for row in rows.values():
-        assert row["predicted_seconds"] == pytest.approx(row["step_seconds"], rel=0.01)
+        assert row.predicted_seconds == pytest.approx(row.step_seconds, rel=0.01)
     assert found.left_out == []

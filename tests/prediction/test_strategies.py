@@ -57,12 +57,12 @@ def test_sizes_take_the_time_of_a_training(name, written):
         columns(recorder.virtual, name, dtype) for name, dtype in (("steps", STEP), ("updates", UPDATE))
     )
     throughput = throughput_of(steps, 2, BATCH)
-    assert row["predicted_seconds"] == pytest.approx(throughput.seconds.mean(), rel=0.03)
+    assert row.predicted_seconds == pytest.approx(throughput.seconds.mean(), rel=0.03)
     inside = updates[(updates["time"] >= throughput.begin) & (updates["time"] <= throughput.end)]
     if len(inside):
-        assert row["predicted_staleness_mean"] == pytest.approx(inside["staleness"].mean(), rel=0.05)
+        assert row.predicted_staleness_mean == pytest.approx(inside["staleness"].mean(), rel=0.05)
     else:
-        assert row["predicted_staleness_mean"] is None
+        assert row.predicted_staleness_mean is None
 
 
 @pytest.mark.parametrize("ranks", [1, 4, 8])
@@ -73,10 +73,10 @@ def test_the_slowest_of_the_ranks_has_the_largest_factor(ranks, written):
     deviation = math.sqrt(math.log1p(0.2**2))
     expected = math.exp(deviation * NormalDist().inv_cdf(0.5 ** (1 / ranks)) - deviation**2 / 2)
     low, high = (
-        shaken[0][f"predicted_{bound}_seconds"] / steady["predicted_seconds"] for bound in ("low", "high")
+        getattr(shaken[0], f"predicted_{bound}_seconds") / steady.predicted_seconds for bound in ("low", "high")
     )
     assert low < expected < high < 1.11 * low
-    repeated, shaken = ([row["predicted_seconds"] for row in rows] for rows in (repeated, shaken))
+    repeated, shaken = ([row.predicted_seconds for row in rows] for rows in (repeated, shaken))
     assert repeated == shaken
 
 
@@ -91,4 +91,4 @@ def test_messages_that_are_under_way_at_once_share_their_ports(ranks, tmp_path):
     (row,) = predict(file, NETWORK).rows
     network, sent = NETWORKS[NETWORK], (ranks - 1) * 4000
     stated = 2 * (network.link.alpha + sent * network.link.beta) + sent * network.gamma
-    assert row["predicted_seconds"] == pytest.approx(stated, rel=1e-6)
+    assert row.predicted_seconds == pytest.approx(stated, rel=1e-6)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl import suite
+from hpcdl.analysis.run.record import Record
 from hpcdl.cli import main
 from hpcdl.report.claims import Claim, Clause, claims, decide, document, summary
 from hpcdl.report.verdicts import exit_code, words
@@ -16,13 +17,7 @@ HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run
 
 
 def record(name, value, low=None, high=None, **fields):
-    return {
-        "aggregation": name,
-        "step_seconds": value,
-        "step_seconds_low": low,
-        "step_seconds_high": high,
-        **fields,
-    }
+    return Record(aggregation=name, step_seconds=value, step_seconds_low=low, step_seconds_high=high, **fields)
 
 
 def decided(records, field="step_seconds", here="holds", **limits):
@@ -54,8 +49,11 @@ def test_seeds_span_a_range_and_failed_cases_do_not_count():
 
 
 def test_the_accuracy_of_one_seed_decides_nothing():
-    assert decided([{"final_accuracy": 0.9}], "final_accuracy", above=0.5).word == OPEN
-    assert decided([{"final_accuracy": 0.9}, {"final_accuracy": 0.8}], "final_accuracy", above=0.5).word == HOLDS
+    assert decided([Record(final_accuracy=0.9)], "final_accuracy", above=0.5).word == OPEN
+    assert (
+        decided([Record(final_accuracy=accuracy) for accuracy in (0.8, 0.9)], "final_accuracy", above=0.5).word
+        == HOLDS
+    )
 
 
 def test_a_claim_holds_if_all_of_its_clauses_hold():
@@ -94,7 +92,9 @@ def test_a_rings_time_without_latency_depends_on_its_volume_alone():
         row | {"settings": '{"ranks_per_host": 8}', "time_p50_seconds": 1.0} for row in rows
     ]  # two kinds of links
     (ring,) = [claim for claim in claims() if claim.text.startswith("A ring's time does not depend")]
-    assert decide(ring, {"simulated": rows}).clauses[0].value.value == pytest.approx(1023 / 1024 * 64 / 63)
+    assert decide(ring, {"simulated": [Record.of(row) for row in rows]}).clauses[0].value.value == pytest.approx(
+        1023 / 1024 * 64 / 63
+    )
 
 
 @pytest.mark.slow

@@ -5,13 +5,14 @@ from math import nan
 
 import pytest
 
+from hpcdl.analysis.run.record import Record
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.grouping import Row, Scale
 from hpcdl.report.sections import compression, fidelity
 
 
 def row(name, **fields):
-    records = [{"ranks": 4, "seed": seed, **fields} for seed in (1, 2, 3)]
+    records = [Record(ranks=4, seed=seed, **fields) for seed in (1, 2, 3)]
     return Row(name, Scale(records))
 
 
@@ -92,7 +93,7 @@ def compressed_run(hand):
 
 def test_residuals_are_shown_by_quarters(hand):
     found = findings([compressed_run(hand)])[0]
-    assert found.records[1]["residual_to_gradient_q3"] == pytest.approx(3)
+    assert found.records[1].residual_to_gradient_q3 == pytest.approx(3)
     (table,) = fidelity.page(found).tables
     assert table.header[-5:] == ("quarter 1", "quarter 2", "quarter 3", "quarter 4", "memory")
     assert table.rows[0][-5:-1] == ("1.00", "2.00", "3.00", "4.00")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hpcdl.analysis.run.record import Record
 from hpcdl.report.run.grouping import problems, settings
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.render import render
@@ -142,8 +143,8 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
     ],
 )
 def test_names_tell_what_differs_and_no_more(cases, expected):
-    names = Names([{"ranks": 4, **case} for case in cases])
-    assert [names({"ranks": 4, **case}) for case in cases] == expected
+    names = Names([Record.of({"ranks": 4, **case}) for case in cases])
+    assert [names(Record.of({"ranks": 4, **case})) for case in cases] == expected
 
 
 def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, row):
@@ -182,5 +183,5 @@ def test_images_a_second_are_one_number_on_a_page(hand, row):
 def test_the_steps_of_a_replay_are_those_of_its_name():
     replay = {"kind": "replay", "training": "synchronous", "aggregation": "ring", "ranks": 2, "warmup_steps": 1}
     for fields, words in (({}, ["2 steps"]), ({"network": "lan"}, []), ({"kind": "train"}, ["3 steps"])):
-        common = settings(problems([{**replay, "planned_steps": 3, **fields}])).common
+        common = settings(problems([Record.of({**replay, "planned_steps": 3, **fields})])).common
         assert [word for word in common.split(", ") if "step" in word] == words

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl import suite
+from hpcdl.analysis.run.record import Record
 from hpcdl.report import published_results
 from hpcdl.report.published_results import QUANTITIES, figures
 
@@ -13,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def record(**fields):
-    return {"kind": "replay", "global_batch": 1024, "predicted_seconds": None, "error": None, **fields}
+    return Record(kind="replay", global_batch=1024, **fields)
 
 
 @pytest.fixture
@@ -50,7 +51,9 @@ def test_every_result_has_a_case_in_the_suite_that_names_its_paper():
         papers = suite.papers(path.read_text())
         if not papers:
             continue
-        records = [{**case.fields(), "predicted_seconds": 1.0} for case in suite.load(path, check=False).cases]
+        records = [
+            Record.of({**case.fields(), "predicted_seconds": 1.0}) for case in suite.load(path, check=False).cases
+        ]
         for paper in papers:
             named.add(paper)
             data = tomllib.loads((suite.PAPERS / f"{paper}.toml").read_text())

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import Hand
 
+from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.pairs import rounds
 from hpcdl.report.run.contents import document
 from hpcdl.report.run.findings import Findings, findings
@@ -195,7 +196,7 @@ def test_each_sentence_on_accuracy_and_on_a_run_appears(tmp_path):
     """A name stands before a small letter, and an interval beside the limit that it contains."""
 
     def row(value, step=None):
-        records = [{"diverged_step": step}]
+        records = [Record(diverged_step=step)]
         return SimpleNamespace(name="tree", scale=SimpleNamespace(median=lambda _: value, records=records))
 
     rows = ([row(0.8), row(0.9)], [row(0.9), row(0.9)], [row(0.9)], [row(None, 3)])

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from hpcdl import suite
-from hpcdl.analysis.run.record_fields import configuration
+from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.key import keys
 from hpcdl.cases.keys.suite_tables import module_of
 
@@ -208,8 +208,8 @@ def test_cases_that_differ_in_one_setting_have_different_names_and_records():
         other = {name: setting for name, setting in CASES[kind].items() if name != PARTNER.get(key)}
         cases = suite.parse(text_of(CASES[kind], {**other, key: value}), "s.toml").cases
         assert len(set(names(cases))) == 2
-        known = [case.fields() for case in cases]
-        assert len({(configuration(one), one["ranks"], one["seed"]) for one in known}) == 2
+        known = [Record.of(case.fields()) for case in cases]
+        assert len({(one.configuration(), one.ranks, one.seed) for one in known}) == 2
 
 
 def test_the_only_varying_values_are_in_the_name(parsed):
@@ -225,10 +225,11 @@ def test_the_only_varying_values_are_in_the_name(parsed):
 
 def test_seeds_of_a_case_are_one_configuration(parsed):
     """The report pools them, so that only the field ``seed`` may differ."""
-    first, second = (case.fields() for case in parsed(seed=[1, 2]))
-    differing = {key for key in first if first[key] != second[key]}
+    fields = [case.fields() for case in parsed(seed=[1, 2])]
+    differing = {key for key in fields[0] if fields[0][key] != fields[1][key]}
     assert differing == {"case", "digest", "seed", "settings"}
-    assert configuration(first) == configuration(second)
+    first, second = map(Record.of, fields)
+    assert first.configuration() == second.configuration()
 
 
 def test_overrides_accept_values_tables_and_lists(parsed):

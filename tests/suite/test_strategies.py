@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcdl.analysis.run.record_fields import words
+from hpcdl.analysis.run.record import Record
 
 STRATEGIES = """
 from hpcdl.training.parts.traits import Strategy
@@ -64,7 +64,7 @@ def test_strategies_that_weigh_by_images_accept_unequal_shares(parsed):
     for name in ["synchronous", "layerwise", "parameter_averaging", "asynchronous"]:
         cases = parsed(training=name, shares=SHARES, ranks=[2, 4])
         assert [case.fields()["shares"] for case in cases] == ["3:1", "3:1"]
-        assert [words(case.fields()) for case in cases] == [{"shares": "shares 3:1"}] * 2
+        assert [Record.of(case.fields()).words for case in cases] == [{"shares": "shares 3:1"}] * 2
         assert parsed(training=name)[0].fields()["shares"] is None
 
 

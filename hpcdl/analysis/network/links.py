@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.run.disturbance import disturbance
-from hpcdl.analysis.run.launches import warmup_of
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, share_interval
 from hpcdl.fabric.pairs import rounds
 from hpcdl.trace.run import Run
@@ -34,7 +34,7 @@ HOSTS: Final = 3
 class Links:
     """One case's links."""
 
-    fields: Mapping[str, Any]
+    record: Record
     hosts: Sequence[str]
     """Of each rank."""
     repeated: Cube
@@ -53,7 +53,7 @@ class Links:
     @property
     def rates(self) -> Matrix:
         """Bytes per second in each direction, both at once; NaN where there is no time."""
-        size = float(self.fields["message_bytes"])
+        size = float(self.record.message_bytes or 0)
         return size / self.seconds
 
     @property
@@ -180,12 +180,13 @@ def links(run: Run) -> list[Links]:
     steps = run.steps
     exchanges = []
     for index, fields in enumerate(run.described):
-        if fields.get("kind") == "pairwise" and fields.get("pattern", "pair") != "pair":
+        record = Record.of(fields)
+        if record.kind == "pairwise" and record.pattern not in {None, "pair"}:
             mine = steps[steps["case_index"] == index]
-            seconds = _seconds(fields, mine["rank"].to_numpy(), mine["end"].to_numpy() - mine["begin"].to_numpy())
+            seconds = _seconds(record, mine["rank"].to_numpy(), mine["end"].to_numpy() - mine["begin"].to_numpy())
             ranks = run.ranks[run.ranks["case_index"] == index]
-            counters = {} if fields.get("network") else {str(name): ranks[name].to_numpy() for name in ranks}
-            exchanges.append(Links(fields, run.hosts_of(index), seconds, disturbance(counters).cause))
+            counters = {} if record.network else {str(name): ranks[name].to_numpy() for name in ranks}
+            exchanges.append(Links(record, run.hosts_of(index), seconds, disturbance(counters).cause))
     return exchanges
 
 
@@ -193,7 +194,8 @@ def over_launches(links: Sequence[Links]) -> list[Links]:
     """Combine the launches of each case on the same hosts: the undisturbed ones; all if all are disturbed."""
     cases: dict[tuple[str, ...], list[Links]] = {}
     for launch in links:
-        names = (str(launch.fields.get(name)) for name in ("case", "aggregation", "pattern", "message_bytes"))
+        case = launch.record
+        names = map(str, (case.case, case.aggregation, case.pattern, case.message_bytes))
         cases.setdefault((*names, *launch.hosts), []).append(launch)
     combined = []
     for launches in cases.values():
@@ -203,11 +205,11 @@ def over_launches(links: Sequence[Links]) -> list[Links]:
     return combined
 
 
-def _seconds(fields: Mapping[str, Any], rank: npt.NDArray[np.int64], duration: npt.NDArray[np.int64]) -> Cube:
+def _seconds(record: Record, rank: npt.NDArray[np.int64], duration: npt.NDArray[np.int64]) -> Cube:
     """(repetitions, p, p) times of each pair; after the warm-up every round has equally many repetitions."""
-    ranks = int(fields["ranks"])
-    table = rounds(ranks, str(fields["pattern"]))
-    timed = [duration[rank == mine][warmup_of(fields) :].reshape(len(table), -1) for mine in range(ranks)]
+    ranks = record.ranks
+    table = rounds(ranks, str(record.pattern))
+    timed = [duration[rank == mine][record.warmup_steps :].reshape(len(table), -1) for mine in range(ranks)]
     seconds = np.full((timed[0].shape[1], ranks, ranks), np.nan)
     for mine in range(ranks):
         for partners, times in zip(table, timed[mine], strict=True):

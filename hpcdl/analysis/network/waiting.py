@@ -11,15 +11,13 @@ late by the longest waiting of another rank, but by no more than it works longer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.run.launches import warmup_of
-from hpcdl.analysis.run.record_fields import TRAININGS, keeps_step
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.trace.run import Run, matched
 
@@ -61,7 +59,7 @@ class Late(NamedTuple):
 class Waiting:
     """Waiting and transfer of one launch: mean seconds per step, one entry per rank that takes steps."""
 
-    fields: Mapping[str, Any]
+    record: Record
     steps: int
     """Steps that were read."""
     step_seconds: Vector
@@ -81,7 +79,7 @@ class Waiting:
         Stages of a pipeline differ in their work by design, so that none is late.
         """
         latest = self.latest
-        if latest is None or self.fields.get("stages"):
+        if latest is None or self.record.stages:
             return None
         limit = max(LATE_SHARE * float(self.step_seconds.mean()), 2 * self.clock_error)
         return latest if latest.seconds > limit and self.leads >= STEPS_SHARE else None
@@ -100,9 +98,9 @@ class Waiting:
 
 def of_case(run: Run, index: int) -> Waiting | None:
     """Return the waiting in one case of ``run``; None if its trace does not show it."""
-    fields = run.described[index]
-    kind = str(fields.get("kind", "train"))
-    if int(fields.get("ranks") or 1) == 1 or fields.get("error") or kind not in (*TRAININGS, "collective"):
+    record = Record.of(run.described[index])
+    kind = record.kind
+    if record.ranks == 1 or record.error or not (record.is_training or kind == "collective"):
         return None
     events, steps, ranks = run.events_of(index), run.steps[run.steps["case_index"] == index], run.ranks
     if not len(events) and kind == "collective":  # a repetition is one native collective
@@ -111,17 +109,17 @@ def of_case(run: Run, index: int) -> Waiting | None:
     if len(dropped):
         kept = events[events["rank"].isin(dropped)].groupby("rank")["begin"].max()
         steps = steps[steps["end"] <= kept.min()]
-    return of_events(events, steps, fields)
+    return of_events(events, steps, record)
 
 
-def of_events(events: pd.DataFrame, steps: pd.DataFrame, fields: Mapping[str, Any]) -> Waiting | None:
+def of_events(events: pd.DataFrame, steps: pd.DataFrame, record: Record) -> Waiting | None:
     """Return the waiting in the measured steps of one case in which its ranks have events; None without such.
 
     ``events`` and ``steps`` have the columns of :class:`hpcdl.trace.run.Run`.
     """
     if not len(events):
         return None
-    steps = steps[steps["step"] >= warmup_of(fields)]
+    steps = steps[steps["step"] >= record.warmup_steps]
     if len(events) > MAX_EVENTS:
         until = np.partition(events["begin"].to_numpy(), MAX_EVENTS)[MAX_EVENTS]
         events, steps = events[events["begin"] < until], steps[steps["end"] <= until]
@@ -132,19 +130,19 @@ def of_events(events: pd.DataFrame, steps: pd.DataFrame, fields: Mapping[str, An
     if not (times["waiting"] + times["transfer"]).any():
         return None
     mean = times.groupby("rank")[["length", "waiting", "transfer"]].mean() / 1e9
-    kind = str(fields.get("kind", "train"))
+    kind = record.kind
     latest, leads = (
-        _latest(times, "begin" if kind == "collective" else "work") if keeps_step(fields) else (None, 0.0)
+        _latest(times, "begin" if kind == "collective" else "work") if record.keeps_step else (None, 0.0)
     )
     return Waiting(
-        fields=fields,
+        record=record,
         steps=times["step"].nunique(),
         step_seconds=mean["length"].to_numpy(float),
         waiting=mean["waiting"].to_numpy(float),
         transfer=mean["transfer"].to_numpy(float),
         latest=latest,
         leads=leads,
-        clock_error=float(fields.get("clock_error_seconds") or 0.0),
+        clock_error=float(record.clock_error_seconds or 0.0),
     )
 
 

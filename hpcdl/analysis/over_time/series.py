@@ -28,7 +28,8 @@ import numpy.typing as npt
 from hpcdl.analysis.network.links import Links, links
 from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import learned
-from hpcdl.analysis.run.record_fields import SAMPLING, TRAININGS, label, settings
+from hpcdl.cases.keys.suite_tables import role_of
+from hpcdl.registry import label
 from hpcdl.trace.run import Run
 
 Matrix = npt.NDArray[np.float64]
@@ -105,15 +106,13 @@ class RunSeries:
 def series_of(run: Run) -> RunSeries:
     """Reduce a run to one number per case and measure."""
     known = launches(run)
-    exchanges = {str(link.fields.get("case")): link for link in links(run)}
-    measured = [
-        (_case(launch, exchanges), launch.disturbed) for launch in known if not launch.fields.get("network")
-    ]
+    exchanges = {str(link.record.case): link for link in links(run)}
+    measured = [(_case(launch, exchanges), launch.disturbed) for launch in known if not launch.record.network]
     return RunSeries(
         path=str(run.path),
         date=str(run.environment.get("date") or ""),
         job=job_of(run.path, run.environment),
-        suite=str(known[0].fields.get("suite") or "") if known else "",
+        suite=str(known[0].record.suite or "") if known else "",
         complete=run.complete,
         environment=_kept(run.environment),
         environments={key: _kept(env) for key, env in run.environments.items()},
@@ -129,33 +128,32 @@ def series_of(run: Run) -> RunSeries:
 
 
 def _case(launch: Launch, exchanges: Mapping[str, Links]) -> CaseSeries:
-    fields = launch.fields
-    exchange = exchanges.get(str(fields.get("case")))
-    kind, ranks = str(fields.get("kind") or "train"), int(fields.get("ranks") or 1)
-    given = {key: label(value) for key, value in settings(fields).items() if key not in SAMPLING}
-    size, wrong = fields.get("message_bytes"), fields.get("correct") is False
+    record = launch.record
+    exchange = exchanges.get(str(record.case))
+    given = {key: label(value) for key, value in record.settings.items() if role_of(key) != "sampling"}
+    wrong = record.correct is False
     return CaseSeries(
-        suite=str(fields.get("suite") or ""),
-        case=str(fields.get("case") or f"{kind}-{fields.get('aggregation') or 'none'}-p{ranks}"),
+        suite=str(record.suite or ""),
+        case=record.case or f"{record.kind}-{record.aggregation or 'none'}-p{record.ranks}",
         settings=json.dumps(given, sort_keys=True),
-        kind=kind,
-        ranks=ranks,
-        message_bytes=None if size is None else int(size),
-        environment_key=str(fields.get("environment_key") or ""),
-        values=_values(launch, kind),
-        failure=str(fields.get("error") or ("a check of the result failed" if wrong else "")),
+        kind=record.kind,
+        ranks=record.ranks,
+        message_bytes=record.message_bytes,
+        environment_key=str(record.environment_key or ""),
+        values=_values(launch),
+        failure=str(record.error or ("a check of the result failed" if wrong else "")),
         host_slowness={} if exchange is None else exchange.host_slowness(),
         link_slowness={} if exchange is None else exchange.link_slowness(),
-        collective=str(fields.get("collective") or "") if kind == "collective" else "",
-        nodes=int(fields.get("nodes") or 1),
+        collective=str(record.collective or "") if record.kind == "collective" else "",
+        nodes=record.nodes or 1,
     )
 
 
-def _values(launch: Launch, kind: str) -> dict[str, float]:
+def _values(launch: Launch) -> dict[str, float]:
     typical = launch.typical(launch.seconds) if len(launch.seconds) else None
     measures = (
         {"step_seconds": typical, "seconds_to_target": learned([launch])["seconds_to_target"]}
-        if kind in TRAININGS
+        if launch.record.is_training
         else {"time_p50_seconds": typical}
     )
     return {

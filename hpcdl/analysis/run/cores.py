@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.trace.run import Run
 
 UNKNOWN: Final = "unknown"
@@ -23,15 +23,15 @@ def oversubscribed(run: Run, records: Sequence[Record]) -> dict[int, int]:
     cores = usable_cores(run.environment)
     worst: dict[int, int] = {}
     for record in records:
-        if cores is None or record.get("network") or record.get("kind") == "replay":
+        if cores is None or record.network or record.kind == "replay":
             continue  # simulated, or asleep where others compute
-        environment = run.environments.get(str(record.get("environment_key")), run.environment)
-        machines = 1 if environment.get("emulated") else record["nodes"] or 1
-        per_node = -(-record["ranks"] // machines)
-        threads = record["threads_per_rank"]
+        environment = run.environments.get(str(record.environment_key), run.environment)
+        machines = 1 if environment.get("emulated") else record.nodes or 1
+        per_node = -(-record.ranks // machines)
+        threads = record.threads_per_rank
         wanted = per_node * (threads if isinstance(threads, int) else 1)
         if wanted > cores:
-            worst[record["ranks"]] = max(wanted, worst.get(record["ranks"], 0))
+            worst[record.ranks] = max(wanted, worst.get(record.ranks, 0))
     return worst
 
 

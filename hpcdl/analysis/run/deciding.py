@@ -10,14 +10,14 @@ its cell open. Times of two methods with the same seed hardly correlate, so that
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.outcome import at_target
-from hpcdl.analysis.run.record_fields import ANY, conditions, is_independent, method, problem, words
+from hpcdl.analysis.run.record import ANY, Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, Vector
 
@@ -33,7 +33,7 @@ WIDEST: Final = 10.0
 class Candidate:
     """One method at one scale, all seeds and launches. On one rank all aggregations are the same program."""
 
-    fields: Mapping[str, Any]
+    record: Record
     launches: Sequence[Launch]
     failed: Sequence[Launch] = ()
 
@@ -66,13 +66,12 @@ def fields_of(launches: Iterable[Launch]) -> list[Field]:
     groups: dict[Any, dict[Any, list[Launch]]] = {}
     conditions_of: dict[Any, dict[str, str]] = {}
     for launch in launches:
-        fields = launch.fields
-        alone = is_independent(fields) and int(fields.get("ranks") or 1) > 1
-        if fields.get("kind", "train") == "train" and not alone:
-            field = (str(fields.get("dataset")), fields.get("network"), conditions(fields, "trace"))
-            conditions_of.setdefault(field, {key: word for key, word in words(fields).items() if key != "trace"})
+        record = launch.record
+        if record.kind == "train" and not (record.independent and record.ranks > 1):
+            field = (str(record.dataset), record.network, record.conditions("trace"))
+            conditions_of.setdefault(field, {key: word for key, word in record.words.items() if key != "trace"})
             group = groups.setdefault(field, {})
-            group.setdefault((problem(fields), method(fields), fields.get("ranks")), []).append(launch)
+            group.setdefault((record.problem(), record.method, record.ranks), []).append(launch)
     every = [set(condition.values()) for condition in conditions_of.values()]
     shared = set.intersection(*every) if every else set()
     return [
@@ -86,15 +85,15 @@ def fields_of(launches: Iterable[Launch]) -> list[Field]:
 
 
 def _candidate(together: Sequence[Launch]) -> Candidate:
-    sound = [launch for launch in together if not launch.fields.get("error")]
-    return Candidate(_pooled(together), sound, [launch for launch in together if launch.fields.get("error")])
+    sound = [launch for launch in together if not launch.record.error]
+    return Candidate(_pooled(together), sound, [launch for launch in together if launch.record.error])
 
 
-def _pooled(together: Sequence[Launch]) -> Mapping[str, Any]:
-    """Return the fields of the first, with any aggregation where the others have another."""
-    fields = together[0].fields
-    several = len({launch.fields.get("aggregation") for launch in together}) > 1
-    return {**fields, "aggregation": ANY} if several else fields
+def _pooled(together: Sequence[Launch]) -> Record:
+    """Return the case of the first, with any aggregation where the others have another."""
+    record = together[0].record
+    several = len({launch.record.aggregation for launch in together}) > 1
+    return replace(record, aggregation=ANY) if several else record
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,9 @@ class Timed:
 
     @property
     def training(self) -> float:
-        """Longest training of a launch, up to its last evaluation (s)."""
-        return max(float(launch.evaluations["training_seconds"].max()) for launch in self.candidate.launches)
+        """Longest training of a usable launch, up to its last evaluation (s); 0 without one."""
+        ends = (float(launch.evaluations["training_seconds"].max()) for launch in self.candidate.launches)
+        return max(ends, default=0.0)
 
     def mean(self, budget: float = np.inf) -> float:
         """Return the geometric mean of the seeds' times up to ``budget`` (s)."""
@@ -140,8 +140,8 @@ class Decision:
     """The methods of a cell, those first that reach the target soonest within its budget."""
 
     field: Field
-    fields: Mapping[str, Any]
-    """Fields of a record of the cell."""
+    record: Record
+    """A case of the cell."""
     places: Sequence[Timed]
     budget: float
     """Time up to which times count (s); infinite if no seed missed the target."""
@@ -198,7 +198,7 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
         if p >= ALPHA or ratio[0] < MIN_EFFECT:
             rivals.setdefault(number, []).append(place)
     return [
-        Decision(field, cell[0].candidate.fields, cell, budget, rivals.get(number, []), leads.get(number, NOTHING))
+        Decision(field, cell[0].candidate.record, cell, budget, rivals.get(number, []), leads.get(number, NOTHING))
         for number, ((field, cell), budget) in enumerate(zip(cells, budgets, strict=True))
     ]
 
@@ -207,8 +207,9 @@ def _cells(field: Field) -> list[list[Timed]]:
     """Return the methods of each cell with several, and a target that one of them was evaluated for."""
     groups: dict[Any, list[Timed]] = {}
     for candidate in field.candidates:
-        if candidate.fields.get("target_accuracy") is not None:
-            key = tuple(candidate.fields.get(name) for name in ("model", "ranks", "target_accuracy"))
+        if candidate.record.target_accuracy is not None:
+            record = candidate.record
+            key = (record.model, record.ranks, record.target_accuracy)
             groups.setdefault(key, []).append(_timed(candidate))
     return [places for places in groups.values() if len(places) > 1 and any(len(p.seconds) for p in places)]
 
@@ -217,7 +218,7 @@ def _timed(candidate: Candidate) -> Timed:
     """Return the time of each seed with a usable launch, the median over those."""
     by_seed: dict[Any, list[Launch]] = {}
     for launch in (*candidate.launches, *candidate.failed):
-        by_seed.setdefault(launch.fields.get("seed"), []).append(launch)
+        by_seed.setdefault(launch.record.seed, []).append(launch)
     seconds: list[float] = []
     kept: list[Launch] = []
     lost: dict[str, int] = {}
@@ -227,10 +228,10 @@ def _timed(candidate: Candidate) -> Timed:
             kept += usable
             seconds.append(float(np.median([at_target(launch, "training_seconds") for launch in usable])))
         else:
-            failed = any(launch.fields.get("error") for launch in together)
+            failed = any(launch.record.error for launch in together)
             cause = "disturbed" if any(map(is_evaluated, together)) else "failed" if failed else "not evaluated"
             lost[cause] = lost.get(cause, 0) + 1
-    return Timed(Candidate(candidate.fields, kept), np.array(seconds), lost)
+    return Timed(Candidate(candidate.record, kept), np.array(seconds), lost)
 
 
 def _budget(places: Iterable[Timed]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.run.disturbance import disturbance
-from hpcdl.analysis.run.record_fields import batch, keeps_step
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Middle, Vector, center, slowest
 from hpcdl.trace.run import Run, Table
 
@@ -35,10 +35,13 @@ class Throughput(NamedTuple):
     seconds: Vector
     """Per window: seconds per global batch."""
     compute: Vector
-    """Per worker: seconds of local work while all together consume a global batch; so are the next three."""
+    """Per worker: seconds of local work while all together consume a global batch."""
     input: Vector
+    """Per worker: seconds of waiting for images, likewise."""
     messages: Vector
+    """Per worker: messages sent, likewise."""
     bytes: Vector
+    """Per worker: bytes sent, likewise."""
 
 
 def throughput_of(steps: Table, warmup: int, batch: float) -> Throughput | None:
@@ -99,13 +102,14 @@ REDUCED: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
 class Launch:
     """Vectors hold one entry per measured step (warm-up is left out), in the order of the steps.
 
-    If ranks keep no common step (:func:`hpcdl.analysis.run.record_fields.keeps_step`) an entry is a window of
+    If ranks keep no common step (:attr:`hpcdl.analysis.run.record.Record.keeps_step`) an entry is a window of
     :mod:`hpcdl.analysis.run.launches`, and all numbers are per global batch.
     """
 
-    fields: Mapping[str, Any]
+    record: Record
+    """The case as it is described, without measured numbers."""
     seconds: Vector
-    """Of the slowest rank; or the window's, which no rank has for itself."""
+    """Seconds of the slowest rank; for windows those of all ranks together."""
     compute_seconds: Vector
     """Of the rank that computed longest; 0 where it was not measured."""
     mean_compute_seconds: Vector
@@ -160,8 +164,8 @@ class Launch:
 
     @property
     def images_per_second(self) -> float:
-        """All measured images by the time that they took, pauses included; not a number without any."""
-        images = self.images.sum() or len(self.seconds) * (batch(self.fields) or np.nan)
+        """Images per second over the measured steps, pauses included; NaN without steps."""
+        images = self.images.sum() or len(self.seconds) * (self.record.batch or np.nan)
         return float(images / self.seconds.sum()) if self.seconds.any() else float("nan")
 
 
@@ -170,19 +174,11 @@ def undisturbed(launches: Sequence[Launch]) -> list[Launch]:
     return [launch for launch in launches if not launch.disturbed] or list(launches)
 
 
-def warmup_of(fields: Mapping[str, Any]) -> int:
-    """Leading steps to leave out: ``warmup_steps`` or ``warmup``, else 2 for training, else 0."""
-    given = fields.get("warmup_steps", fields.get("warmup"))
-    if given is None:
-        return 2 if fields.get("kind", "train") == "train" else 0
-    return int(given)
-
-
 def launches(run: Run) -> list[Launch]:
     """All cases of a run, in its order, each reduced over ranks."""
     tables = {name: _by_case(getattr(run, name)) for name in REDUCED}
     return [
-        _reduce(fields, **{name: table.get(index, {}) for name, table in tables.items()})
+        _reduce(Record.of(fields), **{name: table.get(index, {}) for name, table in tables.items()})
         for index, fields in enumerate(run.described)
     ]
 
@@ -199,23 +195,23 @@ def _by_case(frame: pd.DataFrame) -> dict[int, Columns]:
 
 
 def _reduce(
-    fields: Mapping[str, Any],
+    record: Record,
     steps: Columns,
     evaluations: Columns,
     updates: Columns,
     residuals: Columns,
     ranks: Columns,
 ) -> Launch:
-    warmup = warmup_of(fields)
-    if not steps or fields.get("error"):  # what broke half-way has no step time
-        return _unmeasured(fields, total_steps=0, warmup_steps=warmup, ranks_recorded=0)
-    taken = disturbance({} if fields.get("network") else ranks)
+    warmup = record.warmup_steps
+    if not steps or record.error:  # what broke half-way has no step time
+        return _unmeasured(record, total_steps=0, warmup_steps=warmup, ranks_recorded=0)
+    taken = disturbance({} if record.network else ranks)
     recorded = [table["rank"] for table in (steps, evaluations, updates) if table]
     counts: dict[str, Any] = {
         "warmup_steps": warmup,
         "ranks_recorded": len(np.unique(np.concatenate(recorded))),
         "last_loss": _last_loss(steps),
-        "diverged": None if fields.get("kind") == "replay" else _diverged(steps, evaluations),
+        "diverged": None if record.kind == "replay" else _diverged(steps, evaluations),
         "evaluations": _latest(evaluations),
         "workers": len(np.unique(steps["rank"])),
         "updates": updates,
@@ -224,11 +220,11 @@ def _reduce(
         "stolen": taken.stolen,
         "disturbed": taken.cause,
     }
-    whole = batch(fields)
-    if not keeps_step(fields) and whole:
+    whole = record.batch
+    if not record.keeps_step and whole:
         total = round(float(steps["images"].sum()) / whole)
         return _windowed(
-            fields, throughput_of(steps, warmup, whole), whole, total_steps=total, middle="mean", **counts
+            record, throughput_of(steps, warmup, whole), whole, total_steps=total, middle="mean", **counts
         )
     measured = {name: column[steps["step"] >= warmup] for name, column in steps.items()}
     number = measured["step"]
@@ -236,7 +232,7 @@ def _reduce(
     _, place, count = np.unique(number, return_inverse=True, return_counts=True)
     computed = measured["compute_ns"] / 1e9
     return Launch(
-        fields,
+        record,
         seconds=seconds,
         compute_seconds=slowest(number, computed)[1],
         mean_compute_seconds=np.bincount(place, computed, len(count)) / count,
@@ -250,17 +246,17 @@ def _reduce(
     )
 
 
-def _unmeasured(fields: Mapping[str, Any], **counts: Any) -> Launch:
+def _unmeasured(record: Record, **counts: Any) -> Launch:
     nothing = np.empty(0)
-    return Launch(fields, nothing, nothing, nothing, nothing, nothing, nothing, nothing, **counts)
+    return Launch(record, nothing, nothing, nothing, nothing, nothing, nothing, nothing, **counts)
 
 
-def _windowed(fields: Mapping[str, Any], throughput: Throughput | None, whole: float, **counts: Any) -> Launch:
+def _windowed(record: Record, throughput: Throughput | None, whole: float, **counts: Any) -> Launch:
     if throughput is None:
-        return _unmeasured(fields, **counts)
+        return _unmeasured(record, **counts)
     per_window = partial(np.full, len(throughput.seconds))
     return Launch(
-        fields,
+        record,
         throughput.seconds,
         compute_seconds=per_window(throughput.compute.max()),
         mean_compute_seconds=per_window(throughput.compute.mean()),

@@ -28,7 +28,7 @@ class Staleness:
     collect: float | None
     """Gradients to an update, the mean; None where no server collects them."""
     expected: float | None
-    """The mean by the law above, None where workers wait, or pull or push more seldom than they compute."""
+    """Expected mean staleness, (workers x in flight - 1) / collect; None where workers wait for others."""
 
 
 def staleness(launch: Launch) -> Staleness | None:
@@ -43,13 +43,13 @@ def staleness(launch: Launch) -> Staleness | None:
     where = np.stack([launch.updates["rank"][inside], launch.updates["version"][inside]])
     collect = int(inside.sum()) / np.unique(where, axis=1).shape[1]
     workers = len(np.unique(worker[inside]))
-    in_flight = launch.fields.get("gradients_in_flight")
+    in_flight = launch.record.gradients_in_flight
     return Staleness(
         mean=float(old[inside].mean()),
         largest=int(old.max()),
         shares=tuple((np.bincount(old[inside].clip(0)) / inside.sum()).tolist()),
         workers=workers,
-        collect=collect if launch.fields.get("served") else None,
+        collect=collect if launch.record.served else None,
         expected=(workers * in_flight - 1) / collect if in_flight else None,
     )
 
@@ -66,7 +66,7 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
         seen = launch.evaluations
         if seen and len(seen["step"]):
             for name in ("loss", "accuracy"):
-                tested = launch.fields.get(f"test_{name}")
+                tested = {"loss": launch.record.test_loss, "accuracy": launch.record.test_accuracy}[name]
                 ends[name].append(float(seen[name][np.argmax(seen["step"])] if tested is None else tested))
             ends["best"].append(float(seen["accuracy"].max()))
         elif launch.last_loss is not None:
@@ -89,7 +89,7 @@ def learned(launches: Sequence[Launch]) -> dict[str, Any]:
 
 def at_target(launch: Launch, column: str) -> float:
     """Return a column of the first evaluation at or above the target; infinite if none, or training diverged."""
-    seen, target = launch.evaluations, launch.fields.get("target_accuracy")
+    seen, target = launch.evaluations, launch.record.target_accuracy
     if target is None or launch.diverged or not len(seen.get("step", ())):
         return np.inf
     hits = np.flatnonzero(seen["accuracy"] >= target)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.record_fields import TRAININGS, Key, configuration, problem
+from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Middle, Vector
 
 
@@ -27,9 +27,9 @@ class Point:
     launches: list[Launch]
 
     @property
-    def fields(self) -> Mapping[str, Any]:
-        """Fields of the case."""
-        return self.launches[0].fields
+    def record(self) -> Record:
+        """The case as its first launch describes it."""
+        return self.launches[0].record
 
     @property
     def timed(self) -> list[Launch]:
@@ -49,22 +49,22 @@ class Point:
     @property
     def is_training(self) -> bool:
         """True if its steps are those of a training, measured or replayed."""
-        return self.fields.get("kind", "train") in TRAININGS
+        return self.record.is_training
 
 
 def points_of(launches: Iterable[Launch]) -> list[Point]:
     """Group launches by configuration, ranks and seed. Raises AmbiguousCaseError."""
     points: dict[Key, Point] = {}
     for launch in launches:
-        fields = launch.fields
-        key, ranks, seed = configuration(fields), int(fields.get("ranks") or 1), fields.get("seed")
-        empty = Point(key, problem(fields), str(fields.get("aggregation") or "none"), ranks, seed, [])
+        record = launch.record
+        key, ranks, seed = record.configuration(), record.ranks, record.seed
+        empty = Point(key, record.problem(), record.aggregation or "none", ranks, seed, [])
         point = points.setdefault((key, ranks, seed), empty)
         for other in point.launches:
-            if other.fields.get("launch") == fields.get("launch"):
+            if other.record.launch == record.launch:
                 raise AmbiguousCaseError(
-                    f"cases {other.fields.get('case')!r} and {fields.get('case')!r} (launch "
-                    f"{fields.get('launch')}) differ in nothing the analysis knows; "
+                    f"cases {other.record.case!r} and {record.case!r} (launch "
+                    f"{record.launch}) differ in nothing the analysis knows; "
                     "what tells them apart belongs in the field 'settings'"
                 )
         point.launches.append(launch)

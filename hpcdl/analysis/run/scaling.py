@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -36,14 +37,7 @@ import numpy as np
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.outcome import fidelity, kept, learned
 from hpcdl.analysis.run.points import Point, points_of
-from hpcdl.analysis.run.record_fields import (
-    ANY,
-    CONTRACT,
-    is_independent,
-    keeps_step,
-    planned_steps,
-    scaling_of,
-)
+from hpcdl.analysis.run.record import ANY, Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import (
     NOTHING,
@@ -72,7 +66,7 @@ def without_communication(point: Point, points: Sequence[Point]) -> list[Point]:
     alike = [
         other
         for other in points
-        if is_independent(other.fields)
+        if other.record.independent
         and (other.problem, other.ranks) == (point.problem, point.ranks)
         and other.middle == point.middle
     ]
@@ -84,10 +78,10 @@ def _nearest(points: Sequence[Point], to: Point, name: str) -> list[Point]:
 
     Usual are no compression, and a strategy in lock-step.
     """
-    values = [str(point.fields.get(name) or "none") for point in points]
-    in_step = [value for point, value in zip(points, values, strict=True) if keeps_step(point.fields)]
+    values = [point.record.stated(name) or "none" for point in points]
+    in_step = [value for point, value in zip(points, values, strict=True) if point.record.keeps_step]
     usual = {"compression": ["none"], "training": in_step}.get(name, [])
-    wanted = str(to.fields.get(name) or "none")
+    wanted = to.record.stated(name) or "none"
     chosen = next((value for value in (wanted, *usual, *values) if value in values), None)
     return [point for point, value in zip(points, values, strict=True) if value == chosen]
 
@@ -118,18 +112,12 @@ def bus_factor(collective: str, ranks: int) -> float | None:
     }.get(collective)
 
 
-Record = dict[str, Any]
-
 NEAR_LINEAR: Final = 0.90
 """Least efficiency that is near-linear."""
 
 
 def records(launches: Iterable[Launch]) -> list[Record]:
-    """One dictionary per case and seed, in the order in which they ran.
-
-    It has all fields of the contract (None where they do not apply, or nothing was measured), then further ones,
-    then whatever else the case holds; ``hpcdl/report/README.md`` describes them. Raises AmbiguousCaseError.
-    """
+    """One record per case and seed, in the order in which they ran. Raises AmbiguousCaseError."""
     points = points_of(launches)
     rows = [_record(point, points) for point in points]
     judge(rows)
@@ -142,22 +130,23 @@ def judge(records: Iterable[Record]) -> None:
     True: the efficiency is above 0.90, False: below; None: inconclusive, disturbed, the base, or without
     communication.
     """
-    judged = [record for record in records if "near_linear_p" in record and _has_verdict(record)]
-    known = [math.nan if record["near_linear_p"] is None else record["near_linear_p"] for record in judged]
+    judged = [record for record in records if record.base_ranks is not None and _has_verdict(record)]
+    known = [math.nan if record.near_linear_p is None else record.near_linear_p for record in judged]
     for record, p in zip(judged, adjusted(np.array(known, np.float64)), strict=True):
-        record["near_linear_p"] = None if math.isnan(p) else float(p)
-        if record.get("network"):
-            low, high = (record[f"efficiency_{bound}"] or record["efficiency"] for bound in ("low", "high"))
-            record["near_linear"] = None if low < NEAR_LINEAR <= high else bool(low >= NEAR_LINEAR)
+        record.near_linear_p = None if math.isnan(p) else float(p)
+        if record.network:
+            value = record.efficiency or 0.0
+            low, high = record.efficiency_low or value, record.efficiency_high or value
+            record.near_linear = None if low < NEAR_LINEAR <= high else low >= NEAR_LINEAR
         else:
-            record["near_linear"] = record["efficiency"] >= NEAR_LINEAR if p < ALPHA else None
+            record.near_linear = (record.efficiency or 0.0) >= NEAR_LINEAR if p < ALPHA else None
 
 
 def _has_verdict(record: Record) -> bool:
     """Return True if the efficiency was measured against another scale, undisturbed and with communication."""
-    if record["efficiency"] is None or record["ranks"] == record["base_ranks"] or is_independent(record):
+    if record.efficiency is None or record.ranks == record.base_ranks or record.independent:
         return False
-    return not (record["disturbed"] or record["base_disturbed"])
+    return not (record.disturbed or record.base_disturbed)
 
 
 def _p_value(base: Sequence[Vector], own: Sequence[Vector], per_rank: float) -> float:
@@ -181,19 +170,23 @@ def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
         return [launch.seconds for launch in measured]
     by_launch: dict[Any, list[float]] = {}
     for launch in measured:
-        by_launch.setdefault(launch.fields.get("launch"), []).append(launch.typical(launch.seconds))
+        by_launch.setdefault(launch.record.launch, []).append(launch.typical(launch.seconds))
     return [np.array([np.median(each)]) for each in by_launch.values()]
 
 
+Columns = dict[str, Any]
+"""Values of columns of a record, by name."""
+
+
 def _record(point: Point, points: Sequence[Point]) -> Record:
-    computed: Record = {
+    measured: Columns = {
         "seed": point.seed,
         "launches": len(point.timed),
         "launches_left_out": len(point.launches) - len(point.timed),
         "ranks": point.ranks,
-        "scaling": scaling_of(point.fields) if point.is_training else None,
+        "scaling": point.record.scaling if point.is_training else None,
         "steps": max(launch.total_steps for launch in point.launches) or None,
-        "planned_steps": planned_steps(point.fields) if point.is_training else None,
+        "planned_steps": point.record.planned_steps if point.is_training else None,
         "warmup_steps": point.launches[0].warmup_steps,
         "measured_steps": sum(launch.measured_steps for launch in point.timed),
         "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
@@ -204,19 +197,16 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "stolen": float(np.mean([launch.stolen for launch in point.timed])),
         "launch_seconds": [launch.typical(launch.seconds) for launch in point.timed if len(launch.seconds)]
         or None,
-        "error": next((text for launch in point.launches if (text := launch.fields.get("error"))), None),
+        "error": next((text for launch in point.launches if (text := launch.record.error)), None),
         **_waiting(point),
         **(_training(point, points) if point.is_training else _collective(point)),
     }
-    given = dict(point.fields)
-    given.pop("launch", None)
-    if len(point.launches) > 1:  # fields of one launch do not hold for all
-        given = {name: value for name, value in given.items() if name not in computed}
-    known = {**given, **{name: value for name, value in computed.items() if value is not None}}
-    return {name: _json(known.get(name)) for name in dict.fromkeys((*CONTRACT, *computed, *given))}
+    several = len(point.launches) > 1  # columns of one launch do not hold for all
+    known = {name: _json(value) for name, value in measured.items() if several or value is not None}
+    return replace(point.record, launch=None, **known)
 
 
-def _waiting(point: Point) -> Record:
+def _waiting(point: Point) -> Columns:
     """Return the medians over launches; a late rank if it is the same in all of them, and they are undisturbed."""
     late = {None if launch.disturbed else launch.late_rank for launch in point.timed}
     medians = {
@@ -231,7 +221,7 @@ def _waiting(point: Point) -> Record:
     }
 
 
-def _training(point: Point, points: Sequence[Point]) -> Record:
+def _training(point: Point, points: Sequence[Point]) -> Columns:
     step = _step(point)
     compute = _middle(point, lambda launch: launch.compute_seconds) or None
     exposed, ceiling_disturbed = _exposed(point, points)
@@ -253,7 +243,7 @@ def _training(point: Point, points: Sequence[Point]) -> Record:
         "communication_efficiency": compute
         and _middle(point, lambda launch: _share(launch.compute_seconds, launch.seconds)),
         "bubble_share": _middle(point, lambda launch: 1 - _share(launch.mean_compute_seconds, launch.seconds))
-        if point.fields.get("stages")
+        if point.record.stages
         else None,
         **learned(point.launches),
         **kept(point.launches),
@@ -271,7 +261,7 @@ def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | No
     """Return the exposed communication, and whether the case without communication was disturbed."""
     if not any(map(len, point.seconds)):
         return NOTHING, None
-    if point.ranks == 1 or is_independent(point.fields):
+    if point.ranks == 1 or point.record.independent:
         return Interval(0.0, 0.0, 0.0), None
     ceiling = without_communication(point, points)
     if not ceiling:
@@ -283,13 +273,13 @@ def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | No
     return exposed, any(launch.disturbed for launch in others)
 
 
-def _scaling(point: Point, points: Sequence[Point]) -> Record:
-    scaling = scaling_of(point.fields)
+def _scaling(point: Point, points: Sequence[Point]) -> Columns:
+    scaling = point.record.scaling
     base = base_of(point, points)
     of_base = same_seed(base, point.seed)
     if scaling not in {"strong", "weak"} or not of_base or not any(map(len, point.seconds)):
         return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
-    simulated = bool(point.fields.get("network"))  # its launches do not vary, but its steps may
+    simulated = bool(point.record.network)  # its launches do not vary, but its steps may
     times, own = (_step_times(side, simulated=simulated) for side in (of_base, point.timed))
     scale = point.ranks / base[0].ranks
     itself = any(other is point for other in base)
@@ -313,11 +303,11 @@ def _scaling(point: Point, points: Sequence[Point]) -> Record:
     }
 
 
-def _collective(point: Point) -> Record:
+def _collective(point: Point) -> Columns:
     """Times of one operation; bandwidths are those of its median."""
     times = launches_interval(point.seconds)
-    size = point.fields.get("message_bytes")
-    name = str(point.fields.get("collective") or point.fields.get("kind"))
+    size = point.record.message_bytes
+    name = str(point.record.collective or point.record.kind)
     bandwidth = size / times.value if size is not None and times.value > 0 else None
     factor = bus_factor(name, point.ranks)
     measured = [vector for vector in point.seconds if len(vector)]
@@ -335,7 +325,7 @@ def _collective(point: Point) -> Record:
 
 def _verdict(point: Point) -> bool | None:
     """False when any launch failed its check, None when any was not checked."""
-    checks = [launch.fields.get("correct") for launch in point.launches]
+    checks = [launch.record.correct for launch in point.launches]
     return False if False in checks else True if all(checks) else None
 
 

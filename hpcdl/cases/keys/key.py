@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from hpcdl import registry
-from hpcdl.analysis.run.record_fields import label
 from hpcdl.data.parts.dataset import DataError, Dataset
 from hpcdl.data.parts.splits import with_validation
 from hpcdl.fabric.network import NETWORKS, Network, Site, Wiring
@@ -42,7 +41,7 @@ class Choice:
         return hash(str(self))
 
     def __str__(self) -> str:
-        return label(self.written)
+        return registry.label(self.written)
 
     @property
     def written(self) -> str | dict[str, Any]:
@@ -172,10 +171,25 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 """Types of TOML, by the annotation of a field."""
 
 
+Role = Literal["problem", "method", "condition", "machine", "scale", "sampling"]
+"""What a key is to a comparison of cases:
+
+- ``problem``: what is computed. Cases of one table agree in it.
+- ``method``: how it is computed. Rows of a table are named after it.
+- ``condition``: changes the measured numbers; cases of one table agree in it, and the report says so in words.
+- ``machine``: a condition that stands for a machine, which a prediction replaces.
+- ``scale``: ranks, batch and seed, by which cases of one method differ.
+- ``sampling``: how often and when something is measured, which changes no time.
+"""
+
+
 @dataclass(frozen=True)
 class Key:
-    """Limits of the values of a key."""
+    """Role of a key, and limits of its values."""
 
+    role: Role = "condition"
+    column: str = ""
+    """Column of the record that states it, if its name is another."""
     folder: str | None = None
     """Folder of the registry that has the value, a :class:`Choice`."""
     around: type | None = None
@@ -190,7 +204,7 @@ class Key:
 
 
 def key(default: Any = MISSING, **limits: Any) -> Any:
-    """Return a field of a spec; ``limits`` are those of :class:`Key`. Without a default a suite must give it."""
+    """Return a field of a spec; ``limits`` are fields of :class:`Key`. Without a default a suite must give it."""
     return field(default=default, metadata={"key": Key(**limits)})
 
 
@@ -279,9 +293,12 @@ def given(spec: Any) -> dict[str, Any]:
 def restored(kind: type[Spec], settings: Mapping[str, Any]) -> Spec:
     """Return the spec of which ``settings`` are :func:`given`; names are not looked up.
 
-    Raises ValueError, led by the key.
+    Raises ValueError, led by the key, for one that the kind does not have, and for a value that it cannot have.
     """
     values = {}
+    for name in settings:
+        if name not in keys(kind):
+            raise ValueError(f"{name}: unknown key{registry.nearest(name, keys(kind))}")
     for name, declared in keys(kind).items():
         with about(name):
             if name in settings:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.analysis.run.record_fields import OWN
 from hpcdl.cases.keys.compute_times import ComputeSource, ComputeTimes, shape_text, times_of_ranks
 from hpcdl.cases.keys.key import Choice, architecture, cluster
 from hpcdl.cases.keys.scheme import plan, traits_of
@@ -32,7 +31,7 @@ from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.split.mesh import Mesh, Place
 from hpcdl.training.parts.split.model_group import ModelGroup
-from hpcdl.training.parts.traits import Strategy
+from hpcdl.training.parts.traits import BY_STRATEGY, Strategy
 
 
 class StepSpec:
@@ -253,7 +252,7 @@ class StepSpec:
         return {
             **{name: str(getattr(self, name)) for name in ("model", "training", "compression")},
             "dataset": str(self.dataset) if self.dataset else shape_text(self.shape),
-            "aggregation": str(self.aggregation) if self.strategy.aggregates else OWN,
+            "aggregation": str(self.aggregation) if self.strategy.aggregates else BY_STRATEGY,
             "dtype": self.dtype,
             "batch_per_rank": self.batch_per_rank,
             "scaling": "strong" if self.batch_per_rank is None else "weak",

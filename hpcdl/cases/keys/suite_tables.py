@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import hpcdl
 from hpcdl import cases, registry
-from hpcdl.cases.keys.key import Choice, key, keys
+from hpcdl.cases.keys.key import Choice, Role, key, keys
 from hpcdl.registry import nearest
 from hpcdl.trace.files import parse_toml
 
@@ -47,7 +47,7 @@ _EITHER_OR: Final = (("global_batch", "batch_per_rank"), ("epochs", "steps"))
 class Common:
     """Keys of every kind of case, which do not change the measurement."""
 
-    timeout_seconds: float | None = key(None, least=1)
+    timeout_seconds: float | None = key(None, least=1, role="sampling")
 
 
 @cache
@@ -61,6 +61,28 @@ def module_of(kind: str) -> Any:
     if kind not in kinds():
         raise ValueError(f"unknown {kind!r}{registry.nearest(kind, kinds())}")
     return import_module(f"hpcdl.cases.{kind}")
+
+
+@cache
+def _declared() -> dict[str, tuple[Role, str]]:
+    """Return role and column of the keys of all kinds, by name; those of training come first."""
+    modules = [module_of(kind) for kind in sorted(kinds(), key=lambda kind: kind != "train")]
+    every = {
+        name: field.metadata["key"] for module in reversed(modules) for name, field in keys(module.SPEC).items()
+    }
+    ordered = dict.fromkeys(name for module in modules for name in keys(module.SPEC))
+    return {name: (every[name].role, every[name].column or name) for name in ordered}
+
+
+def role_of(name: str) -> Role:
+    """Return the role of a key; that of a key which no kind has is ``condition``."""
+    return _declared().get(name, ("condition", ""))[0]
+
+
+@cache
+def columns_with(role: Role) -> tuple[str, ...]:
+    """Return the columns that state the keys with a role, in their order."""
+    return tuple(dict.fromkeys(column for own, column in _declared().values() if own == role))
 
 
 def check_keys(table: Mapping[str, Any], valid: Iterable[str], where: str) -> None:

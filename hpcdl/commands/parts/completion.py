@@ -40,5 +40,5 @@ def cases(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     given: dict[str, Any] = vars(parsed_args)
     source: Path = given.get("suite") or given.get("source") or given["run"]
     if source.is_dir() or source.suffix == ".h5":
-        return [str(fields["case"]) for fields in read(runs_in(source)[0], wanted=()).described]
+        return [str(fields.get("case")) for fields in read(runs_in(source)[0], wanted=()).described]
     return [case.name for case in suite.load(source, check=False).cases]

@@ -21,11 +21,14 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     """Return one line per row in full precision; an unknown value is an empty cell."""
     import pandas as pd  # late: the other formats do not need it
 
-    cells = [
-        {_text(name): _text(value) if isinstance(value, str) else value for name, value in row.items()}
-        for row in rows
-    ]
+    cells = [{_text(name): _cell(value) for name, value in row.items()} for row in rows]
     return pd.DataFrame(cells, dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return _text(value) if isinstance(value, str) else value
 
 
 def _text(value: str) -> str:

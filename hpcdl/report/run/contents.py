@@ -83,7 +83,7 @@ def per_setting(
 ) -> Section:
     """Return a section with one table per problem; ``cells``: the rows of a problem's methods, perhaps none."""
     tables = [
-        Table(findings.settings.title(methods[0].fields), header, rows, order=order).without_empty()
+        Table(findings.settings.title(methods[0].record), header, rows, order=order).without_empty()
         for methods in findings.problems
         if (rows := cells(methods))
     ]
@@ -183,6 +183,6 @@ def _document(findings: Findings, pages: Sequence[Section]) -> Document:
 
 def _verdict(findings: Findings, headline: str) -> Verdict:
     failed = bool(failures(findings.records) or unfinished(findings.run) or not findings.run.complete)
-    good = any(record.get("near_linear") for record in findings.records)
+    good = any(record.near_linear for record in findings.records)
     word = "failed" if failed else "near-linear" if good else "answered"
     return Verdict(topic="run", word=word, question=findings.question, facts={"headline": headline.rstrip(".")})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from hpcdl.analysis.network import links, waiting
 from hpcdl.analysis.network.links import Links
@@ -14,7 +13,8 @@ from hpcdl.analysis.run import cores, deciding
 from hpcdl.analysis.run.deciding import Decision, Field
 from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import Staleness, staleness
-from hpcdl.analysis.run.scaling import Record, records
+from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.scaling import records
 from hpcdl.prediction.fitted import RunPrediction, predict_run
 from hpcdl.report.run.grouping import Method, Settings, problems, settings
 from hpcdl.report.run.method_names import run_names
@@ -40,10 +40,7 @@ class Findings:
     @cached_property
     def waiting(self) -> list[Waiting | None]:
         """Waiting and transfer of each launch of each case; None where the trace does not show them."""
-        cases = enumerate(self.run.described)
-        return [
-            None if fields.get("ranks", 1) == 1 else waiting.of_case(self.run, index) for index, fields in cases
-        ]
+        return [waiting.of_case(self.run, index) for index in range(len(self.run.described))]
 
     @cached_property
     def records(self) -> list[Record]:
@@ -86,9 +83,9 @@ class Findings:
         return deciding.decisions(self.fields)
 
     @cached_property
-    def staleness(self) -> list[tuple[Mapping[str, Any], Staleness]]:
-        """Fields and staleness of each launch that applied gradients of other ranks."""
-        return [(launch.fields, stale) for launch in self.launches if (stale := staleness(launch))]
+    def staleness(self) -> list[tuple[Record, Staleness]]:
+        """Case and staleness of each launch that applied gradients of other ranks."""
+        return [(launch.record, stale) for launch in self.launches if (stale := staleness(launch))]
 
     @cached_property
     def predicted(self) -> RunPrediction | None:

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.record_fields import (
-    ANY,
-    TRAININGS,
-    Key,
-    configuration,
-    is_independent,
-    method,
-    planned_steps,
-    problem,
-)
-from hpcdl.analysis.run.record_fields import words as conditions_in_words
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import ANY, Key, Record
 from hpcdl.report.formats.cells import digits, plural
 from hpcdl.report.run.method_names import Names
 
@@ -31,13 +20,14 @@ class Scale:
 
     records: list[Record]
 
-    def __getitem__(self, name: str) -> Any:
-        """A field that does not depend on the seed."""
-        return self.records[0].get(name)
+    @property
+    def record(self) -> Record:
+        """That of the first seed, for what does not depend on it."""
+        return self.records[0]
 
-    def values(self, name: str) -> list[float]:
-        """Return the known values of a field, one per seed."""
-        return [record[name] for record in self.records if record.get(name) is not None]
+    def values(self, column: str) -> list[float]:
+        """Return the known values of a column, one per seed."""
+        return [value for record in self.records if (value := getattr(record, column)) is not None]
 
     def median(self, name: str) -> float | None:
         """Over seeds; None when unknown."""
@@ -57,26 +47,23 @@ class Scale:
     @property
     def is_base(self) -> bool:
         """True if the other scales are compared with this one."""
-        return bool(self["ranks"] == self["base_ranks"])
+        return self.record.ranks == self.record.base_ranks
 
     @property
     def disturbed(self) -> bool:
         """True if the case or its base was disturbed from outside the job, for any seed."""
-        return any(record.get("disturbed") or record.get("base_disturbed") for record in self.records)
+        return any(record.disturbed or record.base_disturbed for record in self.records)
 
     @property
     def near_linear(self) -> bool | None:
         """True: the efficiency is above 0.90 for all seeds; False: below; None: inconclusive or disturbed."""
-        verdicts = {record.get("near_linear") for record in self.records}
+        verdicts = {record.near_linear for record in self.records}
         return verdicts.pop() if len(verdicts) == 1 and not self.disturbed else None
 
     @property
     def is_one_launch(self) -> bool:
         """True if a measured case or its base has one launch, which decides nothing."""
-        return any(
-            not record.get("network") and 1 in {record.get("launches"), record.get("base_launches")}
-            for record in self.records
-        )
+        return any(not record.network and 1 in {record.launches, record.base_launches} for record in self.records)
 
 
 @dataclass(frozen=True)
@@ -87,14 +74,14 @@ class Method:
     scales: list[Scale]
 
     @property
-    def fields(self) -> Record:
-        """Fields of a record of the smallest scale."""
-        return self.scales[0].records[0]
+    def record(self) -> Record:
+        """That of the smallest scale."""
+        return self.scales[0].record
 
     @property
     def is_ceiling(self) -> bool:
         """True if it does not communicate."""
-        return is_independent(self.fields)
+        return bool(self.record.independent)
 
     @property
     def is_compared(self) -> bool:
@@ -126,9 +113,9 @@ def problems(records: Iterable[Record]) -> list[list[Method]]:
     """Training records by problem, then by method, then by ranks ascending; first come, first shown."""
     groups: dict[Key, dict[Key, dict[int, list[Record]]]] = {}
     for record in records:
-        if (record.get("kind") or "train") in TRAININGS:
-            methods = groups.setdefault(problem(record), {})
-            methods.setdefault(configuration(record), {}).setdefault(record["ranks"], []).append(record)
+        if record.is_training:
+            methods = groups.setdefault(record.problem(), {})
+            methods.setdefault(record.configuration(), {}).setdefault(record.ranks, []).append(record)
     return [
         [
             Method(names(next(iter(scales.values()))[0]), [Scale(scales[ranks]) for ranks in sorted(scales)])
@@ -150,9 +137,9 @@ def rows(methods: Sequence[Method]) -> list[Row]:
     others = []
     for one in methods:
         for scale in one.scales:
-            row = Row(one.name, scale, one.is_ceiling and scale["ranks"] > 1, one.is_compared)
-            if scale["ranks"] == 1:
-                single.setdefault(method(scale.records[0]), []).append(row)
+            row = Row(one.name, scale, one.is_ceiling and scale.record.ranks > 1, one.is_compared)
+            if scale.record.ranks == 1:
+                single.setdefault(scale.records[0].method, []).append(row)
             else:
                 others.append(row)
     return [*(_pooled(alike, names_of(methods)) for alike in single.values()), *others]
@@ -162,7 +149,7 @@ def _pooled(alike: Sequence[Row], names: Names) -> Row:
     if len(alike) == 1:
         return alike[0]
     records = [record for row in alike for record in row.scale.records]
-    name = names({**records[0], "aggregation": ANY})
+    name = names(replace(records[0], aggregation=ANY))
     compared = any(row.is_compared for row in alike)
     return Row(f"1 rank ({name})", Scale(records), is_compared=compared, members=alike)
 
@@ -186,31 +173,31 @@ class Settings:
     own: Mapping[Key, tuple[str, str]]
     """Name and further settings of each problem. Empty if there is only one."""
 
-    def name(self, fields: Mapping[str, Any]) -> str:
+    def name(self, record: Record) -> str:
         """Return the model of a problem; where models recur, the simulated network or a letter; empty if alone."""
-        return self.own.get(problem(fields), ("", ""))[0]
+        return self.own.get(record.problem(), ("", ""))[0]
 
-    def further(self, fields: Mapping[str, Any]) -> str:
+    def further(self, record: Record) -> str:
         """Return the settings beside the name as a sentence; empty if there is only one problem."""
-        _, settings = self.own.get(problem(fields), ("", ""))
+        _, settings = self.own.get(record.problem(), ("", ""))
         return f"{settings}. " if settings else ""
 
-    def title(self, fields: Mapping[str, Any]) -> str:
+    def title(self, record: Record) -> str:
         """Return name and further settings; empty if there is only one problem."""
-        return ": ".join(filter(None, self.own.get(problem(fields), ())))
+        return ": ".join(filter(None, self.own.get(record.problem(), ())))
 
 
 def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     """Compare the problems of ``groups`` (of :func:`~hpcdl.report.run.grouping.problems`) word by word."""
-    words = {problem(methods[0].fields): _words(methods) for methods in groups}
+    words = {methods[0].record.problem(): _words(methods) for methods in groups}
     every = list(words.values())
     names = list(dict.fromkeys(name for named in every for name in named))
     shared = [name for name in names if len({named.get(name) for named in every}) == 1]
     common = [every[0][name] for name in shared if name != "suite"]
     absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
-    firsts = [methods[0].fields for methods in groups]
+    firsts = [methods[0].record for methods in groups]
     letters = [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(groups) + 1))]
-    kinds = [[_network(fields) for fields in firsts], [fields.get("network") or "" for fields in firsts], letters]
+    kinds = [[_network(record) for record in firsts], [record.network or "" for record in firsts], letters]
     own_names = next(kind for kind in kinds if len(set(kind)) == len(kind) and "" not in kind)
     own = {
         key: (own_name, ", ".join(word for name, word in {**absent, **named}.items() if name not in shared))
@@ -219,45 +206,44 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     return Settings(", ".join(common), own if len(own) > 1 else {})
 
 
-def _network(fields: Mapping[str, Any]) -> str:
+def _network(record: Record) -> str:
     """Return the network that is trained, and whether it is simulated or replayed."""
-    how = "simulated" if fields.get("network") else "replayed" if fields.get("kind") == "replay" else ""
-    return " ".join(filter(None, (fields.get("model"), how)))
+    how = "simulated" if record.network else "replayed" if record.kind == "replay" else ""
+    return " ".join(filter(None, (record.model, how)))
 
 
 def _words(methods: Sequence[Method]) -> dict[str, str]:
     """Return by subject each known setting of a problem, and those that all methods share."""
-    fields = methods[0].fields
+    record = methods[0].record
     batch = {
-        "strong": f"strong scaling, global batch {fields.get('global_batch')}",
-        "weak": f"weak scaling, {_per_rank(fields)} images per rank",
-    }.get(fields.get("scaling") or "", "scaling not stated")
-    epochs, target = (fields.get(name) for name in ("epochs", "target_accuracy"))
+        "strong": f"strong scaling, global batch {record.global_batch}",
+        "weak": f"weak scaling, {_per_rank(record)} images per rank",
+    }.get(record.scaling or "", "scaling not stated")
     known = {
-        "suite": f"suite {fields.get('suite')}",
-        "task": f"{fields.get('model') or 'unnamed model'} on {fields.get('dataset') or 'unnamed data'}",
-        "arithmetic": " ".join(str(fields[name]) for name in ("backend", "dtype") if fields.get(name)),
+        "suite": f"suite {record.suite}",
+        "task": f"{record.model or 'unnamed model'} on {record.dataset or 'unnamed data'}",
+        "arithmetic": " ".join(filter(None, (record.backend, record.dtype))),
         **names_of(methods).common,
-        "threads": plural(fields.get("threads_per_rank"), "thread", " per rank"),
+        "threads": plural(record.threads_per_rank, "thread", " per rank"),
         "batch": batch,
-        "length": plural(epochs, "epoch") or plural(_suite_steps(fields), "step"),
-        "target": "" if target is None else f"target accuracy {digits(target)}",
-        **conditions_in_words(fields),
+        "length": plural(record.epochs, "epoch") or plural(_suite_steps(record), "step"),
+        "target": "" if record.target_accuracy is None else f"target accuracy {digits(record.target_accuracy)}",
+        **record.words,
     }
     return {name: word for name, word in known.items() if word}
 
 
-def _suite_steps(fields: Mapping[str, Any]) -> int | None:
+def _suite_steps(record: Record) -> int | None:
     """Return the steps that the suite and the case's name state: those of a replay are without warm-up.
 
     A replay in virtual time takes one step for all of them; None.
     """
-    steps = planned_steps(fields)
-    if fields.get("kind") != "replay" or steps is None:
+    steps = record.planned_steps
+    if record.kind != "replay" or steps is None:
         return steps
-    return None if fields.get("network") else steps - int(fields.get("warmup_steps") or 0)
+    return None if record.network else steps - record.warmup_steps
 
 
-def _per_rank(fields: Mapping[str, Any]) -> Any:
-    whole = fields.get("global_batch")
-    return fields.get("batch_per_rank") or ("equal" if whole is None else whole // fields["ranks"])
+def _per_rank(record: Record) -> Any:
+    whole = record.global_batch
+    return record.batch_per_rank or ("equal" if whole is None else whole // record.ranks)

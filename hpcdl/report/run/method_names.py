@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from hpcdl.analysis.run.record_fields import ANY, OWN, parts
+from hpcdl.analysis.run.record import ANY, Record
+from hpcdl.cases.keys.suite_tables import columns_with
+from hpcdl.registry import parts
 from hpcdl.report.formats.cells import volume
+from hpcdl.training.parts.traits import BY_STRATEGY
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
@@ -27,10 +30,10 @@ def run_names(paths: Sequence[Path]) -> list[str]:
     raise AssertionError  # whole paths differ
 
 
-def scheme_name(fields: Mapping[str, Any]) -> str:
+def scheme_name(record: Record) -> str:
     """The aggregation, with its compression where there is one; empty where a strategy moves its messages."""
-    aggregation, compression = (fields.get(name) or "none" for name in ("aggregation", "compression"))
-    name = {ANY: "any scheme", OWN: ""}.get(str(aggregation), str(aggregation))
+    aggregation, compression = record.aggregation or "none", record.compression or "none"
+    name = {ANY: "any scheme", BY_STRATEGY: ""}.get(aggregation, aggregation)
     return name if compression == "none" else f"{name} + {compression}".strip()
 
 
@@ -42,11 +45,11 @@ class Names:
     named ones are left out.
     """
 
-    def __init__(self, cases: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, cases: Iterable[Record]) -> None:
         self._cases = list(cases)
         titles: dict[str, set[str]] = {}
         for case in self._cases:
-            titles.setdefault(text_of(case, "training"), set()).add(str(case.get("system") or ""))
+            titles.setdefault(text_of(case, "training"), set()).add(str(case.system or ""))
         known = {label: title.pop() for label, title in titles.items() if len(title) == 1}
         self._brief = {
             "training": _brief({label: known.get(label) or parts(label)[0] for label in titles}),
@@ -58,8 +61,11 @@ class Names:
             "learning_rate": {rate: f"rate {rate}" for rate in self._all("learning_rate")},
             "tuning": {trials: f"{trials} trials" if trials else "not tuned" for trials in self._all("tuning")},
         }
+        for name in columns_with("method"):
+            if name not in {*self._brief, "aggregation", "compression"}:
+                self._brief[name] = {text: f"{name} {text}" for text in self._all(name)}
 
-    def __call__(self, case: Mapping[str, Any]) -> str:
+    def __call__(self, case: Record) -> str:
         """Return the fields in which ``case`` differs from the others, else its aggregation or strategy."""
         given: list[str] = []
         words = []
@@ -84,12 +90,12 @@ class Names:
         ):
             if shared.get(name):
                 shared[name] = f"{noun} {shared[name]}"
-        summed = all(case.get("aggregation") != OWN for case in self._cases)
+        summed = all(case.aggregation != BY_STRATEGY for case in self._cases)
         if len(shared) < len(self._brief) and len(self._schemes()) == 1 and summed:
             shared["aggregation"] = f"aggregation {self._schemes().pop()}"
         return shared
 
-    def _all(self, field: str, like: Mapping[str, Any] | None = None, given: Iterable[str] = ()) -> set[str]:
+    def _all(self, field: str, like: Record | None = None, given: Iterable[str] = ()) -> set[str]:
         """Return the texts of ``field`` in the cases that agree with ``like`` in the ``given`` fields."""
         wanted = {name: text_of(like, name) for name in given} if like else {}
         return {
@@ -98,20 +104,18 @@ class Names:
             if all(text_of(case, name) == value for name, value in wanted.items())
         }
 
-    def _schemes(self, like: Mapping[str, Any] | None = None) -> set[str]:
+    def _schemes(self, like: Record | None = None) -> set[str]:
         """Ways of summing, of the strategy of ``like``; one rank sums nothing, a strategy's own is no choice."""
         cases = [
-            fields
-            for fields in self._cases
-            if not like or text_of(fields, "training") == text_of(like, "training")
+            case for case in self._cases if not like or text_of(case, "training") == text_of(like, "training")
         ]
-        several = [case for case in cases if case.get("ranks") != 1] or cases
-        return {scheme_name(case) for case in several if case.get("aggregation") != OWN}
+        several = [case for case in cases if case.ranks != 1] or cases
+        return {scheme_name(case) for case in several if case.aggregation != BY_STRATEGY}
 
 
-def text_of(case: Mapping[str, Any], field: str) -> str:
-    """A field in words; empty where there is none."""
-    value = case.get(field)
+def text_of(case: Record, field: str) -> str:
+    """A column in words; empty where there is none."""
+    value = case.stated(field)
     return f"{value:g}" if isinstance(value, float) else str(value or "")
 
 

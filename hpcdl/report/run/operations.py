@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.record_fields import label, settings, words
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.registry import label
 from hpcdl.report.formats.cells import plural, rate, seconds, volume, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
 from hpcdl.report.run.method_names import scheme_name
@@ -49,13 +49,13 @@ class Group(NamedTuple):
 def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
     """Return the records of a kind by group, ascending by size within each."""
     groups: dict[Group, list[Record]] = {}
-    for record in sorted(records, key=lambda record: record["message_bytes"] or 0):
-        if record.get("kind") == kind:
-            dtype, network = (str(record.get(name) or "") for name in ("dtype", "network"))
-            given = settings(record)
+    for record in sorted(records, key=lambda record: record.message_bytes or 0):
+        if record.kind == kind:
+            dtype, network = record.dtype or "", record.network or ""
+            given = record.settings
             own = [f"{key}={label(given[key])}" for key in ("backend", "threads") if key in given]
-            conditions = (*words(record).values(), *own)
-            group = Group(str(record["collective"] or kind), int(record["ranks"]), dtype, network, conditions)
+            conditions = (*record.words.values(), *own)
+            group = Group(str(record.collective or kind), int(record.ranks), dtype, network, conditions)
             groups.setdefault(group, []).append(record)
     return dict(
         sorted(groups.items(), key=lambda record: (record[0].network, record[0].collective, record[0].ranks))
@@ -66,16 +66,14 @@ def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
     """Return the records of a group by size, ascending."""
     by_size: dict[int, list[Record]] = {}
     for record in rows:
-        by_size.setdefault(record["message_bytes"] or 0, []).append(record)
+        by_size.setdefault(record.message_bytes or 0, []).append(record)
     return by_size
 
 
 def ranked(records: Iterable[Record]) -> list[Record]:
     """Return the records with a time, undisturbed and without a wrong result, the fastest first."""
-    kept = [record for record in records if record["time_p50_seconds"] and record["correct"] is not False]
-    return sorted(
-        (record for record in kept if not record.get("disturbed")), key=lambda one: one["time_p50_seconds"]
-    )
+    kept = [record for record in records if record.time_p50_seconds and record.correct is not False]
+    return sorted((record for record in kept if not record.disturbed), key=lambda one: one.time_p50_seconds or 0.0)
 
 
 def place(record: Record, peers: Sequence[Record]) -> str:
@@ -88,23 +86,23 @@ def place(record: Record, peers: Sequence[Record]) -> str:
     if len(ordered) < 2 or not any(one is record for one in ordered):
         return ""
     first, *others = ordered
-    if not first.get("network") and len(first["launch_seconds"]) < 2:
+    if not first.network and len(first.launch_seconds or ()) < 2:
         return ""
-    tied = _equal(first, others) if first.get("network") else _untold(first, others)
+    tied = _equal(first, others) if first.network else _untold(first, others)
     if record is first:
         return TIED if tied else BEST
     return TIED if any(one is record for one in tied) else ""
 
 
 def _equal(first: Record, others: Sequence[Record]) -> list[Record]:
-    time = first["time_p50_seconds"]
-    return [other for other in others if math.isclose(time, other["time_p50_seconds"], rel_tol=1e-6)]
+    time = first.time_p50_seconds or 0.0
+    return [other for other in others if math.isclose(time, other.time_p50_seconds or 0.0, rel_tol=1e-6)]
 
 
 def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
     """Return the records that Welch's test, adjusted for their number, does not find slower than ``first``."""
-    times = [np.log(other["launch_seconds"]) for other in others]
-    test = difference([np.log(first["launch_seconds"])] * len(others), times)
+    times = [np.log(other.launch_seconds or ()) for other in others]
+    test = difference([np.log(first.launch_seconds or ())] * len(others), times)
     known = [len(time) > 1 for time in times]
     slower = (adjusted(np.where(known, test.p, np.nan)) < ALPHA) & (test.value > 0)
     return [other for other, is_slower in zip(others, slower, strict=True) if not is_slower]
@@ -116,11 +114,11 @@ def bus_bandwidth(findings: Findings) -> list[Lines]:
     for group, rows in reversed(grouped(findings.records, "collective").items()):
         points: dict[str, list[Point]] = {}
         for record in rows:
-            value, middle = record["busbw_bytes_per_second"], record["time_p50_seconds"]
-            if value and record["correct"] is not False:
-                low, high = record.get("time_p50_low_seconds"), record.get("time_p50_high_seconds")
+            value, middle = record.busbw_bytes_per_second, record.time_p50_seconds
+            if value and middle and record.correct is not False:
+                low, high = record.time_p50_low_seconds, record.time_p50_high_seconds
                 bounds = (value * middle / high, value * middle / low) if low and high else ()
-                points.setdefault(scheme_name(record), []).append(Point(record["message_bytes"], value, *bounds))
+                points.setdefault(scheme_name(record), []).append(Point(record.message_bytes or 0, value, *bounds))
         axes = Axis("size", volume, 2), Axis("busbw", rate, 10)
         note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
         if len({point.x for measured in points.values() for point in measured}) > 1:
@@ -133,9 +131,9 @@ def collective_time(findings: Findings) -> list[Lines]:
     families: dict[tuple[Group, int], dict[str, list[Point]]] = {}
     for group, rows in grouped(findings.records, "collective").items():
         for record in ranked(rows):
-            bounds = (record.get("time_p50_low_seconds"), record.get("time_p50_high_seconds"))
-            point = Point(group.ranks, record["time_p50_seconds"], *(bounds if None not in bounds else ()))
-            points = families.setdefault((group._replace(ranks=0), record["message_bytes"] or 0), {})
+            bounds = (record.time_p50_low_seconds, record.time_p50_high_seconds)
+            point = Point(group.ranks, record.time_p50_seconds or 0.0, *(bounds if None not in bounds else ()))
+            points = families.setdefault((group._replace(ranks=0), record.message_bytes or 0), {})
             points.setdefault(scheme_name(record), []).append(point)
     charts = []
     for (family, size), points in sorted(families.items(), key=lambda item: -item[0][1]):

@@ -10,11 +10,10 @@ import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.run.cores import UNKNOWN, facts
-from hpcdl.analysis.run.record_fields import CONTRACT, settings
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats import exports, markup, summary
 from hpcdl.report.predictions import described
 from hpcdl.report.run import contents
@@ -93,7 +92,7 @@ def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
 def _written(runs: Sequence[Findings], name: str, title: str) -> str:
     match name:
         case "csv":
-            return exports.csv_text(_rows(runs))
+            return exports.csv_text(cases(runs))
         case "json":
             return exports.json_text(_json(runs))
         case "summary":
@@ -108,6 +107,9 @@ def _written(runs: Sequence[Findings], name: str, title: str) -> str:
     return markup.markdown(map(contents.short, runs))
 
 
+Row = dict[str, Any]
+"""A record by columns."""
+
 ORIGIN: Final = (
     *("run", "date", "hosts", "mpi_library", "mpi_version", "hpcdl_version", "commit", "environment_key"),
     "slurm_job",
@@ -115,12 +117,8 @@ ORIGIN: Final = (
 """Columns that say when, where and with what software a row was measured."""
 
 
-def cases(runs: Sequence[Findings]) -> list[Record]:
-    """Return the rows of all runs, each with the case's settings; an unknown value is None."""
-    return [{**row, "settings": settings(row)} for row in _rows(runs)]
-
-
-def _rows(runs: Sequence[Findings]) -> list[Record]:
+def cases(runs: Sequence[Findings]) -> list[Row]:
+    """Return the rows of all runs; an unknown value is None."""
     return [
         _with_origin(run, record)
         for run in runs
@@ -128,12 +126,12 @@ def _rows(runs: Sequence[Findings]) -> list[Record]:
     ]
 
 
-def _with_origin(findings: Findings, record: Record) -> Record:
-    """Add the columns of :data:`ORIGIN`, unless the case has its own."""
+def _with_origin(findings: Findings, record: Record) -> Row:
+    """Return the row of a record, with its settings and the columns of :data:`ORIGIN`."""
     run = findings.run
-    env = run.environments.get(str(record.get("environment_key")), run.environment)
+    env = run.environments.get(str(record.environment_key), run.environment)
     mpi, software, git, variables = (facts(env, key) for key in ("mpi", "software", "git", "variables"))
-    processes = 1 if record.get("network") else record["ranks"]
+    processes = 1 if record.network else record.ranks
     hosts = dict.fromkeys(str(rank.get("hostname")) for rank in (env.get("ranks") or ())[:processes])
     changed = "-dirty" if git.get("changed_files") else ""
     array, task = (variables.get(f"SLURM_ARRAY_{word}_ID") for word in ("JOB", "TASK"))
@@ -148,8 +146,9 @@ def _with_origin(findings: Findings, record: Record) -> Record:
         "slurm_job": f"{array}_{task}" if array else variables.get("SLURM_JOB_ID"),
     }
     known = {key: None if value in ("", UNKNOWN) else value for key, value in origin.items()}
-    first = {column: record.get(column) for column in CONTRACT}
-    return {**first, "run": findings.name, **known, **record}
+    row = record.row
+    known = {key: row.get(key) or value for key, value in known.items()}
+    return {**row, "run": findings.name, **known, "settings": dict(record.settings)}
 
 
 def frame(runs: Sequence[Run]) -> pd.DataFrame:
@@ -159,7 +158,7 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     return pd.DataFrame(cases(findings(runs)))
 
 
-def _json(runs: Sequence[Findings]) -> Record:
+def _json(runs: Sequence[Findings]) -> Row:
     """Return the document for JSON: SI units, null for unknown values.
 
     ``networks``: the network fitted to the collectives and exchanges of each run with enough of them, from which

@@ -8,7 +8,7 @@ from typing import Any, Final
 from hpcdl.analysis.run.cores import UNKNOWN, oversubscribed, usable_cores
 from hpcdl.analysis.run.disturbance import NOTED_STEAL
 from hpcdl.analysis.run.pooling import machine_key
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import plural
 from hpcdl.trace.run import Run
 
@@ -16,9 +16,9 @@ from hpcdl.trace.run import Run
 def failures(records: Sequence[Record]) -> list[str]:
     """Return the cases that failed or whose result is wrong."""
     return [
-        f"case {case_name(record)}: {record.get('error') or 'wrong result'}"
+        f"case {case_name(record)}: {record.error or 'wrong result'}"
         for record in records
-        if record.get("error") or record.get("correct") is False
+        if record.error or record.correct is False
     ]
 
 
@@ -47,19 +47,19 @@ def without_result(run: Run) -> list[str]:
 def failed_processes(run: Run) -> list[str]:
     """Return one line per fault-injection case: the rank that failed and its step, or that none did."""
     lines = [
-        f"case {case_name(fields)}: {fields['process_failure']} failed, and the others went on."
-        if fields.get("process_failure")
-        else f"case {case_name(fields)}: no rank failed; the failure to inject was {fields['failure']}."
-        for fields in run.described
-        if fields.get("failure")
+        f"case {case_name(record)}: {record.process_failure} failed, and the others went on."
+        if record.process_failure
+        else f"case {case_name(record)}: no rank failed; the failure to inject was {record.failure}."
+        for record in map(Record.of, run.described)
+        if record.failure
     ]
     return list(dict.fromkeys(lines))
 
 
-def case_name(record: Mapping[str, Any]) -> str:
+def case_name(record: Record) -> str:
     """Return the case's name with its ranks and seed."""
-    seed = "" if record["seed"] is None else f", seed {record['seed']}"
-    return f"{record['case'] or record['aggregation']} ({plural(record['ranks'], 'rank')}{seed})"
+    seed = "" if record.seed is None else f", seed {record.seed}"
+    return f"{record.case or record.aggregation} ({plural(record.ranks, 'rank')}{seed})"
 
 
 NAMED: Final = 3
@@ -68,7 +68,7 @@ NAMED: Final = 3
 
 def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     """Return all doubts about the numbers, worst first."""
-    measured = [record for record in records if not record.get("network")]  # the others are simulated
+    measured = [record for record in records if not record.network]  # the others are simulated
     return [
         *_diverged(records),
         *_mixed(run),
@@ -82,14 +82,12 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
 
 def diverged(records: Sequence[Record]) -> list[Record]:
     """Return the records of trainings that diverged."""
-    return [record for record in records if record.get("diverged_step") is not None]
+    return [record for record in records if record.diverged_step is not None]
 
 
 def _diverged(records: Sequence[Record]) -> Iterator[str]:
     if cases := diverged(records):
-        places = [
-            f"{case_name(case)} at step {case['diverged_step']} on rank {case['diverged_rank']}" for case in cases
-        ]
+        places = [f"{case_name(case)} at step {case.diverged_step} on rank {case.diverged_rank}" for case in cases]
         yield (
             f"DIVERGED: a loss or parameter is infinite or not a number: case {_named(places)}. There is no "
             "accuracy, and no target is reached."
@@ -134,11 +132,11 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
         yield "the run is not complete: cases of the suite are missing."
     short: dict[int, list[str]] = {}
     for record in records:
-        alive = record["ranks"] - bool(record.get("process_failure"))
-        if 0 < record["ranks_recorded"] < alive:
-            yield f"case {case_name(record)}: only {plural(record['ranks_recorded'], 'rank')} left a trace."
-        elif record["measured_steps"] < 6 and not record.get("error"):
-            short.setdefault(record["measured_steps"], []).append(case_name(record))
+        alive = record.ranks - bool(record.process_failure)
+        if 0 < record.ranks_recorded < alive:
+            yield f"case {case_name(record)}: only {plural(record.ranks_recorded, 'rank')} left a trace."
+        elif record.measured_steps < 6 and not record.error:
+            short.setdefault(record.measured_steps, []).append(case_name(record))
     for steps, names in sorted(short.items()):
         yield f"{plural(steps, 'measured step')}, too few for an interval: case {_named(names)}."
     for name, word in {"dropped": "event", "dropped_updates": "update"}.items():
@@ -163,16 +161,16 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
 
 def _disturbed(records: Sequence[Record]) -> Iterator[str]:
     """Cases and launches whose ranks lost time to other processes or machines."""
-    if disturbed := [record for record in records if record.get("disturbed")]:
+    if disturbed := [record for record in records if record.disturbed]:
         yield (
             f"DISTURBED: {plural(len(disturbed), 'case')} without a verdict, which rankings and later "
             f"comparisons leave out; --json names the causes. The first, {case_name(disturbed[0])}: "
-            f"{disturbed[0]['disturbed']}."
+            f"{disturbed[0].disturbed}."
         )
-    if left_out := sum(record.get("launches_left_out", 0) for record in records):
+    if left_out := sum(record.launches_left_out for record in records):
         launches = "1 launch was" if left_out == 1 else f"{left_out} launches were"
         yield f"{launches} disturbed; the undisturbed launches of the same cases count."
-    stolen = [share for record in records if (share := record.get("stolen") or 0.0) >= NOTED_STEAL]
+    stolen = [share for record in records if (share := record.stolen) >= NOTED_STEAL]
     if stolen:
         yield f"the hypervisor took up to {100 * max(stolen):.0f} % of a rank's time."
 

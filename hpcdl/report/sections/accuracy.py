@@ -41,8 +41,8 @@ def _learned_alike(scale: Scale) -> bool:
     """Return True if all records of a seed have the same accuracy and loss, to the shown digits."""
     learned: dict[Any, set[tuple[str, str]]] = {}
     for record in scale.records:
-        shown = (digits(record["final_accuracy"]), digits(record["final_loss"]))
-        learned.setdefault(record["seed"], set()).add(shown)
+        shown = (digits(record.final_accuracy), digits(record.final_loss))
+        learned.setdefault(record.seed, set()).add(shown)
     return all(len(different) == 1 for different in learned.values())
 
 
@@ -53,11 +53,11 @@ def page(findings: Findings) -> Section:
         learned = sorted(_learned(methods), key=_order)
         if not learned:
             continue
-        target = methods[0].fields["target_accuracy"]
+        target = methods[0].record.target_accuracy
         notes = ["No target accuracy was set." if target is None else f"Target accuracy {digits(target)}."]
         if any(len(row.scale.records) > 1 for row in learned):
             notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
-        title, cells = findings.settings.title(methods[0].fields), [_accuracy(row) for row in learned]
+        title, cells = findings.settings.title(methods[0].record), [_accuracy(row) for row in learned]
         table = Table(title, HEADER, cells, 1, notes, "highest final accuracy first")
         missed = target is not None and any(_reached(row.scale) < len(row.scale.records) for row in learned)
         tables.append((table if missed else table.without("best accuracy")).without_empty())
@@ -80,10 +80,10 @@ def _accuracy(row: Row) -> tuple[str, ...]:
     answer = f"{reached} of {tried}" if tried > 1 else "yes" if reached else "no"
     return (
         row.name,
-        str(scale["ranks"]),
+        str(scale.record.ranks),
         _diverged(scale) or _ranged(scale, "final_accuracy", digits),
         *(_ranged(scale, name, digits) for name in ("best_accuracy", "final_loss")),
-        NONE if scale["target_accuracy"] is None else answer,
+        NONE if scale.record.target_accuracy is None else answer,
         _ranged(scale, "seconds_to_target", seconds),
         _ranged(scale, "samples_to_target", lambda value: NONE if value is None else f"{value:.0f}"),
         _ranged(scale, "epochs_to_target", digits),
@@ -92,7 +92,7 @@ def _accuracy(row: Row) -> tuple[str, ...]:
 
 def _diverged(scale: Scale) -> str:
     """Return the text in place of an accuracy if training diverged with any seed; empty if not."""
-    steps, tried = [record["diverged_step"] for record in diverged(scale.records)], len(scale.records)
+    steps, tried = [record.diverged_step or 0 for record in diverged(scale.records)], len(scale.records)
     if not steps:
         return ""
     return f"none ({f'{len(steps)} of {tried} ' if tried > 1 else ''}diverged at step {min(steps)})"
@@ -111,11 +111,11 @@ def answer(findings: Findings) -> Answer | None:
     lines = []
     for methods in findings.problems:
         if learned := _learned(methods):
-            name, scales = findings.settings.name(methods[0].fields), [row.scale for row in learned]
+            name, scales = findings.settings.name(methods[0].record), [row.scale for row in learned]
             cases, counts = plural(sum(len(scale.records) for scale in scales), "case"), ""
             if lost := sum(len(diverged(scale.records)) for scale in scales):
                 counts = f"; {lost} of {cases} diverged"
-            if any(scale["target_accuracy"] is not None for scale in scales):
+            if any(scale.record.target_accuracy is not None for scale in scales):
                 counts += f"; {sum(map(_reached, scales))} of {cases} reached the target"
             lines.append(_accuracy_range(name, learned, counts).sentence)
     return Answer(lines[0], lines[1:]) if lines else None
@@ -140,24 +140,24 @@ def charts(findings: Findings) -> list[Lines]:
 
 
 def _chart(field: Field, column: str, findings: Findings) -> Lines | None:
-    every = [candidate.fields for candidate in field.candidates]
-    several = len({fields.get("ranks") for fields in every}) > 1
+    every = [candidate.record for candidate in field.candidates]
+    several = len({fields.ranks for fields in every}) > 1
     mixed = len({findings.settings.name(fields) for fields in every}) > 1
     names = Names(every)
     series = []
     for candidate in field.candidates:
         points = _points(candidate, column) if candidate.is_evaluated else []
         words = (
-            findings.settings.name(candidate.fields) if mixed else "",
-            names(candidate.fields),
-            plural(candidate.fields.get("ranks"), "rank") if several else "",
+            findings.settings.name(candidate.record) if mixed else "",
+            names(candidate.record),
+            plural(candidate.record.ranks, "rank") if several else "",
         )
         series += [Series(", ".join(filter(None, words)), points)] if points else []
     if all(len(line.points) < 2 for line in series):
         return None
     series.sort(key=lambda line: -line.points[-1].y)
     timed = column == "training_seconds"
-    virtual = any(fields.get("network") for fields in every)
+    virtual = any(fields.network for fields in every)
     what = f"{'virtual' if virtual else 'training'} time" if timed else "epochs"
     return Lines(
         f"Accuracy over {what}: {', '.join((field.dataset, *field.conditions))}",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.record_fields import conditions, method
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.report.formats.cells import NONE, digits, interval, whole
 from hpcdl.report.formats.charts import Axis, Lines, Point, Series
@@ -33,7 +33,7 @@ class Batch(NamedTuple):
     """Trainings of a method with one batch, all seeds."""
 
     images: int
-    records: Sequence[Mapping[str, Any]]
+    records: Sequence[Record]
 
     @property
     def steps(self) -> Interval:
@@ -41,37 +41,37 @@ class Batch(NamedTuple):
 
         Bounds: the evaluation before the target, least of all seeds, and that at the target, largest of all.
         """
-        at = [record.get("samples_to_target") or math.inf for record in self.records]
-        before = min(record.get("samples_before_target") or 0 for record in self.records)
+        at = [record.samples_to_target or math.inf for record in self.records]
+        before = min(record.samples_before_target or 0 for record in self.records)
         middle, low, high = (value / self.images for value in (float(np.median(at)), before, max(at)))
         return Interval(middle, max(low, 1.0), high)
 
     @property
     def missed(self) -> int:
         """Seeds that missed the target."""
-        return sum(not record.get("samples_to_target") for record in self.records)
+        return sum(not record.samples_to_target for record in self.records)
 
     def median(self, name: str) -> float | None:
         """Return the median over seeds of a field; None if it is unknown."""
-        known = [record[name] for record in self.records if record.get(name) is not None]
+        known = [value for record in self.records if (value := getattr(record, name)) is not None]
         return float(np.median(known)) if known else None
 
     @property
     def gap(self) -> float | None:
         """Training accuracy less final accuracy, median over seeds; None if it is unknown."""
-        pairs = [(record.get("train_accuracy"), record.get("final_accuracy")) for record in self.records]
+        pairs = [(record.train_accuracy, record.final_accuracy) for record in self.records]
         gaps = [train - final for train, final in pairs if train is not None and final is not None]
         return float(np.median(gaps)) if gaps else None
 
 
 def _methods(findings: Findings) -> dict[str, list[Batch]]:
-    """Return by method its batches, ascending, of trainings with a target that differ in nothing else."""
-    groups: dict[Any, dict[int, list[Mapping[str, Any]]]] = {}
+    """Return the batches of each method, ascending, of trainings with a target; all else is equal."""
+    groups: dict[Any, dict[int, list[Record]]] = {}
     for record in findings.records:
-        if record.get("kind") == "train" and record.get("target_accuracy") and record.get("global_batch"):
-            own = tuple(record.get(name) for name in ("model", "dataset", "ranks", "target_accuracy"))
-            by_batch = groups.setdefault((own, conditions(record), method(record)), {})
-            by_batch.setdefault(int(record["global_batch"]), []).append(record)
+        if record.kind == "train" and record.target_accuracy and record.global_batch:
+            own = (record.model, record.dataset, record.ranks, record.target_accuracy)
+            by_batch = groups.setdefault((own, record.conditions(), record.method), {})
+            by_batch.setdefault(int(record.global_batch), []).append(record)
     kept = [group for group in groups.values() if len(group) >= LEAST]
     name = Names(records[0] for group in kept for records in group.values())
     found: dict[str, list[Batch]] = {}
@@ -153,7 +153,7 @@ def page(findings: Findings) -> Section:
             digits(batch.median("final_accuracy")),
             digits(batch.gap),
             *(digits(batch.median(field)) for field in ("sharpness", "noise_scale_q4")),
-            str(batch.records[0].get("tuned") or NONE),
+            str(batch.records[0].tuned or NONE),
         )
         for name, batches in _methods(findings).items()
         for batch, efficiency in zip(batches, efficiencies(batches), strict=True)
@@ -181,7 +181,7 @@ def _verdict(name: str, batches: Sequence[Batch]) -> Verdict:
         case=name,
         size=at,
         launches=[len(batch.records) for batch in batches],
-        marks=["simulated"] if batches[0].records[0].get("network") else [],
+        marks=["simulated"] if batches[0].records[0].network else [],
         cause=f"Batches that miss the target with a seed or all: {missed}." if missed else "",
         facts={
             "batch": f"{min(at.value, largest):.0f}",

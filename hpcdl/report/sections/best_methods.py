@@ -33,12 +33,12 @@ def page(findings: Findings) -> Section:
     """Return up to four rows for each dataset and conditions with at least two methods."""
     rows = []
     for field in findings.fields:
-        name = Names(candidate.fields for candidate in field.candidates)
-        several = len({candidate.fields.get("ranks") for candidate in field.candidates}) > 1
+        name = Names(candidate.record for candidate in field.candidates)
+        several = len({candidate.record.ranks for candidate in field.candidates}) > 1
 
         def called(candidate: Candidate, name: Names = name, several: bool = several) -> str:
-            on = f" on {plural(candidate.fields.get('ranks'), 'rank')}" if several else ""
-            return f"{name(candidate.fields)}{on}"
+            on = f" on {plural(candidate.record.ranks, 'rank')}" if several else ""
+            return f"{name(candidate.record)}{on}"
 
         for question, budget, unit, value in _questions(field):
             ranked = _ranked(field, value)
@@ -51,8 +51,8 @@ def page(findings: Findings) -> Section:
                     ", ".join(field.conditions) or NONE,
                     question,
                     budget,
-                    name(best.fields),
-                    str(best.fields.get("ranks")),
+                    name(best.record),
+                    str(best.record.ranks),
                     f"{digits(center)}{unit}",
                     _rivals([called(candidate) for candidate in _tied(ranked)], len(values), len(ranked) - 1),
                     str(len(ranked)),
@@ -109,7 +109,7 @@ def _ranked(field: Field, value: Callable[[Launch], float]) -> list[tuple[Candid
         by_seed: dict[Any, list[float]] = {}
         for launch in candidate.launches:
             if np.isfinite(one := value(launch)):
-                by_seed.setdefault(launch.fields.get("seed"), []).append(one)
+                by_seed.setdefault(launch.record.seed, []).append(one)
         values = np.array([one for each in by_seed.values() for one in each])
         if len(values):
             medians = [np.median(each) for each in by_seed.values()]

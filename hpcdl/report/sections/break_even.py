@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.run.record_fields import Key, problem
+from hpcdl.analysis.run.record import Key
 from hpcdl.report.formats.cells import digits
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.certainty import certainty
@@ -29,17 +29,17 @@ def answer(findings: Findings) -> Answer | None:
             for row, dense in compared(methods)
             if dense is not None and (gain := gain_of(row, dense))
         ]
-        if methods[0].fields.get("network"):
-            groups.setdefault(problem(methods[0].fields, "network"), []).extend(pairs)
+        if methods[0].record.network:
+            groups.setdefault(methods[0].record.problem("network"), []).extend(pairs)
     lines = []
     for group in groups.values():
         group.sort(key=lambda pair: -(pair[1].step_seconds or 0.0))
         gains: dict[str, list[tuple[str, float]]] = {}
         for row, _, gain in group:
-            gains.setdefault(row.name, []).append((str(row.scale["network"]), gain))
+            gains.setdefault(row.name, []).append((str(row.scale.record.network), gain))
         used = [record for row, dense, _ in group for record in (*row.scale.records, *dense.scale.records)]
         basis = certainty(findings, used)
-        if len({row.scale["network"] for row, *_ in group}) > 1:
+        if len({row.scale.record.network for row, *_ in group}) > 1:
             parts = "; ".join(f"{name} {_up_to(each)}" for name, each in gains.items())
             lines.append(f"Compressed steps are faster than the fastest dense one with {parts} ({basis}).")
     return Answer(lines[0], lines[1:]) if lines else None

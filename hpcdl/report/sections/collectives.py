@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
 from hpcdl.report.formats.document import REST, Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
@@ -48,7 +48,7 @@ SIMULATED_NOTE: Final = (
 
 def is_one_launch(records: Iterable[Record]) -> bool:
     """Return True if any of the measured records has one launch only."""
-    return any(record.get("launches") == 1 and not record.get("network") for record in records)
+    return any(record.launches == 1 and not record.network for record in records)
 
 
 def one_launch(records: Iterable[Record]) -> list[str]:
@@ -89,32 +89,32 @@ def _table(group: Group, rows: Sequence[Record]) -> Table:
 
 
 def _cells(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
-    time, simulated = record["time_p50_seconds"], bool(record.get("network"))
-    stated = record["predicted_seconds"] if simulated else None
+    time, simulated = record.time_p50_seconds, bool(record.network)
+    stated = record.predicted_seconds if simulated else None
     spread = (
-        interval(record["time_p50_low_seconds"], record["time_p50_high_seconds"], seconds),
-        *(seconds(record.get(f"time_{name}_seconds")) for name in ("p95", "p99", "max")),
+        interval(record.time_p50_low_seconds, record.time_p50_high_seconds, seconds),
+        *map(seconds, (record.time_p95_seconds, record.time_p99_seconds, record.time_max_seconds)),
     )
     return (
-        volume(record["message_bytes"]),
-        " = ".join(filter(None, (scheme_name(record), record.get("chosen")))),
+        volume(record.message_bytes),
+        " = ".join(filter(None, (scheme_name(record), record.chosen))),
         seconds(time),
         *((NONE,) * len(spread) if simulated else spread),
-        rate(record["algbw_bytes_per_second"]),
-        rate(record["busbw_bytes_per_second"]),
+        rate(record.algbw_bytes_per_second),
+        rate(record.busbw_bytes_per_second),
         _share(ranked(peers), record),
-        _share(ranked(peer for peer in peers if peer["aggregation"] == "native" and not simulated), record),
+        _share(ranked(peer for peer in peers if peer.aggregation == "native" and not simulated), record),
         place(record, peers),
         seconds(stated),
         digits(stated / time) if stated is not None and time else NONE,
-        str(record.get("simulated_ranks") or NONE),
-        NONE if simulated else CHECKED[record["correct"]],
+        str(record.simulated_ranks or NONE),
+        NONE if simulated else CHECKED[record.correct],
     )
 
 
 def _share(ordered: Sequence[Record], record: Record) -> str:
-    time = record["time_p50_seconds"]
-    return digits(ordered[0]["time_p50_seconds"] / time) if ordered and time else NONE
+    time = record.time_p50_seconds
+    return digits((ordered[0].time_p50_seconds or 0) / time) if ordered and time else NONE
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -131,7 +131,7 @@ def _lines(family: dict[Group, list[Record]], findings: Findings) -> list[str]:
     largest, rows = list(family.items())[-1]
     if len(family) > 1 and len({size for rows in family.values() for size in sizes(rows)}) == 1:
         listed = _fastest([(str(group.ranks), peers) for group, peers in family.items()])
-        title = largest.titled(volume(rows[0]["message_bytes"]))
+        title = largest.titled(volume(rows[0].message_bytes))
         return [f"{title}: {listed} ranks{_doubts(largest, rows, findings)}."] if listed else []
     alike: dict[str, list[int]] = {}
     for group, rows in reversed(family.items()):
@@ -192,24 +192,24 @@ def short(findings: Findings) -> Section:
 
 def _best(peers: Sequence[Record]) -> tuple[str, str]:
     """Return a size, and the medians of its best algorithms and of all wrong ones; disturbed ones come later."""
-    right = [record for record in peers if record["time_p50_seconds"] and record["correct"] is not False]
-    right.sort(key=lambda record: (bool(record.get("disturbed")), record["time_p50_seconds"]))
-    shown = [*right[:MOST], *(peer for peer in peers if peer["correct"] is False)]
+    right = [record for record in peers if record.time_p50_seconds and record.correct is not False]
+    right.sort(key=lambda record: (bool(record.disturbed), record.time_p50_seconds))
+    shown = [*right[:MOST], *(peer for peer in peers if peer.correct is False)]
     more = [f"{len(peers) - len(shown)} more {REST}"] if len(shown) < len(peers) else []
-    return volume(peers[0]["message_bytes"]), ", ".join([*(_marked(record, peers) for record in shown), *more])
+    return volume(peers[0].message_bytes), ", ".join([*(_marked(record, peers) for record in shown), *more])
 
 
 def _marked(record: Record, peers: Sequence[Record]) -> str:
-    standing = "disturbed" if record.get("disturbed") else {BEST: "*", TIED: "~"}.get(place(record, peers), "")
-    mark = "WRONG" if record["correct"] is False else standing
-    time = f"{seconds(record['time_p50_seconds'])}{_spread(record)}"
+    standing = "disturbed" if record.disturbed else {BEST: "*", TIED: "~"}.get(place(record, peers), "")
+    mark = "WRONG" if record.correct is False else standing
+    time = f"{seconds(record.time_p50_seconds)}{_spread(record)}"
     return " ".join(filter(None, (scheme_name(record), time, mark)))
 
 
 def _spread(record: Record) -> str:
     """Return the farther bound of the interval, as a share of the median; empty if simulated or without bounds."""
-    middle, low, high = (record[f"time_p50_{part}seconds"] for part in ("", "low_", "high_"))
-    if record.get("network") or not middle or low is None or high is None:
+    middle, low, high = record.time_p50_seconds, record.time_p50_low_seconds, record.time_p50_high_seconds
+    if record.network or not middle or low is None or high is None:
         return ""
     share = 100 * max(high - middle, middle - low) / middle
     return f" +-{share:.0f} %" if share < WIDE else " (too few launches)"

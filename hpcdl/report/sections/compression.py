@@ -97,16 +97,18 @@ def _is_less_accurate(row: Row, dense: Row) -> bool:
 
 
 def _disturbed(row: Row) -> bool:
-    return any(record.get("disturbed") for record in row.scale.records)
+    return any(record.disturbed for record in row.scale.records)
 
 
 def compared(methods: Sequence[Method]) -> list[tuple[Row, Row | None]]:
     """Return the compressed rows on several ranks, each with the fastest dense one on as many ranks."""
-    shown = [row for row in rows(methods) if row.scale["ranks"] > 1 and not row.is_ceiling]
-    dense = [row for row in shown if (row.scale["compression"] or "none") == "none"]
+    shown = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.is_ceiling]
+    dense = [row for row in shown if (row.scale.record.compression or "none") == "none"]
     pairs = []
     for row in (row for row in shown if row not in dense):
-        rivals = [other for other in dense if other.scale["ranks"] == row.scale["ranks"] and other.step_seconds]
+        rivals = [
+            other for other in dense if other.scale.record.ranks == row.scale.record.ranks and other.step_seconds
+        ]
         rivals = [rival for rival in rivals if not _disturbed(rival)] or rivals
         pairs.append((row, min(rivals, key=lambda other: other.step_seconds or 0.0, default=None)))
     return pairs
@@ -138,7 +140,7 @@ def _cost(row: Row, dense: Row | None) -> tuple[str, ...]:
     level = bandwidth((whole or 0) - (sent or 0), (encode or 0) + (decode or 0)) if known else None
     return (
         row.name,
-        str(scale["ranks"]),
+        str(scale.record.ranks),
         volume(sent),
         digits(scale.median("compression_ratio")),
         seconds(encode),
@@ -153,8 +155,8 @@ def _cost(row: Row, dense: Row | None) -> tuple[str, ...]:
 
 def points_of(row: Row, dense: Row) -> list[float]:
     """Return the differences of accuracies of the seeds that both have, in percentage points."""
-    theirs = {record.get("seed"): record.get("final_accuracy") for record in dense.scale.records}
-    pairs = [(record.get("final_accuracy"), theirs.get(record.get("seed"))) for record in row.scale.records]
+    theirs = {record.seed: record.final_accuracy for record in dense.scale.records}
+    pairs = [(record.final_accuracy, theirs.get(record.seed)) for record in row.scale.records]
     return [100 * (own - other) for own, other in pairs if own is not None and other is not None]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.run.record_fields import label, settings
+from hpcdl.registry import label
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
@@ -28,11 +28,11 @@ def _collectives(findings: Findings) -> dict[tuple[Any, ...], Times]:
     """Return the times of each collective that was simulated on several topologies, by its description."""
     found: dict[tuple[Any, ...], Times] = {}
     for record in findings.records:
-        topology = settings(record).get("topology")
-        if record.get("kind") == "collective" and topology and record.get("time_p50_seconds"):
-            what = tuple(record.get(name) for name in ("collective", "message_bytes", "ranks", "network"))
-            times = found.setdefault(what, {}).setdefault(str(record["aggregation"]), {})
-            times[label(topology)] = record["time_p50_seconds"]
+        topology = record.settings.get("topology")
+        if record.kind == "collective" and topology and record.time_p50_seconds:
+            what = (record.collective, record.message_bytes, record.ranks, record.network)
+            times = found.setdefault(what, {}).setdefault(str(record.aggregation), {})
+            times[label(topology)] = record.time_p50_seconds
     return {
         what: dict(sorted(schemes.items(), key=lambda scheme: max(scheme[1].values())))
         for what, schemes in found.items()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.record_fields import ANY, method, problem, settings
+from hpcdl.analysis.run.record import ANY, Record
 from hpcdl.analysis.statistics.estimates import (
     Interval,
     Vector,
@@ -32,7 +32,7 @@ HANDED_ON: Final = {"fabric": True, "raw": False}
 class Cost(NamedTuple):
     """One program measured both ways; seconds of a step, or of one operation, each of the slowest rank."""
 
-    fields: Mapping[str, Any]
+    record: Record
     without: Interval
     having: Interval
     ratio: Interval
@@ -58,12 +58,12 @@ class Cost(NamedTuple):
 
 def of_fabric(findings: Findings) -> list[Cost]:
     """Return exchanges through the fabric against mpi4py's own, for each size that was measured both ways."""
-    groups: dict[Any, tuple[Mapping[str, Any], dict[bool, list[Vector]]]] = {}
+    groups: dict[Any, tuple[Record, dict[bool, list[Vector]]]] = {}
     for launch in findings.launches:
-        aggregation = launch.fields.get("aggregation")
-        if launch.fields.get("kind") == "pairwise" and aggregation in HANDED_ON and len(launch.seconds):
-            key = (problem(launch.fields), launch.fields.get("ranks"))
-            _, sides = groups.setdefault(key, (launch.fields, {True: [], False: []}))
+        aggregation = launch.record.aggregation
+        if launch.record.kind == "pairwise" and aggregation in HANDED_ON and len(launch.seconds):
+            key = (launch.record.problem(), launch.record.ranks)
+            _, sides = groups.setdefault(key, (launch.record, {True: [], False: []}))
             sides[HANDED_ON[aggregation]].append(launch.seconds)
     costs = [
         Cost(
@@ -75,7 +75,7 @@ def of_fabric(findings: Findings) -> list[Cost]:
         for fields, sides in groups.values()
         if sides[True] and sides[False]
     ]
-    return sorted(costs, key=lambda cost: cost.fields.get("message_bytes") or 0)
+    return sorted(costs, key=lambda cost: cost.record.message_bytes or 0)
 
 
 def of_tracing(findings: Findings) -> list[Cost]:
@@ -84,11 +84,11 @@ def of_tracing(findings: Findings) -> list[Cost]:
     The difference is smaller than the drift of a machine from one case to the next, so each launch is compared
     with itself; the intervals are over launches. Seeds are launches.
     """
-    groups: dict[Any, tuple[Mapping[str, Any], dict[bool, list[Vector]]]] = {}
+    groups: dict[Any, tuple[Record, dict[bool, list[Vector]]]] = {}
     for launch in findings.launches:
-        if settings(launch.fields).get("trace") == "alternating" and len(launch.seconds) > 1:
-            key = (problem(launch.fields), method(launch.fields), launch.fields.get("ranks"))
-            _, sides = groups.setdefault(key, (launch.fields, {True: [], False: []}))
+        if launch.record.settings.get("trace") == "alternating" and len(launch.seconds) > 1:
+            key = (launch.record.problem(), launch.record.method, launch.record.ranks)
+            _, sides = groups.setdefault(key, (launch.record, {True: [], False: []}))
             for offset in (0, 1):
                 sides[(launch.warmup_steps + offset) % 2 == 0].append(launch.seconds[offset::2])
     costs = []
@@ -110,7 +110,7 @@ NOTE: Final = (
 def page(findings: Findings) -> Section:
     """Return one row per exchange, and per training that traced every second step."""
     rows = [
-        (what, _name(cost.fields), str(cost.fields.get("ranks")), *cost.cells)
+        (what, _name(cost.record), str(cost.record.ranks), *cost.cells)
         for what, costs in (("fabric", of_fabric(findings)), ("tracing", of_tracing(findings)))
         for cost in costs
     ]
@@ -119,13 +119,13 @@ def page(findings: Findings) -> Section:
     )
 
 
-def _name(fields: Mapping[str, Any]) -> str:
-    if fields.get("kind") == "pairwise":
-        return volume(fields.get("message_bytes"))
-    name = scheme_name({**fields, "aggregation": ANY} if fields.get("ranks") == 1 else fields)
-    if (fields.get("kind") or "train") == "train":
+def _name(record: Record) -> str:
+    if record.kind == "pairwise":
+        return volume(record.message_bytes)
+    name = scheme_name(replace(record, aggregation=ANY) if record.ranks == 1 else record)
+    if record.kind == "train":
         return name
-    return f"{fields.get('collective')} {name} {volume(fields.get('message_bytes'))}"
+    return f"{record.collective} {name} {volume(record.message_bytes)}"
 
 
 def answer(findings: Findings) -> Answer | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.analysis.run.deciding import MIN_SEEDS, Decision, Timed
+from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
@@ -43,11 +45,11 @@ class Naming(NamedTuple):
 
     def method(self, place: Timed) -> str:
         """Return the name of a method, the same in all cells."""
-        return self.names(_untuned(place.candidate.fields))
+        return self.names(_untuned(place.candidate.record))
 
     def place(self, place: Timed) -> str:
         """Return the name of a method, with its batch where methods of a cell differ in it."""
-        batch = f", batch {place.candidate.fields['global_batch']}" if self.by_batch else ""
+        batch = f", batch {place.candidate.record.global_batch}" if self.by_batch else ""
         return f"{self.method(place)}{batch}"
 
     def cell(self, decision: Decision) -> str:
@@ -57,23 +59,23 @@ class Naming(NamedTuple):
 
 def naming(decisions: Sequence[Decision]) -> Naming:
     """Return the names of the methods and cells of a run."""
-    names = Names(_untuned(place.candidate.fields) for decision in decisions for place in decision.places)
+    names = Names(_untuned(place.candidate.record) for decision in decisions for place in decision.places)
     words = [set(_words(decision)) for decision in decisions]
     shared = frozenset(set.intersection(*words)) if len(words) > 1 else frozenset[str]()
-    batches = ({place.candidate.fields.get("global_batch") for place in one.places} for one in decisions)
+    batches = ({place.candidate.record.global_batch for place in one.places} for one in decisions)
     return Naming(names, shared, any(len(each) > 1 for each in batches))
 
 
-def _untuned(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without a learning rate that a search replaced."""
-    return {name: value for name, value in fields.items() if not (name == "learning_rate" and fields.get("tuned"))}
+def _untuned(record: Record) -> Record:
+    """Return the case without a learning rate that a search replaced."""
+    return replace(record, learning_rate=None) if record.tuned else record
 
 
 def _words(decision: Decision) -> list[str]:
-    fields = decision.fields
+    record = decision.record
     conditions = ", ".join(decision.field.conditions).removeprefix("simulated on ")
-    problem = (str(fields[name]).partition("(")[0] for name in ("model", "dataset"))
-    return [*problem, f"{fields['ranks']} ranks", *filter(None, conditions.split(", "))]
+    problem = (str(name).partition("(")[0] for name in (record.model, record.dataset))
+    return [*problem, f"{record.ranks} ranks", *filter(None, conditions.split(", "))]
 
 
 def page(findings: Findings) -> Section:
@@ -88,11 +90,11 @@ def page(findings: Findings) -> Section:
         counts = ("cell", "method", "reached", "missed", *CAUSES, "compared")
         tables.append(Table("Missed seeds, and methods left out", counts, missed, 2).without_empty())
     tuned = {
-        (str(fields["model"]), str(fields["ranks"]), name.method(place), *map(str, found))
+        (str(record.model), str(record.ranks), name.method(place), *map(str, found))
         for place in (place for one in decisions for place in one.places)
-        for fields in [place.candidate.fields]
-        if fields.get("tuned")
-        for found in [(fields["tuned"], fields["tuning"], fields["tuning_images"])]
+        for record in [place.candidate.record]
+        if record.tuned
+        for found in [(record.tuned, record.tuning, record.tuning_images)]
     }
     if tuned:
         spent = ("model", "ranks", "method", "found", "trials", "images")
@@ -154,7 +156,7 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
         case=name.cell(decision),
         size=decision.lead,
         launches=[len(place.seconds) for place in (first, second)],
-        marks=["simulated"] if decision.fields.get("network") else [],
+        marks=["simulated"] if decision.record.network else [],
         cause=_cause(name, decision),
         facts={
             "first": name.place(first),

@@ -47,7 +47,7 @@ def page(findings: Findings) -> Section:
         return [
             (
                 row.name,
-                str(row.scale["ranks"]),
+                str(row.scale.record.ranks),
                 _percent(sent_of(row)),
                 *(digits(row.scale.median(name)) for name in FIDELITY.values()),
                 volume(row.scale.median(MEMORY)),
@@ -66,10 +66,10 @@ def sent_of(row: Row) -> float | None:
     and p messages.
     """
     ratio, bits = row.scale.median("compression_ratio"), row.scale.median("bits_per_entry")
-    if not ratio or not bits or not str(row.scale["aggregation"]).startswith("allgather"):
+    if not ratio or not bits or not str(row.scale.record.aggregation).startswith("allgather"):
         return None
-    word = 64 if row.scale["dtype"] == "float64" else 32
-    return 2 * word / (int(row.scale["ranks"]) * bits * ratio)
+    word = 64 if row.scale.record.dtype == "float64" else 32
+    return 2 * word / (int(row.scale.record.ranks) * bits * ratio)
 
 
 def _percent(share: float | None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.analysis.network.links import Links
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, interval, plural, rate, seconds, volume
 from hpcdl.report.formats.charts import Axis, HeatMap
@@ -35,14 +35,14 @@ def pairwise_page(findings: Findings) -> Section:
 
 def _exchange(record: Record) -> tuple[str, ...]:
     return (
-        volume(record["message_bytes"]),
+        volume(record.message_bytes),
         scheme_name(record),
-        seconds(record["time_p50_seconds"]),
-        interval(record["time_p50_low_seconds"], record["time_p50_high_seconds"], seconds),
-        seconds(record["time_p99_seconds"]),
-        seconds(record["time_max_seconds"]),
-        rate(record["algbw_bytes_per_second"]),
-        CHECKED[record["correct"]],
+        seconds(record.time_p50_seconds),
+        interval(record.time_p50_low_seconds, record.time_p50_high_seconds, seconds),
+        seconds(record.time_p99_seconds),
+        seconds(record.time_max_seconds),
+        rate(record.algbw_bytes_per_second),
+        CHECKED[record.correct],
     )
 
 
@@ -60,12 +60,12 @@ def link_map(findings: Findings) -> list[HeatMap]:
     return [
         _chart(links)
         for links in findings.links
-        if links.fields.get("pattern") == "all_pairs" and np.isfinite(links.seconds).any()
+        if links.record.pattern == "all_pairs" and np.isfinite(links.seconds).any()
     ]
 
 
 def _chart(links: Links) -> HeatMap:
-    size = int(links.fields["message_bytes"])
+    size = links.record.message_bytes or 0
     small = size < SMALL
     values = links.seconds if small else links.rates
     width = -(-len(values) // MAX_RANKS)
@@ -102,13 +102,13 @@ def page(findings: Findings) -> Section:
 
 
 def _title(links: Links) -> str:
-    pattern = str(links.fields["pattern"]).replace("_", " ")
-    return f"{pattern}, {len(links.seconds)} ranks, {volume(links.fields['message_bytes'])}"
+    pattern = str(links.record.pattern).replace("_", " ")
+    return f"{pattern}, {len(links.seconds)} ranks, {volume(links.record.message_bytes)}"
 
 
 def _map(links: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return header and rows: the map itself, or of many ranks each one's slowest, median and fastest link."""
-    shown, values = (seconds, links.seconds) if links.fields["message_bytes"] < SMALL else (rate, links.rates)
+    shown, values = (seconds, links.seconds) if (links.record.message_bytes or 0) < SMALL else (rate, links.rates)
     header = ("rank", *map(str, range(len(values))))
     if len(values) > WIDEST:
         header, values = ("rank", "least", "median", "most"), np.nanquantile(values, [0, 0.5, 1], axis=1).T

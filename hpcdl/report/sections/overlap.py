@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hpcdl.analysis.run.record_fields import configuration, parts, strategy
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
+from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, Number, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.certainty import certainty
@@ -39,9 +40,9 @@ def _groups(methods: Sequence[Method]) -> list[list[Timed]]:
     """Return the strategies of each scheme and number of ranks, if there are several; the suite's first first."""
     groups: dict[Any, list[Scale]] = {}
     for row in rows(methods):
-        fields = row.scale.records[0]
-        if strategy(fields) in STRATEGIES and row.scale["ranks"] > 1 and not row.is_ceiling and row.step_seconds:
-            key = (row.scale["ranks"], configuration({**fields, "training": ""}))
+        record = row.scale.record
+        if record.strategy in STRATEGIES and record.ranks > 1 and not row.is_ceiling and row.step_seconds:
+            key = (record.ranks, replace(record, training="").configuration())
             groups.setdefault(key, []).append(row.scale)
     return [_timed(scales) for scales in groups.values() if len(scales) > 1]
 
@@ -73,7 +74,7 @@ def _less(scale: Scale, base: Scale | None, name: str) -> Interval:
 
 def _is_one_sum(scale: Scale) -> bool:
     """Return True if all gradients are summed after backward, so that nothing overlaps."""
-    return parts(str(scale["training"])) == ("synchronous", {"bucket_bytes": "0"})
+    return parts(str(scale.record.training)) == ("synchronous", {"bucket_bytes": "0"})
 
 
 def _percent(share: Number) -> str:
@@ -91,8 +92,8 @@ def answer(findings: Findings) -> Answer | None:
         fields, scale = group[0].scale.records[0], group[0].scale
         records = [record for one in group for record in one.scale.records]
         subject = ", ".join(filter(None, (findings.settings.name(fields), scheme_name(fields))))
-        where = f"{subject} on {plural(scale['ranks'], 'rank')}"
-        if any(record.get("disturbed") for record in records):
+        where = f"{subject} on {plural(scale.record.ranks, 'rank')}"
+        if any(record.disturbed for record in records):
             where += ", without a verdict"
         basis = certainty(findings, records)
         known = [(one.name, one.overlapped) for one in group if math.isfinite(one.overlapped.value)]

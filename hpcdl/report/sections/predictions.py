@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
 from hpcdl.report import published_results
 from hpcdl.report.formats.cells import digits, percent, plural, rate
 from hpcdl.report.formats.document import Section, Table
@@ -74,21 +74,26 @@ NEAR: Final = 0.1
 """Relative error, at most, of a time that a prediction reaches."""
 
 
+def ratio_of(row: Record) -> float:
+    """Return the predicted time of an operation by the measured one."""
+    return (row.predicted_seconds or math.nan) / (row.time_p50_seconds or math.nan)
+
+
 def predicted_answer(findings: Findings) -> Answer | None:
     """Return how many measured times one network explains, and the farthest, if the suite asks for it."""
     prediction = findings.predicted
     rows = prediction.rows if prediction else []
     if "predictions" not in findings.answered_by or prediction is None or not rows:
         return None
-    ratios = [row["time_p50_seconds"] / row["predicted_seconds"] for row in rows]
+    ratios = [1 / ratio_of(row) for row in rows]
     near = sum(abs(ratio - 1) <= NEAR for ratio in ratios)
     ratio, row = max(zip(ratios, rows, strict=True), key=lambda pair: abs(math.log(pair[0])))
-    link = prediction.fitted.network.common_link(max(row["ranks"] for row in rows))
+    link = prediction.fitted.network.common_link(max(row.ranks for row in rows))
     emulated = (findings.run.environment.get("emulated") or {}).get("rate")
     nominal = f" (emulated: {emulated})" if emulated else ""
     speed = f" with links of {rate(1 / link.beta)}{nominal}" if link and link.beta else ""
     half = percent(prediction.fitted.errors["fitted"]["median"], 1)
-    farthest = f"{scheme_name(row)} on {plural(row['ranks'], 'rank')}, {digits(ratio)} times as long"
+    farthest = f"{scheme_name(row)} on {plural(row.ranks, 'rank')}, {digits(ratio)} times as long"
     return Answer(
         f"{near} of {len(rows)} measured times are within {percent(NEAR, 1)} of the schemes' on one network"
         f"{speed}, half of them within {half}; farthest is {farthest} ({certainty(findings, rows)})."
@@ -99,8 +104,7 @@ def _by_algorithm(rows: Sequence[Record]) -> Table:
     """Which algorithms a network explains, and which it does not."""
     ratios: dict[tuple[str, int], list[float]] = {}
     for row in rows:
-        ratio = row["predicted_seconds"] / row["time_p50_seconds"]
-        ratios.setdefault((scheme_name(row), row["ranks"]), []).append(ratio)
+        ratios.setdefault((scheme_name(row), row.ranks), []).append(ratio_of(row))
     cells = [
         (name, str(ranks), *(digits(ratio) for ratio in (median(group), min(group), max(group))), str(len(group)))
         for (name, ranks), group in sorted(ratios.items(), key=lambda item: -abs(math.log(median(item[1]))))

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.run.cores import UNKNOWN, facts
-from hpcdl.analysis.run.record_fields import METHOD, keeps_step
-from hpcdl.analysis.run.scaling import Record
+from hpcdl.analysis.run.record import Record
+from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Declaration
@@ -23,7 +23,7 @@ def settings_page(findings: Findings) -> Section:
     settings = findings.settings
     own = list(settings.own.values())
     tables = [Table("", ("setting", "differs in"), own, 2)] if own else []
-    tables += _methods([record for record in findings.records if (record.get("kind") or "train") == "train"])
+    tables += _methods([record for record in findings.records if (record.kind or "train") == "train"])
     return Section("Settings", [f"{settings.common}."] if settings.common else [], tables=tables)
 
 
@@ -31,11 +31,11 @@ def _methods(trained: Sequence[Record]) -> list[Table]:
     """Return a table of the methods if several strategies are compared; shared columns are left out."""
     names = Names(trained)
     shown = dict.fromkeys(
-        (names(record), *(text_of(record, name) or NONE for name in METHOD)) for record in trained
+        (names(record), *(text_of(record, name) or NONE for name in columns_with("method"))) for record in trained
     )
-    if len({record.get("training") for record in trained}) < 2:
+    if len({record.training for record in trained}) < 2:
         return []
-    header = ("method", *(name.replace("_", " ") for name in METHOD))
+    header = ("method", *(name.replace("_", " ") for name in columns_with("method")))
     alike = [name for name, cells in zip(header, zip(*shown, strict=True), strict=True) if len(set(cells)) == 1]
     return [Table("", header, list(shown), len(header)).without(*alike)]
 
@@ -151,10 +151,10 @@ def method_page(findings: Findings) -> Section:
     run, records = findings.run, findings.records
     kinds: dict[tuple[str, int], list[int]] = {}
     for record in records:
-        if record.get("network"):  # simulated: once, exactly
+        if record.network:  # simulated: once, exactly
             continue
-        key = (str(record.get("kind") or "train"), record["warmup_steps"])
-        kinds.setdefault(key, []).append(record["measured_steps"])
+        key = (str(record.kind or "train"), record.warmup_steps)
+        kinds.setdefault(key, []).append(record.measured_steps)
     counts = [
         f"{kind}: {plural(warmup, 'warm-up step')} left out, {low if low == high else f'{low} to {high}'} steps "
         "measured per case."
@@ -162,8 +162,8 @@ def method_page(findings: Findings) -> Section:
         for low, high in [(min(steps), max(steps))]
     ]
     paragraphs = [HOW]
-    paragraphs += [THROUGHPUT] if not all(map(keeps_step, records)) else []
-    paragraphs += [SCALING] if any(record.get("base_ranks") for record in records) else []
+    paragraphs += [THROUGHPUT] if not all(record.keeps_step for record in records) else []
+    paragraphs += [SCALING] if any(record.base_ranks for record in records) else []
     points = [*counts, ALL, f"Command: `{_command(run.environment.get('command'))}`"]
     return Section("Method and how to reproduce", paragraphs, points, verbatim=run.suite)
 

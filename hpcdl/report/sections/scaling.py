@@ -7,7 +7,6 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.run.record_fields import keeps_step, strategy
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
 from hpcdl.nn.volumes import FLOAT_BYTES
@@ -65,15 +64,15 @@ def page(findings: Findings) -> Section:
 
 def _table(methods: Sequence[Method], settings: Settings, network: Network | None) -> Table:
     shown = sorted(
-        rows(methods), key=lambda row: (-row.scale["ranks"], -(row.scale.median("images_per_second") or 0))
+        rows(methods), key=lambda row: (-row.scale.record.ranks, -(row.scale.median("images_per_second") or 0))
     )
     bases = {_base(row) for row in shown} - {NONE}
     reached = any(_reached(row.scale) for row in shown)
     cells = [
         (
             row.name + (" (no communication)" if row.is_ceiling else ""),
-            str(row.scale["ranks"]),
-            str(row.scale["nodes"] or NONE),
+            str(row.scale.record.ranks),
+            str(row.scale.record.nodes or NONE),
             seconds(row.step_seconds),
             _step_bounds(row),
             digits(row.scale.median("images_per_second")),
@@ -91,7 +90,7 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
         for row in shown
     ]
     order = "most ranks first, then most images/s"
-    title = settings.title(methods[0].fields)
+    title = settings.title(methods[0].record)
     table = Table(title, HEADER, cells, order=order, key="near-linear").without_empty()
     table.notes.extend(_notes(methods, shown, bases))
     table.notes.extend(note for column, note in COLUMN_NOTES.items() if column in table.header)
@@ -100,10 +99,10 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
 
 def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[str]) -> list[str]:
     """Return the notes that apply to a table."""
-    free = [strategy(row.scale.records[0]) for row in shown if not keeps_step(row.scale.records[0])]
+    free = [row.scale.records[0].strategy for row in shown if not row.scale.records[0].keeps_step]
     seeds = max(len(scale.records) for method in methods for scale in method.scales)
-    doubtful = sorted({row.scale["ranks"] for row in shown if row.scale["ceiling_disturbed"]})
-    single = any(row.scale["base_ranks"] == 1 for row in shown)
+    doubtful = sorted({row.scale.record.ranks for row in shown if row.scale.record.ceiling_disturbed})
+    single = any(row.scale.record.base_ranks == 1 for row in shown)
     relative = "" if single else "; efficiency is relative to that, not to one rank"
     notes = {
         POOLED: any(row.members for row in shown),
@@ -127,9 +126,9 @@ def _reached(scale: Scale) -> float | None:
 
 def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None:
     """Return the time of a ring's bytes on a fitted network by the time of backward, for a replay."""
-    record, ranks = scale.records[0], scale["ranks"]
-    computing, parameters = record.get("modelled_compute_seconds"), record.get("parameters")
-    link = network.common_link(ranks) if network and not record.get("network") else None
+    record, ranks = scale.records[0], scale.record.ranks
+    computing, parameters = record.modelled_compute_seconds, record.parameters
+    link = network.common_link(ranks) if network and not record.network else None
     if link is None or ranks == 1 or not computing or not parameters:
         return None
     return float(2 * (ranks - 1) / ranks * FLOAT_BYTES * parameters * link.beta / (BACKWARD * computing))
@@ -159,7 +158,7 @@ def _step_bounds(row: Row) -> str:
 def _exposed(row: Row) -> tuple[str, str]:
     """Return exposed communication and its interval; 0 by definition without communication."""
     middle = row.scale.median(EXPOSED)
-    if row.is_ceiling or row.scale["ranks"] == 1:
+    if row.is_ceiling or row.scale.record.ranks == 1:
         return seconds(middle), NONE
     bounds = interval(row.scale.low(f"{EXPOSED}_low"), row.scale.high(f"{EXPOSED}_high"), seconds)
     return NOISE if middle == 0 else seconds(middle), bounds
@@ -167,7 +166,7 @@ def _exposed(row: Row) -> tuple[str, str]:
 
 def _base(row: Row) -> str:
     """Return ranks and step of the case that a row is compared with; a dash if there is none."""
-    ranks, step = row.scale["base_ranks"], row.scale.median("base_step_seconds")
+    ranks, step = row.scale.record.base_ranks, row.scale.median("base_step_seconds")
     return f"{plural(ranks, 'rank')}, step {seconds(step)}" if row.is_compared and ranks else NONE
 
 
@@ -195,11 +194,11 @@ def answer(findings: Findings) -> Answer | None:
     problems: list[tuple[str, list[Method]]] = []
     for methods in findings.problems:
         compared = [method for method in methods if method.is_compared and not method.is_ceiling]
-        name = findings.settings.name(methods[0].fields)
+        name = findings.settings.name(methods[0].record)
         problems += [(name, compared)] * bool(compared)
         soonest += _soonest(name, methods)
         further += _least_exposed(name, methods)
-    problems.sort(key=lambda problem: -max(method.scales[-1]["ranks"] for method in problem[1]))
+    problems.sort(key=lambda problem: -max(method.scales[-1].record.ranks for method in problem[1]))
     ends = [method.scales[-1] for _, methods in problems for method in methods]
     shared = _oversubscription(ends, findings.oversubscribed)
     if len(problems) == 1:
@@ -223,12 +222,12 @@ def _count(methods: Sequence[Method], shared: str) -> Verdict:
     counts = {"inconclusive": inconclusive, "disturbed": disturbed}
     states = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
     none = inconclusive + disturbed == len(ends)
-    one = len({end["ranks"] for end in ends}) == 1
+    one = len({end.record.ranks for end in ends}) == 1
     are = "method is" if len(ends) == 1 else "methods are"
     facts = {
         "range": _range(methods),
         "states": states,
-        "where": plural(ends[0]["ranks"], "rank") if one else "their largest scale",
+        "where": plural(ends[0].record.ranks, "rank") if one else "their largest scale",
         "limit": f"{NEAR_LINEAR:.2f}",
         "methods": f"{sum(end.near_linear is True for end in ends)} of {len(ends)} {are}",
     }
@@ -239,7 +238,7 @@ def _count(methods: Sequence[Method], shared: str) -> Verdict:
 
 def _oversubscription(ends: Sequence[Scale], oversubscribed: Collection[int]) -> str:
     """Return a warning about measured scales whose ranks share cores; empty if none do."""
-    measured = {scale["ranks"] for scale in ends if not scale["network"] and scale["kind"] != "replay"}
+    measured = {scale.record.ranks for scale in ends if not scale.record.network and scale.record.kind != "replay"}
     shared = ", ".join(map(str, sorted(measured & set(oversubscribed))))
     return f"OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling." if shared else ""
 
@@ -263,15 +262,15 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
         bounds = interval(near.low("efficiency_low"), near.high("efficiency_high"))
         facts = {
             "efficiency": digits(near.median("efficiency")) + (f", {bounds}" if bounds != NONE else ""),
-            "ranks": ("up to " if reached < len(beyond[place]) else "at ") + plural(near["ranks"], "rank"),
+            "ranks": ("up to " if reached < len(beyond[place]) else "at ") + plural(near.record.ranks, "rank"),
             "method": methods[place].name,
         }
-        return near["ranks"], Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
+        return near.record.ranks, Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
     ends = [method.scales[-1] for method in methods]
     reasons = dict.fromkeys(_reason(end) for end in ends if end.near_linear is None)
     failed = sum(end.near_linear is False for end in ends) > len(ends) / 2
     facts = {
-        "ranks": plural(beyond[place][-1]["ranks"], "rank"),
+        "ranks": plural(beyond[place][-1].record.ranks, "rank"),
         "range": "; ".join([f"efficiency {_range(methods)}", *(() if failed else reasons)]),
     }
     word = "not near-linear" if failed else "inconclusive"
@@ -306,10 +305,10 @@ def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
     time, base_time, scale, base = min(known, key=lambda one: one[0])
     facts = {
         "of": f"{name}: " if name else "",
-        "target": percent(base["target_accuracy"], 1),
-        "ranks": plural(scale["ranks"] if time < base_time else base["ranks"], "rank"),
+        "target": percent(base.record.target_accuracy, 1),
+        "ranks": plural(scale.record.ranks if time < base_time else base.record.ranks, "rank"),
         "faster": digits(base_time / time),
-        "base": str(base["ranks"]),
+        "base": str(base.record.ranks),
         "speedup": digits(scale.median("speedup")),
     }
     word = "soonest" if time < base_time else "soonest on the base"
@@ -321,13 +320,13 @@ def _least_exposed(name: str, methods: Sequence[Method]) -> list[Verdict]:
 
     Methods that were disturbed, or whose case without communication was, are left out.
     """
-    largest = max(method.scales[-1]["ranks"] for method in methods)
+    largest = max(method.scales[-1].record.ranks for method in methods)
     known = [
         (time / step, NOISE if time == 0 else seconds(time), method.name)
         for method in methods
         for scale in method.scales[-1:]
-        if scale["ranks"] == largest > 1 and not method.is_ceiling
-        if not (scale.disturbed or scale["ceiling_disturbed"])
+        if scale.record.ranks == largest > 1 and not method.is_ceiling
+        if not (scale.disturbed or scale.record.ceiling_disturbed)
         for time, step in [(scale.median(EXPOSED), scale.median("step_seconds"))]
         if time is not None and step
     ]
@@ -362,11 +361,11 @@ def _speedup(methods: Sequence[Method], settings: Settings) -> Lines | None:
     ordered = sorted(series, key=lambda line: (line.role == "ceiling", -line.points[-1].x, -line.points[-1].y))
     ideal = Series("ideal", [Point(ranks[0], ranks[0]), Point(ranks[-1], ranks[-1])], "reference")
     return Lines(
-        ": ".join(filter(None, ("Speedup", settings.name(methods[0].fields)))),
+        ": ".join(filter(None, ("Speedup", settings.name(methods[0].record)))),
         Axis("ranks", whole, 2, ranks),
         Axis("speedup", digits, 2),
         [*ordered, ideal],
-        f"{settings.further(methods[0].fields)}Speedup: efficiency times ranks; bars are 95 % intervals. "
+        f"{settings.further(methods[0].record)}Speedup: efficiency times ranks; bars are 95 % intervals. "
         "Ideal: equal to the number of ranks.",
     )
 
@@ -374,7 +373,7 @@ def _speedup(methods: Sequence[Method], settings: Settings) -> Lines | None:
 def _speedup_points(method: Method) -> list[Point]:
     points = []
     for scale in method.scales:
-        ranks, value = scale["ranks"], scale.median("efficiency")
+        ranks, value = scale.record.ranks, scale.median("efficiency")
         low, high = scale.low("efficiency_low"), scale.high("efficiency_high")
         if value:
             bounds = (None, None) if low is None or high is None else (low * ranks, high * ranks)

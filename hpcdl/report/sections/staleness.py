@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.run.record_fields import Key, configuration
+from hpcdl.analysis.run.record import Key, Record
 from hpcdl.report.formats.cells import NONE, digits, percent
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.contents import EVIDENCE, Declaration, per_setting
@@ -37,15 +37,15 @@ def page(findings: Findings) -> Section:
         table = []
         for row in sorted(rows(methods), key=lambda row: -(row.scale.median("staleness_mean") or 0.0)):
             scale, keys = row.scale, {_key(record) for record in row.scale.records}
-            known = [stale.shares for fields, stale in findings.staleness if _key(fields) in keys]
+            known = [stale.shares for record, stale in findings.staleness if _key(record) in keys]
             if not known:
                 continue
             shares = [sum(each[age] for each in known if age < len(each)) / len(known) for age in range(SHOWN)]
             table.append(
                 (
                     row.name,
-                    str(scale["ranks"]),
-                    str(scale["workers"] or NONE),
+                    str(scale.record.ranks),
+                    str(scale.record.workers or NONE),
                     digits(scale.median("gradients_per_update")),
                     percent(scale.median("discarded_share"), 1),
                     *(digits(scale.median(name)) for name in ("staleness_mean", "staleness_expected")),
@@ -58,8 +58,8 @@ def page(findings: Findings) -> Section:
     return per_setting(findings, "Staleness", HEADER, cells, NOTE, "highest mean first")
 
 
-def _key(fields: Mapping[str, Any]) -> Key:
-    return (configuration(fields), fields.get("ranks"), fields.get("seed"))
+def _key(record: Record) -> Key:
+    return (record.configuration(), record.ranks, record.seed)
 
 
 SECTION = Declaration(100, page, rows=EVIDENCE)

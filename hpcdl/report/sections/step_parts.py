@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.analysis.run.record_fields import Key, configuration, parts
+from hpcdl.analysis.run.record import Key
+from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, volume, whole
 from hpcdl.report.formats.charts import Axis, Bars
 from hpcdl.report.formats.document import Section
@@ -37,21 +39,21 @@ def _pipelines(methods: Sequence[Method]) -> list[tuple[str, ...]]:
     cells: list[tuple[str, ...]] = []
     for row in rows(methods):
         scale = row.scale
-        if not scale["stages"]:
+        if not scale.record.stages:
             continue
-        stages, microbatches = int(scale["stages"]), int(scale["microbatches"])
+        stages, microbatches = int(scale.record.stages), int(scale.record.microbatches or 1)
         balance = scale.median("load_balance")
         cells.append(
             (
                 row.name,
-                str(scale["ranks"]),
+                str(scale.record.ranks),
                 str(stages),
                 str(microbatches),
                 digits(scale.median("bubble_share")),
                 digits(bubble_share(stages, microbatches, balance) if balance else None),
                 digits(bubble_share(stages, microbatches)),
                 digits(balance),
-                volume(scale["activation_bytes_per_rank"]),
+                volume(scale.record.activation_bytes_per_rank),
                 volume(scale.median("memory_bytes_per_rank")),
             )
         )
@@ -61,26 +63,27 @@ def _pipelines(methods: Sequence[Method]) -> list[tuple[str, ...]]:
 def pipeline_answer(findings: Findings) -> Answer | None:
     """Return the range of waiting and of activations over the pipelines of each schedule."""
     schedules: dict[str, dict[Key, Row]] = {}
-    for row in (row for methods in findings.problems for row in rows(methods) if row.scale["stages"]):
-        fields = row.scale.records[0]
-        schedule = parts(str(fields["training"]))[1].get("schedule", "gpipe")
-        key = (configuration({**fields, "training": ""}), *(fields[name] for name in ("ranks", "microbatches")))
+    for row in (row for methods in findings.problems for row in rows(methods) if row.scale.record.stages):
+        record = row.scale.record
+        schedule = parts(str(record.training))[1].get("schedule", "gpipe")
+        key = (replace(record, training="").configuration(), record.ranks, record.microbatches)
         schedules.setdefault(schedule, {})[key] = row
     if not schedules:
         return None
     words = []
     for schedule, alike in schedules.items():
         shares = [row.scale.median("bubble_share") for row in alike.values()]
-        memory = {key: float(row.scale["activation_bytes_per_rank"] or 0) for key, row in alike.items()}
+        memory = {key: float(row.scale.record.activation_bytes_per_rank or 0) for key, row in alike.items()}
         first = next(iter(schedules.values()))
-        of_first = {key: row.scale["activation_bytes_per_rank"] for key, row in first.items()}
-        ratios = [size / of_first[key] for key, size in memory.items() if of_first.get(key)]
+        of_first = {key: row.scale.record.activation_bytes_per_rank for key, row in first.items()}
+        ratios = [size / base for key, size in memory.items() if (base := of_first.get(key))]
         activations = f"activations of {_range([*memory.values()], volume)} a rank"
         if alike is not first and ratios:
             activations += f", {_range(ratios, digits)} times those of {next(iter(schedules))}"
         words.append(f"{_range(shares, _percent)} of a step with {schedule} ({activations})")
     every = [row.scale for alike in schedules.values() for row in alike.values()]
-    stages, microbatches = (_range([scale[name] for scale in every], whole) for name in ("stages", "microbatches"))
+    stages = _range([scale.record.stages for scale in every], whole)
+    microbatches = _range([scale.record.microbatches for scale in every], whole)
     basis = certainty(findings, [record for scale in every for record in scale.records])
     return Answer(
         f"Ranks of a pipeline wait {' and '.join(words)}: {stages} stages, {microbatches} microbatches ({basis})."
@@ -117,12 +120,12 @@ def _memory(methods: Sequence[Method]) -> list[tuple[str, ...]]:
     cells: list[tuple[str, ...]] = []
     for row in sorted(rows(methods), key=lambda row: -(row.scale.median("memory_bytes_per_rank") or 0)):
         scale = row.scale
-        size, parameters = scale.median("memory_bytes_per_rank"), scale["parameters"]
+        size, parameters = scale.median("memory_bytes_per_rank"), scale.record.parameters
         if size:
-            item = 8 if scale["dtype"] == "float64" else 4  # below float32 parameters are kept in float32
+            item = 8 if scale.record.dtype == "float64" else 4  # below float32 parameters are kept in float32
             times = f"{digits(size / (parameters * item))} x" if parameters else NONE
             consensus = digits(scale.median("consensus_distance"))
-            cells.append((row.name, str(scale["ranks"]), volume(size), times, consensus))
+            cells.append((row.name, str(scale.record.ranks), volume(size), times, consensus))
     if len(cells) > 1 and len({row[2:] for row in cells}) == 1:
         return [(f"all {len(cells)}", NONE, *cells[0][2:])]
     return cells
@@ -154,20 +157,20 @@ def step_breakdown(findings: Findings) -> list[Bars]:
     made = []
     for methods in findings.problems:
         known = [row for row in rows(methods) if row.step_seconds and row.scale.median("compute_seconds")]
-        largest = max((row.scale["ranks"] for row in known), default=0)
-        shown = [row for row in known if row.scale["ranks"] in {1, largest}]
-        shown.sort(key=lambda row: (row.scale["ranks"], not row.is_ceiling, row.step_seconds))
+        largest = max((row.scale.record.ranks for row in known), default=0)
+        shown = [row for row in known if row.scale.record.ranks in {1, largest}]
+        shown.sort(key=lambda row: (row.scale.record.ranks, not row.is_ceiling, row.step_seconds))
         if largest <= 1:
             continue
         split = [_split(row) for row in shown[:MAX_BARS]]
         labels = [
-            row.name if row.scale["ranks"] == 1 else f"{row.name}, {plural(row.scale['ranks'], 'rank')}"
+            row.name if row.scale.record.ranks == 1 else f"{row.name}, {plural(row.scale.record.ranks, 'rank')}"
             for row in shown[:MAX_BARS]
         ]
         parts = {name: lengths for name, *lengths in zip(PARTS, *split, strict=True) if any(lengths)}
-        title = ": ".join(filter(None, ("Where a step's time goes", findings.settings.name(methods[0].fields))))
+        title = ": ".join(filter(None, ("Where a step's time goes", findings.settings.name(methods[0].record))))
         rest = f" The fastest {MAX_BARS} of {len(shown)}." if len(shown) > MAX_BARS else ""
-        note = f"{findings.settings.further(methods[0].fields)}{BREAKDOWN_NOTE}{rest}"
+        note = f"{findings.settings.further(methods[0].record)}{BREAKDOWN_NOTE}{rest}"
         made.append(Bars(title, labels, parts, Axis("step", seconds), note))
     return made
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.record_fields import configuration
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, seconds
 from hpcdl.report.formats.document import Section, Table
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Slowed(NamedTuple):
     """One method at one scale with one kind of straggler; seeds are launches."""
 
-    fields: Mapping[str, Any]
-    """Of a case with the straggler."""
+    record: Record
+    """A case with the straggler."""
     without: float
     """Images per second, the median over seeds; all that were measured by the time they took."""
     having: float
@@ -39,11 +39,11 @@ def slowed(launches: Iterable[Launch]) -> list[Slowed]:
     plain: dict[Any, list[Launch]] = {}
     slow: dict[Any, list[Launch]] = {}
     for launch in launches:
-        fields = launch.fields
-        if not len(launch.seconds) or fields.get("kind", "train") != "train":
+        record = launch.record
+        if not len(launch.seconds) or record.kind != "train":
             continue
-        straggler = fields.get("straggler")
-        key = (configuration(fields, "straggler"), fields.get("ranks"))
+        straggler = record.straggler
+        key = (record.configuration("straggler"), record.ranks)
         group = plain.setdefault(key, []) if straggler is None else slow.setdefault((*key, straggler), [])
         group.append(launch)
     pairs = [(plain[*key], having) for (*key, _), having in slow.items() if tuple(key) in plain]
@@ -55,19 +55,19 @@ def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
     times = [[launch.seconds / launch.images for launch in side] for side in sides]
     before, after = (median(launch.images_per_second for launch in side) for side in sides)
     ratio = ratio_interval(*times, middles=("mean", "mean"))
-    return Slowed(having[0].fields, before, after, ratio, any(side[0].disturbed for side in sides))
+    return Slowed(having[0].record, before, after, ratio, any(side[0].disturbed for side in sides))
 
 
 def stragglers_page(findings: Findings) -> Section:
     """Return one row per method, scale and straggler."""
     pairs = slowed(findings.launches)
-    names = Names(pair.fields for pair in pairs)
+    names = Names(pair.record for pair in pairs)
     header = ("method", "straggler", "ranks", "images/s without", "with", "with / without", "95 %")
     rows = [
         (
-            names(pair.fields),
-            str(pair.fields["straggler"]),
-            str(pair.fields.get("ranks")),
+            names(pair.record),
+            str(pair.record.straggler),
+            str(pair.record.ranks),
             digits(pair.without),
             digits(pair.having),
             digits(pair.ratio.value) + (" DISTURBED" if pair.disturbed else ""),
@@ -83,13 +83,13 @@ def stragglers_page(findings: Findings) -> Section:
 def stragglers_answer(findings: Findings) -> Answer | None:
     """Return, per straggler, the methods that keep most and least of their throughput, undisturbed."""
     pairs = [pair for pair in slowed(findings.launches) if not pair.disturbed]
-    names = Names(pair.fields for pair in pairs)
-    several = len({pair.fields.get("ranks") for pair in pairs}) > 1
+    names = Names(pair.record for pair in pairs)
+    several = len({pair.record.ranks for pair in pairs}) > 1
     by_straggler: dict[str, list[str]] = {}
     for pair in pairs:
-        where = f" on {pair.fields.get('ranks')} ranks" if several else ""
-        kept = f"{names(pair.fields)}{where} {digits(pair.ratio.value)}"
-        by_straggler.setdefault(str(pair.fields["straggler"]), []).append(kept)
+        where = f" on {pair.record.ranks} ranks" if several else ""
+        kept = f"{names(pair.record)}{where} {digits(pair.ratio.value)}"
+        by_straggler.setdefault(str(pair.record.straggler), []).append(kept)
     lines = [
         f"Throughput kept with {straggler}: {f'{kept[0]} to {kept[-1]}' if len(kept) > 1 else kept[0]}."
         for straggler, kept in by_straggler.items()
@@ -136,9 +136,9 @@ def _row(findings: Findings, index: int, waiting: Waiting) -> tuple[str, ...]:
     step, wait, move = (float(values.mean()) for values in times)
     latest = waiting.latest
     return (
-        str(waiting.fields.get("case")),
-        str(waiting.fields.get("launch")),
-        str(waiting.fields.get("ranks")),
+        str(waiting.record.case),
+        str(waiting.record.launch),
+        str(waiting.record.ranks),
         seconds(step),
         seconds(wait),
         digits(_share(waiting)),
@@ -153,7 +153,7 @@ def _row(findings: Findings, index: int, waiting: Waiting) -> tuple[str, ...]:
 def _verdict(waiting: Waiting, *, disturbed: bool) -> str:
     if disturbed or waiting.late:
         return "disturbed" if disturbed else "late"
-    if waiting.latest and waiting.fields.get("stages"):
+    if waiting.latest and waiting.record.stages:
         return "stages differ"
     return "within clock error" if waiting.latest and waiting.latest.seconds <= 2 * waiting.clock_error else NONE
 
@@ -174,7 +174,7 @@ def answer(findings: Findings) -> Answer | None:
         if waiting and not launch.disturbed:
             late = waiting.late
             pair = (_rank_name(findings, index, late.rank), late.seconds) if late else ("", 0.0)
-            cases.setdefault(str(waiting.fields.get("case")), []).append(pair)
+            cases.setdefault(str(waiting.record.case), []).append(pair)
     ranks: dict[str, dict[str, float]] = {}
     for case, launches in cases.items():
         names = {name for name, _ in launches}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from hpcdl.registry import nearest
 from hpcdl.training.parts.compressed.plan import Plan
 
 Settings = Mapping[str, Any]
 """All settings of the strategy by name, defaults included."""
+BY_STRATEGY: Final = "own"
+"""In the place of an aggregation: the strategy moves its messages itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
