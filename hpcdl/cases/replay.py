@@ -88,11 +88,6 @@ class ReplaySpec(StepSpec):
     trace: str = key("events", choices=("events", "steps", "alternating"))
 
     @property
-    def copies(self) -> int:
-        """Number of copies of the network; each is on one rank, or on a pipeline or a model group."""
-        return self.ranks // (self.stages * self.model_ranks)
-
-    @property
     def images(self) -> int:
         """Images of a copy's batch."""
         if self.global_batch is not None:
@@ -188,7 +183,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
     train = spec.training.bind()
 
     async def play(comm: Comm) -> dict[str, Scalar]:
-        place = await placed(comm, spec.ranks // spec.copies)
+        place = await placed(comm, spec.group_ranks)
         times = spec.stage_times[place.model.rank]
         random = np.random.default_rng(comm.rank)
 

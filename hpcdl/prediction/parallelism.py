@@ -363,7 +363,7 @@ def _measured(here: Sequence[Record]) -> list[tuple[Mesh, int, Record]]:
 def _program(case: Any) -> object:
     """Return a key that is equal for meshes with equal messages and equal work of each rank."""
     return (
-        case.stages * case.model_ranks,
+        case.group_ranks,
         case.mesh.exchange if case.divisions else "",
         tuple((part.start, part.stop) for part in case.parts),
         case.microbatches,

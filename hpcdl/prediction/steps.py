@@ -181,7 +181,7 @@ def _prices(record: Record) -> dict[str, float]:
 
 def _images(record: Record, spec: StepSpec) -> int:
     """Return the images of a copy of the network, in the case's scaling. ValueError: fewer images than copies."""
-    spec.strategy.check(spec.ranks // (spec.stages * spec.model_ranks), spec.training.in_full)
+    spec.strategy.check(spec.ranks // spec.group_ranks, spec.training.in_full)
     batch = record.global_batch or 0
     if record.scaling == "weak":
         return spec.model_ranks * int(record.batch_per_rank or batch // record.ranks)

@@ -76,12 +76,6 @@ def test_sizes_alone_send_and_touch_the_bytes_of_a_real_exchange(compression, ag
         )
 
 
-def test_a_step_takes_the_prices_of_its_arithmetic():
-    prices = {"encode": 1e-6, "decode": 1e-7, "add": 0.0}
-    step = virtual_step(case(3, *EXCHANGES[1]), Conditions(FREE, at_rate(LAYERS, SHAPE, 1e18), 1, prices=prices))
-    assert step.seconds == pytest.approx((3 * 1e-6 + 2 * 1e-7) * 4 * SIZE, rel=1e-5)
-
-
 def test_prices_are_measured_for_all_arithmetic_of_an_exchange():
     for aggregate, compression in [
         (ring, None),

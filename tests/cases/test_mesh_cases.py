@@ -1,9 +1,12 @@
-"""Cases whose layers are split among ranks: simulated, predicted and replayed."""
+"""Cases whose layers are split among ranks, or divided into stages: simulated, predicted and replayed."""
+
+import math
 
 import pytest
 
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
+from hpcdl.cases.keys.stage_balance import balanced
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -12,7 +15,7 @@ from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.recorder import Recorder, Step
 from hpcdl.training.parts.journal import Journal
 
-NETWORK, FLOPS = "ethernet-10g", 1e9
+NETWORK, FLOPS = "infiniband-ndr", 1e8
 MESHES = [
     (2, "{data = 1}", "lenet5"),
     (3, '{data = 1, linear = "inputs"}', "lenet5"),
@@ -21,40 +24,61 @@ MESHES = [
     (4, '{data = 2, model = 2, split = "hybrid"}', "lenet5"),
     (3, '{data = 1, split = "hybrid", exchange = "turns"}', "lenet5"),
     (4, '{data = 2, split = "hybrid", exchange = "slices"}', "lenet5"),
+    (3, "{pipeline = 3}", "lenet5"),
+    (4, "{data = 2, pipeline = 2}", "lenet5"),
 ]
-
-
 OF_KIND = {
     "simulated": f'kind = "train"\nlearning_rate = 0.05\nflops = {FLOPS}\nnetwork = "{NETWORK}"\n',
     "train": 'kind = "train"\nlearning_rate = 0.05\n',
-    "replay": f'kind = "replay"\nflops = {FLOPS}\nwarmup = 1\n',
+    "replay": f'kind = "replay"\nflops = {1e4 * FLOPS}\nwarmup = 1\n',
 }
 
 
-def case(kind, ranks, mesh, steps=4, bucket_bytes=0, model="lenet5"):
+def case(kind, ranks, mesh, steps=4, model="lenet5", **settings):
+    usual = {"microbatches": 4} if "pipeline" in mesh else {"bucket_bytes": 0}
+    given = "".join(f", {key} = {value}" for key, value in {**usual, **settings}.items())
+    name = "pipeline" if "pipeline" in mesh else "synchronous"
     text = f'[suite]\nname = "s"\n[[case]]\n{OF_KIND[kind]}model = "{model}"\ndataset = "digits"\n'
-    text += f'training = {{name = "synchronous", bucket_bytes = {bucket_bytes}}}\nglobal_batch = 48\n'
+    text += f'training = {{name = "{name}"{given}}}\nglobal_batch = 48\n'
     (only,) = suite.parse(f"{text}steps = {steps}\nranks = {ranks}\nmesh = {mesh}\n", "s.toml").cases
     return only
 
 
-def step_times(recorders):
-    spans = [[step.end - step.begin for step in map(Step._make, one.steps)] for one in recorders]
-    return [max(step) * 1e-9 for step in zip(*spans, strict=True)]
+def played(one, world, recorder=None):
+    """Return the findings of each rank."""
+
+    async def play(comm):
+        journal = Journal(recorder or Recorder(), lambda: Counters(0, 0, 0, 0, 0))
+        return await one.module.program(one.spec, journal)(comm)
+
+    return world.run(play)
 
 
-@pytest.mark.parametrize(("ranks", "mesh", "model"), MESHES)
-def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh, model):
-    one = case("simulated", ranks, mesh, model=model)
-    recorder = Recorder()
-    silent = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
-    in_process(1).run(one.module.program(one.spec, silent))
-    rows, left_out = predicted_steps(
-        [Record.of(one.fields())], lambda *_: one.spec.compute_times, PricedNetwork(NETWORKS[NETWORK])
-    )
+def predicted(one, **ranks):
+    network = PricedNetwork(NETWORKS[NETWORK])
+    return predicted_steps([Record.of(one.fields())], lambda *_: one.spec.compute_times, network, **ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mesh", "model", "settings"),
+    [*((*mesh, {}) for mesh in MESHES), *((*mesh, {"schedule": '"gpipe"'}) for mesh in MESHES[-2:])],
+)
+def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh, model, settings):
+    """Of a pipeline, too: its exchanges and its bubble."""
+    one, recorder = case("simulated", ranks, mesh, model=model, **settings), Recorder()
+    played(one, in_process(1), recorder)
+    spans = [[step.end - step.begin for step in map(Step._make, rank.steps)] for rank in recorder.virtual]
+    slowest = [max(step) * 1e-9 for step in zip(*spans, strict=True)]
+    rows, left_out = predicted(one)
     assert not left_out
-    assert rows[0].predicted_seconds == pytest.approx(step_times(recorder.virtual)[-1], rel=1e-3)
+    assert rows[0].predicted_seconds == pytest.approx(slowest[-1], rel=1e-3)
     assert rows[0].parallelism == str(one.spec.mesh)
+
+
+def test_a_prediction_for_ranks_without_whole_pipelines_is_left_out():
+    _, left_out = predicted(case("simulated", 3, "{pipeline = 3}"), ranks=[4])
+    reason = "4 ranks do not fit pipeline 3; data x pipeline must be 4"
+    assert left_out == [f"pipeline(microbatches=4) with ring on 4 ranks: {reason}"]
 
 
 @pytest.mark.parametrize(("ranks", "mesh", "model"), MESHES)
@@ -62,13 +86,8 @@ def test_a_replay_sends_the_bytes_of_the_training(ranks, mesh, model):
     """Split layers exchange activations; each part of the gradient is summed over the ranks that have it."""
 
     def sent(kind, steps):
-        one, world = case(kind, ranks, mesh, steps, model=model), in_process(ranks)
-
-        async def program(comm):
-            silent = Journal(Recorder(), lambda: Counters(0, 0, 0, 0, 0))
-            return await one.module.program(one.spec, silent)(comm)
-
-        found = world.run(program)
+        world = in_process(ranks)
+        found = played(case(kind, ranks, mesh, steps, model), world)
         assert kind != "replay" or all(rank["correct"] for rank in found)
         return sum(world.bytes)
 
@@ -82,11 +101,23 @@ def test_a_replay_sends_the_bytes_of_the_training(ranks, mesh, model):
 def test_unequal_parts_have_the_same_buckets_of_whole_layers(kind, mesh):
     """Ten classes among three ranks: parts of 4, 3 and 3."""
     one = case(kind, 3, mesh, bucket_bytes=4096)
-
-    async def program(comm):
-        silent = Journal(Recorder(), lambda: Counters(0, 0, 0, 0, 0))
-        return await one.module.program(one.spec, silent)(comm)
-
     for seed in range(3):
-        found = in_process(3, seed).run(program)
+        found = played(one, in_process(3, seed))
         assert kind != "replay" or all(rank["correct"] for rank in found)
+
+
+def test_stages_are_balanced_by_the_times_of_their_layers():
+    spec = case("simulated", 3, "{pipeline = 3}").spec
+    times, layers = spec.compute_times, spec.layers
+
+    def seconds(part):
+        return sum(
+            times.seconds(f"{kind} {one.name}", 1) for one in layers[part] for kind in ("forward", "backward")
+        )
+
+    longest = max(map(seconds, spec.parts))
+    cuts = range(1, len(layers))
+    others = [(slice(0, a), slice(a, b), slice(b, None)) for a in cuts for b in cuts if a < b]
+    assert longest == pytest.approx(min(max(map(seconds, other)) for other in others))
+    assert balanced(layers, spec.data.shape, 3) == spec.parts
+    assert math.isclose(sum(map(seconds, spec.parts)), seconds(slice(None)))

@@ -125,9 +125,14 @@ class StepSpec:
         raise NotImplementedError
 
     @property
+    def group_ranks(self) -> int:
+        """Ranks that share a copy of the network: a pipeline or a model group; 1 if each has all layers."""
+        return self.stages * self.model_ranks
+
+    @property
     def copies(self) -> int:
         """Number of copies of the network that share a batch."""
-        raise NotImplementedError
+        return len(self.strategy.workers(self.ranks // self.group_ranks, self.training.in_full))
 
     @property
     def trained_layers(self) -> Sequence[Layer]:
@@ -248,7 +253,6 @@ class StepSpec:
     @property
     def common_fields(self) -> dict[str, Scalar]:
         """Fields of the record that are known before the run, of every training step."""
-        parallel = self.mesh is not None and self.mesh.group_ranks(self.ranks) > 1
         return {
             **{name: str(getattr(self, name)) for name in ("model", "training", "compression")},
             "dataset": str(self.dataset) if self.dataset else shape_text(self.shape),
@@ -257,7 +261,7 @@ class StepSpec:
             "batch_per_rank": self.batch_per_rank,
             "scaling": "strong" if self.batch_per_rank is None else "weak",
             "threads_per_rank": self.threads,
-            "parallelism": str(self.mesh) if parallel else None,
+            "parallelism": str(self.mesh) if self.group_ranks > 1 else None,
             "stages": self.stages if self.stages > 1 else None,
             "microbatches": self.microbatches if self.stages > 1 else None,
             "lockstep": self.strategy.lockstep,

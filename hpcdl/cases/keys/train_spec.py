@@ -187,11 +187,6 @@ class TrainSpec(StepSpec):
         replicas = self.strategy.workers(self.replicas, self.training.in_full)
         return range(replicas.start * self.model_ranks, replicas.stop * self.model_ranks)
 
-    @property
-    def copies(self) -> int:
-        """Number of copies of the network that share a batch."""
-        return len(self.workers) // self.model_ranks
-
     @cached_property
     def images_per_step(self) -> int:
         """Images of a step, of all workers together."""

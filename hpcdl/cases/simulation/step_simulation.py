@@ -132,7 +132,7 @@ def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> Vi
     ranks, times, jitter = spec.ranks, conditions.times, conditions.jitter
     recorders = [Recorder(events=False) for _ in range(ranks)]
     sessions: dict[int, Session] = {}
-    together = spec.stages * spec.model_ranks
+    together = spec.group_ranks
     work = ComputeTimeModel(
         # the factors of the model have mean 1; the median of a recorded lognormal is below its mean
         spec.times_of_ranks(times.scaled(math.hypot(1, times.jitter)) if jitter else times, conditions.images),
@@ -244,10 +244,9 @@ async def simulate(
     world = simulated(ranks, cluster, compute=work.seconds, events=events or None)
     # a thread for each rank that makes its batches ahead would gain nothing here
     at_once = replace(spec, prefetch=0)
-    group = spec.stages * spec.model_ranks
 
     async def take_part(comm: Comm) -> dict[str, Scalar]:
-        place = await placed(comm, group) if group > 1 else None
+        place = await placed(comm, spec.group_ranks) if spec.group_ranks > 1 else None
         replica = at_once.replica(at_once.kernels, place, comm.rank)
         session = sessions[comm.rank] = at_once.session(journals[comm.rank], replica, place)
         session.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)

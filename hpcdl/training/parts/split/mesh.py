@@ -142,10 +142,6 @@ class Mesh:
                     f"exchange: {self.exchange!r} needs data-parallel layers before fully connected ones"
                 )
 
-    def group_ranks(self, ranks: int) -> int:
-        """Return the ranks that share a copy of the network: 1 with data parallelism alone."""
-        return ranks // self.groups(ranks)[0]
-
 
 @dataclass(frozen=True)
 class Place:
