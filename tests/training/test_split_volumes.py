@@ -8,11 +8,13 @@ from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
-from hpcdl.nn.split import batch_norm, linear
+from hpcdl.nn.split import batch_norm
 from hpcdl.nn.split.division import divide
 from hpcdl.nn.split.layers import (
     convolution_by_filters,
     convolution_by_rows,
+    linear_by_inputs,
+    linear_by_outputs,
     locally_connected_by_rows,
     pooling_by_rows,
 )
@@ -35,9 +37,9 @@ INSTANCES = [
         LocallyConnected("local", 4, (4, 2), stride=(2, 1), padding=(1, 0)),
         "h W C",
     ),
-    (linear.by_outputs, "model", [Flatten("flatten"), Linear("first", 19)], Linear("fc", 9), "d"),
-    (linear.by_outputs, "hybrid", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 9), "d"),
-    (linear.by_inputs, "space", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 17), "d"),
+    (linear_by_outputs, "model", [Flatten("flatten"), Linear("first", 19)], Linear("fc", 9), "d"),
+    (linear_by_outputs, "hybrid", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 9), "d"),
+    (linear_by_inputs, "space", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 17), "d"),
     (pooling_by_rows, "space", [Convolution("first", 5, 1)], MaxPooling("pool", 3, stride=2), "h W C"),
     (pooling_by_rows, "space", [Convolution("first", 5, 1)], AveragePooling("pool", 4, padding=1), "h W C"),
     (batch_norm.by_positions, "space", [Convolution("first", 5, 1)], BatchNorm("bn"), "C"),
@@ -47,7 +49,7 @@ INSTANCES = [
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 @pytest.mark.parametrize(("splitter", "split", "before", "layer", "names"), INSTANCES)
 def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names, ranks):
-    by = "inputs" if splitter is linear.by_inputs else "outputs"
+    by = "inputs" if splitter is linear_by_inputs else "outputs"
     world = in_process(ranks)
     layers = [*before, layer]
     shape = IMAGE
@@ -65,7 +67,7 @@ def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names
         flow = ModelParallel(place.model, division, replica.stages)
         images = ModelGroup(place, division, replica).shares(BATCH)
         # the boundary where the layer takes its inputs, or gives its sums or its moments
-        number = len(before) + (splitter in {linear.by_inputs, batch_norm.by_positions})
+        number = len(before) + (splitter in {linear_by_inputs, batch_norm.by_positions})
         box = division.boundaries[number][0].boxes(images)[comm.rank]
         x = replica.backend.zeros(_volume(box), "float64")
         start = world.bytes[comm.rank]
