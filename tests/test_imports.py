@@ -8,8 +8,6 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 import hpcdl
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
@@ -106,21 +104,21 @@ def test_the_fabric_imports_only_itself():
         assert not others, place(path)
 
 
-@pytest.mark.parametrize("folder", ARRAYS_ONLY)
-def test_layers_compute_and_never_communicate(folder):
-    for path in files(folder):
-        foreign = {n for n in imports(path) if within(n, "hpcdl") and not within(n, f"hpcdl.{folder}")}
-        assert foreign <= {"hpcdl.fabric.comm.Array", "hpcdl.compiled.njit"}, place(path)
+def test_layers_compute_and_never_communicate():
+    for folder in ARRAYS_ONLY:
+        for path in files(folder):
+            foreign = {n for n in imports(path) if within(n, "hpcdl") and not within(n, f"hpcdl.{folder}")}
+            assert foreign <= {"hpcdl.fabric.comm.Array", "hpcdl.compiled.njit"}, place(path)
 
 
-@pytest.mark.parametrize("folder", ALGORITHMS)
-def test_programs_do_not_know_their_interpreter(folder):
-    for path in files(folder):
-        names = set(imports(path))
-        fabric = {name for name in names if within(name, "hpcdl.fabric")}
-        protocol = {name for name in fabric if any(within(name, f"hpcdl.fabric.{one}") for one in PROTOCOL)}
-        assert fabric == protocol, place(path)
-        assert not {name.partition(".")[0] for name in names} & FORBIDDEN, place(path)
+def test_programs_do_not_know_their_interpreter():
+    for folder in ALGORITHMS:
+        for path in files(folder):
+            names = set(imports(path))
+            fabric = {name for name in names if within(name, "hpcdl.fabric")}
+            protocol = {name for name in fabric if any(within(name, f"hpcdl.fabric.{one}") for one in PROTOCOL)}
+            assert fabric == protocol, place(path)
+            assert not {name.partition(".")[0] for name in names} & FORBIDDEN, place(path)
 
 
 SIZES_ONLY = {

@@ -99,43 +99,43 @@ def test_the_numbers_are_those_of_a_training_in_this_process(ranks):
         assert found
 
 
-@pytest.mark.parametrize("training", ["synchronous", "asynchronous", "pipeline"])
-def test_a_training_that_diverges_has_no_accuracy_and_reaches_no_target(training):
-    mesh = "{data = 2, pipeline = 2}" if training == "pipeline" else None
-    spec = case(training=f'"{training}"', mesh=mesh, target_accuracy=0.05, stop_at_target=None).spec
-    recorder = Recorder()
-    with np.errstate(all="ignore"):
-        in_process(1).run(train.program(replace(spec, learning_rate=1e6), silent(recorder)))
-    last = [Evaluation(*each.evaluations[-1]) for each in recorder.virtual if each.evaluations]
-    assert last
-    assert all(np.isnan([row.loss, row.accuracy]).all() for row in last)
+def test_a_training_that_diverges_has_no_accuracy_and_reaches_no_target():
+    for training in ["synchronous", "asynchronous", "pipeline"]:
+        mesh = "{data = 2, pipeline = 2}" if training == "pipeline" else None
+        spec = case(training=f'"{training}"', mesh=mesh, target_accuracy=0.05, stop_at_target=None).spec
+        recorder = Recorder()
+        with np.errstate(all="ignore"):
+            in_process(1).run(train.program(replace(spec, learning_rate=1e6), silent(recorder)))
+        last = [Evaluation(*each.evaluations[-1]) for each in recorder.virtual if each.evaluations]
+        assert last
+        assert all(np.isnan([row.loss, row.accuracy]).all() for row in last)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_a_step_takes_its_arithmetic_and_the_ring(ranks):
-    recorders, found = run(case(ranks=ranks, training='{name = "synchronous", bucket_bytes = 0}'))
-    elements = parameters()
-    assert found["parameters"] == elements
-    assert elements % ranks == 0, "chunks are equal"
-    expected = compute_seconds(64 // ranks) + ring_seconds(ranks, elements)
-    for recorder in recorders:
-        for row in steps(recorder):
-            assert (row.end - row.begin) * 1e-9 == pytest.approx(expected, abs=1e-8)
-            assert row.compute_ns * 1e-9 == pytest.approx(compute_seconds(64 // ranks), abs=1e-8)
-            assert row.messages == 2 * (ranks - 1)
+def test_a_step_takes_its_arithmetic_and_the_ring():
+    for ranks in [2, 4]:
+        recorders, found = run(case(ranks=ranks, training='{name = "synchronous", bucket_bytes = 0}'))
+        elements = parameters()
+        assert found["parameters"] == elements
+        assert elements % ranks == 0, "chunks are equal"
+        expected = compute_seconds(64 // ranks) + ring_seconds(ranks, elements)
+        for recorder in recorders:
+            for row in steps(recorder):
+                assert (row.end - row.begin) * 1e-9 == pytest.approx(expected, abs=1e-8)
+                assert row.compute_ns * 1e-9 == pytest.approx(compute_seconds(64 // ranks), abs=1e-8)
+                assert row.messages == 2 * (ranks - 1)
 
 
-@pytest.mark.parametrize("factor", [2, 5.5])
-def test_synchronous_steps_wait_for_the_slowed_rank(factor):
+def test_synchronous_steps_wait_for_the_slowed_rank():
     """Its arithmetic is on every step's path; the ring is what it was."""
-    usual, _ = run(case())
-    slow, _ = run(case(straggler=f"{{rank = 2, factor = {factor}}}"))
-    work = compute_seconds(16)
-    for before, after in zip(steps(usual[0]), steps(slow[0]), strict=True):
-        lost = (after.end - after.begin) - (before.end - before.begin)
-        assert lost * 1e-9 == pytest.approx((factor - 1) * work, abs=1e-8)
-    assert [row.loss for row in steps(slow[1])] == [row.loss for row in steps(usual[1])]
-    assert steps(slow[2])[0].compute_ns == pytest.approx(factor * steps(usual[2])[0].compute_ns, abs=1)
+    for factor in [2, 5.5]:
+        usual, _ = run(case())
+        slow, _ = run(case(straggler=f"{{rank = 2, factor = {factor}}}"))
+        work = compute_seconds(16)
+        for before, after in zip(steps(usual[0]), steps(slow[0]), strict=True):
+            lost = (after.end - after.begin) - (before.end - before.begin)
+            assert lost * 1e-9 == pytest.approx((factor - 1) * work, abs=1e-8)
+        assert [row.loss for row in steps(slow[1])] == [row.loss for row in steps(usual[1])]
+        assert steps(slow[2])[0].compute_ns == pytest.approx(factor * steps(usual[2])[0].compute_ns, abs=1)
 
 
 def test_a_certain_pause_is_in_every_step():
@@ -174,17 +174,17 @@ def test_the_same_seed_gives_the_same_trace(training):
     assert packed(1) != packed(2)
 
 
-@pytest.mark.parametrize(
-    ("training", "steps"),
-    [('{name = "asynchronous"}', 6 * 4), ('{name = "sandblaster", servers = 1, backup = false}', 6 * 2 * 8)],
-)
-def test_a_rank_that_dies_is_missed_and_named(training, steps):
-    recorders, found = run(case(training=training, failure="{rank = 3, step = 2}"))
-    assert found["process_failure"] == "rank 3 at step 2"
-    assert len(recorders[3].steps) == 2
-    done = sum(len(recorder.steps) for recorder in recorders)
-    assert done == steps if "async" in training else steps <= done <= steps + 2  # others did its share
-    assert "process_failure" not in run(case(training=training))[1]
+def test_a_rank_that_dies_is_missed_and_named():
+    for training, steps in [
+        ('{name = "asynchronous"}', 6 * 4),
+        ('{name = "sandblaster", servers = 1, backup = false}', 6 * 2 * 8),
+    ]:
+        recorders, found = run(case(training=training, failure="{rank = 3, step = 2}"))
+        assert found["process_failure"] == "rank 3 at step 2"
+        assert len(recorders[3].steps) == 2
+        done = sum(len(recorder.steps) for recorder in recorders)
+        assert done == steps if "async" in training else steps <= done <= steps + 2  # others did its share
+        assert "process_failure" not in run(case(training=training))[1]
 
 
 def test_a_rank_that_comes_to_its_end_before_its_death():

@@ -24,11 +24,11 @@ def test_shape_count_and_classes():
         assert len(made.test) == 20
 
 
-@pytest.mark.parametrize("noise", [0.0, 1.0, 5.0])
-def test_values_are_centred_with_deviation_one(noise):
-    images = everything(synthetic(shape=[32, 32, 3], classes=50, images=500, noise=noise).train)[0]
-    assert abs(images.mean()) < 0.05
-    assert abs(images.std() - 1) < 0.05
+def test_values_are_centred_with_deviation_one():
+    for noise in [0.0, 1.0, 5.0]:
+        images = everything(synthetic(shape=[32, 32, 3], classes=50, images=500, noise=noise).train)[0]
+        assert abs(images.mean()) < 0.05
+        assert abs(images.std() - 1) < 0.05
 
 
 def test_class_means_of_the_training_split_classify_the_test_split():

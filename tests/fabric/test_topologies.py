@@ -44,32 +44,28 @@ def exactly(latencies, bytes_on_a_port):
     return pytest.approx(latencies * ALPHA + bytes_on_a_port * BETA, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    "topology", [FatTree(hosts=[4, 2], oversubscription=[2]), FatTree(hosts=[2, 4], oversubscription=[1])]
-)
-def test_ring_crosses_switches_once(topology):
+def test_ring_crosses_switches_once():
     """In their order hosts send one message at a time over a switch's link; taken in turn from switches, all."""
-    assert seconds(ring, 8, on(topology)) == exactly(14, 14 / 8 * N)
+    for topology in [FatTree(hosts=[4, 2], oversubscription=[2]), FatTree(hosts=[2, 4], oversubscription=[1])]:
+        assert seconds(ring, 8, on(topology)) == exactly(14, 14 / 8 * N)
 
 
-@pytest.mark.parametrize(("hosts", "ratio"), [([4, 2], 2), ([4, 4], 4), ([4, 4], 1.5)])
-def test_cyclic_placement_makes_every_message_of_a_ring_cross(hosts, ratio):
-    p = hosts[0] * hosts[1]
-    network = on(FatTree(hosts=hosts, oversubscription=[ratio]), placement="cyclic")
-    assert seconds(ring, p, network) == exactly(2 * (p - 1), 2 * (p - 1) / p * N * ratio)
+def test_cyclic_placement_makes_every_message_of_a_ring_cross():
+    for hosts, ratio in [([4, 2], 2), ([4, 4], 4), ([4, 4], 1.5)]:
+        p = hosts[0] * hosts[1]
+        network = on(FatTree(hosts=hosts, oversubscription=[ratio]), placement="cyclic")
+        assert seconds(ring, p, network) == exactly(2 * (p - 1), 2 * (p - 1) / p * N * ratio)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "ratio", "crossing"), [([4, 2], 2, 1 / 2), ([4, 4], 4, 1 / 2 + 1 / 4), ([2, 4, 2], 1, 1)]
-)
-def test_halving_crosses_with_its_longest_messages(hosts, ratio, crossing):
+def test_halving_crosses_with_its_longest_messages():
     """``crossing``: share of the vector in messages between switches, in each of both phases."""
-    p = int(np.prod(hosts))
-    ratios = [ratio] + [1] * (len(hosts) - 2)
-    whole = 2 * N * ((p - 1) / p + crossing * (ratio - 1))
-    assert seconds(halving_doubling, p, on(FatTree(hosts=hosts, oversubscription=ratios))) == exactly(
-        2 * np.log2(p), whole
-    )
+    for hosts, ratio, crossing in [([4, 2], 2, 1 / 2), ([4, 4], 4, 1 / 2 + 1 / 4), ([2, 4, 2], 1, 1)]:
+        p = int(np.prod(hosts))
+        ratios = [ratio] + [1] * (len(hosts) - 2)
+        whole = 2 * N * ((p - 1) / p + crossing * (ratio - 1))
+        assert seconds(halving_doubling, p, on(FatTree(hosts=hosts, oversubscription=ratios))) == exactly(
+            2 * np.log2(p), whole
+        )
 
 
 def test_direct_takes_as_long_as_its_busiest_link():

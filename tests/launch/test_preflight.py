@@ -88,16 +88,13 @@ def test_a_library_that_takes_no_device_pointers_is_a_warning(monkeypatch, answe
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "4"}
 
 
-@pytest.mark.parametrize(
-    ("variables", "available", "words"),
-    [
+def test_tasks_of_slurm_fit_on_the_cores():
+    for variables, available, words in [
         (STEP, 4, None),
         (STEP, 1, "srun --cpus-per-task=$SLURM_CPUS_PER_TASK"),
-    ],
-)
-def test_tasks_of_slurm_fit_on_the_cores(variables, available, words):
-    (found,) = preflight.slurm_tasks(variables, available)
-    is_fine(found) if words is None else is_warning(found, words)
+    ]:
+        (found,) = preflight.slurm_tasks(variables, available)
+        is_fine(found) if words is None else is_warning(found, words)
 
 
 UCX = """\
@@ -146,13 +143,13 @@ def probe(
     )
 
 
-@pytest.mark.parametrize("names", [["tcp"], ["sockets"], ["tcp;ofi_rxm"]])
-def test_tcp_beside_a_faster_fabric_is_a_fallback(names):
-    tcp = probe(used=((), names))
-    is_fine(preflight.between_hosts(tcp, {}, []))
-    is_warning(preflight.between_hosts(tcp, {}, ["mlx5_0/1"]), "TCP fallback", "mlx5_0/1", "slurm/README.md")
-    is_warning(preflight.between_hosts(tcp, {"UCX_TLS": "tcp"}, ["mlx5_0/1"]), "unset UCX_TLS")
-    is_fine(preflight.between_hosts(probe(used=((), ["rc_mlx5"])), {}, ["mlx5_0/1"]))
+def test_tcp_beside_a_faster_fabric_is_a_fallback():
+    for names in [["tcp"], ["sockets"], ["tcp;ofi_rxm"]]:
+        tcp = probe(used=((), names))
+        is_fine(preflight.between_hosts(tcp, {}, []))
+        is_warning(preflight.between_hosts(tcp, {}, ["mlx5_0/1"]), "TCP fallback", "mlx5_0/1", "slurm/README.md")
+        is_warning(preflight.between_hosts(tcp, {"UCX_TLS": "tcp"}, ["mlx5_0/1"]), "unset UCX_TLS")
+        is_fine(preflight.between_hosts(probe(used=((), ["rc_mlx5"])), {}, ["mlx5_0/1"]))
 
 
 def test_the_faster_fabric_is_infiniband_or_a_card_with_such_a_driver(tmp_path):

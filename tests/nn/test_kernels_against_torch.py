@@ -7,7 +7,6 @@ from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.affine import Convolution
 from hpcdl.nn.layers.normalization import LRN, BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.loss import SoftmaxCrossEntropy
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -135,17 +134,3 @@ def test_batch_norm_in_training_and_evaluation(shape, probe, kernels):
     x = random.standard_normal((3, *shape))
     np.testing.assert_allclose(tried.forward(x, train=False), nhwc(theirs(nchw(x))), **CLOSE)
     np.testing.assert_allclose(kernels.to_host(tried.replica.state), running, **CLOSE)
-
-
-@pytest.mark.parametrize("magnitude", [1.0, 1e4])
-def test_cross_entropy(magnitude, kernels):
-    random = np.random.default_rng(11)
-    logits, labels = magnitude * random.standard_normal((7, 5)), random.integers(0, 5, 7)
-    ours = SoftmaxCrossEntropy(5, kernels, "float64")
-    loss, correct, gradient = ours(kernels.asarray(logits), kernels.asarray(labels), 0.25)
-    theirs = torch.from_numpy(logits).requires_grad_()
-    total = functional.cross_entropy(theirs, torch.from_numpy(labels), reduction="sum")
-    total.backward()
-    assert loss == pytest.approx(total.item(), rel=1e-12)
-    assert correct == int((theirs.argmax(1) == torch.from_numpy(labels)).sum())
-    np.testing.assert_allclose(kernels.to_host(gradient), 0.25 * theirs.grad.numpy(), **CLOSE)

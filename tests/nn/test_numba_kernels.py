@@ -33,37 +33,37 @@ def lanes_of(zero):
     return lanes(zero)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_tile_of_any_height_and_width(dtype):
+def test_a_tile_of_any_height_and_width():
     """All branches: full registers, a masked second or first one; nothing is written outside."""
-    random, zero = np.random.default_rng(0), np.zeros(1, dtype)[0]
-    count = REGISTER_BYTES // zero.itemsize
-    assert lanes_of(zero) == count
-    widths = {1, count - 1, count, count + 1, VECTORS * count - 1, VECTORS * count}
-    for rows, columns in itertools.product(range(1, ROWS + 1), widths):
-        outer, inner = 2, 5
-        a = random.standard_normal((rows, outer, inner)).astype(dtype)
-        b = random.standard_normal((outer, inner, columns)).astype(dtype)
-        start = random.standard_normal(columns).astype(dtype)
-        c = np.full((rows + 2, columns + 3), 7, dtype)
-        left, right = (a.ctypes.data, outer * inner, inner, 1), (b.ctypes.data, inner * columns, columns)
-        into = (c[1:, 1:].ctypes.data, columns + 3)
-        tile((rows, columns, outer, inner), left, right, (start.ctypes.data, 0), into, zero)
-        expected = np.maximum(np.einsum("iok,okj->ij", a, b) + start, 0)
-        np.testing.assert_allclose(c[1 : rows + 1, 1 : columns + 1], expected, atol=1e-5)
-        c[1 : rows + 1, 1 : columns + 1] = 7
-        assert (c == 7).all()
+    for dtype in ["float32", "float64"]:
+        random, zero = np.random.default_rng(0), np.zeros(1, dtype)[0]
+        count = REGISTER_BYTES // zero.itemsize
+        assert lanes_of(zero) == count
+        widths = {1, count - 1, count, count + 1, VECTORS * count - 1, VECTORS * count}
+        for rows, columns in itertools.product(range(1, ROWS + 1), widths):
+            outer, inner = 2, 5
+            a = random.standard_normal((rows, outer, inner)).astype(dtype)
+            b = random.standard_normal((outer, inner, columns)).astype(dtype)
+            start = random.standard_normal(columns).astype(dtype)
+            c = np.full((rows + 2, columns + 3), 7, dtype)
+            left, right = (a.ctypes.data, outer * inner, inner, 1), (b.ctypes.data, inner * columns, columns)
+            into = (c[1:, 1:].ctypes.data, columns + 3)
+            tile((rows, columns, outer, inner), left, right, (start.ctypes.data, 0), into, zero)
+            expected = np.maximum(np.einsum("iok,okj->ij", a, b) + start, 0)
+            np.testing.assert_allclose(c[1 : rows + 1, 1 : columns + 1], expected, atol=1e-5)
+            c[1 : rows + 1, 1 : columns + 1] = 7
+            assert (c == 7).all()
 
 
-@pytest.mark.parametrize("taps", [3, 5])
-def test_interpolation_is_correlation(taps):
+def test_interpolation_is_correlation():
     """y = A^T [(G g) * (B^T d)] for any g and d, so for all pairs of unit vectors."""
-    a, g, b = (np.array(matrix) for matrix in matrices(taps))
-    assert a.shape == (7 - taps, SIZE)
-    for i, j in itertools.product(range(taps), range(SIZE)):
-        found = a @ (g[:, i] * b[:, j])
-        expected = [float(j == k + i) for k in range(7 - taps)]
-        np.testing.assert_allclose(found, expected, atol=1e-14)
+    for taps in [3, 5]:
+        a, g, b = (np.array(matrix) for matrix in matrices(taps))
+        assert a.shape == (7 - taps, SIZE)
+        for i, j in itertools.product(range(taps), range(SIZE)):
+            found = a @ (g[:, i] * b[:, j])
+            expected = [float(j == k + i) for k in range(7 - taps)]
+            np.testing.assert_allclose(found, expected, atol=1e-14)
 
 
 def geometry(image, filters, taps, padding=0, stride=1, groups=1, *, dtype="float64", relu=False):
@@ -107,13 +107,13 @@ def test_winograd_is_convolution():
             np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("taps", [3, 5])
-def test_winograd_rounding_errors_are_small(taps):
+def test_winograd_rounding_errors_are_small():
     """In float32 with 128 channels: below 3e-6 of the norm."""
-    places = geometry((12, 12, 128), 64, taps, taps // 2, dtype="float32")
-    exact = geometry((12, 12, 128), 64, taps, taps // 2)
-    for ours, theirs in zip(run(Winograd(places), places), run(Im2col(exact), exact), strict=True):
-        assert np.linalg.norm(ours - theirs) < 3e-6 * np.linalg.norm(theirs)
+    for taps in [3, 5]:
+        places = geometry((12, 12, 128), 64, taps, taps // 2, dtype="float32")
+        exact = geometry((12, 12, 128), 64, taps, taps // 2)
+        for ours, theirs in zip(run(Winograd(places), places), run(Im2col(exact), exact), strict=True):
+            assert np.linalg.norm(ours - theirs) < 3e-6 * np.linalg.norm(theirs)
 
 
 PARTED = {

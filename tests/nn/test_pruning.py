@@ -39,28 +39,28 @@ def test_the_smallest_are_pruned(size, sparsity):
     np.testing.assert_array_equal(again, left)
 
 
-@pytest.mark.parametrize("optimizer", [lambda: SGD(momentum=0.9, weight_decay=0.1), Nesterov, Adam])
-def test_pruned_weights_stay_zero_in_training(zoo, batch, step, optimizer):
+def test_pruned_weights_stay_zero_in_training(zoo, batch, step):
     """Of all kinds of layers; evaluations in between change nothing."""
-    images, labels = batch(5)
-    net, rule = made(pruned(zoo(), Pruning(sparsity=SHARE)), images.shape[1:]), optimizer()
-    dense = made(zoo(), images.shape[1:])
-    before = net.parameters.copy()
-    matrices, vectors = split(net, before)
-    whole, same = split(dense, dense.parameters)
-    np.testing.assert_array_equal(vectors, same)
-    for name, weight in matrices.items():
-        np.testing.assert_array_equal(weight[weight != 0], whole[name][weight != 0])
-        assert np.count_nonzero(weight) == weight.size - int(SHARE * weight.size)
-    for _ in range(3):
-        step(net, images, labels, 1 / 5)
-        matrices, _ = split(net, net.gradients)
-        assert all(np.count_nonzero(one) <= one.size - int(SHARE * one.size) for one in matrices.values())
-        rule.update(net.parameters, net.gradients, 0.01)
-        net.predict(images)
-    for name, weight in split(net, net.parameters)[0].items():
-        np.testing.assert_array_equal(weight == 0, split(net, before)[0][name] == 0)
-    assert not np.array_equal(net.parameters, before)
+    for optimizer in [lambda: SGD(momentum=0.9, weight_decay=0.1), Nesterov, Adam]:
+        images, labels = batch(5)
+        net, rule = made(pruned(zoo(), Pruning(sparsity=SHARE)), images.shape[1:]), optimizer()
+        dense = made(zoo(), images.shape[1:])
+        before = net.parameters.copy()
+        matrices, vectors = split(net, before)
+        whole, same = split(dense, dense.parameters)
+        np.testing.assert_array_equal(vectors, same)
+        for name, weight in matrices.items():
+            np.testing.assert_array_equal(weight[weight != 0], whole[name][weight != 0])
+            assert np.count_nonzero(weight) == weight.size - int(SHARE * weight.size)
+        for _ in range(3):
+            step(net, images, labels, 1 / 5)
+            matrices, _ = split(net, net.gradients)
+            assert all(np.count_nonzero(one) <= one.size - int(SHARE * one.size) for one in matrices.values())
+            rule.update(net.parameters, net.gradients, 0.01)
+            net.predict(images)
+        for name, weight in split(net, net.parameters)[0].items():
+            np.testing.assert_array_equal(weight == 0, split(net, before)[0][name] == 0)
+        assert not np.array_equal(net.parameters, before)
 
 
 def test_gradients_of_other_weights_are_those_of_the_network(zoo, batch, step):

@@ -59,39 +59,39 @@ def test_rounding_keeps_signs_zeros_and_the_largest(signed, rows, bits):
     np.testing.assert_allclose(once[[0, 1], largest], rows[[0, 1], largest], rtol=1e-6, atol=TINY)
 
 
-@pytest.mark.parametrize("images", [0, 1, 7])
-def test_a_network_computes_with_rounded_weights_and_activations(images):
+def test_a_network_computes_with_rounded_weights_and_activations():
     """And passes the gradient of the rounded network to the weights in full precision."""
-    bits = Quantization(weights=5, activations=3)
-    mine, plain = replica(bits), replica()
-    random = np.random.default_rng(images)
-    x, dy = random.standard_normal((images, *SHAPE)), random.standard_normal((images, CLASSES))
-    tensors = {one.name: one for one in mine.tensors}
-    first, second = (
-        round_rows(plain.parameters[tensors[f"{name}.weight"].span][None], 5, signed=True).reshape(
-            tensors[f"{name}.weight"].shape
+    for images in [0, 1, 7]:
+        bits = Quantization(weights=5, activations=3)
+        mine, plain = replica(bits), replica()
+        random = np.random.default_rng(images)
+        x, dy = random.standard_normal((images, *SHAPE)), random.standard_normal((images, CLASSES))
+        tensors = {one.name: one for one in mine.tensors}
+        first, second = (
+            round_rows(plain.parameters[tensors[f"{name}.weight"].span][None], 5, signed=True).reshape(
+                tensors[f"{name}.weight"].shape
+            )
+            for name in ("fc1", "fc2")
         )
-        for name in ("fc1", "fc2")
-    )
-    given = round_rows(x.reshape(images, 6), 3, signed=False)
-    before = given @ first.T
-    hidden = round_rows(np.maximum(before, 0), 3, signed=False)
-    y = x
-    for stage in mine.stages:
-        y = stage.forward(y)
-    np.testing.assert_allclose(y, hidden @ second.T, atol=1e-12)
-    upstream = dy
-    for stage in reversed(mine.stages):
-        upstream = stage.backward(upstream)
-    for name, gradient in (
-        ("fc2.weight", dy.T @ hidden),
-        ("fc2.bias", dy.sum(axis=0)),
-        ("fc1.weight", (dy @ second * (before > 0)).T @ given),
-    ):
-        got = mine.gradients[tensors[name].span].reshape(tensors[name].shape)
-        np.testing.assert_allclose(got, gradient, atol=1e-12)
-    np.testing.assert_array_equal(mine.parameters, plain.parameters)
-    np.testing.assert_allclose(mine.predict(x), hidden @ second.T, atol=1e-12)
+        given = round_rows(x.reshape(images, 6), 3, signed=False)
+        before = given @ first.T
+        hidden = round_rows(np.maximum(before, 0), 3, signed=False)
+        y = x
+        for stage in mine.stages:
+            y = stage.forward(y)
+        np.testing.assert_allclose(y, hidden @ second.T, atol=1e-12)
+        upstream = dy
+        for stage in reversed(mine.stages):
+            upstream = stage.backward(upstream)
+        for name, gradient in (
+            ("fc2.weight", dy.T @ hidden),
+            ("fc2.bias", dy.sum(axis=0)),
+            ("fc1.weight", (dy @ second * (before > 0)).T @ given),
+        ):
+            got = mine.gradients[tensors[name].span].reshape(tensors[name].shape)
+            np.testing.assert_allclose(got, gradient, atol=1e-12)
+        np.testing.assert_array_equal(mine.parameters, plain.parameters)
+        np.testing.assert_allclose(mine.predict(x), hidden @ second.T, atol=1e-12)
 
 
 def test_layers_of_every_kind_can_be_quantised(zoo, batch, step):

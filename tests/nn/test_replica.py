@@ -90,21 +90,6 @@ def test_each_backward_overwrites_its_span_and_nothing_else(build, batch):
     assert np.count_nonzero(vector) > 0.5 * vector.size
 
 
-def test_sum_over_parts_of_the_batch_is_the_gradient_of_the_whole(build, batch, step):
-    replica = build(noisy=False, normalised=False)
-    images, labels = batch(7)
-    loss, correct = step(replica, images, labels, 1 / 7)
-    whole = host(replica, replica.gradients)
-    total, losses, corrects = np.zeros_like(whole), 0.0, 0
-    for part in (slice(0, 4), slice(4, 4), slice(4, 7)):
-        part_loss, part_correct = step(replica, images[part], labels[part], 1 / 7)
-        total += host(replica, replica.gradients)
-        losses, corrects = losses + part_loss, corrects + part_correct
-    np.testing.assert_allclose(total, whole, rtol=1e-10, atol=1e-13)
-    assert losses == pytest.approx(loss)
-    assert corrects == correct
-
-
 def test_an_empty_batch_has_no_gradient_and_moves_no_statistics(build, batch, step):
     replica = build()
     replica.gradients[...] = np.nan

@@ -83,8 +83,8 @@ def test_direction_equals_the_matrix_product(count, parts):
     np.testing.assert_allclose(found, -inverse_hessian(steps, changes) @ gradient, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("factor", [-1.0, 0.0, MIN_CURVATURE / 2])
-def test_a_pair_without_curvature_is_not_kept(factor):
-    step = np.array([3.0, -4.0])
-    vectors = [np.zeros(2), step.copy(), factor * step]
-    assert run(curvature_pair(GRADIENT, NEW, DIRECTION, 1.0), [vectors]) is None
+def test_a_pair_without_curvature_is_not_kept():
+    for factor in [-1.0, 0.0, MIN_CURVATURE / 2]:
+        step = np.array([3.0, -4.0])
+        vectors = [np.zeros(2), step.copy(), factor * step]
+        assert run(curvature_pair(GRADIENT, NEW, DIRECTION, 1.0), [vectors]) is None

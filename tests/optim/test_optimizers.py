@@ -126,27 +126,27 @@ def test_lamb_is_algorithm_2_of_you_2020():
         np.testing.assert_allclose(found[begin : begin + length], w, rtol=1e-12)
 
 
-@pytest.mark.parametrize("made_by", [LARS, LAMB])
-def test_rules_by_tensor_take_shards_of_whole_tensors_only(made_by):
-    start, gradients = gradients_of(1, 80, "float64", seed=1)[0], gradients_of(3, 80, "float64")
-    whole = run(by_tensor(made_by()), start, gradients, [0.1] * 3)
-    for begin, end in [(0, 40), (40, 77), (77, 80)]:
+def test_rules_by_tensor_take_shards_of_whole_tensors_only():
+    for made_by in [LARS, LAMB]:
+        start, gradients = gradients_of(1, 80, "float64", seed=1)[0], gradients_of(3, 80, "float64")
+        whole = run(by_tensor(made_by()), start, gradients, [0.1] * 3)
+        for begin, end in [(0, 40), (40, 77), (77, 80)]:
+            part = made_by()
+            part.multipliers = by_tensor(made_by()).multipliers.part(slice(begin, end))
+            shard = run(part, start[begin:end], gradients[:, begin:end], [0.1] * 3)
+            np.testing.assert_array_equal(shard, whole[begin:end])
         part = made_by()
-        part.multipliers = by_tensor(made_by()).multipliers.part(slice(begin, end))
-        shard = run(part, start[begin:end], gradients[:, begin:end], [0.1] * 3)
-        np.testing.assert_array_equal(shard, whole[begin:end])
-    part = made_by()
-    part.multipliers = by_tensor(part).multipliers.part(slice(3, 80))
-    with pytest.raises(ValueError, match="whole tensors"):
-        part.update(start[3:], gradients[0, 3:], 0.1)
+        part.multipliers = by_tensor(part).multipliers.part(slice(3, 80))
+        with pytest.raises(ValueError, match="whole tensors"):
+            part.update(start[3:], gradients[0, 3:], 0.1)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_a_new_rate_affects_new_gradients_only(nesterov):
-    optimizer = Nesterov(momentum=0.5) if nesterov else SGD(momentum=0.5)
-    w = run(optimizer, np.zeros(1), np.ones((2, 1)), [1.0, 0.1])
-    # v: -1, then -0.5 - 0.1; Nesterov steps momentum v - rate g
-    assert w[0] == pytest.approx((-0.5 - 1) + (-0.3 - 0.1) if nesterov else -1 - 0.6)
+def test_a_new_rate_affects_new_gradients_only():
+    for nesterov in [False, True]:
+        optimizer = Nesterov(momentum=0.5) if nesterov else SGD(momentum=0.5)
+        w = run(optimizer, np.zeros(1), np.ones((2, 1)), [1.0, 0.1])
+        # v: -1, then -0.5 - 0.1; Nesterov steps momentum v - rate g
+        assert w[0] == pytest.approx((-0.5 - 1) + (-0.3 - 0.1) if nesterov else -1 - 0.6)
 
 
 def test_weight_decay_alone_shrinks_geometrically():
@@ -246,17 +246,19 @@ def test_bad_settings_are_refused_by_name():
                     made_by(**{setting: value})
 
 
-@pytest.mark.parametrize("scale", [1.0, 1024.0])
-def test_nesterov_without_lookahead_is_sutskevers_rule(scale):
+def test_nesterov_without_lookahead_is_sutskevers_rule():
     """v <- mu v - rate g(x + mu v); x <- x + v, with g(x) = x; behind a loss scale, too."""
-    inner = Nesterov(momentum=0.9)
-    optimizer = inner if scale == 1 else LossScaling(inner, SimpleNamespace(parameters=np.zeros(7)), scale=scale)
-    y, found = np.linspace(-1, 1, 7), np.zeros(7)
-    x, v = y.copy(), np.zeros(7)
-    for _ in range(5):
-        without_lookahead(optimizer, y, found)
-        np.testing.assert_allclose(found, x, rtol=1e-12)
-        v = 0.9 * v - 0.1 * (x + 0.9 * v)
-        x = x + v
-        optimizer.update(y, scale * y, 0.1)
-    assert np.abs(y - x).max() > 0.1
+    for scale in [1.0, 1024.0]:
+        inner = Nesterov(momentum=0.9)
+        optimizer = (
+            inner if scale == 1 else LossScaling(inner, SimpleNamespace(parameters=np.zeros(7)), scale=scale)
+        )
+        y, found = np.linspace(-1, 1, 7), np.zeros(7)
+        x, v = y.copy(), np.zeros(7)
+        for _ in range(5):
+            without_lookahead(optimizer, y, found)
+            np.testing.assert_allclose(found, x, rtol=1e-12)
+            v = 0.9 * v - 0.1 * (x + 0.9 * v)
+            x = x + v
+            optimizer.update(y, scale * y, 0.1)
+        assert np.abs(y - x).max() > 0.1

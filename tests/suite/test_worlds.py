@@ -1,7 +1,5 @@
 """Impossible stragglers, failures and simulated networks are refused in one line."""
 
-import pytest
-
 ASYNCHRONOUS = {"training": "asynchronous"}
 SIMULATED = {"network": "gemini"}
 
@@ -82,15 +80,16 @@ def test_pauses_of_ranks_without_batches_are_refused(written, refused, parsed):
         assert parsed(**keys, straggler={"rank": idle, "factor": 2})  # updates take longer
 
 
-@pytest.mark.parametrize(
-    ("training", "most"),
-    [(asynchronous(), 3 * 4), (asynchronous(dedicated=True), 3 * 3), (sandblaster(servers=1), 3 * 2 * 8)],
-)
-def test_a_failure_after_the_last_step_is_refused(written, refused, parsed, training, most):
-    keys = {"training": training, "ranks": 4, "global_batch": 96}
-    message = f"failure: step: {most}, but no rank of this training takes more than {most} steps"
-    assert refused(written(**keys, failure={"rank": 2, "step": most})) == f"[[case]] 1: {message}"
-    assert parsed(**keys, failure={"rank": 2, "step": most - 1})[0].failure
+def test_a_failure_after_the_last_step_is_refused(written, refused, parsed):
+    for training, most in [
+        (asynchronous(), 3 * 4),
+        (asynchronous(dedicated=True), 3 * 3),
+        (sandblaster(servers=1), 3 * 2 * 8),
+    ]:
+        keys = {"training": training, "ranks": 4, "global_batch": 96}
+        message = f"failure: step: {most}, but no rank of this training takes more than {most} steps"
+        assert refused(written(**keys, failure={"rank": 2, "step": most})) == f"[[case]] 1: {message}"
+        assert parsed(**keys, failure={"rank": 2, "step": most - 1})[0].failure
 
 
 def test_the_record_has_the_numbers_of_a_straggler(parsed):

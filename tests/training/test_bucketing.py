@@ -45,9 +45,9 @@ def test_the_latency_of_a_ring_is_the_given_share_of_its_transfer(ranks, alpha, 
     assert share == pytest.approx(0.05, rel=1e-3)
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(0, 1e-9), (1, 1)])
-def test_no_network_has_thousands_of_buckets(alpha, beta):
-    assert bucket_bytes(alpha, beta, 4) == MIN_FITTED
+def test_no_network_has_thousands_of_buckets():
+    for alpha, beta in [(0, 1e-9), (1, 1)]:
+        assert bucket_bytes(alpha, beta, 4) == MIN_FITTED
 
 
 def test_impossible_alpha_beta_and_ranks_are_refused():

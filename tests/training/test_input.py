@@ -107,19 +107,19 @@ class Faulty:
         return digits().train.batch(indices, dtype, key)
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_an_unreadable_image_fails_the_step_of_its_batch(prefetch):
-    from dataclasses import replace
+def test_an_unreadable_image_fails_the_step_of_its_batch():
+    for prefetch in [0, 2]:
+        from dataclasses import replace
 
-    mine = session("none", "float32", dataset=replace(digits(), train=Faulty()), prefetch=prefetch)
-    failed = []
-    for step in range(mine.inputs.steps_per_epoch):
-        try:
-            mine.inputs.batch(step, 0, 1)
-        except Mistake:
-            failed.append(step)
-    mine.inputs.close()
-    assert len(failed) == 1
+        mine = session("none", "float32", dataset=replace(digits(), train=Faulty()), prefetch=prefetch)
+        failed = []
+        for step in range(mine.inputs.steps_per_epoch):
+            try:
+                mine.inputs.batch(step, 0, 1)
+            except Mistake:
+                failed.append(step)
+        mine.inputs.close()
+        assert len(failed) == 1
 
 
 PLUG_INS = """
@@ -166,14 +166,14 @@ def test_a_case_that_fails_leaves_no_thread_behind(program, fault, kind):
         in_process(2).run(run)
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 5])
-def test_a_replica_with_its_own_images_sees_no_others(ranks):
+def test_a_replica_with_its_own_images_sees_no_others():
     """Batches of 50 of 240 images: 4 steps an epoch, in which shares of 3 and 5 ranks wrap round or leave some out."""
-    whole = {}
-    for rank in range(ranks):
-        mine = session("none", "float32", global_batch=50, steps=16, partition="replicas")
-        indices = [mine.inputs._indices(step, rank, ranks) for step in range(16)]
-        assert [len(chosen) for chosen in indices] == [mine.inputs.images_of(rank, ranks)] * 16
-        assert len({chosen.tobytes() for chosen in indices}) > 12
-        whole[rank] = set(np.concatenate(indices).tolist())
-    assert sum(map(len, whole.values())) == len(set().union(*whole.values()))
+    for ranks in [1, 3, 5]:
+        whole = {}
+        for rank in range(ranks):
+            mine = session("none", "float32", global_batch=50, steps=16, partition="replicas")
+            indices = [mine.inputs._indices(step, rank, ranks) for step in range(16)]
+            assert [len(chosen) for chosen in indices] == [mine.inputs.images_of(rank, ranks)] * 16
+            assert len({chosen.tobytes() for chosen in indices}) > 12
+            whole[rank] = set(np.concatenate(indices).tolist())
+        assert sum(map(len, whole.values())) == len(set().union(*whole.values()))

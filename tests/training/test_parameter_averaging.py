@@ -88,34 +88,32 @@ def test_post_local_begins_when_the_rate_first_falls():
     assert np.array_equal(never, train(3, parameter_averaging))
 
 
-@pytest.mark.parametrize(
-    ("optimizer_state", "equal", "steps"), [("kept", False, 10), ("averaged", True, 10), ("reset", True, 0)]
-)
-def test_the_optimizer_state_is_kept_averaged_or_reset(optimizer_state, equal, steps):
+def test_the_optimizer_state_is_kept_averaged_or_reset():
     """Read after the average that ends training."""
-    keys = {"steps": 10}
-    choice = {"period": 5, "optimizer_state": optimizer_state}
-    sessions = tiny.train(parameter_averaging, 3, optimizer=Adam, keys=keys, **choice)
-    states = [mine.optimizer.state["mean_square"] for mine in sessions]
-    assert all(np.array_equal(states[0], other) for other in states) == equal
-    assert all(state.any() for state in states) == (optimizer_state != "reset")
-    assert {mine.optimizer.steps for mine in sessions} == {steps}
+    for optimizer_state, equal, steps in [("kept", False, 10), ("averaged", True, 10), ("reset", True, 0)]:
+        keys = {"steps": 10}
+        choice = {"period": 5, "optimizer_state": optimizer_state}
+        sessions = tiny.train(parameter_averaging, 3, optimizer=Adam, keys=keys, **choice)
+        states = [mine.optimizer.state["mean_square"] for mine in sessions]
+        assert all(np.array_equal(states[0], other) for other in states) == equal
+        assert all(state.any() for state in states) == (optimizer_state != "reset")
+        assert {mine.optimizer.steps for mine in sessions} == {steps}
 
 
-@pytest.mark.parametrize("ranks", [2, 5, 7])
-def test_evaluations_test_the_average(ranks):
+def test_evaluations_test_the_average():
     """Between two averages an evaluation records the loss of the weighted average and the distance from it."""
-    recorders = [Recorder(events=False) for _ in range(ranks)]
-    keys = {"steps": 3, "evaluate_every": 0.5}  # an epoch has two steps
-    train(ranks, parameter_averaging, recorders=recorders, keys=keys, period=2)
-    assert recorders[0].evaluations == recorders[-1].evaluations
-    first, second, third = recorders[0].evaluations
-    assert first.consensus > 1e-3
-    assert np.isnan(second.consensus)
-    assert np.isnan(third.consensus)
-    check_session = tiny_session()
-    check_session.replica.parameters[:] = by_hand(ranks, 1, {1})
-    assert first.loss == pytest.approx(loss_of_test(check_session), rel=1e-12)
+    for ranks in [2, 5, 7]:
+        recorders = [Recorder(events=False) for _ in range(ranks)]
+        keys = {"steps": 3, "evaluate_every": 0.5}  # an epoch has two steps
+        train(ranks, parameter_averaging, recorders=recorders, keys=keys, period=2)
+        assert recorders[0].evaluations == recorders[-1].evaluations
+        first, second, third = recorders[0].evaluations
+        assert first.consensus > 1e-3
+        assert np.isnan(second.consensus)
+        assert np.isnan(third.consensus)
+        check_session = tiny_session()
+        check_session.replica.parameters[:] = by_hand(ranks, 1, {1})
+        assert first.loss == pytest.approx(loss_of_test(check_session), rel=1e-12)
 
 
 def test_without_aggregation_replicas_differ_and_are_not_scaled():
