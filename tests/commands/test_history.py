@@ -211,7 +211,9 @@ def test_files_that_are_no_runs_are_named_and_skipped(archive, capsys):
     merge([], later / "run.h5", {"date": "2100-01-01T00:00:00+00:00"}, "")
     shutil.copytree(archive.folder / "night-03", archive.folder / "copy")
     assert archive.history() == 0
-    lines = capsys.readouterr().err.splitlines()
+    lines = [
+        line for line in capsys.readouterr().err.splitlines() if "runs read" not in line
+    ]  # where it takes long
     assert len(lines) == 8
     for name in ("night-13", "night-14", "junk.h5", "foreign.h5", "empty", "wrong-date", "later", "night-03"):
         (line,) = (line for line in lines if name in line)

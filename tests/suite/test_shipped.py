@@ -85,5 +85,6 @@ def test_a_wheel_has_the_suites(tmp_path):
             *(f"hpcdl/suites/{name}.toml" for name in NAMES),
             *(f"hpcdl/papers/{path.name}" for path in suite.PAPERS.glob("*")),
             "hpcdl/report/claims.toml",
+            "hpcdl/report/sentences.toml",
         ]
     )
