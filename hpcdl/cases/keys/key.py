@@ -248,7 +248,7 @@ def _converted(field: Field[Any], value: Any) -> Any:
         return _made(limits.table, value)
     if field.name.endswith("_bytes") and isinstance(value, str) and (found := size(value)) is not None:
         value = found
-    _check_scalar(value, limits, str(field.type))
+    _check_scalar(value, limits, getattr(field.type, "__name__", str(field.type)))
     return value
 
 

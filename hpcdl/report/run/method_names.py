@@ -63,7 +63,7 @@ class Names:
         }
         for name in columns_with("method"):
             if name not in {*self._brief, "aggregation", "compression"}:
-                self._brief[name] = {text: f"{name} {text}" for text in self._all(name)}
+                self._brief[name] = {text: f"{name} {text}" if text else "" for text in self._all(name)}
 
     def __call__(self, case: Record) -> str:
         """Return the fields in which ``case`` differs from the others, else its aggregation or strategy."""

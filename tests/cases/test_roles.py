@@ -1,0 +1,108 @@
+"""A key declares its role in one line; names, grouping, rows and the page follow from it."""
+
+import csv
+import json
+from dataclasses import dataclass, fields
+from types import UnionType
+from typing import get_args, get_type_hints
+
+import pytest
+
+from hpcdl import suite
+from hpcdl.analysis.run.record import Record
+from hpcdl.cases import train
+from hpcdl.cases.keys import suite_tables
+from hpcdl.cases.keys.key import key
+from hpcdl.cases.keys.train_spec import TrainSpec
+from hpcdl.report.run.findings import findings
+from hpcdl.report.run.render import render
+from hpcdl.trace.run import _declared
+
+SUITE = """
+[suite]
+name = "s"
+[[case]]
+kind = "train"
+model = "lenet5"
+dataset = "digits"
+learning_rate = 0.1
+ranks = [1, 2]
+global_batch = 16
+steps = 12
+gait = ["walk", "trot"]
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditional(TrainSpec):
+    gait: str = key("walk", choices=("walk", "trot"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Methodical(TrainSpec):
+    gait: str = key("walk", choices=("walk", "trot"), role="method")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(TrainSpec):
+    gait: str = key("walk", choices=("walk", "trot"), role="sampling")
+
+
+def forget():
+    suite_tables._declared.cache_clear()
+    suite_tables.columns_with.cache_clear()
+
+
+@pytest.fixture
+def run(hand, monkeypatch):
+    """Return a function of a spec: the run of a suite whose cases differ in a key that the spec adds."""
+
+    def of(spec):
+        monkeypatch.setattr(train, "SPEC", spec)
+        forget()
+        for case in suite.parse(SUITE, "s.toml").cases:
+            hand.case([[20.0] * 12] * case.ranks, **case.fields())
+        return hand.read()
+
+    yield of
+    forget()
+
+
+@pytest.mark.parametrize(
+    ("spec", "tables", "names", "word"),
+    [
+        (Conditional, 2, {"ring"}, "gait=trot"),
+        (Methodical, 1, {"gait trot", "ring"}, "gait trot"),
+        (Sampled, 1, {"ring"}, None),
+    ],
+)
+def test_a_new_key_is_one_line(run, spec, tables, names, word):
+    made = run(spec)
+    (found,) = findings([made])
+    assert ["gait=trot" in str(case) for case in made.cases["case"]] == [False, True, False, True]
+    assert len(found.problems) == tables
+    assert {method.name for methods in found.problems for method in methods} == names
+    rows = json.loads(render([made], "json"))["cases"]
+    assert [row["settings"].get("gait") for row in rows] == [None, "trot", None, "trot"]
+    assert [json.loads(row["settings"]) for row in csv.DictReader(render([made], "csv").splitlines())] == [
+        row["settings"] for row in rows
+    ]
+    assert word is None or word in render([made], "md")
+
+
+def test_a_record_of_an_unknown_key_says_which():
+    record = Record(kind="pairwise", settings={"message_bytes": 8, "patern": "pair"})
+    with pytest.raises(ValueError, match="patern: unknown key"):
+        _ = record.spec
+
+
+def test_columns_have_the_types_of_the_schema():
+    names = {"string": str, "integer": int, "number": float, "boolean": bool, "null": type(None)}
+    hints, declared = get_type_hints(Record), _declared()
+    for one in fields(Record):
+        kinds = declared.get(one.name, {}).get("type")
+        if one.name in {"settings", "further", "launch_seconds"} or not kinds:
+            continue
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        given = set(get_args(hints[one.name])) if isinstance(hints[one.name], UnionType) else {hints[one.name]}
+        assert given - {type(None)} == {names[kind] for kind in kinds} - {type(None)}, one.name
