@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from statistics import median
 from typing import Any, Final
 
 from hpcdl import registry
@@ -45,7 +44,7 @@ from hpcdl.nn.split.layout import by_images, cut
 from hpcdl.nn.volumes import FLOAT_BYTES, Volumes, by_layer
 from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.programs import scheme_traits
-from hpcdl.prediction.steps import Times, disturbance_of, uncertainty, unequal
+from hpcdl.prediction.steps import Times, predicted_record, unequal
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.split.mesh import Mesh
 from hpcdl.training.parts.split.passes import EXCHANGES
@@ -191,23 +190,6 @@ def with_mesh(spec: StepSpec, mesh: Mesh, times: ComputeTimes, microbatches: int
     return piped
 
 
-@dataclass(frozen=True, slots=True)
-class MeshTime:
-    """Times of a step with one mesh (s)."""
-
-    mesh: str
-    predicted_seconds: float
-    """Of the simulated programs."""
-    undetermined: bool = False
-    """True if costs of the network that the fit did not determine decide the sums of gradients."""
-    step_seconds: float | None = None
-    """Measured; None if the run has no such case."""
-    case: str | None = None
-    """Name of the measured case."""
-    disturbed: str | None = None
-    """Cause, if the measured time is of a disturbed case."""
-
-
 @dataclass(frozen=True)
 class Parallelism:
     """Meshes and layers of one training on some ranks."""
@@ -218,17 +200,16 @@ class Parallelism:
     ranks: int
     network: str
     layers: Sequence[LayerSplits]
-    meshes: Sequence[MeshTime]
-    times_the_measured_ranks: float | None = None
-    """The ranks, as a multiple of the most that were measured."""
+    meshes: Sequence[Record]
+    """One prediction a mesh, whose name is its ``parallelism``; measured times beside those of measured cases."""
 
     @property
-    def chosen(self) -> MeshTime:
+    def chosen(self) -> Record:
         """The mesh with the shortest simulated step."""
-        return min(self.meshes, key=lambda mesh: mesh.predicted_seconds)
+        return min(self.meshes, key=lambda mesh: mesh.predicted_seconds or 0.0)
 
     @property
-    def best(self) -> MeshTime | None:
+    def best(self) -> Record | None:
         """The mesh with the shortest measured step; None if none was measured."""
         return min(
             (mesh for mesh in self.meshes if mesh.step_seconds is not None),
@@ -267,7 +248,9 @@ def parallelism(
                 continue
             left_out += reasons
             measured = max((record.ranks for record in alike if record.step_seconds), default=None)
-            predictions.append(replace(compared, times_the_measured_ranks=priced.distance(p, measured)))
+            for mesh in compared.meshes:
+                mesh.times_the_measured_ranks = priced.distance(p, measured)
+            predictions.append(compared)
     return predictions, left_out
 
 
@@ -313,15 +296,13 @@ def _of(
             cases = records_of[program]
             buckets = next((one.bucket_bytes for one in cases if one.bucket_bytes), bucket)
             conditions = replace(conditions, bucket=buckets)
-            predicted = virtual_step(case, conditions).seconds
+            row = predicted_record(cases, like, case, conditions, priced.certainty)
         except ValueError as error:
             reasons.append(f"{like.model}, mesh {label(mesh, ranks)}: {error}")
             continue
-        took = median(one.step_seconds or 0.0 for one in cases) if cases else None
-        _, doubtful = uncertainty(case, conditions, priced.certainty, predicted)
-        name = label(mesh, ranks, case.microbatches)
-        first = str(cases[0].case) if cases else None
-        meshes.append(MeshTime(name, predicted, doubtful, took, first, disturbance_of(cases)))
+        row.parallelism = label(mesh, ranks, case.microbatches)
+        row.case = cases[0].case if cases else None
+        meshes.append(row)
     if not meshes:
         raise ValueError("no mesh fits")
     whole = splits(base.layers, base.shape, batch, ranks, link)

@@ -102,7 +102,7 @@ def predicted_steps(
                     prices,
                     _jitter(like, spec, work) if jitter is None else jitter,
                 )
-                row = _row(here, like, spec, conditions, priced.certainty)
+                row = predicted_record(here, like, spec, conditions, priced.certainty)
             except (ValueError, TypeError) as error:
                 left_out.append(f"{name} on {p} ranks: {error}")
             else:
@@ -195,7 +195,7 @@ def _jitter(record: Record, spec: Any, work: ComputeTimes) -> float:
     return 0.0 if record.kind == "replay" else spec.jitter or work.jitter
 
 
-def _row(
+def predicted_record(
     here: Sequence[Record],
     like: Record,
     spec: StepSpec,

@@ -24,6 +24,8 @@ PARALLELISM_NOTE: Final = (
 )
 LAYERS: Final = ("layer", "|D| MB", "|W| MB", "GFLOP", "bytes/FLOP", "cheapest", "messages")
 MESHES: Final = ("mesh", "predicted", "measured", "")
+OF_MESH: Final = ("predicted_seconds", "undetermined", "step_seconds", "case", "disturbed")
+"""Columns of a mesh in the JSON document."""
 
 
 def mesh_section(parallelisms: Sequence[Parallelism]) -> Section:
@@ -31,9 +33,8 @@ def mesh_section(parallelisms: Sequence[Parallelism]) -> Section:
     tables, points = [], []
     for mesh in parallelisms:
         what = f"{mesh.model}, {mesh.global_batch} images, {mesh.ranks} ranks"
-        points.append(
-            f"{what}: choose {mesh.chosen.mesh}, {seconds(mesh.chosen.predicted_seconds)} a step.{_measured(mesh)}"
-        )
+        step = seconds(mesh.chosen.predicted_seconds)
+        points.append(f"{what}: choose {mesh.chosen.parallelism}, {step} a step.{_measured(mesh)}")
         tables += [
             Table(f"Meshes: {what}", MESHES, _meshes(mesh)),
             Table(f"Layers: {what}", LAYERS, _layers(mesh)),
@@ -41,17 +42,12 @@ def mesh_section(parallelisms: Sequence[Parallelism]) -> Section:
     return Section("Parallelism", [PARALLELISM_NOTE] if tables else [], points, tables)
 
 
-def marks(beyond: float | None, *, undetermined: bool, disturbed: bool) -> str:
-    """Return the marks of a prediction; ``beyond``: its ranks by the most that were measured."""
-    far = f"EXTRAPOLATED {digits(beyond)}x" if beyond and beyond > FAR else ""
-    words = ("UNDETERMINED" if undetermined else "", "DISTURBED" if disturbed else "")
-    return "; ".join(filter(None, (far, *words)))
-
-
 def doubt(row: Record) -> str:
     """Return the marks of a predicted row."""
-    undetermined, disturbed = bool(row.undetermined), bool(row.disturbed)
-    return marks(row.times_the_measured_ranks, undetermined=undetermined, disturbed=disturbed)
+    beyond = row.times_the_measured_ranks
+    far = f"EXTRAPOLATED {digits(beyond)}x" if beyond and beyond > FAR else ""
+    words = ("UNDETERMINED" if row.undetermined else "", "DISTURBED" if row.disturbed else "")
+    return "; ".join(filter(None, (far, *words)))
 
 
 def mesh_records(parallelisms: Sequence[Parallelism]) -> list[dict[str, Any]]:
@@ -59,10 +55,13 @@ def mesh_records(parallelisms: Sequence[Parallelism]) -> list[dict[str, Any]]:
     return [
         {
             **{name: getattr(one, name) for name in ("model", "dataset", "global_batch", "ranks", "network")},
-            "times_the_measured_ranks": one.times_the_measured_ranks,
-            "chosen": one.chosen.mesh,
-            "fastest_measured": one.best.mesh if one.best else None,
-            "meshes": [{name: getattr(mesh, name) for name in mesh.__slots__} for mesh in one.meshes],
+            "times_the_measured_ranks": one.meshes[0].times_the_measured_ranks,
+            "chosen": one.chosen.parallelism,
+            "fastest_measured": one.best.parallelism if one.best else None,
+            "meshes": [
+                {"mesh": mesh.parallelism, **{name: getattr(mesh, name) for name in OF_MESH}}
+                for mesh in one.meshes
+            ],
             "layers": [
                 {
                     "name": layer.name,
@@ -88,13 +87,13 @@ def _measured(parallelism: Parallelism) -> str:
     also = f", the chosen one {seconds(chosen)}" if chosen and parallelism.best is not parallelism.chosen else ""
     missing = "" if chosen else "; the chosen one was not measured"
     best = parallelism.best
-    return f" Measured: {best.mesh} is the fastest, {seconds(best.step_seconds)}{also}{missing}."
+    return f" Measured: {best.parallelism} is the fastest, {seconds(best.step_seconds)}{also}{missing}."
 
 
 def _meshes(parallelism: Parallelism) -> list[tuple[str, ...]]:
     return [
         (
-            mesh.mesh,
+            str(mesh.parallelism),
             seconds(mesh.predicted_seconds),
             seconds(mesh.step_seconds),
             "; ".join(
@@ -102,14 +101,7 @@ def _meshes(parallelism: Parallelism) -> list[tuple[str, ...]]:
                 for word, holds in (
                     ("chosen", mesh is parallelism.chosen),
                     ("fastest measured", mesh is parallelism.best),
-                    (
-                        marks(
-                            parallelism.times_the_measured_ranks,
-                            undetermined=mesh.undetermined,
-                            disturbed=bool(mesh.disturbed),
-                        ),
-                        True,
-                    ),
+                    (doubt(mesh), True),
                 )
                 if holds and word
             ),

@@ -49,7 +49,9 @@ def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
     """By simulation; the default of four is measured beside it."""
     found, _ = of_cases(tmp_path, "{data = 1, pipeline = 4}", [0.3], batch=64, training="pipeline")
     pipelines = {
-        one.mesh: one.predicted_seconds for one in found.meshes if "1x4" in one.mesh and "pipe" in one.mesh
+        one.parallelism: one.predicted_seconds
+        for one in found.meshes
+        if "1x4" in one.parallelism and "pipe" in one.parallelism
     }
     assert len(pipelines) == 2
     assert min(pipelines.values()) < pipelines["pipeline 1x4 in 4 parts"]
@@ -104,19 +106,19 @@ def of_cases(tmp_path, mesh, seconds, *, batch=32, training="synchronous", ranks
 def test_measured_meshes_are_beside_the_candidates(tmp_path):
     mesh = '[{model = 4}, {data = 1, split = "hybrid", exchange = "turns"}, {model = 1}]'
     found, _ = of_cases(tmp_path, mesh, [0.3, 0.2, 0.1])
-    measured = {one.mesh: one.step_seconds for one in found.meshes if one.step_seconds}
+    measured = {one.parallelism: one.step_seconds for one in found.meshes if one.step_seconds}
     assert measured == {"model outputs 1x4": 0.3, "hybrid outputs turns 1x4": 0.2, "data": 0.1}
-    assert found.best.mesh == "data"
+    assert found.best.parallelism == "data"
 
 
 def test_equal_meshes_are_one(tmp_path):
     found, _ = of_cases(tmp_path, "{model = 4}", [0.3])
-    assert [one.mesh for one in found.meshes if one.step_seconds] == ["model outputs 1x4"]
-    names = [one.mesh for one in found.meshes]
+    assert [one.parallelism for one in found.meshes if one.step_seconds] == ["model outputs 1x4"]
+    names = [one.parallelism for one in found.meshes]
     assert len(names) == len(set(names))
 
 
 def test_meshes_that_cannot_share_the_batch_are_left_out(tmp_path):
     found, left_out = of_cases(tmp_path, "{data = 1}", [0.1], batch=2)
-    assert "data" not in {one.mesh for one in found.meshes}
+    assert "data" not in {one.parallelism for one in found.meshes}
     assert "lenet5, mesh data: 2 images are not divisible by 4 copies of the network" in left_out
