@@ -135,6 +135,7 @@ class DeepCompression:
             length = self._code.encode(integers, coded)
             yield np.array([length], COUNT)
             yield coded[:length]
+        # Error feedback: what was pruned stays as it is, of what was sent the rounding remains.
         part[positions] = values - centroids[numbers]
 
     def _decode(self, reader: _Reader, into: Array) -> None:
@@ -167,6 +168,7 @@ class _Reader:
         """Return an array (count,)."""
         begin, self.at = self.at, self.at + count * np.dtype(dtype).itemsize
         check_values(self.at <= len(self._message))
+        # Sections begin at any byte; a copy is aligned to its type.
         return self._message[begin : self.at].copy().view(dtype)
 
     def integers(self, count: int) -> Array:

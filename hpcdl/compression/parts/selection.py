@@ -135,6 +135,7 @@ def unpacked(bits: Bytes, count: int) -> Array:
 
 def rising(ahead: Array, length: int, indices: Array) -> bool:
     """Fill ``indices``, int32, from gaps, uint32; return False if a position is not below ``length``."""
+    # A corrupt message's gaps may add up to more than 32 bits have.
     positions = np.cumsum(ahead, dtype=np.int64) + np.arange(len(ahead))
     indices[:] = positions
     return not len(positions) or bool(positions[-1] < length)
@@ -171,6 +172,7 @@ def top(vector: Array, begin: int, k: int, seed: int, device: Device | None) -> 
         return np.empty(0, np.int32)
     sampled = sample(vector, seed, k / len(vector), device)
     wanted = k * len(sampled) / len(vector)
+    # At least the bits of the smallest number above zero, so that zeros are left out.
     threshold = max(
         sampled.dtype.type(1), quantile(sampled, (MARGIN * wanted + 3 * wanted**0.5 + 1) / len(sampled))
     )

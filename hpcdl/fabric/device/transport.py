@@ -81,6 +81,7 @@ class Direct:
     def send(self, wire: Wire, buffer: Array, dest: int, tag: int) -> Flow[None]:
         number = wire.number(dest)
         yield from _caught_up()
+        # Programs may catch up in another order; MPI matches messages in the order of their sends.
         yield from until(lambda: wire.is_next(dest, number))
         sent = wire.send(buffer, dest, tag)
         yield from until(sent)
@@ -183,11 +184,13 @@ class PinnedCopies:
         self._shelf.append(slots)
 
     def to_host(self, piece: Array, words: Words) -> Wait:
+        # The copy waits on the device for the kernels that fill the piece; the host goes on.
         self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
         piece.data.copy_to_host_async(words.ctypes.data, piece.nbytes, self._stream)  # type: ignore[attr-defined]
         return _event(self._stream)
 
     def to_device(self, words: Words, piece: Array) -> Wait:
+        # It overwrites the piece after the kernels that still read it, and before those that are queued later.
         computing = self._cupy.cuda.get_current_stream()
         self._stream.wait_event(computing.record())
         piece.data.copy_from_host_async(words.ctypes.data, piece.nbytes, self._stream)  # type: ignore[attr-defined]

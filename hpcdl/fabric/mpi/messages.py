@@ -49,6 +49,7 @@ class Channels:
     def receive(self, buffer: Array, source: int, tag: int, status: MPI.Status) -> Wait:
         """Post a receive; ``status`` is set when it has completed."""
         space = self._scheduler.running.space
+        # A drawn message is no longer in MPI's queue, so that a posted receive would wait for it for ever.
         if space and (tag == ANY or self._any_tag.drawn):
             return self._any_tag.receive(buffer, source, space % _SPACES, tag, status)
         channel, mpi_tag = self.channel(MPI.ANY_TAG if tag == ANY else tag)
@@ -63,6 +64,7 @@ def _probed(channel: MPI.Intracomm, buffer: Array, tag: int, status: MPI.Status)
 
     def done() -> bool:
         nonlocal request
+        # A matched probe takes the message away, so that no other receive gets it before this one.
         if request is None and (message := channel.Improbe(MPI.ANY_SOURCE, tag)) is not None:
             request = message.Irecv(buffer)
         return request is not None and request.Test(status)

@@ -153,6 +153,7 @@ class Gpu:
             out[...] = 0
             return
         cublas, out_dtype = self._cublas, dtype if out.dtype == storage_dtype(dtype) else master(dtype)
+        # cuBLAS reads alpha and beta in the type of the sums, not in that of the matrices.
         one, zero = self._one_and_zero["float64" if dtype == "float64" else "float32"]
         computed = cublas.CUBLAS_COMPUTE_64F if dtype == "float64" else cublas.CUBLAS_COMPUTE_32F
         turns = (

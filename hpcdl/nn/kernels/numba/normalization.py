@@ -104,6 +104,7 @@ def _moments(x: Array) -> tuple[Array, Array]:
     total, spread = np.empty(channels, x.dtype), np.empty(channels, x.dtype)
     middle, rest = np.empty(channels, x.dtype), np.empty(channels, x.dtype)
     step = max(BLOCK_BYTES // (channels * x.itemsize), 8)
+    # Squares of deviations, because the mean of squares less the squared mean cancels where the mean is large.
     for begin in range(0, pixels, step):
         end = min(begin + step, pixels)
         count = end - begin

@@ -85,6 +85,7 @@ def multiply(left: Array, u: Array, tiles: int, right: Array) -> None:
     """Set right (36, tiles, outputs) to left (36, tiles, terms) times u (36, panels, terms, width)."""
     _, panels, terms, width = u.shape
     outputs, item = right.shape[2], right.itemsize
+    # No number is below it: the tile's ReLU changes nothing.
     floor = right.dtype.type(-np.inf)
     zeros = np.zeros(width, right.dtype)
     pieces, size, larger = divide_rows(tiles)
@@ -321,6 +322,7 @@ def _forward(
     down, across = -(-rows // step), -(-columns // step)
     at_once = v.shape[1] // across
     distance = products.shape[1] * filters
+    # Rows of tiles are counted through all images, so that those of small images also fill a product.
     for begin in range(0, len(x) * down, at_once):
         lines = min(at_once, len(x) * down - begin)
         for line in range(lines):
@@ -383,6 +385,7 @@ def _backward(images: Arrays, first: Pair, u: Array, totals: Arrays, buffers: Ar
                 n, p = (begin + line) // down, (begin + line) % down * step
                 corner = (channel, p - padding[0], -padding[1])
                 add_input_gradients(v, line * across, step, across, strip, dx[n], corner)
+    # The transform is linear: the sum over all tiles is transformed once.
     far = filters * channels
     for f in range(filters):
         taken, given = (du[0, f].ctypes.data, SIZE * far, far), (dweight[f].ctypes.data, taps * channels, channels)

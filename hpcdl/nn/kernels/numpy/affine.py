@@ -75,6 +75,7 @@ class Im2col:
                 columns = self._gather(framed, chunk, channels)
                 _flat(weights.dweight[filters])[...] += gradient[:, filters].T @ columns
                 if dframed is not None:
+                    # The windows have served: their gradients take their place, which is still in the cache.
                     np.matmul(gradient[:, filters], _flat(weights.weight[filters]), out=columns)
                     self._scatter(columns, dframed, chunk, channels)
         return None if dframed is None else self._frame.take(dframed)
@@ -103,6 +104,7 @@ class Im2col:
         geometry, (n, h, w, c) = self._geometry, framed.strides
         shape = (len(framed), *geometry.output[:2], *geometry.kernel, self._channels)
         strides = (n, h * geometry.stride[0], w * geometry.stride[1], h, w, c)
+        # A view in which windows overlap; the frame has the padding, so that all lie in its memory.
         windows = as_strided(framed[..., channels], shape, strides)[chunk]
         columns = allocate((math.prod(windows.shape[:3]), self._span), framed.dtype)
         columns.reshape(windows.shape)[...] = windows
@@ -219,6 +221,7 @@ class LocallyConnected:
         dframed = self._frame.empty(len(dy)) if needs_dx else None
         for rows in self._chunks(len(dy)):
             windows = self._gather(framed, rows)
+            # Position before image: a matrix product per position then has the whole batch as its rows.
             gradient = allocate((*windows.shape[:3], dy.shape[-1]), dy.dtype)
             gradient[...] = np.moveaxis(dy[:, rows], 0, 2)
             np.matmul(gradient.swapaxes(2, 3), windows, out=_filters_by_position(weights.dweight[rows]))
