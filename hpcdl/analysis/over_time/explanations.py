@@ -137,18 +137,13 @@ def _described(explains: Flags, slow: Flags, costs: Vector, named: list[int]) ->
 
 def _length(explains: Flags, slow: Flags, costs: Vector, chosen: list[int]) -> float:
     """Return the length of the description by ``chosen``."""
-    return float(_surprise(_unexplained(explains, chosen), slow)) + float(costs[chosen].sum())
+    return float(_surprise(~explains[chosen].any(axis=0), slow)) + float(costs[chosen].sum())
 
 
 def _lengths(explains: Flags, slow: Flags, costs: Vector, chosen: list[int]) -> Vector:
     """(hosts,): length of the description by ``chosen`` and each host."""
-    free = _unexplained(explains, chosen) & ~explains
+    free = ~(explains[chosen].any(axis=0) | explains)
     return np.asarray(_surprise(free, slow) + costs[chosen].sum() + costs, np.float64)
-
-
-def _unexplained(explains: Flags, chosen: list[int]) -> Flags:
-    """(runs,): True for runs that no chosen host explains."""
-    return np.asarray(~explains[chosen].any(axis=0), np.bool_)
 
 
 def _surprise(free: Flags, slow: Flags) -> Vector:

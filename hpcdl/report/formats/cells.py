@@ -57,8 +57,12 @@ def fenced(text: str, language: str) -> str:
     """Return text as a code block; its fence is longer than any row of backticks inside."""
     longest = max(map(len, re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    lines = (visible(line.replace("\t", "    ")) for line in text.rstrip("\n").split("\n"))
-    return "\n".join([f"{fence}{language}", *lines, fence])
+    return "\n".join([f"{fence}{language}", visible_lines(text), fence])
+
+
+def visible_lines(text: str) -> str:
+    """Return a text of several lines without control characters other than their ends."""
+    return "\n".join(visible(line.replace("\t", "    ")) for line in text.rstrip("\n").split("\n"))
 
 
 Number = float | int | None

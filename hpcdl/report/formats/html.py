@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.report.formats.canvas import DARK, LIGHT
-from hpcdl.report.formats.cells import visible
+from hpcdl.report.formats.cells import visible, visible_lines
 from hpcdl.report.formats.charts import Chart
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.verdicts import exit_code
@@ -72,7 +72,7 @@ def _template() -> Template:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["visible_lines"] = _visible_lines
+    environment.filters["visible_lines"] = visible_lines
     return environment.get_template("page.html")
 
 
@@ -100,8 +100,3 @@ def _illustration(chart: Chart, number: int) -> Illustration:
     header, *rows = chart.numbers()
     numbers = Table("", header, rows).without_empty().visible()
     return Illustration(visible(chart.title), svg, visible(chart.note), numbers)
-
-
-def _visible_lines(text: str) -> str:
-    """Return a text of several lines without control characters other than their ends."""
-    return "\n".join(visible(line.replace("\t", "    ")) for line in text.rstrip("\n").split("\n"))
