@@ -20,6 +20,7 @@ from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.nn.volumes import volumes
 from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.predict import _times, predict
@@ -100,11 +101,7 @@ def computing(images, slower=1.0):
 
 def parameters():
     """Number of the network's parameters."""
-    layers, shape, elements = registry.find("models", "lenet5")(SHAPE, 10), SHAPE, 0
-    for layer in layers:
-        elements += sum(int(np.prod(variable.shape)) for variable in layer.declare(shape))
-        shape = layer.output(shape)
-    return elements
+    return volumes(registry.find("models", "lenet5")(SHAPE, 10), SHAPE, 1).parameters
 
 
 def ring(ranks):
