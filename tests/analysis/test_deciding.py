@@ -37,12 +37,14 @@ def spread(draw, mean, deviation=0.03, seeds=5):
     return mean * np.exp(deviation * draw.standard_normal(seeds))
 
 
-@pytest.mark.parametrize("missing", [0, 0.1, 0.2])
-def test_equal_methods_are_rarely_decided_whatever_seeds_they_miss(missing):
-    draw = np.random.default_rng(1)
-    equal = [[np.where(draw.random(5) < missing, np.inf, spread(draw, 20, 0.1)) for _ in "ab"] for _ in range(200)]
-    decided = [decisions([cell({"a": a, "b": b})])[0].verdict == "decided" for a, b in equal]
-    assert np.mean(decided) <= 0.05
+def test_equal_methods_are_rarely_decided_whatever_seeds_they_miss():
+    for missing in [0, 0.1, 0.2]:
+        draw = np.random.default_rng(1)
+        equal = [
+            [np.where(draw.random(5) < missing, np.inf, spread(draw, 20, 0.1)) for _ in "ab"] for _ in range(200)
+        ]
+        decided = [decisions([cell({"a": a, "b": b})])[0].verdict == "decided" for a, b in equal]
+        assert np.mean(decided) <= 0.05
 
 
 def test_a_method_that_is_a_fifth_faster_is_nearly_always_decided():
@@ -69,17 +71,18 @@ def test_a_missed_seed_is_a_time_up_to_the_budget():
     assert one.ratios == [np.inf, 1, np.inf]
 
 
-@pytest.mark.parametrize(
-    ("cause", "loss"),
-    [("disturbed", {"disturbed": True}), ("failed", {"evaluations": {}}), ("not evaluated", {"evaluations": {}})],
-)
-def test_a_method_with_too_few_usable_seeds_leaves_its_cell_open(cause, loss):
-    launches = [launch(method, seed, 20.0 + seed) for method in "ab" for seed in range(3)]
-    vars(launches[3]).update(loss)
-    launches[3].record.error = "it failed" if cause == "failed" else None
-    (one,) = decisions(fields_of(launches))
-    assert (one.verdict, [place.candidate.record.training for place in one.open]) == ("not decided", ["b"])
-    assert one.places[1].lost == {cause: 1}
+def test_a_method_with_too_few_usable_seeds_leaves_its_cell_open():
+    for cause, loss in [
+        ("disturbed", {"disturbed": True}),
+        ("failed", {"evaluations": {}}),
+        ("not evaluated", {"evaluations": {}}),
+    ]:
+        launches = [launch(method, seed, 20.0 + seed) for method in "ab" for seed in range(3)]
+        vars(launches[3]).update(loss)
+        launches[3].record.error = "it failed" if cause == "failed" else None
+        (one,) = decisions(fields_of(launches))
+        assert (one.verdict, [place.candidate.record.training for place in one.open]) == ("not decided", ["b"])
+        assert one.places[1].lost == {cause: 1}
 
 
 def test_cells_are_adjusted_together():
@@ -92,9 +95,6 @@ def test_cells_are_adjusted_together():
     assert decisions([cell(close), *others])[0].verdict == "tied"
 
 
-@pytest.mark.parametrize(
-    ("ratios", "expected"),
-    [([1, 1, 1], 1), ([10, 1], 0.5), ([np.inf, np.inf], 0), ([1000.0, np.sqrt(10)], 0.25)],
-)
-def test_area_under_a_performance_profile(ratios, expected):
-    assert area(ratios) == pytest.approx(expected)
+def test_area_under_a_performance_profile():
+    for ratios, expected in [([1, 1, 1], 1), ([10, 1], 0.5), ([np.inf, np.inf], 0), ([1000.0, np.sqrt(10)], 0.25)]:
+        assert area(ratios) == pytest.approx(expected)

@@ -76,9 +76,8 @@ def test_an_acceptance_of_an_older_name_is_that_of_the_present_one(tmp_path):
     assert accepted.matches("train-lenet5-digits-softsync(collect=2)-p4")
 
 
-@pytest.mark.parametrize(
-    ("older", "now"),
-    [
+def test_each_combination_has_its_strategy():
+    for older, now in [
         ("train-asynchronous-p4", "train-asynchronous-p4"),
         ("asynchronous(collect=1,servers=1)", "asynchronous(servers=1)"),
         ("a-asynchronous(collect=all,bound=0)-p4", "a-ssp(collect=all,bound=0)-p4"),
@@ -88,13 +87,11 @@ def test_an_acceptance_of_an_older_name_is_that_of_the_present_one(tmp_path):
         ("asynchronous(push=updates)", "asynchronous(push=updates)"),
         ("mine:asynchronous(collect=2)", "mine:asynchronous(collect=2)"),
         ('{"training": {"name": "asynchronous", "n_push": 5}}', '{"training": {"name": "downpour", "n_push": 5}}'),
-    ],
-)
-def test_each_combination_has_its_strategy(older, now):
-    assert spelled_now(older) == now
-    assert spelled_now(now) == now
+    ]:
+        assert spelled_now(older) == now
+        assert spelled_now(now) == now
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_the_settings_of_each_strategy_are_its_own(name):
-    assert registry.settings_of(registry.find("training", name)).keys() == SETTINGS[name] - {"stale"}
+def test_the_settings_of_each_strategy_are_its_own():
+    for name in SETTINGS:
+        assert registry.settings_of(registry.find("training", name)).keys() == SETTINGS[name] - {"stale"}

@@ -50,16 +50,19 @@ def only(found):
 STEADY = (1.00, 1.01, 0.99, 1.002, 0.998)
 
 
-@pytest.mark.parametrize(
-    ("factor", "verdict"),
-    [(1.0, "unchanged"), (1.1, "regressed"), (0.9, "improved"), (1.025, "inconclusive"), (1.015, "unchanged")],
-)
-def test_verdicts(factor, verdict):
-    found = compared(runs(*STEADY), runs(*(factor * one for one in STEADY)))
-    assert found.verdict == only(found).verdict == verdict
-    assert only(found).ratio == pytest.approx(factor)
-    assert only(found).low < factor < only(found).high
-    assert only(found).launches == (5, 5)
+def test_verdicts():
+    for factor, verdict in [
+        (1.0, "unchanged"),
+        (1.1, "regressed"),
+        (0.9, "improved"),
+        (1.025, "inconclusive"),
+        (1.015, "unchanged"),
+    ]:
+        found = compared(runs(*STEADY), runs(*(factor * one for one in STEADY)))
+        assert found.verdict == only(found).verdict == verdict
+        assert only(found).ratio == pytest.approx(factor)
+        assert only(found).low < factor < only(found).high
+        assert only(found).launches == (5, 5)
 
 
 @pytest.mark.parametrize("sides", [(1, 5), (5, 1)])
@@ -73,42 +76,53 @@ STATES = (1.000, 1.003, 0.998, 1.002, 1.080, 1.081), (1.001, 0.999, 1.079, 1.082
 TWELVE = tuple(np.exp(np.linspace(-0.01, 0.01, 12)))
 
 
-@pytest.mark.parametrize(
-    ("sides", "verdict", "reason"),
-    [
+def test_launches_apart_from_the_others_are_counted_on_both_sides():
+    for sides, verdict, reason in [
         (STATES, "inconclusive", "two states: 4 of 6 launches are 1.08 times slower, 2 of 6 of the baseline's"),
-        (STATES[::-1], "inconclusive", "two states: 2 of 6 launches are 1.08 times slower, 4 of 6 of the baseline's"),
-        ((TWELVE, (*TWELVE[4:], *[1.5] * 4)), "regressed", "4 of 12 launches are 1.5 times slower, none of the baseline's"),
-        ((TWELVE, (*TWELVE[3:], *[1.5] * 3)), "inconclusive", "3 of 12 launches are 1.5 times slower, none of the baseline's"),
-        ((TWELVE, (*TWELVE[1:], 1.5)), "unchanged", "1 of 12 launches is 1.5 times slower, none of the baseline's"),
-    ],
-)  # fmt: skip
-def test_launches_apart_from_the_others_are_counted_on_both_sides(sides, verdict, reason):
-    change = only(compared(*(runs(*side) for side in sides)))
-    assert (change.verdict, change.reason) == (verdict, reason)
+        (
+            STATES[::-1],
+            "inconclusive",
+            "two states: 2 of 6 launches are 1.08 times slower, 4 of 6 of the baseline's",
+        ),
+        (
+            (TWELVE, (*TWELVE[4:], *[1.5] * 4)),
+            "regressed",
+            "4 of 12 launches are 1.5 times slower, none of the baseline's",
+        ),
+        (
+            (TWELVE, (*TWELVE[3:], *[1.5] * 3)),
+            "inconclusive",
+            "3 of 12 launches are 1.5 times slower, none of the baseline's",
+        ),
+        (
+            (TWELVE, (*TWELVE[1:], 1.5)),
+            "unchanged",
+            "1 of 12 launches is 1.5 times slower, none of the baseline's",
+        ),
+    ]:
+        change = only(compared(*(runs(*side) for side in sides)))
+        assert (change.verdict, change.reason) == (verdict, reason)
 
 
 def of_one_job(*launches, name):
     return runs(*launches, job=name)
 
 
-@pytest.mark.parametrize(
-    ("between", "factor", "verdict"),
-    [
+def test_two_jobs_differ_by_the_stated_variation():
+    for between, factor, verdict in [
         (0.02, 1.05, "inconclusive"),
         (0.02, 1.1, "regressed"),
         (0.0, 1.05, "regressed"),
         (0.02, 1.0, "inconclusive"),
-    ],
-)
-def test_two_jobs_differ_by_the_stated_variation(between, factor, verdict):
-    before = of_one_job(*STEADY, name="a")
-    now = [
-        replace(one, path=f"now/{n}") for n, one in enumerate(of_one_job(*(factor * x for x in STEADY), name="b"))
-    ]
-    found = compare(before, now, 0.03, (), TODAY, between)
-    assert found.verdict == verdict
-    assert found.between_jobs == between
+    ]:
+        before = of_one_job(*STEADY, name="a")
+        now = [
+            replace(one, path=f"now/{n}")
+            for n, one in enumerate(of_one_job(*(factor * x for x in STEADY), name="b"))
+        ]
+        found = compare(before, now, 0.03, (), TODAY, between)
+        assert found.verdict == verdict
+        assert found.between_jobs == between
 
 
 def test_several_jobs_show_their_variation_themselves():
@@ -128,9 +142,8 @@ def with_cases(cases, **options):
     return [run(cases, number, **options) for number in range(3)]
 
 
-@pytest.mark.parametrize(
-    ("candidate", "verdict", "reason"),
-    [
+def test_a_case_without_a_result_fails():
+    for candidate, verdict, reason in [
         (with_cases([case("a", 1.0)]), "missing", "no result (3 of 3 launches)"),
         (
             [*with_cases([case("a", 1.0), case("b", 1.0)]), run([case("a", 1.0)], 9, complete=False)],
@@ -149,21 +162,19 @@ def with_cases(cases, **options):
             "missing",
             "its settings differ: start was default and is window",
         ),
-    ],
-)
-def test_a_case_without_a_result_fails(candidate, verdict, reason):
-    found = compared(with_cases([case("a", 1.0), case("b", 1.0)]), candidate)
-    change = next(one for one in found.changes if one.case == "b")
-    assert (change.verdict, change.reason) == (verdict, reason)
-    assert found.verdict == "regressed"
+    ]:
+        found = compared(with_cases([case("a", 1.0), case("b", 1.0)]), candidate)
+        change = next(one for one in found.changes if one.case == "b")
+        assert (change.verdict, change.reason) == (verdict, reason)
+        assert found.verdict == "regressed"
 
 
-@pytest.mark.parametrize("slower", [1.0, 1.1])
-def test_disturbed_launches_are_left_out(slower):
-    loud = run([], disturbed=["c"])
-    found = compared([*runs(*STEADY), loud], [loud, *runs(*(slower * one for one in STEADY))])
-    assert found.verdict == only(found).verdict == ("regressed" if slower > 1.05 else "unchanged")
-    assert only(found).launches == (5, 5)
+def test_disturbed_launches_are_left_out():
+    for slower in [1.0, 1.1]:
+        loud = run([], disturbed=["c"])
+        found = compared([*runs(*STEADY), loud], [loud, *runs(*(slower * one for one in STEADY))])
+        assert found.verdict == only(found).verdict == ("regressed" if slower > 1.05 else "unchanged")
+        assert only(found).launches == (5, 5)
 
 
 def test_a_case_with_disturbed_launches_alone_is_inconclusive():
@@ -236,16 +247,16 @@ def of_jobs(generator, jobs, launches, effect=0.02, noise=0.01, cases=1):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [((5, 4), (5, 4)), ((6, 3), (1, 6)), ((2, 5), (3, 5)), ((8, 1), (4, 1))])
-def test_without_a_change_jobs_that_differ_are_no_regression(shape):
+def test_without_a_change_jobs_that_differ_are_no_regression():
     """Of launches as units 30 to 60 % would differ significantly."""
-    generator, false, total = np.random.default_rng(5), 0, 0
-    for _ in range(12):
-        found = compared(*(of_jobs(generator, *side, cases=40) for side in shape))
-        assert found.unit == ("launch" if shape == ((8, 1), (4, 1)) else "job")
-        false += sum(one.verdict == "regressed" for one in found.changes)
-        total += len(found.changes)
-    assert false / total < 0.05
+    for shape in [((5, 4), (5, 4)), ((6, 3), (1, 6)), ((2, 5), (3, 5)), ((8, 1), (4, 1))]:
+        generator, false, total = np.random.default_rng(5), 0, 0
+        for _ in range(12):
+            found = compared(*(of_jobs(generator, *side, cases=40) for side in shape))
+            assert found.unit == ("launch" if shape == ((8, 1), (4, 1)) else "job")
+            false += sum(one.verdict == "regressed" for one in found.changes)
+            total += len(found.changes)
+        assert false / total < 0.05
 
 
 def test_the_median_of_a_jobs_launches_counts():

@@ -7,17 +7,17 @@ from scipy import stats
 from hpcdl.analysis.statistics.differences import adjusted, difference
 
 
-@pytest.mark.parametrize("sizes", [(2, 2), (3, 7), (20, 4)])
-def test_p_values_and_intervals_are_those_of_scipy(sizes):
-    generator = np.random.default_rng(3)
-    one, other = generator.normal(0, 1, (40, sizes[0])), generator.normal(0.5, 3, (40, sizes[1]))
-    found = difference(one, other)
-    theirs = stats.ttest_ind(other, one, axis=1, equal_var=False)
-    assert found.p == pytest.approx(theirs.pvalue, rel=1e-4)
-    bounds = theirs.confidence_interval(0.95)
-    low, high = found.bounds()
-    assert low == pytest.approx(bounds.low, rel=1e-4, abs=1e-9)
-    assert high == pytest.approx(bounds.high, rel=1e-4, abs=1e-9)
+def test_p_values_and_intervals_are_those_of_scipy():
+    for sizes in [(2, 2), (3, 7), (20, 4)]:
+        generator = np.random.default_rng(3)
+        one, other = generator.normal(0, 1, (40, sizes[0])), generator.normal(0.5, 3, (40, sizes[1]))
+        found = difference(one, other)
+        theirs = stats.ttest_ind(other, one, axis=1, equal_var=False)
+        assert found.p == pytest.approx(theirs.pvalue, rel=1e-4)
+        bounds = theirs.confidence_interval(0.95)
+        low, high = found.bounds()
+        assert low == pytest.approx(bounds.low, rel=1e-4, abs=1e-9)
+        assert high == pytest.approx(bounds.high, rel=1e-4, abs=1e-9)
 
 
 def test_a_side_of_one_value_takes_the_variance_of_the_other():

@@ -1,11 +1,8 @@
-import pytest
-
 from hpcdl.report.formats.cells import digits, interval, percent, plural, rate, seconds, volume
 
 
-@pytest.mark.parametrize(
-    ("shown", "expected"),
-    [
+def test_numbers_as_people_read_them():
+    for shown, expected in [
         (digits(0.9534), "0.953"),
         (digits(1.0), "1.00"),
         (digits(12.345), "12.3"),
@@ -43,7 +40,5 @@ from hpcdl.report.formats.cells import digits, interval, percent, plural, rate, 
         (plural(1, "thread", " per rank"), "1 thread per rank"),
         (plural(0.5, "epoch"), "0.5 epochs"),
         (plural(None, "thread"), ""),
-    ],
-)
-def test_numbers_as_people_read_them(shown, expected):
-    assert shown == expected
+    ]:
+        assert shown == expected

@@ -1,7 +1,5 @@
 """Different strategies for one problem, side by side."""
 
-import pytest
-
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.run.grouping import problems, settings
 from hpcdl.report.run.method_names import Names
@@ -85,9 +83,8 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
     assert section(page, "Scaling").count("| method") == 2
 
 
-@pytest.mark.parametrize(
-    ("cases", "expected"),
-    [
+def test_names_tell_what_differs_and_no_more():
+    for cases, expected in [
         ([{"training": "a", "aggregation": "ring"}], ["ring"]),
         ([{"training": "a", "aggregation": "own"}], ["a"]),
         ([{"training": "a", "aggregation": "ring"}, {"training": "a", "aggregation": "tree"}], ["ring", "tree"]),
@@ -140,11 +137,9 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
                 "layerwise",
             ],
         ),
-    ],
-)
-def test_names_tell_what_differs_and_no_more(cases, expected):
-    names = Names([Record.of({"ranks": 4, **case}) for case in cases])
-    assert [names(Record.of({"ranks": 4, **case})) for case in cases] == expected
+    ]:
+        names = Names([Record.of({"ranks": 4, **case}) for case in cases])
+        assert [names(Record.of({"ranks": 4, **case})) for case in cases] == expected
 
 
 def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, row):
