@@ -39,8 +39,8 @@ def run(hand, suite):
     }
     for row in predict(suite, "ethernet-1g").rows:
         names = ("case", "aggregation", "message_bytes")
-        times = [[1e3 * row["predicted_seconds"]]] * row["ranks"]
-        hand.case(times, **common, **{name: row[name] for name in names})
+        times = [[1e3 * row.predicted_seconds]] * row.ranks
+        hand.case(times, **common, **{name: getattr(row, name) for name in names})
     hand.read(
         {"ranks": [{"hostname": f"n{rank}"} for rank in range(4)], "mpi": {"library": "MPICH", "version": "5"}}
     )
@@ -102,9 +102,9 @@ def test_a_saved_network_keeps_its_warnings(capsys, hand, suite, tmp_path):
     """A ring alone leaves beta and gamma undetermined: a tree has the same ratio of bytes sent and reduced, a butterfly not."""
     common = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0}
     for row in predict(suite, "ethernet-1g").rows:
-        if row["aggregation"] == "ring":
-            times = [[1e3 * row["predicted_seconds"]]] * row["ranks"]
-            hand.case(times, **common, aggregation="ring", case=row["case"], message_bytes=row["message_bytes"])
+        if row.aggregation == "ring":
+            times = [[1e3 * row.predicted_seconds]] * row.ranks
+            hand.case(times, **common, aggregation="ring", case=row.case, message_bytes=row.message_bytes)
     hand.read({"ranks": [{"hostname": f"n{rank}"} for rank in range(4)]})
     file = tmp_path / "ours.toml"
     first = message(capsys, suite, "--network", hand.folder, "--ranks", "64", "--save", file)
@@ -132,10 +132,10 @@ def test_oversubscribed_ranks_are_left_out_of_the_fit(capsys, suite, hand):
         "threads_per_rank": 1,
     }
     for row in predict(suite, "ethernet-1g").rows:
-        slower = 10 if row["ranks"] == 4 else 1
-        times = [[slower * 1e3 * row["predicted_seconds"]]] * row["ranks"]
+        slower = 10 if row.ranks == 4 else 1
+        times = [[slower * 1e3 * row.predicted_seconds]] * row.ranks
         names = ("case", "aggregation", "message_bytes")
-        hand.case(times, **common, warmup_steps=0, **{name: row[name] for name in names})
+        hand.case(times, **common, warmup_steps=0, **{name: getattr(row, name) for name in names})
     cpu = {"physical_cores": 2}
     hand.read({"cpu": cpu, "ranks": [{"hostname": "n"}] * 4})
     page = " ".join(message(capsys, suite, "--network", hand.folder, "--ranks", "2").split())
