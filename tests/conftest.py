@@ -14,7 +14,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc):
-    """Keep a sample of the product of a test's parameters, unless it is marked with ``product``.
+    """Keep a sample of the product of a test's parameters, unless all combinations are tested.
 
     The sample has each value of each parameter, beside values of the others drawn at random: as many tests as the
     longest parameter has values. Neither the sample nor a test's parameters have values marked with ``grid``.
@@ -23,7 +23,7 @@ def pytest_generate_tests(metafunc):
     if metafunc.config.getoption("grids"):
         return
     calls = [call for call in metafunc._calls if all(mark.name != "grid" for mark in call.marks)]
-    if len(calls) > 1 and not metafunc.definition.get_closest_marker("product"):
+    if len(calls) > 1:
         ids = [call._idlist for call in calls]  # one per list of parameters
         axes = [list(dict.fromkeys(axis)) for axis in zip(*ids, strict=True)]
         tests = max(map(len, axes))
