@@ -109,18 +109,18 @@ def _sizes(options: argparse.Namespace) -> list[int]:
 
 def _print(repetitions: int, printed: list[Path], part: Path) -> None:
     """Print the row of a finished case; before the first of ``printed`` the headings."""
-    from hpcdl.analysis.run.cores import oversubscribed
+    from hpcdl.analysis.run.cores import marked
     from hpcdl.analysis.run.launches import launches
     from hpcdl.analysis.run.pooling import pool
     from hpcdl.analysis.run.scaling import records
     from hpcdl.trace.schema import read
 
     run = read(part)
-    (record,) = records(launches(pool([run])))
+    (record,) = marked(run, records(launches(pool([run]))))
     if not printed:
         print("\n".join(headings(run, record, repetitions)))
     printed.append(part)
-    print(row(record, shares_cores=bool(oversubscribed(run, [record]))), flush=True)
+    print(row(record), flush=True)
 
 
 def headings(run: Run, record: Record, repetitions: int) -> list[str]:
@@ -140,10 +140,10 @@ def headings(run: Run, record: Record, repetitions: int) -> list[str]:
     ]
 
 
-def row(record: Record, *, shares_cores: bool) -> str:
+def row(record: Record) -> str:
     """Return a line like those of OSU's benchmarks and nccl-tests, for eyes and awk; its marks are at the end."""
-    marks = [f"DISTURBED: {record.disturbed}"] if record.disturbed else []
-    marks += ["OVERSUBSCRIBED: ranks share cores"] if shares_cores else []
+    shown = {"disturbed": f"DISTURBED: {record.disturbed}", "oversubscribed": "OVERSUBSCRIBED: ranks share cores"}
+    marks = [text for mark, text in shown.items() if mark in record.marks]
     begin = f"{record.message_bytes:>12}  {record.aggregation:<20}{record.operations or 1:>6}"
     times = "".join(f"{1e6 * (time or 0):>11.2f}" for time in (record.time_p50_seconds, record.time_p99_seconds))
     known = (record.algbw_bytes_per_second, record.busbw_bytes_per_second)

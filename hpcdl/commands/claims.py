@@ -43,6 +43,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _records(folder: Path) -> list[Record]:
     """Return the records of a run, launches taken together; none without such a run. Raises UsageError."""
+    from hpcdl.analysis.run.cores import marked
     from hpcdl.analysis.run.launches import launches
     from hpcdl.analysis.run.points import AmbiguousCaseError
     from hpcdl.analysis.run.pooling import read_pooled
@@ -51,7 +52,10 @@ def _records(folder: Path) -> list[Record]:
     from hpcdl.trace.recorder import TraceError
 
     try:
-        return records(launches(read_pooled([folder]))) if folder.exists() else []
+        if not folder.exists():
+            return []
+        run = read_pooled([folder])
+        return marked(run, records(launches(run)))
     except (TraceError, AmbiguousCaseError, ValueError) as error:
         raise UsageError(f"{folder}: {error}") from None
 

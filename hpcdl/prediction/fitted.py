@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.cores import oversubscribed
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.fabric.network import Network
@@ -112,13 +111,13 @@ def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] =
     return Fitted(fit(serial, hosts(run)), run.path.name, date, library, notes)
 
 
-def with_own_cores(run: Run, measured: Sequence[Record]) -> tuple[list[Record], list[str]]:
+def with_own_cores(measured: Sequence[Record]) -> tuple[list[Record], list[str]]:
     """Return the records whose ranks have their own cores, and notes on omitted and on disturbed ones.
 
     An oversubscribed rank waits for its core, which is not a cost of the network. Emulated hosts also share cores;
     there the limited rate of the links dominates, and all records are kept.
     """
-    shared = {} if run.environment.get("emulated") else oversubscribed(run, measured)
+    shared = {record.ranks for record in measured if record.oversubscribed and not record.emulated}
     kept = [record for record in measured if record.network or record.ranks not in shared]
     notes = []
     if len(kept) < len(measured):
@@ -135,7 +134,7 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
 
     Returns None for fewer than :data:`CHECKED` measured times per cost parameter.
     """
-    kept, notes = with_own_cores(run, measured)
+    kept, notes = with_own_cores(measured)
     free = set(map(id, kept))
     known = [
         (place, program)

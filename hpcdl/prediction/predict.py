@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 from hpcdl import registry, suite
+from hpcdl.analysis.run.cores import marked
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.points import AmbiguousCaseError
 from hpcdl.analysis.run.pooling import read_pooled
@@ -38,9 +39,6 @@ from hpcdl.prediction.steps import predicted_steps, with_shared_ports
 from hpcdl.suite import UsageError
 from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.run import Run
-
-FAR: Final = 4
-"""Ratio to the largest measured number of ranks beyond which a prediction has a warning."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +213,7 @@ def _network(name: str) -> tuple[PricedNetwork, Fitted | None, Run | None]:
         except NetworkFileError as error:
             raise UsageError(f"--network {error}") from None
     run = _read(path)
-    kept, notes = with_own_cores(run, _reduced(run))
+    kept, notes = with_own_cores(_reduced(run))
     try:
         network_fit = fitted(run, measured_programs(kept), notes)
     except (CannotFitError, ValueError) as error:
@@ -232,6 +230,6 @@ def _read(path: Path) -> Run:
 
 def _reduced(run: Run) -> list[Record]:
     try:
-        return records(launches(run))
+        return marked(run, records(launches(run)))
     except AmbiguousCaseError as error:
         raise UsageError(f"{run.path}: {error}") from None

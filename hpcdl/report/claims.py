@@ -10,12 +10,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Mark, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.report.formats.cells import NONE, digits, plural
 from hpcdl.report.formats.document import Document, Section, Table, headed
-from hpcdl.report.verdicts import Mark, Verdict
+from hpcdl.report.verdicts import Verdict
 
 FILE: Final = Path(__file__).parent / "claims.toml"
 HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
@@ -147,11 +147,8 @@ def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
     other = clause.by or clause.minus
     sides = [_known(clause.field, case, records) for case in (clause.case, other) if case is not None]
     used = [record for side in sides for record, _ in side]
-    marks: dict[Mark, bool] = {
-        "simulated": any(record.network for record in used),
-        "disturbed": _is_timed(clause.field) and any(record.disturbed for record in used),
-    }
-    known = [mark for mark, applies in marks.items() if applies]
+    marks = dict.fromkeys(mark for record in used for mark in record.marks)
+    known = [mark for mark in marks if mark == "simulated" or _is_timed(clause.field)]
     value, *seconds = [_value(clause.field, side) for side in sides]
     for at, least, most in seconds:
         if clause.minus:

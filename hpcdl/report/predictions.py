@@ -12,7 +12,7 @@ from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
 from hpcdl.prediction.network_file import PRICES, Certainty
 from hpcdl.prediction.parallelism import Parallelism
-from hpcdl.prediction.predict import FAR, Prediction
+from hpcdl.prediction.predict import Prediction
 from hpcdl.report import published_results
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, rate, seconds, volume
 from hpcdl.report.formats.document import Document, Section, Table
@@ -44,10 +44,12 @@ def mesh_section(parallelisms: Sequence[Parallelism]) -> Section:
 
 def doubt(row: Record) -> str:
     """Return the marks of a predicted row."""
-    beyond = row.times_the_measured_ranks
-    far = f"EXTRAPOLATED {digits(beyond)}x" if beyond and beyond > FAR else ""
-    words = ("UNDETERMINED" if row.undetermined else "", "DISTURBED" if row.disturbed else "")
-    return "; ".join(filter(None, (far, *words)))
+    shown = {
+        "extrapolated": f"EXTRAPOLATED {digits(row.times_the_measured_ranks)}x",
+        "undetermined": "UNDETERMINED",
+        "disturbed": "DISTURBED",
+    }
+    return "; ".join(text for mark, text in shown.items() if mark in row.marks)
 
 
 def mesh_records(parallelisms: Sequence[Parallelism]) -> list[dict[str, Any]]:

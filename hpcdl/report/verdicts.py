@@ -14,13 +14,11 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
+from hpcdl.analysis.run.record import Mark
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
-
-Mark = Literal["disturbed", "oversubscribed", "emulated", "simulated", "extrapolated", "undetermined", "diverged"]
-"""Reservation that travels with a number."""
 
 
 class Sentence(NamedTuple):

@@ -1,9 +1,11 @@
 """One line per size and scheme, as OSU's benchmarks and nccl-tests print them."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
+from hpcdl.analysis.run.record import Record
 from hpcdl.cli import main
 from hpcdl.commands.bench import row
 
@@ -39,9 +41,9 @@ def test_every_size_and_scheme_has_its_line_in_the_order_of_measuring_and_a_run_
 def test_a_row_has_its_marks():
     times = dict.fromkeys(("time_p50_seconds", "time_p99_seconds"), 1e-6)
     rates = dict.fromkeys(("algbw_bytes_per_second", "busbw_bytes_per_second"), 1e9)
-    record = {"message_bytes": 8, "aggregation": "ring", "correct": False, **times, **rates}
-    assert row(record, shares_cores=False).endswith("1.000  NO")
-    marks = row({**record, "disturbed": "other processes"}, shares_cores=True).split("  NO")[1]
+    record = Record(message_bytes=8, aggregation="ring", correct=False, **times, **rates)
+    assert row(record).endswith("1.000  NO")
+    marks = row(replace(record, disturbed="other processes", oversubscribed=True)).split("  NO")[1]
     assert marks == "  DISTURBED: other processes  OVERSUBSCRIBED: ranks share cores"
 
 

@@ -18,21 +18,23 @@ def facts(environment: Mapping[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def oversubscribed(run: Run, records: Sequence[Record]) -> dict[int, int]:
-    """Numbers of ranks that share cores, to the cores that they want of the fullest node."""
+def wanted(run: Run, record: Record) -> int:
+    """Return the cores that a case wants of its fullest node; 0 for a simulated one, or a replay, which sleeps."""
+    if record.network or record.kind == "replay":
+        return 0
+    environment = run.environments.get(str(record.environment_key), run.environment)
+    machines = 1 if environment.get("emulated") else record.nodes or 1
+    return -(-record.ranks // machines) * (record.threads_per_rank or 1)
+
+
+def marked(run: Run, records: Sequence[Record]) -> list[Record]:
+    """Set whether the hosts of each record are emulated, and its ranks share cores; return the records."""
     cores = usable_cores(run.environment)
-    worst: dict[int, int] = {}
     for record in records:
-        if cores is None or record.network or record.kind == "replay":
-            continue  # simulated, or asleep where others compute
         environment = run.environments.get(str(record.environment_key), run.environment)
-        machines = 1 if environment.get("emulated") else record.nodes or 1
-        per_node = -(-record.ranks // machines)
-        threads = record.threads_per_rank
-        wanted = per_node * (threads if isinstance(threads, int) else 1)
-        if wanted > cores:
-            worst[record.ranks] = max(wanted, worst.get(record.ranks, 0))
-    return worst
+        record.emulated = bool(environment.get("emulated")) and not record.network
+        record.oversubscribed = None if cores is None else wanted(run, record) > cores
+    return list(records)
 
 
 def usable_cores(environment: Mapping[str, Any]) -> float | None:

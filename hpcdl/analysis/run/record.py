@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from hpcdl.cases.keys.key import restored
 from hpcdl.cases.keys.step_spec import StepSpec
@@ -24,6 +24,10 @@ ANY: Final = "any"
 """In the place of an aggregation: it makes no difference."""
 
 Key = tuple[Any, ...]
+Mark = Literal["simulated", "emulated", "oversubscribed", "disturbed", "diverged", "extrapolated", "undetermined"]
+"""Reservation that travels with a number."""
+FAR: Final = 4
+"""Ranks of a prediction by the most that were measured, from which on it is extrapolated."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -198,6 +202,8 @@ class Record:
     clock_error_seconds: float | None = None
     error: str | None = None
     disturbed: str | None = None
+    emulated: bool | None = None
+    oversubscribed: bool | None = None
     warmup_steps: int = 0
     measured_steps: int = 0
     ranks_recorded: int = 0
@@ -253,6 +259,20 @@ class Record:
         The time per step of other strategies takes many steps: see :mod:`hpcdl.analysis.run.launches`.
         """
         return self.lockstep is not False
+
+    @property
+    def marks(self) -> list[Mark]:
+        """Reservations about the numbers: how they came about, and what spoils them."""
+        known: dict[Mark, bool] = {
+            "simulated": bool(self.network),
+            "emulated": bool(self.emulated),
+            "oversubscribed": bool(self.oversubscribed),
+            "disturbed": bool(self.disturbed),
+            "diverged": self.diverged_step is not None,
+            "extrapolated": (self.times_the_measured_ranks or 0) > FAR,
+            "undetermined": bool(self.undetermined),
+        }
+        return [mark for mark, holds in known.items() if holds]
 
     @property
     def strategy(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -45,7 +45,7 @@ class Findings:
     @cached_property
     def records(self) -> list[Record]:
         """One record per case and seed. Raises AmbiguousCaseError."""
-        return records(self.launches)
+        return cores.marked(self.run, records(self.launches))
 
     @cached_property
     def problems(self) -> list[list[Method]]:
@@ -66,11 +66,6 @@ class Findings:
     def usable_cores(self) -> float | None:
         """Cores of the smallest node that its ranks may use; None if unknown."""
         return cores.usable_cores(self.run.environment)
-
-    @cached_property
-    def oversubscribed(self) -> Mapping[int, int]:
-        """Numbers of ranks that share cores, with the cores that they need on the fullest node."""
-        return cores.oversubscribed(self.run, self.records)
 
     @cached_property
     def fields(self) -> list[Field]:

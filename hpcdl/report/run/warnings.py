@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from hpcdl.analysis.run.cores import UNKNOWN, oversubscribed, usable_cores
+from hpcdl.analysis.run.cores import UNKNOWN, usable_cores, wanted
 from hpcdl.analysis.run.disturbance import NOTED_STEAL
 from hpcdl.analysis.run.pooling import machine_key
 from hpcdl.analysis.run.record import Record
@@ -151,10 +151,13 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
     if cores is None:
         yield "cores available to the ranks are unknown: oversubscription was not checked."
         return
-    worst = oversubscribed(run, records)
+    worst: dict[int, int] = {}
+    for record in records:
+        if record.oversubscribed:
+            worst[record.ranks] = max(wanted(run, record), worst.get(record.ranks, 0))
     if worst:
         scales = ", ".join(
-            f"{plural(ranks, 'rank')} want{'s' * (ranks == 1)} {wanted}" for ranks, wanted in sorted(worst.items())
+            f"{plural(ranks, 'rank')} want{'s' * (ranks == 1)} {most}" for ranks, most in sorted(worst.items())
         )
         yield f"OVERSUBSCRIBED: {cores:g} cores per node; {scales}. These cases do not measure scaling."
 

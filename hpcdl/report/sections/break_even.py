@@ -38,7 +38,7 @@ def answer(findings: Findings) -> Answer | None:
         for row, _, gain in group:
             gains.setdefault(row.name, []).append((str(row.scale.record.network), gain))
         used = [record for row, dense, _ in group for record in (*row.scale.records, *dense.scale.records)]
-        basis = certainty(findings, used)
+        basis = certainty(used)
         if len({row.scale.record.network for row, *_ in group}) > 1:
             parts = "; ".join(f"{name} {_up_to(each)}" for name, each in gains.items())
             lines.append(f"Compressed steps are faster than the fastest dense one with {parts} ({basis}).")

@@ -122,21 +122,21 @@ def answer(findings: Findings) -> Answer | None:
     families: dict[Group, dict[Group, list[Record]]] = {}
     for group, rows in grouped(findings.records, "collective").items():
         families.setdefault(group._replace(ranks=0), {})[group] = rows
-    lines = [line for family in families.values() for line in _lines(family, findings)]
+    lines = [line for family in families.values() for line in _lines(family)]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-def _lines(family: dict[Group, list[Record]], findings: Findings) -> list[str]:
+def _lines(family: dict[Group, list[Record]]) -> list[str]:
     """Return the lines of groups that differ in their ranks only, the most ranks first."""
     largest, rows = list(family.items())[-1]
     if len(family) > 1 and len({size for rows in family.values() for size in sizes(rows)}) == 1:
         listed = _fastest([(str(group.ranks), peers) for group, peers in family.items()])
         title = largest.titled(volume(rows[0].message_bytes))
-        return [f"{title}: {listed} ranks{_doubts(largest, rows, findings)}."] if listed else []
+        return [f"{title}: {listed} ranks{_doubts(rows)}."] if listed else []
     alike: dict[str, list[int]] = {}
     for group, rows in reversed(family.items()):
         if listed := _fastest([(volume(size), peers) for size, peers in sizes(rows).items()]):
-            alike.setdefault(listed + _doubts(group, rows, findings), []).append(group.ranks)
+            alike.setdefault(listed + _doubts(rows), []).append(group.ranks)
     lines = []
     for listed, ranks in alike.items():
         *first, last = sorted(ranks)
@@ -169,9 +169,9 @@ def _fastest(groups: Sequence[tuple[str, Sequence[Record]]]) -> str:
     return f"fastest {listed}" if known else f"lowest median, inconclusive: {listed}"
 
 
-def _doubts(group: Group, rows: Sequence[Record], findings: Findings) -> str:
+def _doubts(rows: Sequence[Record]) -> str:
     single = "; one launch only" if is_one_launch(rows) else ""
-    shared = group.ranks in findings.oversubscribed and not group.network
+    shared = any(record.oversubscribed for record in rows)
     return single + ("; OVERSUBSCRIBED: ranks share cores" if shared else "")
 
 

@@ -63,7 +63,7 @@ def answer(findings: Findings) -> Answer | None:
         own, other = (digits(row.scale.median("final_accuracy")) for row in (best, dense))
         times += f" and an accuracy of {own}, dense {other} (difference {difference(best, dense)} points)"
     cases = f"{len(calm)} {'cases' if len(calm) == len(pairs) else 'undisturbed cases'}"
-    basis = certainty(findings, [record for pair in pairs for row in pair[1:] for record in row.scale.records])
+    basis = certainty([record for pair in pairs for row in pair[1:] for record in row.scale.records])
     if won:
         lost = f"; {len(fast) - len(won)} more are faster and less accurate" if len(won) < len(fast) else ""
         pays = "Compression pays" if points else "By time alone, compression pays"

@@ -95,7 +95,7 @@ def answer(findings: Findings) -> Answer | None:
         where = f"{subject} on {plural(scale.record.ranks, 'rank')}"
         if any(record.disturbed for record in records):
             where += ", without a verdict"
-        basis = certainty(findings, records)
+        basis = certainty(records)
         known = [(one.name, one.overlapped) for one in group if math.isfinite(one.overlapped.value)]
         if known:
             exposed = "of the communication that one sum after backward exposes"

@@ -96,7 +96,7 @@ def predicted_answer(findings: Findings) -> Answer | None:
     farthest = f"{scheme_name(row)} on {plural(row.ranks, 'rank')}, {digits(ratio)} times as long"
     return Answer(
         f"{near} of {len(rows)} measured times are within {percent(NEAR, 1)} of the schemes' on one network"
-        f"{speed}, half of them within {half}; farthest is {farthest} ({certainty(findings, rows)})."
+        f"{speed}, half of them within {half}; farthest is {farthest} ({certainty(rows)})."
     )
 
 

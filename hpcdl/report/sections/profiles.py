@@ -81,7 +81,7 @@ def answer(findings: Findings) -> Answer | None:
     facts = {
         "cells": plural(len(decisions), "cell"),
         "ranges": "; ".join(f"{method} {_range(own)}" for method, own in ratios.items()),
-        "basis": certainty(findings, [one for one in findings.records if one.target_accuracy is not None]),
+        "basis": certainty([one for one in findings.records if one.target_accuracy is not None]),
     }
     if not ratios:
         return Answer(Verdict(topic="profiles", word="open", facts=facts).sentence)

@@ -200,7 +200,7 @@ def answer(findings: Findings) -> Answer | None:
         further += _least_exposed(name, methods)
     problems.sort(key=lambda problem: -max(method.scales[-1].record.ranks for method in problem[1]))
     ends = [method.scales[-1] for _, methods in problems for method in methods]
-    shared = _oversubscription(ends, findings.oversubscribed)
+    shared = _oversubscription(ends)
     if len(problems) == 1:
         further = [_count(problems[0][1], shared), *further]
     elif problems:
@@ -236,10 +236,9 @@ def _count(methods: Sequence[Method], shared: str) -> Verdict:
     return Verdict(topic="scaling", word=word, cause=" ".join(filter(None, (without, shared))), facts=facts)
 
 
-def _oversubscription(ends: Sequence[Scale], oversubscribed: Collection[int]) -> str:
+def _oversubscription(ends: Sequence[Scale]) -> str:
     """Return a warning about measured scales whose ranks share cores; empty if none do."""
-    measured = {scale.record.ranks for scale in ends if not scale.record.network and scale.record.kind != "replay"}
-    shared = ", ".join(map(str, sorted(measured & set(oversubscribed))))
+    shared = ", ".join(map(str, sorted({end.record.ranks for end in ends if end.record.oversubscribed})))
     return f"OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling." if shared else ""
 
 

@@ -84,7 +84,7 @@ def pipeline_answer(findings: Findings) -> Answer | None:
     every = [row.scale for alike in schedules.values() for row in alike.values()]
     stages = _range([scale.record.stages for scale in every], whole)
     microbatches = _range([scale.record.microbatches for scale in every], whole)
-    basis = certainty(findings, [record for scale in every for record in scale.records])
+    basis = certainty([record for scale in every for record in scale.records])
     return Answer(
         f"Ranks of a pipeline wait {' and '.join(words)}: {stages} stages, {microbatches} microbatches ({basis})."
     )
