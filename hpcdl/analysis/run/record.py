@@ -128,7 +128,7 @@ class Record:
     dataset_digest: str | None = None
     parameters: int | None = None
     environment_key: str | None = None
-    launches: int = 1
+    launches: int = 0
     launches_left_out: int = 0
     stolen: float = 0.0
     base_ranks: int | None = None
