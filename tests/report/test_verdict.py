@@ -7,11 +7,13 @@ import pytest
 from conftest import Hand
 
 from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.fabric.pairs import rounds
 from hpcdl.report.run.contents import document
 from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.run.render import render
 from hpcdl.report.sections import accuracy, scaling
+from hpcdl.report.sections import overlap as overlap_section
 from hpcdl.report.verdicts import Verdict, words
 
 
@@ -125,6 +127,12 @@ ANSWERS = {
     fidelity: "allgather + a, which sends 7.11 % of the entries, reaches the dense accuracy within 0.5 points "
     "(difference +0.0, 1 seed); its entries take 9.00 bits (entropy -), those of all methods 9.00 to 10.0.",
 }
+
+
+def test_a_strategy_that_saves_less_than_nothing_adds():
+    gains = [("layerwise", Interval(-2.5, -2.9, -1.9)), ("later", Interval(0.1, 0.05, 0.2))]
+    said = overlap_section._gains("saves", gains)
+    assert said == "layerwise adds 250.0 % (190.0 to 290.0 %) and later saves 10.0 % (5.0 to 20.0 %)"
 
 
 @pytest.mark.parametrize("build, line", ANSWERS.items())

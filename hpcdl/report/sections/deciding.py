@@ -75,7 +75,7 @@ def _words(decision: Decision) -> list[str]:
     record = decision.record
     conditions = ", ".join(decision.field.conditions).removeprefix("simulated on ")
     problem = (str(name).partition("(")[0] for name in (record.model, record.dataset))
-    return [*problem, f"{record.ranks} ranks", *filter(None, conditions.split(", "))]
+    return [*problem, plural(record.ranks, "rank"), *filter(None, conditions.split(", "))]
 
 
 def page(findings: Findings) -> Section:

@@ -108,13 +108,22 @@ def answer(findings: Findings) -> Answer | None:
 
 
 def _gains(verb: str, known: Sequence[tuple[str, Interval]]) -> str:
-    """Return the share of each strategy with its interval; one that may be zero is none beyond noise."""
+    """Return the share of each strategy with its interval; one that may be zero is none beyond noise.
+
+    A strategy that saves less than nothing adds. The verb stands where it is another one than before.
+    """
     words: list[str] = []
-    for name, share in known:
+    before = ""
+    for name, gained in known:
+        adds = verb == "saves" and gained.high < 0
+        share = Interval(-gained.value, -gained.high, -gained.low) if adds else gained
         value, bounds = _percents(share)
         shown = "none beyond noise" if share.low <= 0 <= share.high else value
         shown = "none" if verb == "overlaps" and share.value <= 0 else shown
-        words.append(f"{name}{'' if words else f' {verb}'} {shown}{'' if bounds == NONE else f' ({bounds})'}")
+        own = "adds" if adds else verb
+        parts = (name, own if own != before else "", shown, "" if bounds == NONE else f"({bounds})")
+        words.append(" ".join(filter(None, parts)))
+        before = own
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
 
