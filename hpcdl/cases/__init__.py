@@ -4,7 +4,10 @@ A suite's ``[[case]]`` becomes a frozen dataclass of its kind; from there on not
 
     TOML ──suite.py──> TrainSpec, CollectiveSpec, ReplaySpec, PairwiseSpec ──program──> every rank ──> fields
 
-``keys/`` declares keys with their defaults and limits, and ``combinations.py`` the pairs that a case cannot have
-together. ``simulation/`` runs steps in virtual time. ``measuring/`` times collectives. Everything is checked
-before the first case runs, since a batch job that ends after an hour with a wrong key has cost an hour.
+A file has ``SPEC`` and the functions of :class:`hpcdl.suite.Kind`. ``keys/`` declares keys with their defaults
+and limits, and the pairs that a case cannot have together (``combinations.py``). ``simulation/`` runs steps and
+collectives in virtual time. ``measuring/`` has starts of timed operations, and autotuning.
+
+The one rule: everything is checked before the first case runs, since a batch job that ends after an hour with a
+wrong key has cost an hour. Open ``pairwise.py`` first, the shortest kind, then ``train.py``.
 """

@@ -1,8 +1,13 @@
 """Start ranks, describe machine and software, check the machine, emulate a cluster.
 
-All that depends on the surroundings is here: launchers and their variables (``process.py``), ``mpirun``
-(``mpirun.py``), Slurm (``batch_script.py``), /proc and /sys (``machine.py``, ``environment.py``), other
-processes on the same cores (``disturbance.py``), and the network namespaces of ``hpcdl testbed``. A launcher
-that does not fit the MPI library is found before MPI starts: each process would be alone, and every number
-wrong.
+All that depends on the surroundings is here, so that the other rooms know no launcher and no /proc::
+
+    launcher and its variables   process.py, mpirun.py, mpi_probe.py, rank_processes.py
+    Slurm                        batch_script.py
+    machine and software         machine.py (/proc, /sys), environment.py, preflight.py (``hpcdl check``)
+    other processes              disturbance.py: CPU time that they and the hypervisor take from a rank
+    ``hpcdl testbed``            testbed.py, testbed_inside.py: network namespaces
+
+The one rule: a launcher that does not fit the MPI library is found before MPI starts: each process would be alone,
+and every number wrong. Open ``process.py`` first.
 """

@@ -1,8 +1,18 @@
 """From numbers to pages.
 
-``run/`` computes the findings of a run, ``sections/`` makes tables and answers of them, ``formats/`` writes
-documents as HTML, Markdown, LaTeX, text, CSV and JSON and knows no run. ``comparison.py`` and ``history.py`` are
-the pages of several runs. ``verdicts.py`` has every sentence that judges: a verdict is made once, as an object,
-and terminal, page, JSON, JUnit and exit code follow from it. Reports begin with the suite's question and its
-answer; evidence comes after.
+In come records and findings of :mod:`hpcdl.analysis` and :mod:`hpcdl.prediction`. Out come pages, tables,
+figures, JSON, and exit codes::
+
+    one run          run/ computes findings, sections/ makes tables and answers --+
+    two sets         comparison.py -----------------------------------------------+
+    an archive       history.py --------------------------------------------------+--> Document --> formats/
+    claims           claims.py ---------------------------------------------------+
+    another machine  predictions.py ----------------------------------------------+
+
+``formats/`` writes documents as HTML, Markdown, LaTeX, text, CSV and JSON and knows no run. ``verdicts.py`` and
+``sentences.toml`` have the sentences that judge. ``published_results.py`` has figures of papers beside ours.
+
+The one rule: a verdict is made once, as an object, and terminal, page, JSON, JUnit and exit code follow from it.
+Reports begin with the suite's question and its answer; evidence comes after. Open ``verdicts.py`` first, then
+``run/contents.py``. ``README.md`` describes the columns of ``--json``.
 """

@@ -1,8 +1,14 @@
 """Trace of a run: what happened on each rank, in a file that later versions read.
 
-Each rank records steps, events, evaluations and updates in memory (``recorder.py``); after the case rank 0
-gathers them and writes HDF5 (``schema.py``). Recording must cost little: an event is a tuple in a list. A run is
-read back as pandas frames (``run.py``), from files that are not trusted: sizes, names and types are checked
-first (``files.py``). ``README.md`` describes the groups and fields. ``export.py`` and ``chakra.py`` write the
-formats of other tools.
+::
+
+    every rank -- recorder.py --> packed bytes -- gathered by rank 0 --> schema.py --> HDF5 -- run.py --> frames
+
+Each rank records steps, events, evaluations and updates in memory; after the case rank 0 gathers them and writes
+HDF5. A run is read back as pandas frames, from files that are not trusted: sizes, names and types are checked
+first (``files.py``). Names of older versions become those of today when a file is read (``older_names.py``).
+
+The one rule: recording must cost little: an event is a tuple in a list, and all else happens after the case.
+``README.md`` describes the groups and fields. ``export.py`` and ``chakra.py`` write the formats of other tools.
+Open ``recorder.py`` first.
 """

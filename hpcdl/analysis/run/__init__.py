@@ -1,1 +1,28 @@
-"""Analysis of one run."""
+"""Analysis of one run: how a trace becomes records.
+
+In comes a :class:`hpcdl.trace.run.Run`: frames of steps, evaluations, updates and ranks, and the fields that
+describe each case. Out comes a :class:`hpcdl.analysis.run.record.Record` for each case and seed::
+
+    fields of a case -- Record.of --> Record without numbers
+                                           |
+    frames -- launches.py: over ranks -> Launch -- points.py: over launches -> Point -- scaling.py --> Record
+              slowest rank of each step            equal configuration,              base, efficiency,
+                                                   ranks and seed                    near-linear or not
+
+A record is what JSON, CSV and tables show: its attributes are their columns. A new key of a case needs no code
+here, because keys declare their roles (:data:`hpcdl.cases.keys.key.Role`), from which follow:
+
+- ``Record.problem``: the table of a case. Cases of one table agree in problem, conditions, scaling and batch.
+- ``Record.method``: how it is computed, which names its row.
+- ``Record.configuration``: what launches have in common that are pooled. Two cases of one launch that agree in
+  it, in ranks and in seed, are an error (``AmbiguousCaseError``) and no average.
+
+The one rule: a reservation travels with the number. ``Record.marks`` says simulated, emulated, oversubscribed,
+disturbed, diverged, extrapolated or undetermined; sentences, claims, ``hpcdl bench`` and predictions read it
+there. Times are those of undisturbed launches; if all are disturbed, their times are shown with that mark.
+
+``record.py`` has columns, keys and marks; open it first, then ``launches.py``. ``outcome.py`` is about accuracy,
+memory and staleness, ``deciding.py`` about the time to a target, ``disturbance.py`` about time that other
+processes took, ``cores.py`` about ranks that share cores. ``pooling.py`` makes one run of several launches,
+before all this.
+"""
