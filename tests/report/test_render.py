@@ -238,9 +238,11 @@ def test_one_scale_says_nothing_of_scaling(hand, row):
 
 
 def test_a_run_without_measured_steps_is_complete(hand):
-    """A run whose cases have only warm-up steps."""
+    """A run whose cases have only warm-up steps; an efficiency that was not measured is not 0."""
     hand.train([[20.0] * 2])
+    hand.train([[20.0] * 2] * 4)
     page = render([hand.read()], "md")
+    assert "fficiency is" not in page
     assert "INCOMPLETE" not in page
     assert "Nothing failed." in page
 

@@ -85,8 +85,8 @@ class Method:
 
     @property
     def is_compared(self) -> bool:
-        """True if it ran at any scale beyond the base."""
-        return any(not scale.is_base for scale in self.scales)
+        """True if an efficiency was measured at any scale beyond the base."""
+        return any(not scale.is_base and scale.values("efficiency") for scale in self.scales)
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,7 @@ def answer(findings: Findings) -> Answer | None:
     problems: list[tuple[str, list[Method]]] = []
     for methods in findings.problems:
         compared = [method for method in methods if method.is_compared and not method.is_ceiling]
+        compared = [method for method in compared if method.scales[-1].values("efficiency")]
         name = findings.settings.name(methods[0].record)
         problems += [(name, compared)] * bool(compared)
         soonest += _soonest(name, methods)
