@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts import completion
-from hpcdl.commands.parts.parser import Command
+from hpcdl.commands.parts.parser import Command, complete, schemes_and_strategies
 from hpcdl.exit_codes import FAILED, MISMATCH, OK
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a name, or MODULE:FUNCTION of your own; MODULE may be in the current folder",
     )
-    completion.complete(name, completion.schemes_and_strategies)
+    complete(name, schemes_and_strategies)
 
 
 def execute(options: argparse.Namespace) -> int:

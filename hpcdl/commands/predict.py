@@ -7,9 +7,16 @@ import sys
 from time import monotonic
 from typing import Final
 
-from hpcdl.commands.parts import completion
 from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_path, whole_number
+from hpcdl.commands.parts.parser import (
+    Command,
+    case_patterns,
+    complete,
+    path,
+    suite_path,
+    suites_and_files,
+    whole_number,
+)
 from hpcdl.exit_codes import OK
 
 SILENCE: Final = 10.0
@@ -19,7 +26,7 @@ SILENCE: Final = 10.0
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
     suite = parser.add_argument("source", type=suite_path, metavar="SUITE|RUN")
-    completion.complete(suite, completion.suites_and_files)
+    complete(suite, suites_and_files)
     parser.add_argument("--network", required=True, metavar="NAME|RUN|FILE.toml")
     parser.add_argument("--ranks", default="", metavar="N,...", help="ascending (default: those of the cases)")
     parser.add_argument(

@@ -6,9 +6,16 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts import completion
 from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
-from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_path, whole_number
+from hpcdl.commands.parts.parser import (
+    Command,
+    case_patterns,
+    complete,
+    path,
+    suite_path,
+    suites_and_files,
+    whole_number,
+)
 from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
@@ -26,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SUITE",
         help="a suite file, or a name from `hpcdl list suites`",
     )
-    completion.complete(suite, completion.suites_and_files)
+    complete(suite, suites_and_files)
     parser.add_argument(
         "-n",
         "--ranks",

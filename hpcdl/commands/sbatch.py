@@ -8,9 +8,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts import completion
 from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_path, whole_number
+from hpcdl.commands.parts.parser import (
+    Command,
+    case_patterns,
+    complete,
+    path,
+    suite_path,
+    suites_and_files,
+    whole_number,
+)
 from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
@@ -23,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     suite = parser.add_argument(
         "suite", type=suite_path, metavar="SUITE", help="a suite file, or the name of a shipped suite"
     )
-    completion.complete(suite, completion.suites_and_files)
+    complete(suite, suites_and_files)
     parser.add_argument(
         "--nodes",
         type=_counts,

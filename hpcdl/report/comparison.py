@@ -30,8 +30,7 @@ from hpcdl.analysis.run.cores import facts as table
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, Number, plural, seconds
-from hpcdl.report.formats.charts import Axis, Intervals
-from hpcdl.report.formats.document import Document, Section, Table, headed
+from hpcdl.report.formats.document import Axis, Document, Intervals, Section, Table, headed
 from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.verdicts import Verdict
 

@@ -20,8 +20,7 @@ from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, Number, digits, plural, seconds
-from hpcdl.report.formats.charts import Axis, Lines, Point, Series
-from hpcdl.report.formats.document import Document, Section, Table, headed
+from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, Table, headed
 from hpcdl.report.verdicts import Verdict, exit_code
 
 OTHER_KEY: Final = "other key"

@@ -29,7 +29,7 @@ async def asynchronous(
     step. A worker waits for its fetch, so that the mean staleness of W workers is W - 1.
 
     ``delay_compensation`` is ``"constant"`` or ``"adaptive"``, with lambda = ``strength``
-    (:mod:`hpcdl.training.parts.servers.delay_compensation`).
+    (:mod:`hpcdl.training.parts.servers.rules`).
 
     The parameters are divided among ``servers`` shards, each with its own optimizer. The first ranks are workers
     and servers; with ``dedicated`` the last ranks are servers only. For rates, shares, failures, meshes and

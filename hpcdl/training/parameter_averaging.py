@@ -43,7 +43,7 @@ async def parameter_averaging(
 
     On a mesh the ranks with the same parts of the layers average them; a replica's gradient is that of its group.
 
-    The record has the replicas' drift before an average (:mod:`hpcdl.training.parts.drift`).
+    The record has the replicas' drift before an average (:mod:`hpcdl.training.parts.session`).
 
     Messages: one allreduce of V bytes (the parameters) per average, one more per averaged state vector. Memory: no
     further vector.

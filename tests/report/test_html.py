@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from hpcdl.report.formats import figure as lines
 from hpcdl.report.formats.canvas import DARK, LIGHT, SERIES
-from hpcdl.report.formats.charts import Axis, Bars, HeatMap, Lines, Point, Series
+from hpcdl.report.formats.document import Axis, Bars, HeatMap, Lines, Point, Series
 from hpcdl.report.run.contents import document
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.render import render

@@ -7,7 +7,7 @@ from contract.tiny import tiny_session
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parameter_averaging import parameter_averaging
-from hpcdl.training.parts.drift import Drift
+from hpcdl.training.parts.session import Drift
 
 
 @pytest.mark.parametrize(("ranks", "shares"), [(2, (1,)), (3, (3, 1)), (5, (1,))])

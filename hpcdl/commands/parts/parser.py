@@ -1,4 +1,4 @@
-"""Parse command lines; an error is one line with the nearest valid name."""
+"""Parse command lines, where an error is one line with the nearest valid name, and complete them in a shell."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from hpcdl.commands.parts import completion
 from hpcdl.exit_codes import USAGE
 from hpcdl.launch.process import is_first
 from hpcdl.registry import MAX_INTEGER, nearest, shortened
@@ -113,4 +112,38 @@ def case_patterns(parser: argparse.ArgumentParser, effect: str) -> None:
         metavar="GLOB",
         help=f"{effect}; repeated, any of the patterns must match",
     )
-    completion.complete(patterns, completion.cases)
+    complete(patterns, cases)
+
+
+def complete(action: argparse.Action, words: Callable[..., list[str]]) -> None:
+    """Let a shell complete an argument by ``words``, one of the functions below; argcomplete calls it."""
+    action.completer = words  # type: ignore[attr-defined]
+
+
+def suites_and_files(prefix: str, **_: object) -> list[str]:
+    """Return the shipped suites, and the files and folders that begin with ``prefix``."""
+    from argcomplete.completers import FilesCompleter
+
+    from hpcdl.cases.keys.suite_tables import suites
+
+    return [*suites(), *FilesCompleter()(prefix)]
+
+
+def schemes_and_strategies(**_: object) -> list[str]:
+    """Return the names of the aggregation schemes and of the training strategies."""
+    from hpcdl import registry
+
+    return [*registry.names("aggregation"), *registry.names("training")]
+
+
+def cases(parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Return the names of the cases of the suite or the run that is on the command line."""
+    from hpcdl import suite
+    from hpcdl.analysis.run.pooling import runs_in
+    from hpcdl.trace.schema import read
+
+    given: dict[str, Any] = vars(parsed_args)
+    source: Path = given.get("suite") or given.get("source") or given["run"]
+    if source.is_dir() or source.suffix == ".h5":
+        return [str(fields.get("case")) for fields in read(runs_in(source)[0], wanted=()).described]
+    return [case.name for case in suite.load(source, check=False).cases]

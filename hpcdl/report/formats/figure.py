@@ -30,8 +30,7 @@ from hpcdl.report.formats.canvas import (
     label,
 )
 from hpcdl.report.formats.cells import visible
-from hpcdl.report.formats.charts import Axis, Bars, Chart, HeatMap, Intervals, Lines, Series
-from hpcdl.report.formats.document import Document
+from hpcdl.report.formats.document import Axis, Bars, Chart, Document, HeatMap, Intervals, Lines, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

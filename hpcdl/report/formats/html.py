@@ -14,8 +14,7 @@ from markupsafe import Markup
 from hpcdl.exit_codes import FAILED
 from hpcdl.report.formats.canvas import DARK, LIGHT
 from hpcdl.report.formats.cells import visible, visible_lines
-from hpcdl.report.formats.charts import Chart
-from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.document import Chart, Document, Section, Table
 from hpcdl.report.verdicts import exit_code
 
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from hpcdl.analysis.run.record import Record
 from hpcdl.report import sections
-from hpcdl.report.formats.charts import Chart
-from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.cells import plural
+from hpcdl.report.formats.document import Chart, Document, Section, Table
 from hpcdl.report.run.grouping import Method
 from hpcdl.report.run.warnings import failures, unfinished
 from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
-
 
 ROWS: Final = 24
 """Rows of a section in a short report, all tables together."""
@@ -33,6 +33,8 @@ POINTS: Final = 8
 TERMINAL_ROWS: Final = 10
 TERMINAL_POINTS: Final = 3
 """Rows and points of a section on a terminal."""
+DOUBTS: Final = {"emulated": "emulated links", "oversubscribed": "OVERSUBSCRIBED", "disturbed": "DISTURBED"}
+"""Words for the marks of measured records."""
 
 
 class Answer(NamedTuple):
@@ -64,6 +66,21 @@ class Declaration:
     """Contribution to the verdict, or beginning of the section if another one answers the suite's question."""
     figures: Sequence[Callable[[Findings], Sequence[Chart]]] = ()
     """Charts of a page with figures, before the tables."""
+
+
+def certainty(records: Sequence[Record]) -> str:
+    """Return what numbers of ``records`` rest on, in words: the fewest launches and seeds, and each doubt."""
+    measured = [record for record in records if not record.network]
+    simulated = len(records) - len(measured)
+    words = [f"{simulated} of {len(records)} cases simulated" if measured else "simulated"] if simulated else []
+    if measured:
+        launches = min(record.launches for record in measured)
+        words.append("1 launch" if launches == 1 else f"{launches} launches")
+        marks = {mark for record in measured for mark in record.marks}
+        words += [word for mark, word in DOUBTS.items() if mark in marks]
+    if any(record.final_accuracy is not None for record in records):
+        words.append(plural(len({record.seed for record in records}), "seed"))
+    return ", ".join(words)
 
 
 def without(*columns: str) -> Callable[[Section], Section]:

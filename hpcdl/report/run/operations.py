@@ -12,7 +12,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import plural, rate, seconds, volume, whole
-from hpcdl.report.formats.charts import Axis, Lines, Point, Series
+from hpcdl.report.formats.document import Axis, Lines, Point, Series
 from hpcdl.report.run.method_names import scheme_name
 
 if TYPE_CHECKING:

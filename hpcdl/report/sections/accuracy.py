@@ -9,8 +9,7 @@ import numpy as np
 
 from hpcdl.analysis.run.deciding import Candidate, Field
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds, whole
-from hpcdl.report.formats.charts import Axis, Lines, Point, Series
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
 from hpcdl.report.run.method_names import Names

@@ -12,8 +12,7 @@ import numpy as np
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.report.formats.cells import NONE, digits, interval, whole
-from hpcdl.report.formats.charts import Axis, Lines, Point, Series
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.verdicts import Verdict

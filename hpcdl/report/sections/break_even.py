@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.analysis.run.record import Key
 from hpcdl.report.formats.cells import digits
 from hpcdl.report.formats.document import Section
-from hpcdl.report.run.certainty import certainty
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.grouping import Row
 from hpcdl.report.sections.compression import compared, gain_of
 

@@ -10,8 +10,7 @@ import numpy as np
 from hpcdl.analysis.statistics.estimates import mean_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, rate, seconds, volume
 from hpcdl.report.formats.document import Section
-from hpcdl.report.run.certainty import certainty
-from hpcdl.report.run.contents import Answer, Declaration, per_setting, without
+from hpcdl.report.run.contents import Answer, Declaration, certainty, per_setting, without
 from hpcdl.report.run.grouping import Method, Row, rows
 
 if TYPE_CHECKING:

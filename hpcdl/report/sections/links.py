@@ -13,8 +13,7 @@ from hpcdl.analysis.network.links import Links
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, interval, plural, rate, seconds, volume
-from hpcdl.report.formats.charts import Axis, HeatMap
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Axis, HeatMap, Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped

@@ -11,8 +11,7 @@ from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, Number, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section
-from hpcdl.report.run.certainty import certainty
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.grouping import Method, Scale, rows
 from hpcdl.report.run.method_names import Names, scheme_name
 

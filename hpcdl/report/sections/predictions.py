@@ -13,8 +13,7 @@ from hpcdl.report import published_results
 from hpcdl.report.formats.cells import digits, percent, plural, rate
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.predictions import network, predicted
-from hpcdl.report.run.certainty import certainty
-from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.run.contents import Answer, Declaration, certainty, without
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 

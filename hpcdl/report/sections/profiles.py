@@ -9,10 +9,8 @@ import numpy as np
 
 from hpcdl.analysis.run.deciding import WIDEST, Decision, area
 from hpcdl.report.formats.cells import NONE, digits, interval, plural
-from hpcdl.report.formats.charts import Axis, Lines, Point, Series
-from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.certainty import certainty
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
+from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.sections.deciding import naming
 from hpcdl.report.verdicts import Verdict
 

@@ -11,8 +11,7 @@ from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
 from hpcdl.nn.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, whole
-from hpcdl.report.formats.charts import Axis, Lines, Point, Series
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
 from hpcdl.report.sections.collectives import one_launch

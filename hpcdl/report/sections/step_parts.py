@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.analysis.run.record import Key
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, volume, whole
-from hpcdl.report.formats.charts import Axis, Bars
-from hpcdl.report.formats.document import Section
-from hpcdl.report.run.certainty import certainty
-from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, per_setting
+from hpcdl.report.formats.document import Axis, Bars, Section
+from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty, per_setting
 from hpcdl.report.run.grouping import Method, Row, rows
 from hpcdl.training.parts.split.schedules import bubble_share
 

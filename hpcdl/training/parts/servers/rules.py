@@ -7,7 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.fabric.comm import Comm
+from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.vectors import partition
 from hpcdl.training.parts.servers.messages import Layout, Transfers
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
@@ -15,6 +16,14 @@ from hpcdl.training.parts.split.replicas import holders
 
 ALL: Final = "all"
 """Value of ``collect``: one gradient per worker."""
+
+STRENGTHS: Final = {"constant": 0.04, "adaptive": 2.0}
+"""lambda and lambda_0 of delay compensation, by variant, of the CIFAR-10 experiments of section 6."""
+
+PASSES: Final = 5
+"""Passes over a vector that one correction writes."""
+_MEMORY: Final = 0.95
+_EPSILON: Final = 1e-7
 
 
 class Discards:
@@ -45,7 +54,7 @@ class Rules:
     scale_rate: bool = False
     """True if a gradient's rate is divided by its staleness."""
     delay_compensation: str = "none"
-    """Variant of :class:`hpcdl.training.parts.servers.delay_compensation.DelayCompensation`, and its lambda."""
+    """Variant of :class:`hpcdl.training.parts.servers.rules.DelayCompensation`, and its lambda."""
     strength: float | None = None
     warm_start: int = 0
     """Mini-batches that the first worker trains on before the others begin."""
@@ -80,3 +89,33 @@ class ServedRank:
         if rules.discards is not None:
             session.watched.append(rules.discards)
         self.snapshots, self.transfers = Snapshots(session), Transfers(self.ranks, session, layout)
+
+
+class DelayCompensation:
+    """Delay compensation (Zheng et al. 2017, equation 10): g + lambda g g (w - w_backup), for one shard.
+
+    A first-order Taylor step from the parameters of the gradient to the present ones; lambda g g replaces the
+    Hessian. The backups are the parameters last sent to each worker. lambda is ``strength``; if ``adaptive`` it is
+    strength / sqrt(m + epsilon), m a moving mean of g g: DC-ASGD-a (equation 14).
+    """
+
+    def __init__(self, session: Session, workers: int, size: int, variant: str, strength: float | None) -> None:
+        self._backups = partition(session.vector("backups", workers * size), workers)
+        self._strength = STRENGTHS[variant] if strength is None else strength
+        self._mean_square = session.vector("mean square", size) if variant == "adaptive" else None
+
+    def remember(self, worker: int, parameters: Array) -> None:
+        """Copy the parameters that are sent to ``worker``."""
+        self._backups[worker][:] = parameters
+
+    def correct(self, worker: int, gradient: Array, parameters: Array) -> None:
+        """Change ``worker``'s gradient (n,) of a mean loss in place to an estimate at ``parameters`` (n,)."""
+        change = parameters - self._backups[worker]
+        change *= gradient
+        change *= gradient
+        change *= self._strength
+        if self._mean_square is not None:
+            self._mean_square *= _MEMORY
+            self._mean_square += (1 - _MEMORY) * gradient * gradient
+            change /= np.sqrt(self._mean_square + _EPSILON)
+        gradient += change
