@@ -72,7 +72,7 @@ DEFECTS = [
     Defect("optim/parts/protocol.py", "1 / math.sqrt(1 - self.beta2**t)", "1 / (1 - self.beta2**t)", "optim"),
     Defect("optim/nesterov.py", "np.multiply(v, self.momentum, out=step)", "np.multiply(v, 1.0, out=step)", "optim"),
     Defect("optim/parts/lbfgs.py", "return abs(point.slope) <= -CURVATURE * self.slope", "return True", "optim"),
-    Defect("prediction/predict.py", "ranks / most if most else None", "None", "prediction commands"),
+    Defect("prediction/network_file.py", "ranks / farthest if farthest else None", "None", "prediction commands"),
     Defect("report/formats/exports.py", 'return f"\'{text}" if text.startswith(FORMULA) else text', "return text", "report"),
     Defect("report/formats/cells.py", 'text.replace("<", "&lt;")', "text", "report"),
     Defect("run/run_folder.py", "self._failed |= case.digest in self._earlier.wrong", "pass", "run"),

@@ -31,7 +31,7 @@ from hpcdl.cases.keys.key import (
 )
 from hpcdl.cases.keys.scheme import check_library, traits_of, try_out
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
-from hpcdl.cases.measuring.timed_collectives import ALIKE, STARTS, Contents, alike, reals, start
+from hpcdl.cases.measuring.timed_collectives import SAME_ON_ALL_RANKS, STARTS, Contents, alike, reals, start
 from hpcdl.cases.simulation.operations import Operation, operation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.network import NETWORKS, Site
@@ -238,7 +238,7 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
         description["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
     sent_from = operands if apart else buffer
     del contents, operands  # what follows needs as much
-    if collective in ALIKE:
+    if collective in SAME_ON_ALL_RANKS:
         sent_from[:] = place.asarray(reals(comm.rank, size, dtype))
         await scheme(comm, given)
         description["same_bits"] = await alike(comm, place.to_host(buffer))
@@ -274,7 +274,7 @@ async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict
     journal.repetitions([(0, round(simulation.seconds * 1e9))], simulation.messages, simulation.bytes)
     stated = None
     if (link := network.common_link(spec.ranks)) is not None:  # formulas know one link
-        prices = (link.alpha, link.beta, network.gamma)
-        stated = cost.time(summed.function.func, spec.ranks, spec.size, *prices, scheme.settings)
+        costs = (link.alpha, link.beta, network.gamma)
+        stated = cost.time(summed.function.func, spec.ranks, spec.size, *costs, scheme.settings)
     described = {"simulation_seconds": took, "simulated_ranks": simulation.simulated_ranks}
     return {**described, "predicted_seconds": stated, "chosen": chosen}

@@ -28,7 +28,7 @@ from hpcdl.trace.files import atomic_write, check_regular
 
 ENDINGS: Final = frozenset({".jpg", ".jpeg", ".png"})
 """File name endings of images, in lower case."""
-KEPT: Final = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
+EIGHT_BIT_MODES: Final = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
 """Pillow's modes with at most 8 bits a channel."""
 _BATCH: Final = 128
 """Images in memory at a time: 25 MB of 256 x 256."""
@@ -172,7 +172,7 @@ def _decode(pillow: Any, size: int, path: Path) -> tuple[NDArray[np.uint8], bool
 
 def _check_kept(image: Any) -> None:
     """Raise ValueError for an image of more than 8 bits a channel, or of several frames."""
-    if image.mode not in KEPT:
+    if image.mode not in EIGHT_BIT_MODES:
         raise ValueError(f"its mode is {image.mode}, but 8 bits a channel would be kept")
     if image.format == "PNG" and image.is_animated:
         raise ValueError(f"it has {image.n_frames} frames, of which one would be kept")

@@ -66,7 +66,7 @@ class Fitted:
     @cached_property
     def certainty(self) -> Certainty:
         """Return the uncertainty of the cost parameters."""
-        return Certainty(self.fit.prices, self.fit.information, self.errors, self.notes)
+        return Certainty(self.fit.costs, self.fit.information, self.errors, self.notes)
 
     @property
     def priced(self) -> PricedNetwork:

@@ -1,10 +1,10 @@
 """Fit of alpha, beta and gamma to measured times, through the simulation itself.
 
 A simulated time is the longest chain of messages and reductions, so it is piecewise linear in the cost parameters
-("prices"): near any network it is ``coefficients @ prices``. One simulation with dual numbers gives the
-coefficients. A linear fit to the measured times gives the prices. Both alternate until nothing changes
+("costs"): near any network it is ``coefficients @ costs``. One simulation with dual numbers gives the
+coefficients. A linear fit to the measured times gives the costs. Both alternate until nothing changes
 (Gauss-Newton method, whose linear pieces are exact here). The error is the logarithm of predicted / measured time,
-so factors 2 and 1/2 count equally. Prices are not negative (Lawson & Hanson, Solving Least Squares Problems, 1974,
+so factors 2 and 1/2 count equally. Costs are not negative (Lawson & Hanson, Solving Least Squares Problems, 1974,
 chapter 23). Outliers count less (Huber 1964).
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.fabric.network import EVERY_RANK, Link, Network
-from hpcdl.prediction.network_file import DOUBTFUL, PRICES, Certainty
+from hpcdl.prediction.network_file import COSTS, DOUBTFUL, Certainty
 from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest, simulate
 
 
@@ -63,10 +63,10 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
 BEGIN: Final = np.array([1e-5, 1e-9, 1e-10, 1e-6, 1e-10])
-"""Initial prices; any order of magnitude works."""
+"""Initial costs; any order of magnitude works."""
 
 FREE: Final = 1e-4 * BEGIN
-"""Lower bound of simulated prices; it breaks ties between chains of equal length."""
+"""Lower bound of simulated costs; it breaks ties between chains of equal length."""
 
 MAX_MESSAGES: Final = 10_000
 """Most messages simulated per iteration; programs beyond it count only in the last one."""
@@ -75,7 +75,7 @@ MAX_RATIO: Final = 100
 """Largest ratio of predicted and measured time that increases an error."""
 
 MANY: Final = 4
-"""Smallest number of programs per price for the iterations."""
+"""Smallest number of programs per cost for the iterations."""
 
 PATIENCE: Final = 5
 """Consecutive iterations with less than 1 % improvement after which the fit stops."""
@@ -97,15 +97,15 @@ class CannotFitError(Exception):
 
 @dataclass(frozen=True)
 class Fit:
-    """Prices fitted to measured programs."""
+    """Costs fitted to measured programs."""
 
     programs: Sequence[MeasuredProgram]
-    prices: Vector
-    """Prices in the order of :data:`PRICES`; 0 for those that no program depends on."""
+    costs: Vector
+    """Costs in the order of :data:`COSTS`; 0 for those that no program depends on."""
     coefficients: Matrix
-    """(programs, prices): derivatives of each program's time."""
+    """(programs, costs): derivatives of each program's time."""
     layout: Network
-    """Placement of the ranks; its prices are not used."""
+    """Placement of the ranks; its costs are not used."""
 
     @property
     def measured(self) -> Vector:
@@ -114,17 +114,17 @@ class Fit:
 
     @property
     def network(self) -> Network:
-        """Return the network with these prices."""
-        return _priced(self.layout, self.prices.tolist())
+        """Return the network with these costs."""
+        return _priced(self.layout, self.costs.tolist())
 
     @property
     def determined(self) -> list[str]:
-        """Return the prices that some program depends on."""
-        return [PRICES[price] for price in np.flatnonzero(self.coefficients.sum(axis=0))]
+        """Return the costs that some program depends on."""
+        return [COSTS[cost] for cost in np.flatnonzero(self.coefficients.sum(axis=0))]
 
     @property
     def information(self) -> Matrix:
-        """Return (prices, prices): see :class:`hpcdl.prediction.network_file.Certainty`."""
+        """Return (costs, costs): see :class:`hpcdl.prediction.network_file.Certainty`."""
         rows = self.coefficients / self.measured[:, None]
         spare = len(self.programs) / max(len(self.programs) - len(self.determined), 1)
         usual = max(float(np.median(np.abs(self.errors))) / 0.6745 * spare**0.5, EXACT)
@@ -133,7 +133,7 @@ class Fit:
     @property
     def predicted(self) -> Vector:
         """Return the times on the fitted network (s), (programs,)."""
-        return self.coefficients @ self.prices
+        return self.coefficients @ self.costs
 
     @property
     def errors(self) -> Vector:
@@ -143,7 +143,7 @@ class Fit:
     def left_out(self, group_of: Callable[[MeasuredProgram], Hashable]) -> Vector:
         """Return errors of cross-validation, (programs,): each group is predicted from a fit to all others.
 
-        NaN where a program depends on a price that no other group depends on.
+        NaN where a program depends on a cost that no other group depends on.
         """
         errors = np.full(len(self.programs), np.nan)
         groups = [group_of(program) for program in self.programs]
@@ -153,8 +153,8 @@ class Fit:
             missing = self.coefficients[~mine].sum(axis=0) == 0
             known = self.coefficients[:, missing].sum(axis=1) == 0
             if (~mine).sum() >= (~missing).sum() and known[mine].any():
-                prices = _solve(self.coefficients[~mine], measured[~mine])
-                network = _priced(self.layout, prices.tolist())
+                costs = _solve(self.coefficients[~mine], measured[~mine])
+                network = _priced(self.layout, costs.tolist())
                 for place in map(int, np.flatnonzero(mine & known)):
                     errors[place] = seconds(self.programs[place], network) / measured[place] - 1
         return errors
@@ -163,26 +163,24 @@ class Fit:
 def fit(programs: Sequence[MeasuredProgram], hosts: Sequence[int] = ()) -> Fit:
     """Fit a network to ``programs``, whose ranks are on ``hosts``; default: one host.
 
-    Raises CannotFitError if there are fewer programs than prices.
+    Raises CannotFitError if there are fewer programs than costs.
     """
     layout = _layout(hosts)
     begin = _linearised(programs, layout, BEGIN)
     if len(programs) < (needed := max(len(begin.determined), 1)):
-        raise CannotFitError(
-            f"{len(programs)} measured collectives and exchanges cannot determine {needed} prices"
-        )
+        raise CannotFitError(f"{len(programs)} measured collectives and exchanges cannot determine {needed} costs")
     light = _linearised(cheapest(programs, MAX_MESSAGES), layout, BEGIN)
     if len(light.programs) < MANY * needed or light.determined != begin.determined:
         light = begin
     squares = _descend(light, robust=False)  # starting with the robust error could treat most programs as outliers
-    return _linearised(programs, layout, _descend(squares, robust=True).prices)
+    return _linearised(programs, layout, _descend(squares, robust=True).costs)
 
 
 def _descend(best: Fit, *, robust: bool) -> Fit:
     """Iterate from ``best``; halve a step that increases the errors, because it reaches another linear piece."""
     patience, off = PATIENCE, _size(best.errors, robust=robust)
     aim = _solve(best.coefficients, best.measured, robust=robust)
-    while patience and not np.allclose(aim, best.prices, rtol=1e-7, atol=0):
+    while patience and not np.allclose(aim, best.costs, rtol=1e-7, atol=0):
         tried = _linearised(best.programs, best.layout, aim)
         if (size := _size(tried.errors, robust=robust)) < off:
             patience = PATIENCE if size < 0.99 * off else patience - 1
@@ -190,7 +188,7 @@ def _descend(best: Fit, *, robust: bool) -> Fit:
             aim = _solve(best.coefficients, best.measured, robust=robust)
         else:
             patience -= 1
-            aim = (aim + best.prices) / 2
+            aim = (aim + best.costs) / 2
     return best
 
 
@@ -199,16 +197,16 @@ def _size(errors: Vector, *, robust: bool) -> float:
     return float(np.mean(np.abs(logarithms) if robust else logarithms**2))
 
 
-def _linearised(programs: Sequence[MeasuredProgram], layout: Network, prices: Vector) -> Fit:
-    """Return the derivatives of the times at ``prices``."""
-    each = zip(prices.clip(FREE).tolist(), np.eye(len(PRICES)).tolist(), strict=True)
-    network = _priced(layout, [Dual(price, tuple(row)) for price, row in each])
+def _linearised(programs: Sequence[MeasuredProgram], layout: Network, costs: Vector) -> Fit:
+    """Return the derivatives of the times at ``costs``."""
+    each = zip(costs.clip(FREE).tolist(), np.eye(len(COSTS)).tolist(), strict=True)
+    network = _priced(layout, [Dual(cost, tuple(row)) for cost, row in each])
     coefficients = [_slope(seconds(program, network)) for program in programs]
-    return Fit(programs, prices, np.array(coefficients).reshape(-1, len(PRICES)), layout)
+    return Fit(programs, costs, np.array(coefficients).reshape(-1, len(COSTS)), layout)
 
 
 def _slope(time: float) -> tuple[float, ...]:
-    return time.slope if isinstance(time, Dual) else (0.0,) * len(PRICES)
+    return time.slope if isinstance(time, Dual) else (0.0,) * len(COSTS)
 
 
 def seconds(measured: MeasuredProgram, network: Network) -> float:
@@ -222,7 +220,7 @@ def predicted_time(program: Program, ranks: int, network: Network, certainty: Ce
     Without the network's topology, whose flows carry no derivatives.
     """
     network = replace(network, topology=None)
-    linear = _linearised([MeasuredProgram("", ranks, 0, 1.0, program)], network, certainty.prices)
+    linear = _linearised([MeasuredProgram("", ranks, 0, 1.0, program)], network, certainty.costs)
     return float(linear.predicted[0]), certainty.doubt(linear.coefficients[0])
 
 
@@ -231,8 +229,8 @@ def uncertainty(
 ) -> tuple[float, bool]:
     """Return half the 95 % interval of the logarithm of a predicted time; NaN if the network is not fitted.
 
-    It has the uncertainty of the prices and the error of the ``scheme`` in the fit. Also return True if an
-    undetermined price makes the time uncertain by more than 10 %.
+    It has the uncertainty of the costs and the error of the ``scheme`` in the fit. Also return True if an
+    undetermined cost makes the time uncertain by more than 10 %.
     """
     if certainty is None:
         return math.nan, False
@@ -253,16 +251,16 @@ def _layout(hosts: Sequence[int]) -> Network:
     return Network("fitted", Link(0.0, 0.0), source="", ranks_per_host=ranks_per_host, hosts=placed)
 
 
-def _priced(layout: Network, prices: Sequence[float]) -> Network:
-    alpha, beta, gamma, *inside = prices
+def _priced(layout: Network, costs: Sequence[float]) -> Network:
+    alpha, beta, gamma, *inside = costs
     link = Link(*inside) if layout.is_one_host else Link(alpha, beta)
     return replace(layout, link=link, gamma=gamma, inside=Link(*inside))
 
 
 def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Vector:
-    """Return non-negative prices that minimise the logarithmic errors: their absolute (robust) or squared values.
+    """Return non-negative costs that minimise the logarithmic errors: their absolute (robust) or squared values.
 
-    A price that no program depends on is 0.
+    A cost that no program depends on is 0.
     """
     from scipy.optimize import nnls  # late: takes half a second
 
@@ -270,13 +268,13 @@ def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Ve
     size = np.linalg.norm(rows, axis=0)
     size[size == 0] = 1
     weights = np.ones(len(rows))
-    prices = np.zeros(len(size))
+    costs = np.zeros(len(size))
     for _ in range(100):
         following, _ = nnls(rows / size * weights[:, None], weights, maxiter=100)
-        if np.allclose(following, prices, rtol=1e-9, atol=0):
+        if np.allclose(following, costs, rtol=1e-9, atol=0):
             break
-        prices = following
-        ratio = (rows / size @ prices).clip(1 / MAX_RATIO, MAX_RATIO)
+        costs = following
+        ratio = (rows / size @ costs).clip(1 / MAX_RATIO, MAX_RATIO)
         off = np.abs(np.log(ratio))
         # with these weights, a linear difference has the gradient of the squared logarithm
         pull = np.divide(np.log(ratio), ratio - 1, out=np.ones_like(ratio), where=ratio != 1)
@@ -284,7 +282,7 @@ def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Ve
         if robust:
             usual = HUBER * max(float(np.median(off)) / 0.6745, 1e-12)
             weights *= np.sqrt(usual / np.maximum(off, usual))
-    return np.asarray(prices / size, np.float64)
+    return np.asarray(costs / size, np.float64)
 
 
 def summary(errors: Vector) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from hpcdl.trace.files import parse_toml, read_text
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-PRICES: Final = ("alpha", "beta", "gamma", "inside alpha", "inside beta")
+COSTS: Final = ("alpha", "beta", "gamma", "inside alpha", "inside beta")
 """Cost parameters: seconds per message, per byte, per byte reduced; then per message and byte within a host."""
 
 DEVIATIONS: Final = 2
@@ -38,10 +38,10 @@ DOUBTFUL: Final = 0.1
 class Certainty:
     """Fitted cost parameters with their uncertainty."""
 
-    prices: Vector
-    """Cost parameters in the order of :data:`PRICES`."""
+    costs: Vector
+    """Cost parameters in the order of :data:`COSTS`."""
     information: Matrix
-    """(prices, prices): inverse covariance (1/s^2); 0 for a parameter that no measured time depends on."""
+    """(costs, costs): inverse covariance (1/s^2); 0 for a parameter that no measured time depends on."""
     errors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Median, worst and number of relative errors, by kind of prediction."""
     notes: Sequence[str] = ()
@@ -50,12 +50,12 @@ class Certainty:
     @property
     def determined(self) -> list[str]:
         """Return the parameters that some measured time depends on."""
-        return [PRICES[price] for price in np.flatnonzero(np.diag(self.information))]
+        return [COSTS[cost] for cost in np.flatnonzero(np.diag(self.information))]
 
     @property
     def undetermined(self) -> list[str]:
         """Return the parameters that may be 0, or of which only a sum with others is known."""
-        return [name for name, unit in zip(PRICES, np.eye(len(PRICES)), strict=True)
+        return [name for name, unit in zip(COSTS, np.eye(len(COSTS)), strict=True)
                 if name in self.determined and self.doubt(unit) >= 1]  # fmt: skip
 
     def error_of(self, scheme: str) -> float:
@@ -69,8 +69,8 @@ class Certainty:
         return max(medians, default=0.0)
 
     def doubt(self, coefficients: Vector) -> float:
-        """Return half the 95 % interval of ``coefficients @ prices`` relative to it; infinity if unknown."""
-        predicted = float(coefficients @ self.prices)
+        """Return half the 95 % interval of ``coefficients @ costs`` relative to it; infinity if unknown."""
+        predicted = float(coefficients @ self.costs)
         size = np.sqrt(np.diag(self.information))
         known = size > 0
         if coefficients[~known].any():
@@ -131,7 +131,7 @@ def format_network(network: Network, origin: Mapping[str, Any], certainty: Certa
         tables["certainty"] = {
             "undetermined": certainty.undetermined,
             "notes": list(certainty.notes),
-            "prices": certainty.prices.tolist(),
+            "prices": certainty.costs.tolist(),
             "information": certainty.information.tolist(),
         }
         tables |= {f"error.{_toml(name)}": error for name, error in certainty.errors.items()}
@@ -183,22 +183,22 @@ def load_network(path: Path) -> PricedNetwork:
 
 
 def _certainty(tables: Mapping[str, Any], path: Path) -> Certainty:
-    fields, count = _table(tables, "certainty", path), len(PRICES)
+    fields, count = _table(tables, "certainty", path), len(COSTS)
     error_tables = _table({"error": {}, **tables}, "error", path)
     try:
-        prices, information = (np.array(fields.get(name), np.float64) for name in ("prices", "information"))
+        costs, information = (np.array(fields.get(name), np.float64) for name in ("prices", "information"))
         errors = {
             name: {key: None if error.get(key) is None else kind(error[key]) for key, kind in ERROR.items()}
             for name, error in error_tables.items()
         }
     except (AttributeError, TypeError, ValueError):
-        prices = information = np.empty(0)
+        costs = information = np.empty(0)
         errors = {}
-    is_complete = prices.shape == (count,) and information.shape == (count, count)
-    is_finite = bool(np.isfinite(prices).all() and np.isfinite(information).all())
+    is_complete = costs.shape == (count,) and information.shape == (count, count)
+    is_finite = bool(np.isfinite(costs).all() and np.isfinite(information).all())
     if not (is_complete and is_finite and np.array_equal(information, information.T)):
         raise NetworkFileError(f"{path}: certainty: not in the form that --save writes")
-    return Certainty(prices, information, errors, list(map(str, fields.get("notes") or ())))
+    return Certainty(costs, information, errors, list(map(str, fields.get("notes") or ())))
 
 
 def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:

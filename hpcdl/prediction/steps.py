@@ -275,7 +275,7 @@ def uncertainty(
 ) -> tuple[float, bool]:
     """Return half of a 95 % interval that the step's sums, one per bucket, leave open, by the ``step``.
 
-    Also return True if undetermined prices leave more than 10 % open. ``scheme``: see
+    Also return True if undetermined costs leave more than 10 % open. ``scheme``: see
     :meth:`hpcdl.prediction.network_file.Certainty.error_of`.
     """
     if certainty is None or spec.ranks == 1 or spec.independent:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
-from hpcdl.prediction.network_file import PRICES, Certainty
+from hpcdl.prediction.network_file import COSTS, Certainty
 from hpcdl.prediction.parallelism import Parallelism
 from hpcdl.prediction.predict import Prediction
 from hpcdl.report import published_results
@@ -130,7 +130,7 @@ def _layers(parallelism: Parallelism) -> list[tuple[str, ...]]:
 NOTE: Final = (
     "Predicted: the same program in virtual time on a model of the network. Of measured: predicted by measured "
     "time. A library's own collective cannot be simulated: its time is that of the best published algorithm. "
-    "95 %: by the uncertainty of the fitted prices and the scheme's largest error in the fit. DISTURBED: the "
+    "95 %: by the uncertainty of the fitted costs and the scheme's largest error in the fit. DISTURBED: the "
     "measured time, or the compute times, are of a disturbed case. Simulated: ranks that stand for all by "
     "symmetry; all, where scheme or network has none."
 )
@@ -154,7 +154,7 @@ STEPS: Final = (
 STEPS_NOTE: Final = (
     "Predicted: the strategy itself in virtual time, messages on the model of the network; compute times are "
     "those given to a replay, or measured ones of the next smaller number of ranks if there is one, in "
-    "proportion to a rank's images. Encoders, decoders and sums of compressed gradients have the prices that they "
+    "proportion to a rank's images. Encoders, decoders and sums of compressed gradients have the costs that they "
     "are measured at on this machine. 95 %: as of collectives, and of the simulated steps, which differ by "
     "jitter. Without a common step, a step is a global batch."
 )
@@ -180,7 +180,7 @@ def described(priced: Network, certainty: Certainty | None) -> dict[str, Any]:
     head: dict[str, Any] = {
         "name": priced.name,
         "source": priced.source,
-        **{f"{name.replace(' ', '_')}_seconds": price for name, price, _ in _prices(priced)},
+        **{f"{name.replace(' ', '_')}_seconds": cost for name, cost, _ in _costs(priced)},
         "ranks_per_host": None if priced.is_one_host else priced.ranks_per_host,
     }
     if certainty:
@@ -205,21 +205,21 @@ def document(prediction: Prediction, title: str) -> Document:
 
 
 def network(priced: Network, certainty: Certainty | None) -> Section:
-    """Its prices; of a fitted one also how well they are known, and how far off it is."""
-    paid = set(certainty.determined) if certainty else {name for name, _, _ in _prices(priced)}
+    """Its costs; of a fitted one also how well they are known, and how far off it is."""
+    paid = set(certainty.determined) if certainty else {name for name, _, _ in _costs(priced)}
     unknown = certainty.undetermined if certainty else []
-    prices = [
+    costs = [
         (
             name,
-            seconds(price) if is_time else rate(1 / price) if price else "0",
+            seconds(cost) if is_time else rate(1 / cost) if cost else "0",
             "undetermined" if name in unknown else "",
         )
-        for name, price, is_time in _prices(priced)
+        for name, cost, is_time in _costs(priced)
         if name in paid
     ]
     where = "all ranks on one host" if priced.is_one_host else f"{priced.ranks_per_host} a host"
     paragraphs = [f"{priced.name} ({priced.source}), {where}."]
-    tables = [Table("", ("price", "value", ""), prices).without_empty()]
+    tables = [Table("", ("cost", "value", ""), costs).without_empty()]
     points = []
     if certainty:
         if unknown:
@@ -337,8 +337,8 @@ def _cells(row: Record) -> tuple[str, ...]:
     )
 
 
-def _prices(network: Network) -> list[tuple[str, float, bool]]:
-    """Name, price and whether it is that of a message; the others are a byte's."""
+def _costs(network: Network) -> list[tuple[str, float, bool]]:
+    """Name, cost and whether it is that of a message; the others are a byte's."""
     values = (network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta)
-    prices = [(name, value, name.endswith("alpha")) for name, value in zip(PRICES, values, strict=True)]
-    return [price for price in prices if not network.is_one_host or price[0] not in {"alpha", "beta"}]
+    costs = [(name, value, name.endswith("alpha")) for name, value in zip(COSTS, values, strict=True)]
+    return [cost for cost in costs if not network.is_one_host or cost[0] not in {"alpha", "beta"}]

@@ -8,7 +8,7 @@ Each rank records steps, events, evaluations and updates in memory; after the ca
 HDF5. A run is read back as pandas frames, from files that are not trusted: sizes, names and types are checked
 first (``files.py``). Names of older versions become those of today when a file is read (``older_names.py``).
 
-The one rule: recording must cost little: an event is a tuple in a list, and all else happens after the case.
+The one rule: recording must cost little: an event is a tuple in a list.
 ``README.md`` describes the groups and fields. ``export.py`` and ``chakra.py`` write the formats of other tools.
 Open ``recorder.py`` first.
 """

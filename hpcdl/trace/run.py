@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = Path(__file__).parents[1] / "report" / "schema.json"
 """Declares the type of each field, by name; a field that it lacks may be any scalar."""
-OWN: Final[dict[str, JsonObject]] = {
+OTHER_TYPES: Final[dict[str, JsonObject]] = {
     "settings": {"type": ["string", "null"]},  # JSON in a record, an object in --json
     "launch": {"type": ["integer", "null"]},
     "kind": {"type": ["string"]},  # a kind is a file of hpcdl/cases: --json has those of this version
 }
-"""Fields of a record with a type of their own."""
+"""Types of fields whose type in a record is not that of ``--json``."""
 TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 MAX_RANKS: Final = 1 << 17
 MAX_INTEGER: Final = 1 << 63
@@ -49,7 +49,7 @@ AFFINITY: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*|unknown|
 @cache
 def _declared() -> dict[str, JsonObject]:
     text = COLUMNS.read_text(encoding="utf-8")
-    return {**json.loads(text)["properties"]["cases"]["items"]["properties"], **OWN}
+    return {**json.loads(text)["properties"]["cases"]["items"]["properties"], **OTHER_TYPES}
 
 
 def check_fields(fields: Mapping[str, Scalar]) -> None:

@@ -49,10 +49,10 @@ def timed(network, schemes=FITTED, ranks=(2, 3, 4, 6), sizes=SIZES, noise=0.0):
 
 
 def certainty(found):
-    return Certainty(found.prices, found.information)
+    return Certainty(found.costs, found.information)
 
 
-def prices(network):
+def costs(network):
     return [network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta]
 
 
@@ -61,14 +61,14 @@ def test_one_rank_a_host():
         found = fit(timed(network), range(6))
         assert found.determined == ["alpha", "beta", "gamma"]
         assert certainty(found).undetermined == []
-        assert prices(found.network)[:3] == pytest.approx(prices(network)[:3], rel=1e-3)
+        assert costs(found.network)[:3] == pytest.approx(costs(network)[:3], rel=1e-3)
         assert summary(found.errors)["worst"] < 1e-3
 
 
 def test_inside_and_between_hosts():
     hosts = (0, 1, 0, 1, 2, 2)  # filled in turn, as some launchers do
     network = replace(SLOW_ADDER, hosts=hosts)
-    assert prices(fit(timed(network), hosts).network) == pytest.approx(prices(network), rel=0.01)
+    assert costs(fit(timed(network), hosts).network) == pytest.approx(costs(network), rel=0.01)
 
 
 def test_within_one_host():
@@ -76,30 +76,30 @@ def test_within_one_host():
     found = fit(timed(network), [7] * 6)
     assert found.network.is_one_host
     assert found.determined == ["gamma", "inside alpha", "inside beta"]
-    assert prices(found.network)[2:] == pytest.approx(prices(network)[2:], rel=0.01)
+    assert costs(found.network)[2:] == pytest.approx(costs(network)[2:], rel=0.01)
 
 
 def test_a_time_is_its_derivatives_times_the_prices():
-    """Times are homogeneous functions of the prices (Euler), so derivatives account for all of them."""
+    """Times are homogeneous functions of the costs (Euler), so derivatives account for all of them."""
     for hosts in [[0] * 6, range(6), [0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 2, 2]]:
         layout = replace(SLOW_ADDER, hosts=tuple(hosts))
         variables = np.eye(5).tolist()
         alpha, beta, gamma, *inside = (
-            Dual(*one) for one in zip(prices(layout), map(tuple, variables), strict=True)
+            Dual(*one) for one in zip(costs(layout), map(tuple, variables), strict=True)
         )
         charged = replace(layout, link=Link(alpha, beta), gamma=gamma, inside=Link(*inside))
         for scheme in OURS:
             for one in (cell(scheme, p, size) for p in (2, 5, 6) for size in (4, 65536)):
                 time = seconds(one, charged)
                 assert float(time) == seconds(one, layout)
-                assert np.dot(time.slope, prices(layout)) == pytest.approx(float(time), rel=1e-9), scheme
+                assert np.dot(time.slope, costs(layout)) == pytest.approx(float(time), rel=1e-9), scheme
 
 
 def test_twice_and_half_the_time_are_equally_wrong():
     """Errors relative to measured times would bias the fit of widely scattered times."""
     found = fit(timed(SLOW_ADDER, noise=0.6, ranks=(2, 3, 4, 5, 6)), range(6))
     assert np.median(found.predicted / found.measured) == pytest.approx(1, abs=0.1)
-    sent_and_reduced = np.array([2, 1]) @ prices(found.network)[1:3] / (np.array([2, 1]) @ prices(SLOW_ADDER)[1:3])
+    sent_and_reduced = np.array([2, 1]) @ costs(found.network)[1:3] / (np.array([2, 1]) @ costs(SLOW_ADDER)[1:3])
     assert sent_and_reduced == pytest.approx(1, abs=0.2)
 
 
@@ -109,7 +109,7 @@ def test_expensive_programs_are_predicted_by_the_others():
     assert [one.ranks for one in cheapest(dear, MAX_MESSAGES)] == [one.ranks for one in dear if one.ranks < 6]
     found = fit(dear, range(6))
     assert len(found.predicted) == len(times)
-    assert prices(found.network)[:3] == pytest.approx(prices(SLOW_ADDER)[:3], rel=1e-3)
+    assert costs(found.network)[:3] == pytest.approx(costs(SLOW_ADDER)[:3], rel=1e-3)
     assert summary(found.errors)["worst"] < 1e-3
 
 
@@ -117,7 +117,7 @@ def test_one_wild_time_does_not_move_the_fit():
     times = timed(SLOW_ADDER)
     times[5] = replace(times[5], seconds=20 * times[5].seconds)
     found = fit(times, range(6))
-    assert prices(found.network)[:3] == pytest.approx(prices(SLOW_ADDER)[:3], rel=0.01)
+    assert costs(found.network)[:3] == pytest.approx(costs(SLOW_ADDER)[:3], rel=0.01)
     assert found.errors[5] == pytest.approx(1 / 20 - 1, abs=0.01)
 
 
@@ -163,7 +163,7 @@ def test_a_latency_that_long_messages_hide_is_undetermined():
 
 
 def test_an_interval_has_the_error_of_the_scheme():
-    """Schemes 8 % off the network's formula; the uncertainty of the prices alone covers a third of such times."""
+    """Schemes 8 % off the network's formula; the uncertainty of the costs alone covers a third of such times."""
     factors = dict(zip(FITTED, (1.08, 0.93, 1.1, 0.9), strict=True))
     times = [replace(one, seconds=factors[one.scheme] * one.seconds) for one in timed(SLOW_ADDER, noise=0.01)]
     known = Fitted(fit(times, range(6)), "r", "", "")

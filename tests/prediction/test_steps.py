@@ -337,7 +337,7 @@ def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(t
 
 
 def test_a_runs_replays_are_predicted_by_prices_of_its_collectives(hand, tmp_path):
-    """The measured times are simulated on links with known prices."""
+    """The measured times are simulated on links with known costs."""
     for scheme, ranks, size in product(("ring", "halving_doubling"), (2, 4), (1 << 14, 1 << 18, 1 << 22)):
         world = simulated(ranks, NETWORKS["ethernet-1g"])
         aggregate = registry.find("aggregation", scheme)

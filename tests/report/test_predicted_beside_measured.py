@@ -68,7 +68,7 @@ def test_what_takes_long_to_simulate_is_counted(hand, monkeypatch):
 
 
 def test_too_few_times_are_passed_over(hand):
-    """Three prices and six times: they would fit whatever they were."""
+    """Three costs and six times: they would fit whatever they were."""
     run = measured(hand, schemes=["ring"])
     assert "Predicted and measured" not in render([run], "md")
     assert json.loads(render([run], "json"))["networks"] == []

@@ -185,3 +185,32 @@ def test_no_sentence_stands_in_two_documents():
         for sentence in re.split(r"(?<=[.:])\s+", " ".join(prose.split())):
             if len(sentence) > 60:
                 assert seen.setdefault(sentence, document) == document, sentence
+
+
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)")
+
+
+def holds(text, number):
+    """Return True if ``number`` is one of the numbers of ``text``, rounded to as many digits."""
+    digits = len(number.partition(".")[2])
+    return any(f"{float(other):.{digits}f}" == number for other in NUMBER.findall(text))
+
+
+def test_numbers_of_the_readme_are_those_of_its_reports():
+    results = text_of("README.md").partition("\n## ")[0]
+    report = text_of("reports/near-linear.md")
+    rows = [row.strip("| ").split(" | ") for row in re.findall(r"^\| .*", results, re.MULTILINE)][2:]
+    assert len(rows) > 5
+    for _, _, *cells, verdict in rows:
+        wanted = NUMBER.findall(" ".join(cells))
+        assert len(wanted) == 6
+        measured = [line for line in report.splitlines() if all(holds(line, number) for number in wanted)]
+        assert any(line.rstrip("| ").endswith(f" {verdict}") for line in measured), (cells, verdict)
+    errors = [abs(float(row[-2].removesuffix(" %"))) for row in rows]
+    [within] = map(float, re.findall(r"predicted\s+within (\d+) %", results))
+    assert within - 1 < max(errors) <= within
+    for sentence in re.split(r"\n- \*\*|\n\n", results):
+        for link in re.findall(r"\]\((reports/[\w-]+\.md)\)", sentence) if sentence[0] != "|" else ():
+            said = re.sub(r"\]\(.*?\)|`.*?`", "", sentence)
+            missing = [number for number in NUMBER.findall(said) if not holds(text_of(link), number)]
+            assert not missing, (link, missing)

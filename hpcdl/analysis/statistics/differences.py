@@ -140,8 +140,8 @@ POWER: Final = 0.8
 """Probability with which the smallest visible change is found."""
 DRAWS: Final = 10_000
 """Simulated tests behind the smallest visible change."""
-OWN: Final = 0.01
-"""Probability of a variance below which it is not shrunk."""
+SHRINK_ABOVE: Final = 0.01
+"""Probability of a variance from which on it is shrunk; a rarer one keeps its own value."""
 
 
 class Group(NamedTuple):
@@ -271,7 +271,7 @@ def _variances(residuals: Array, own: Array) -> tuple[Array, Array]:
     prior = math.exp(float(typical.mean()) + float(psi(half)) - math.log(half))
     strength = min(2 * half, max(_independent(residuals[usable], s) * float(d.mean()) - float(d.mean()), 0))
     shrunk = (strength * prior + own * variance) / (strength + own)
-    alone = fdtrc(own, max(2 * half, 1), variance / prior) < OWN if strength else np.full(len(own), True)
+    alone = fdtrc(own, max(2 * half, 1), variance / prior) < SHRINK_ABOVE if strength else np.full(len(own), True)
     quartile = float(
         np.quantile(s / (chdtri(d, 0.25) / d), 0.75, method="lower")
     )  # that of chi-squared variances is 1

@@ -362,7 +362,7 @@ ROWS: Final = (
         for key in ("backend", "start", "placement", "threads")
     ),
     Row("topology", TOPOLOGY_KEY, MEASURED, "it is for simulated cases", ON_NETWORK),
-    Row("aggregation", NATIVE, TOPOLOGY, "its price is a formula that knows no links", ANOTHER),
+    Row("aggregation", NATIVE, TOPOLOGY, "its time is a formula that knows no links", ANOTHER),
     Row("failure", FAILURE, TOPOLOGY, "messages under way do not end with their rank", LEAVE_ONE),
     *(
         Row(key, _changed("train", key), MEASURED, "it is for simulated cases", ON_NETWORK)

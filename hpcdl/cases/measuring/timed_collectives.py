@@ -15,8 +15,8 @@ from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
 from hpcdl.trace.recorder import Scalar
 
-ALIKE: Final = ("allreduce", "allgather", "broadcast")
-"""All ranks end with the same vector."""
+SAME_ON_ALL_RANKS: Final = ("allreduce", "allgather", "broadcast")
+"""Collectives after which all ranks have the same vector."""
 
 _PERIOD: Final = 17
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from hpcdl.fabric.network import Wiring
 
-ALIKE: Final = 1e-12
-"""Relative difference of moments that is rounding."""
+ROUNDING: Final = 1e-12
+"""Relative difference of two moments that are one but for rounding."""
 
 
 def fair_shares(routes: Sequence[Sequence[int]], bandwidths: Sequence[float]) -> list[float]:
@@ -95,7 +95,7 @@ class Flows:
 
     def advance(self, moment: float) -> list[Any]:
         """Let time pass until ``moment``, which is :attr:`next`; return the ends of messages that are over."""
-        until = moment + ALIKE * moment
+        until = moment + ROUNDING * moment
         done, changed = list[_Flow](), set[int]()
         while self._ending and self._ending[0][0] <= until:
             over, _, flow = heappop(self._ending)

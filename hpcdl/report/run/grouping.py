@@ -161,7 +161,7 @@ ABSENT: Final = {
     "simulated": "measured",
     "trace": "trace=events",
 }
-"""By condition, the words for a case without it if other cases have it."""
+"""Text for the default of a condition, shown if other cases of the report have it."""
 
 
 @dataclass(frozen=True)

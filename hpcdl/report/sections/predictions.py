@@ -33,7 +33,7 @@ PUBLISHED: Final = Declaration(
 
 
 NOTE: Final = (
-    "Predicted: the same programs in virtual time on one model of the network, whose few prices are fitted to all "
+    "Predicted: the same programs in virtual time on one model of the network, whose few costs are fitted to all "
     "measured times at once. Where a row is off, its messages cost more or less than messages of their length "
     "usually do on this machine."
 )
