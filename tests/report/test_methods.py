@@ -121,6 +121,13 @@ def test_names_tell_what_differs_and_no_more():
             ],
             ["Downpour", "Downpour(v=2)", "softsync"],
         ),
+        (  # two strategies that a paper calls alike keep their own names
+            [
+                {"training": "asynchronous", "system": "Downpour", "aggregation": "own"},
+                {"training": "downpour(n_push=5)", "system": "Downpour", "aggregation": "own"},
+            ],
+            ["asynchronous", "downpour"],
+        ),
         (
             [
                 {"training": "synchronous(bucket_bytes=2097152)", "aggregation": "ring"},

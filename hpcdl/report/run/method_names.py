@@ -40,9 +40,9 @@ def scheme_name(record: Record) -> str:
 class Names:
     """Names for the methods of one table.
 
-    A strategy is called what its paper calls it (the record's ``system``), else by its name; of settings only
-    those are named that differ between strategies, or optimizers, of the same name. Settings that follow from the
-    named ones are left out.
+    A strategy is called what its paper calls it (the record's ``system``), unless another one is called so too,
+    else by its name; of settings only those are named that differ between strategies, or optimizers, of the same
+    name. Settings that follow from the named ones are left out.
     """
 
     def __init__(self, cases: Iterable[Record]) -> None:
@@ -51,6 +51,10 @@ class Names:
         for case in self._cases:
             titles.setdefault(text_of(case, "training"), set()).add(str(case.system or ""))
         known = {label: title.pop() for label, title in titles.items() if len(title) == 1}
+        owners: dict[str, set[str]] = {}
+        for label, title in known.items():
+            owners.setdefault(title, set()).add(parts(label)[0])
+        known = {label: title for label, title in known.items() if len(owners[title]) == 1}
         self._brief = {
             "training": _brief({label: known.get(label) or parts(label)[0] for label in titles}),
             "parallelism": _brief(
