@@ -107,7 +107,7 @@ class Launch:
     """
 
     record: Record
-    """The case as it is described, without measured numbers."""
+    """The case, without measured numbers."""
     seconds: Vector
     """Seconds of the slowest rank; for windows those of all ranks together."""
     compute_seconds: Vector

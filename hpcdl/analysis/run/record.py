@@ -1,9 +1,9 @@
-"""A case as it is described and measured: every column of ``--json``, from the trace to the cell.
+"""Record of a case: its description and its measured numbers, with the columns of ``--json``.
 
-A trace describes a case by fields, which :meth:`Record.of` reads. The analysis adds what was measured, and
+A trace describes a case by fields, which :meth:`Record.of` reads. The analysis adds the measured numbers, and
 sections ask attributes. What tells cases apart follows from the roles of their keys
 (:data:`hpcdl.cases.keys.key.Role`).
-``hpcdl/report/README.md`` says what each column means, and ``schema.json`` has the same types.
+``hpcdl/report/README.md`` describes each column, and ``schema.json`` has the same types.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAR: Final = 4
 
 @dataclass(kw_only=True, eq=False)
 class Record:
-    """One case, with what was measured; None: unknown, or it does not apply. The order is that of ``--json``."""
+    """One case; None: unknown, or it does not apply. The order is that of ``--json``."""
 
     suite: str | None = None
     case: str | None = None
@@ -242,7 +242,7 @@ class Record:
 
     @property
     def described(self) -> Record:
-        """The case without what was measured, and without its scale: problem, method and settings."""
+        """The case without measured numbers and without its scale: problem, method and settings."""
         names = ("suite", "case", "kind", "scaling", *columns_with("problem"), *columns_with("method"))
         known = {name: getattr(self, name) for name in names if name in COLUMNS}
         return Record(**known, settings=self.settings)
@@ -287,7 +287,7 @@ class Record:
         return None if self.batch_per_rank is None else float(self.batch_per_rank) * self.ranks
 
     def stated(self, column: str) -> Any:
-        """Return the value of a column; of a key without a column of its own its setting, as text."""
+        """Return the value of a column; of a key without a column its setting, as text."""
         if column in COLUMNS:
             return getattr(self, column)
         return label(self.settings[column]) if column in self.settings else None

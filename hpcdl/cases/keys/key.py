@@ -172,11 +172,11 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 Role = Literal["problem", "method", "condition", "machine", "scale", "sampling"]
-"""What a key is to a comparison of cases:
+"""Part of a key in comparisons of cases:
 
-- ``problem``: what is computed. Cases of one table agree in it.
-- ``method``: how it is computed. Rows of a table are named after it.
-- ``condition``: changes the measured numbers; cases of one table agree in it, and the report says so in words.
+- ``problem``: the computation. Cases of one table agree in it.
+- ``method``: the way of computing it. Rows of a table are named after it.
+- ``condition``: changes the measured numbers; cases of one table agree in it, and the report names it.
 - ``machine``: a condition that stands for a machine, which a prediction replaces.
 - ``scale``: ranks, batch and seed, by which cases of one method differ.
 - ``sampling``: how often and when something is measured, which changes no time.
