@@ -37,6 +37,7 @@ async def double_tree(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) 
     if comm.size == 1:
         return
     second, _ = _second_place(comm.rank, comm.size)
+    # Both trees are under way at once, and tags tell their messages apart.
     second_half = comm.start(_sum_in_tree(comm, halves[1], second, tag=1), shared_tags=True)
     await _sum_in_tree(comm, halves[0], _place(comm.rank, comm.size), tag=0)
     await second_half

@@ -118,6 +118,7 @@ async def _regions(comm: Comm, entries: Sparse, size: int) -> Array:
     edges = np.arange(bins + 1) * size // bins
     counts = histogram(entries, edges)
     await sum_counts(comm, counts)
+    # Without entries there is nothing to balance: regions are equally long.
     if not counts.any():
         counts[:] = 1
     below = np.concatenate(([0.0], np.cumsum(counts, dtype=np.float64)))

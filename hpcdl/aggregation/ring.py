@@ -45,6 +45,7 @@ async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
     size, rank = comm.size, comm.rank
     left, right = (rank - 1) % size, (rank + 1) % size
     with comm.scratch(len(chunks[0]), chunks[0]) as inbox:
+        # Rank r begins with chunk r - 1, whose sum goes around once; so chunk r ends here, complete.
         for step in range(1, size):
             into = chunks[(rank - step - 1) % size]
             arriving = inbox[: len(into)]

@@ -238,6 +238,7 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
         description["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
     sent_from = operands if apart else buffer
     del contents, operands  # what follows needs as much
+    # Sums of whole numbers are exact in any order. Only real numbers show if ranks added in different orders.
     if collective in SAME_ON_ALL_RANKS:
         sent_from[:] = place.asarray(reals(comm.rank, size, dtype))
         await scheme(comm, given)

@@ -254,6 +254,7 @@ def program(
             tested = await mine.evaluation.test_at_end() if tests else {}
             watched = [await one.fields(comm) for one in mine.watched]
         finally:
+            # Also after an error: its prefetch thread would go on beside the next case.
             mine.inputs.close()
         mine.journal.memory(mine.memory_bytes)
         mine.journal.residuals(mine.compressed.norms.rows() if mine.compressed is not None else ())

@@ -147,6 +147,7 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
         explained = fitted(run, chosen, notes)
     except CannotFitError:
         return None
+    # As many costs as times would explain any times, and the page would show errors of 0.
     if len(explained.fit.programs) < CHECKED * len(explained.fit.determined):
         return None
     predicted = [replace(record) for record in measured]

@@ -206,6 +206,7 @@ def predicted_record(
     ranks, jitter = spec.ranks, conditions.jitter
     began = perf_counter()
     equal = spec.strategy.lockstep and not jitter
+    # In lock-step without jitter every simulated step is the same.
     counted = 1 if equal else min(32, max(8, RANK_STEPS // ranks))
     weak = like.scaling == "weak"
     batch = conditions.images * spec.copies if weak else int(like.global_batch or 0)

@@ -92,6 +92,7 @@ async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
         tasks.append(comm.start(answer_requests(comm, current, len(others)), shared_tags=True))
     passive = others if parity[comm.rank] == ACTIVE else []
     await work(comm, session, current, snapshots, passive)
+    # Passive ranks answer until all active neighbours have ended, which an empty request says.
     for other in passive:
         await comm.send(current.vector[:0], other, _REQUEST)
     for task in tasks:

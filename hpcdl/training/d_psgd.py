@@ -159,6 +159,7 @@ class CompressedGossip:
             length = await comm.apply("encode", encode, 3 * x.nbytes)
             message = outgoing[:length]
             sends = [comm.start(comm.send(message, other), shared_tags=True) for other in self._copies]
+            # By the message, not by the exact difference: copies of one rank must be equal on all its neighbours.
             await decode(message, comm.rank, self._own)
             for other, copy in self._copies.items():
                 status = await comm.recv(incoming, other, 0)

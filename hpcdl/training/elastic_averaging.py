@@ -98,6 +98,7 @@ async def work(comm: Comm, session: Session, snapshots: Snapshots, worker: int, 
             if exchange is not None:
                 await exchange
                 await comm.add(x, pull)
+    # The centre serves until each worker has ended, which an empty position says.
     await comm.send(pull[:0], CENTRE_RANK, _POSITION)
 
 

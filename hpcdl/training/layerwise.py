@@ -158,6 +158,7 @@ class PrioritySchedule:
             if stage not in self._stages:
                 self._start(stage)
         if self._width < self._all:
+            # The answer is needed at the next backward only, so that no rank waits for it now.
             self._agreed = self._comm.start(self._agree(min(wanted, self._all)))
 
     async def finished(self, stage: str) -> None:

@@ -57,6 +57,7 @@ async def pipeline(
     most = -(-largest // microbatches)
     before = None if replica.is_first else stage_before(pipe, replica, most, len(bindings))
     after = None if replica.is_last else stage_after(pipe, replica, most, len(bindings))
+    # The last stage has the loss, and must know from which stages losses of auxiliary classifiers come.
     with_heads = await stages_with_heads(pipe, any(stage.heads for stage in replica.stages))
     section, scale = Section(0, bindings, [WHOLE], order), 1 / session.global_batch
     smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes

@@ -98,6 +98,7 @@ async def work(
                 payload = await encoded.replace(comm, x, before, own)
             if encoded is not None:
                 encoded.count(x.nbytes, payload.nbytes, own, len(others))
+            # By these counts a receiver knows which of its updates this gradient had not seen: its staleness.
             header = np.array([number, *received.applied])
             under_way = [comm.start(deliver(comm, header, payload, other), shared_tags=True) for other in others]
             received.record(comm.rank, 0, number)

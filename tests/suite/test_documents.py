@@ -1,5 +1,6 @@
 """Names in the documents exist: commands, options, files, functions, keys, settings and their values."""
 
+import ast
 import dataclasses
 import importlib
 import re
@@ -71,6 +72,15 @@ def test_paths_that_are_named_exist():
     for document in [*DOCUMENTS, "CONTRIBUTING.md"]:
         for path in re.findall(r"`((?:hpcdl|suites|slurm|reports|tests)/[\w./-]+)`", text_of(document)):
             assert (ROOT / path).exists(), path
+
+
+def test_files_that_the_docstrings_of_rooms_name_exist():
+    there = {path.name for folder in ("hpcdl", "tests") for path in (ROOT / folder).rglob("*.*")}
+    for room in (ROOT / "hpcdl").rglob("__init__.py"):
+        docstring = ast.get_docstring(ast.parse(room.read_text(encoding="utf-8"))) or ""
+        assert room.parent.name == "hpcdl" or len(docstring.splitlines()) >= 9, room
+        missing = set(re.findall(r"\b\w+\.(?:py|md|toml)\b", docstring)) - there
+        assert not missing, (room, missing)
 
 
 def test_the_map_of_folders_is_complete():

@@ -106,6 +106,7 @@ def of_case(run: Run, index: int) -> Waiting | None:
     if not len(events) and kind == "collective":  # a repetition is one native collective
         events = steps[["rank", "begin", "end"]].assign(task=0, label=f"{NATIVE}repetition", peer=-1, bytes=0)
     dropped = ranks.loc[(ranks["case_index"] == index) & (ranks["dropped"] > 0), "rank"]
+    # A rank drops events beyond a limit; in steps after the last one it would seem to do nothing but work.
     if len(dropped):
         kept = events[events["rank"].isin(dropped)].groupby("rank")["begin"].max()
         steps = steps[steps["end"] <= kept.min()]

@@ -54,6 +54,7 @@ def throughput_of(steps: Table, warmup: int, batch: float) -> Throughput | None:
     warm = [begin[(worker == rank) & (steps["step"] >= warmup)] for rank in range(len(ranks))]
     if not all(map(len, warm)):
         return None
+    # From the moment when all are warm to the end of the first worker that ends: only then do all work.
     first = max(int(step.min()) for step in warm)
     last = min(int(end[worker == rank].max()) for rank in range(len(ranks)))
     inside = np.clip(np.minimum(end, last) - np.maximum(begin, first), 0, None) / (end - begin)
@@ -66,6 +67,7 @@ def throughput_of(steps: Table, warmup: int, batch: float) -> Throughput | None:
     busy = np.where(_level(moments, begin, end, np.ones(len(begin))) > 0.5, lengths, 0.0)
     used = _level(moments, begin, end, images / (end - begin)) * lengths
     busy, consumed = (np.concatenate([[0.0], np.cumsum(values)]) for values in (busy, used))
+    # Windows have equally many images; their lengths are the sample of times.
     edges = np.interp(np.linspace(0, consumed[-1], windows + 1), consumed, busy / 1e9)
 
     def per_worker(column: str) -> Vector:
@@ -228,6 +230,7 @@ def _reduce(
         )
     measured = {name: column[steps["step"] >= warmup] for name, column in steps.items()}
     number = measured["step"]
+    # First the slowest rank of each step, then medians over steps: a mean over ranks would hide a straggler.
     _, seconds = slowest(number, (measured["end"] - measured["begin"]) / 1e9)
     _, place, count = np.unique(number, return_inverse=True, return_counts=True)
     computed = measured["compute_ns"] / 1e9

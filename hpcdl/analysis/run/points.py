@@ -61,6 +61,7 @@ def points_of(launches: Iterable[Launch]) -> list[Point]:
         empty = Point(key, record.problem(), record.aggregation or "none", ranks, seed, [])
         point = points.setdefault((key, ranks, seed), empty)
         for other in point.launches:
+            # One launch runs a case once: two with one key differ in something that no key tells.
             if other.record.launch == record.launch:
                 raise AmbiguousCaseError(
                     f"cases {other.record.case!r} and {record.case!r} (launch "

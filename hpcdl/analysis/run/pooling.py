@@ -49,6 +49,7 @@ def pool(runs: Sequence[Run]) -> Run:
     for run in others:
         if run.suite != first.suite:
             raise ValueError(f"{run.path} is no launch of what {first.path} is: the suites differ")
+        # A median over two machines would be the time of neither.
         if _machines(run) != _machines(first):
             raise ValueError(f"{run.path} is no launch of what {first.path} is: the machines or libraries differ")
     begins = [0, *accumulate(len(run.described) for run in runs)]

@@ -168,6 +168,7 @@ def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
     measured = [launch for launch in launches if len(launch.seconds)]
     if simulated:
         return [launch.seconds for launch in measured]
+    # Steps of one launch are not independent. Taken as a sample they would find differences where none are.
     by_launch: dict[Any, list[float]] = {}
     for launch in measured:
         by_launch.setdefault(launch.record.launch, []).append(launch.typical(launch.seconds))

@@ -70,6 +70,7 @@ async def tuned(
     key = json.dumps(
         [given(base), tuning.trials, [[*setting, *bounds] for setting, bounds in tuning.ranges.items()]]
     )
+    # Every seed of a case would repeat the same search, which takes as long as many trainings.
     if key not in _FOUND:
         trials = [changed(base, settings) for settings in [{}, *tuning.points()]]
         scores = [[await _trial(trial, program, comm)] for trial in trials]

@@ -1,13 +1,13 @@
 """Parts of commands: the parser, jobs, files that options name, and the checks of ``hpcdl check NAME``.
 
 ``parser.py`` declares a :class:`Command`, and has types for argparse; an error is one line with the nearest
-valid name. ``job.py`` runs a suite for ``run`` and ``bench``::
+valid name. It also completes words in a shell. ``job.py`` runs a suite for ``run`` and ``bench``::
 
     in a shell -- from_shell: check suite, memory and folder --> mpirun hpcdl run SUITE
     as a rank --- in_job -------------------------------------> run/case_loop.py
 
 ``output.py`` reads the file of ``--accept`` and writes the file that ``-o`` names. A regular file is replaced at
-once, because a collector may read it at any moment. ``completion.py`` completes words in a shell.
+once, because a collector may read it at any moment.
 
 ``scheme_contract.py`` and ``strategy_contract.py`` run a scheme or a strategy on ranks of one process, and check
 sums, equal bits, stated costs and deadlocks, or images, losses and steps.

@@ -7,7 +7,7 @@
 A :class:`~hpcdl.nn.split.layout.Layout` names one axis and each rank's positions on it: images (data
 parallelism), rows, or features. A :class:`~hpcdl.nn.split.part.Part` is an ordinary layer with the sizes of one
 rank, the layout that it takes and the one that it gives. Where these differ, a flow moves positions between
-ranks: halos, gathers and reduce-scatters all follow from the ranges (:mod:`hpcdl.training.parts.flow`).
+ranks: halos, gathers and reduce-scatters all follow from the ranges (:mod:`hpcdl.training.parts.split.flow`).
 
 =================  =================================================================================
 ``layers.py``      fully connected by outputs or inputs; convolution by filters or rows; pooling

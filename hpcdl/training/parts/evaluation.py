@@ -61,6 +61,7 @@ class Evaluation:
 
     def within(self, steps: int) -> int:
         """Return the number of evaluations due within ``steps`` steps, without the one at the end."""
+        # In floats .3 / .1 is less than 3: without the margin such an evaluation would be a step late.
         return int(steps / self._inputs.steps_per_epoch / self._every + 1e-9)
 
     def due(self, steps: int) -> bool:

@@ -245,6 +245,7 @@ class Server:
         if self._compensation is not None:
             remember = partial(self._compensation.remember, worker, self._shard)
             await self._comm.apply("copy", remember, self._shard.nbytes)
+        # Answers of one version share a copy, because the shard may change while they are under way.
         if self._copied != self._version:
             await self._finish_answers()
             self._message = await self._transfers.write(self._shard, self._copy)
