@@ -14,6 +14,6 @@ The one rule: the launch is the unit. Steps of one launch are not independent, s
 ``statistics/``           intervals and tests, which know no run
 ========================  ==================================================================
 
-Open ``run/launches.py`` first: everything else starts with its :class:`Launch`. Only :mod:`hpcdl.trace` is
-imported.
+Open ``run/launches.py`` first: everything else starts with its ``Launch``. Nothing is imported of rooms
+that come after it: :mod:`hpcdl.prediction`, :mod:`hpcdl.report`, :mod:`hpcdl.commands`.
 """

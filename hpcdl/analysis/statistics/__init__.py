@@ -1,6 +1,6 @@
 """Statistics: intervals and tests of a few values, which know no run.
 
-In come vectors: steps of a launch, medians of launches, logarithms of times. Out come an :class:`Interval`
+In come vectors: steps of a launch, medians of launches, logarithms of times. Out come an ``Interval``
 (value and 95 % bounds) or p values, adjusted for the number of comparisons. Distributions are those of scipy,
 imported late: ranks do not need it.
 

@@ -7,7 +7,7 @@ In comes a communicator and the clock of each rank. Out come starts, times, or a
                               ^ start             ^ its time is that of the slowest rank
 
 ``timed_collectives.py`` has the two starts: a barrier, which some ranks leave later than others, or a window, a
-moment on rank 0's clock. Its :class:`Contents` has the test vector of each rank and the expected result.
+moment on rank 0's clock. Its ``Contents`` has the test vector of each rank and the expected result.
 ``autotune.py`` measures alpha and beta of the links, from which the size of buckets follows, and the best
 allreduce of each size for the scheme ``auto``.
 

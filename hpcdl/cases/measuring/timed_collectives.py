@@ -1,4 +1,4 @@
-"""When the ranks begin an operation that is timed: after a barrier, or at a moment that was agreed on."""
+"""Starts of a timed operation, after a barrier or at an agreed moment; test vectors and their expected results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Contents:
 
 
 def reals(rank: int, size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Numbers whose sum depends on the order of adding; other ones on each rank."""
+    """Return ``size`` random numbers of a rank, whose sum over ranks depends on the order of adding."""
     return np.random.default_rng(rank).standard_normal(size).astype(dtype)
 
 
@@ -72,14 +72,14 @@ _MAX_LATE_NS: Final = 10_000_000
 """Longest lateness (ns) that extends the lead: a rank that lost its core for long would make all wait."""
 
 _CLOSE_NS: Final = 300_000
-"""Before the moment: sleep may last so much longer than it was asked for."""
+"""Time before the start in which a rank polls (ns): sleep may last so much longer than was asked."""
 
 
 class Barrier:
-    """Each rank begins when the library's barrier lets it go: some a little later than others.
+    """Each rank begins when it leaves the library's barrier, some a little later than others.
 
-    An operation's time on a rank counts from there; the last rank's lateness is in the others' waiting. No clocks
-    are compared.
+    An operation's time on a rank counts from its own begin, so that other ranks' times contain the delay of the
+    last one. No clocks are compared.
     """
 
     def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
@@ -87,7 +87,7 @@ class Barrier:
         self._clock = clock
 
     async def ready(self) -> int:
-        """Return when it is time to begin: the moment, on this rank's clock."""
+        """Wait for the start; return its time on this rank's clock (ns)."""
         await self._comm.native("barrier", np.empty(0))
         return self._clock()
 
@@ -110,7 +110,7 @@ class Window(Barrier):
         self._offset, self._error = comm.clock()
         self._lead = 0
         self._late: list[int] = []
-        """By how many ns this rank missed each moment."""
+        """Delay of this rank at each start (ns)."""
 
     async def ready(self) -> int:
         """See :class:`Barrier`."""
@@ -142,7 +142,7 @@ class Window(Barrier):
                 os.sched_yield()
 
     async def _most(self, late: int) -> tuple[int, int]:
-        """When, on rank 0's clock, the last rank came here; and the most of all ranks' ``late``."""
+        """Return the latest time of all ranks (ns, rank 0's clock), and the longest of their delays ``late``."""
         time, most = (await self._comm.allgather_words(np.array([self._clock() + self._offset, late]))).max(axis=0)
         return int(time), int(most)
 
@@ -156,5 +156,5 @@ class Window(Barrier):
 
 
 def start(name: str, comm: Comm, clock: Callable[[], int]) -> Barrier:
-    """Return the start of that name; every rank must call."""
+    """Return the start ``name``: ``barrier`` or ``window``. Every rank must call."""
     return Window(comm, clock) if name == "window" else Barrier(comm, clock)

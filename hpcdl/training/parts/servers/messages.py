@@ -57,7 +57,7 @@ class Answer(NamedTuple):
     """Number of updates of the shard."""
     applied: int
     """Parts of global batches in those updates; see
-    :attr:`hpcdl.training.parts.servers.server.Rules.weights`."""
+    :attr:`hpcdl.training.parts.servers.rules.ServedRank.parts`."""
 
 
 def buffer(kind: type[Request | Answer]) -> npt.NDArray[np.int64]:
