@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numba
+from llvmlite import ir
+from numba.core.typing import Signature
 
 F = TypeVar("F", bound=Callable[..., object])
+
+Intrinsic: TypeAlias = tuple[Signature, Callable[..., ir.Value]]
+"""Signature of a call, and the function that emits its LLVM instructions."""
 
 
 def njit(**options: bool | str) -> Callable[[F], F]:

@@ -210,7 +210,7 @@ def check_settings(thing: Offer, settings: Settings, around: Offer | None = None
             raise ValueError(f"setting {name!r}: {shortened(value)} is out of range")
 
 
-def _owners(thing: Callable[..., Any], setting: str) -> str:
+def _owners(thing: Offer, setting: str) -> str:
     """Return a hint that names the other objects of the folder of ``thing`` that have a setting."""
     package = thing.__module__.rpartition(".")[0]
     for folder in (folder for folder, path in FOLDERS.items() if path == package):
@@ -258,7 +258,7 @@ def summary(thing: Offer) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0]
 
 
-def label(value: Any) -> str:
+def label(value: object) -> str:
     """Return how a value is written in names and tables: ``ring``, ``tree(arity=4)``, ``0.1``."""
     if not isinstance(value, dict):
         return str(value)

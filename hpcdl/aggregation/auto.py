@@ -1,14 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from hpcdl.aggregation.butterfly import butterfly
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import Program
 
-Scheme = Callable[[Comm, Array], Coroutine[Any, Any, None]]
+Scheme = Callable[[Comm, Array], Program[None]]
 
 SHORT = 2048
 """Longest short vector in bytes, as in MPICH."""

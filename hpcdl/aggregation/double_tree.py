@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from hpcdl.aggregation.parts.trees import Place, segmented, send_down, sum_up
 from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import Program
 
 
 async def double_tree(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
@@ -69,9 +69,7 @@ async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) ->
     await _in_both(comm, buffer, segment_bytes, send_down)
 
 
-async def _in_both(
-    comm: Comm, buffer: Array, segment_bytes: int, half: Callable[..., Coroutine[Any, Any, None]]
-) -> None:
+async def _in_both(comm: Comm, buffer: Array, segment_bytes: int, half: Callable[..., Program[None]]) -> None:
     """Run ``half``, a reduction or a broadcast, in both trees; the second tree's root is a child of rank 0."""
     halves = segmented(buffer, 2, segment_bytes)
     if comm.size == 1:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
+from hpcdl.registry import Settings
 
 
 async def sharded_parameter_server(comm: Comm, buffer: Array, *, servers: int | None = None) -> None:
@@ -43,10 +43,10 @@ async def sharded_parameter_server(comm: Comm, buffer: Array, *, servers: int | 
         await transfer(comm, shard_of(rank), worker, shard_of(server), server)
 
 
-def _servers(ranks: int, settings: Mapping[str, Any]) -> int:
+def _servers(ranks: int, settings: Settings) -> int:
     """Return the number of servers."""
     chosen = settings.get("servers")
-    return ranks if chosen is None else int(chosen)
+    return chosen if isinstance(chosen, int) else ranks
 
 
 TRAITS: Final = Aggregation(autotuned=False, servers=_servers)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -92,11 +92,11 @@ def _received(message: Array, like: Sparse, sender: int, size: int) -> Sparse | 
     return finite(message.copy().view(like.values.dtype), sender)
 
 
-async def _add(comm: Comm, mine: Any, theirs: Any, size: int) -> Any:
-    if isinstance(mine, Sparse) and isinstance(theirs, Sparse):
-        both = partial(summed, [mine, theirs])
-        return _shorter(await comm.apply("add", both, PASSES * nbytes(mine, theirs)), size)
+async def _add(comm: Comm, mine: Sparse | Array, theirs: Sparse | Array, size: int) -> Sparse | Array:
     if isinstance(mine, Sparse):
+        if isinstance(theirs, Sparse):
+            both = partial(summed, [mine, theirs])
+            return _shorter(await comm.apply("add", both, PASSES * nbytes(mine, theirs)), size)
         mine, theirs = theirs, mine
     if isinstance(theirs, Sparse):
         await comm.apply("add", partial(_scatter, mine, theirs), nbytes(theirs))
@@ -105,5 +105,5 @@ async def _add(comm: Comm, mine: Any, theirs: Any, size: int) -> Any:
     return mine
 
 
-def _scatter(whole: Any, entries: Sparse) -> None:
+def _scatter(whole: Array, entries: Sparse) -> None:
     whole[entries.indices] += entries.values

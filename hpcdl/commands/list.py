@@ -6,13 +6,16 @@ import argparse
 import inspect
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.parser import Command, chosen, whole_number
 from hpcdl.exit_codes import OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from hpcdl.registry import Offer
+    from hpcdl.trace.files import JsonObject
 
 SUBJECTS: Final = (
     *("aggregation", "compression", "codes", "optimizers", "schedules", "training", "models", "datasets"),
@@ -79,9 +82,7 @@ def execute(options: argparse.Namespace) -> int:
     return OK
 
 
-def catalogue(
-    subject: str, batches: Sequence[int] = (USUAL_BATCH,), *, layers: bool = False
-) -> list[dict[str, Any]]:
+def catalogue(subject: str, batches: Sequence[int] = (USUAL_BATCH,), *, layers: bool = False) -> list[JsonObject]:
     """Return the entries of a subject: ``name``, ``summary`` and further fields.
 
     A model has one entry per batch size in ``batches``, with the volumes of a step, and with those of each layer
@@ -106,7 +107,7 @@ def catalogue(
     return entries
 
 
-def _entry(name: str, offer: Any, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+def _entry(name: str, offer: Offer, parameters: Mapping[str, inspect.Parameter]) -> JsonObject:
     from hpcdl import registry
 
     given = {key: parameter.default for key, parameter in parameters.items()}
@@ -118,7 +119,7 @@ def _entry(name: str, offer: Any, parameters: Mapping[str, inspect.Parameter]) -
     }
 
 
-def _described(entry: dict[str, Any], *, volumes: bool) -> str:
+def _described(entry: JsonObject, *, volumes: bool) -> str:
     """Return one line on an entry; with ``volumes`` the volumes of a model instead of its summary."""
     if "parameters" not in entry:
         return str(entry["summary"])
@@ -135,7 +136,7 @@ def _described(entry: dict[str, Any], *, volumes: bool) -> str:
     )
 
 
-def _layer_lines(entry: dict[str, Any]) -> list[str]:
+def _layer_lines(entry: JsonObject) -> list[str]:
     """Return a table of the layers of a model, one line each; empty for entries without layers."""
     layers = entry.get("layers", [])
     width = max((len(layer["name"]) for layer in layers), default=0)
@@ -147,7 +148,7 @@ def _layer_lines(entry: dict[str, Any]) -> list[str]:
     ]
 
 
-def _settings(entry: dict[str, Any]) -> str:
+def _settings(entry: JsonObject) -> str:
     """Return one line with the settings of an entry and their defaults; empty without settings."""
     known = entry.get("defaults", {})
     return ", ".join(
@@ -156,7 +157,7 @@ def _settings(entry: dict[str, Any]) -> str:
     )
 
 
-def _volumes(model: Callable[..., Any], batches: Sequence[int], *, layers: bool) -> list[dict[str, Any]]:
+def _volumes(model: Offer, batches: Sequence[int], *, layers: bool) -> list[JsonObject]:
     """Return the volumes of a model per batch size, for images of the model's default shape."""
     from hpcdl.nn.volumes import by_layer, volumes
 
@@ -173,7 +174,7 @@ def _volumes(model: Callable[..., Any], batches: Sequence[int], *, layers: bool)
     return entries
 
 
-def _networks() -> list[dict[str, Any]]:
+def _networks() -> list[JsonObject]:
     from hpcdl.fabric.network import NETWORKS
 
     return [
@@ -189,7 +190,7 @@ def _networks() -> list[dict[str, Any]]:
     ]
 
 
-def _schedules() -> list[dict[str, Any]]:
+def _schedules() -> list[JsonObject]:
     """Return the schedules, each with its own settings and those of a warm-up."""
     from hpcdl import registry
     from hpcdl.optim.parts.schedules import SCHEDULES, with_warmup
@@ -199,7 +200,7 @@ def _schedules() -> list[dict[str, Any]]:
     return [_entry(name, shape, {**registry.settings_of(shape), **around}) for name, shape in SCHEDULES.items()]
 
 
-def _suites() -> list[dict[str, Any]]:
+def _suites() -> list[JsonObject]:
     """Return the suites of the package."""
     import tomllib
 
@@ -215,7 +216,7 @@ def _suites() -> list[dict[str, Any]]:
     ]
 
 
-def _combinations() -> list[dict[str, Any]]:
+def _combinations() -> list[JsonObject]:
     """Return the pairs of features that a case cannot have together, each under the key that it is about."""
     from hpcdl.cases.keys.combinations import ROWS
 

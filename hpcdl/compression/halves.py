@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -13,27 +13,27 @@ from hpcdl.fabric.comm import Array
 LARGEST: Final = {"float16": "65504, the largest number of float16", "bfloat16": "the largest number of bfloat16"}
 
 
-class Float16(np.ndarray[Any, np.dtype[np.float16]]):
+class Float16(np.ndarray[tuple[int, ...], np.dtype[np.float16]]):
     """A vector of float16 numbers. ``+=`` adds in float32 and rounds, to even on ties, as numpy does.
 
     Slices, and buffers borrowed in its likeness, are of this class too, so that schemes add as they add other
     vectors. Sums beyond 65519 are infinite, without a warning.
     """
 
-    def __iadd__(self, addend: Any) -> Self:  # type: ignore[misc, override]
+    def __iadd__(self, addend: Array) -> Self:  # type: ignore[misc, override]
         from hpcdl.compression.kernels.halves import add_float16  # late: listing compressors must not load numba
 
         add_float16(bits(self), bits(addend))
         return self
 
 
-class BFloat16(np.ndarray[Any, np.dtype[np.uint16]]):
+class BFloat16(np.ndarray[tuple[int, ...], np.dtype[np.uint16]]):
     """A vector of bfloat16 numbers: upper halves of float32 numbers; numpy sees uint16. ``+=`` as for float16.
 
     A library that sums its memory itself would add integers.
     """
 
-    def __iadd__(self, addend: Any) -> Self:  # type: ignore[misc, override]
+    def __iadd__(self, addend: Array) -> Self:  # type: ignore[misc, override]
         from hpcdl.compression.kernels.halves import add_bfloat16  # late: listing compressors must not load numba
 
         add_bfloat16(bits(self), bits(addend))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from types import CodeType
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,10 @@ INPUT: Final = "input"
 """Label of the work that waits for a step's images and hands them to the device."""
 
 
-LIBRARY_CALLS: Final[dict[CodeType, Callable[[dict[str, Any]], str]]] = {}
+Locals: TypeAlias = dict[str, Any]
+"""Local variables of a suspended function."""
+
+LIBRARY_CALLS: Final[dict[CodeType, Callable[[Locals], str]]] = {}
 """Programs that call the MPI library themselves: what one waits in, of its local variables; ``begin`` is in ns."""
 
 

@@ -12,7 +12,7 @@ import socket
 import weakref
 from itertools import count
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
 import numpy as np
@@ -95,7 +95,7 @@ class OneProcess:
     """Shared memory of ranks in one process: all ranks can read every array."""
 
     def __init__(self) -> None:
-        self._exposed = weakref.WeakValueDictionary[int, Any]()
+        self._exposed = weakref.WeakValueDictionary[int, Array]()
 
     def allocate(self, size: int, dtype: npt.DTypeLike = np.float32) -> Array:
         return np.zeros(size, dtype)

@@ -24,9 +24,9 @@ NESTED: Final = 16
 """Most programs in flight among those that one started program has started."""
 
 
-def operation(generator: Callable[P, Generator[Any, Any, T]]) -> Callable[P, Program[T]]:
+def operation(generator: Callable[P, Generator[object, Any, T]]) -> Callable[P, Program[T]]:
     """Make an ``async def`` of a generator that yields to the interpreter: half the cost of an awaited object."""
-    return types.coroutine(generator)  # type: ignore[return-value]
+    return types.coroutine(generator)
 
 
 def tag_space(starter: int, depth: int, started: int) -> int:
@@ -74,7 +74,7 @@ class Task(Generic[T]):
     rank: int
     time: float
     """Its own clock, which arithmetic puts ahead of the world's."""
-    answer: Any
+    answer: object
     """Result of the operation that it waits in."""
     thrown: BaseException | None
     """Error of the operation that it waits in."""
@@ -106,7 +106,7 @@ class Task(Generic[T]):
         self.started[comm] = number = self.started.get(comm, 0) + 1
         return Task(work, tag_space(self.space, depth, number))
 
-    def __await__(self) -> Generator[Any, Any, T]:
+    def __await__(self) -> Generator[object, None, T]:
         self.joined = True
         if not self.done:
             yield self

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hpcdl.fabric.comm import Array
 
 
-class Phantom(np.ndarray[Any, np.dtype[Any]]):
+class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
     """A size-only payload for simulation: an array that has a size and takes no memory.
 
     Programs treat it like any other array, as on PyTorch's meta device: what they write is dropped, and copies,
@@ -33,14 +33,14 @@ class Phantom(np.ndarray[Any, np.dtype[Any]]):
         """Return itself."""
         return self
 
-    def view(self, dtype: Any) -> Any:  # type: ignore[override] # numpy's other forms have no use here
+    def view(self, dtype: npt.DTypeLike) -> Array:  # type: ignore[override] # numpy's other forms have no use here
         """Return as many bytes as another type's elements."""
         return phantom(self.nbytes // np.dtype(dtype).itemsize, dtype)
 
     def __setitem__(self, _index: object, _values: object) -> None:
         """Do nothing: there are no elements to write."""
 
-    def __array_function__(self, function: Any, types: Any, arguments: Any, settings: Any) -> Any:
+    def __array_function__(self, function: Any, types: Any, arguments: Any, settings: Any) -> object:
         """Make size-only arrays where numpy would make arrays of values."""
         if function is np.concatenate and self.ndim == 1:
             return phantom(sum(map(len, arguments[0])), self.dtype)
@@ -122,7 +122,7 @@ class OutOfPlace(NamedTuple):
         return self.result.nbytes
 
 
-def operand_and_result(vector: Any) -> tuple[Array | None, Array]:
+def operand_and_result(vector: Array | OutOfPlace) -> tuple[Array | None, Array]:
     """Return the vector that a collective reads, None if in place, and the vector that it writes."""
     return vector if isinstance(vector, OutOfPlace) else (None, vector)
 

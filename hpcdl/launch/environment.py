@@ -18,15 +18,15 @@ import platform
 import re
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hpcdl.launch import machine
 from hpcdl.launch.machine import ROOT, UNKNOWN, counters
 from hpcdl.launch.mpirun import typed_command
 from hpcdl.launch.testbed import emulated
-from hpcdl.trace.files import JsonObject
+from hpcdl.trace.files import JsonMapping, JsonObject
 
 __all__ = ["counters", "describe_job", "describe_rank", "differences", "environment_key"]
 
@@ -57,7 +57,7 @@ def describe_rank() -> JsonObject:
     }
 
 
-def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> JsonObject:
+def describe_job(mpi_facts: JsonMapping, root: Path = ROOT) -> JsonObject:
     """Return a description of the job on rank 0: nested dictionaries of JSON types.
 
     ``mpi_facts`` becomes the entry ``mpi``; its ``library``, ``version`` and ``nodes`` are part of the key. The
@@ -91,7 +91,7 @@ def describe_job(mpi_facts: Mapping[str, Any], root: Path = ROOT) -> JsonObject:
     return {**description, "key": environment_key(description), "machine_key": environment_key(on_any_nodes)}
 
 
-def environment_key(env: Mapping[str, Any]) -> str:
+def environment_key(env: JsonMapping) -> str:
     """Return twelve hexadecimal digits that identify machine and software.
 
     Hashed: cpu model, physical cores and SMT; kernel (first two numbers of its version); MPI library, version and
@@ -105,7 +105,7 @@ def environment_key(env: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(_stable(env), sort_keys=True).encode()).hexdigest()[:12]
 
 
-def differences(environment: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differences(environment: JsonMapping, other: JsonMapping) -> list[str]:
     """Return descriptions of all differences between two environments with different keys."""
     before, now = _stable(environment), _stable(other)
     return [
@@ -125,7 +125,7 @@ def _words(value: object) -> str:
     return "not recorded" if value is None else str(value).split("\n")[0]
 
 
-def _stable(env: Mapping[str, Any]) -> JsonObject:
+def _stable(env: JsonMapping) -> JsonObject:
     """Return the values that the key is a hash of."""
     mpi, cpu, software, gpu = (_dict(env.get(name)) for name in ("mpi", "cpu", "software", "gpu"))
     libraries = _dict(env.get("libraries"))

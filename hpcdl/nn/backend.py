@@ -7,7 +7,6 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn import geometry, kernels, ops
@@ -79,7 +78,7 @@ class Backend:
             raise ValueError(f"dtype {dtype!r} is unknown; available: float32, float64, {', '.join(HALF)}")
 
 
-def backend(name: str, **settings: Any) -> Backend:
+def backend(name: str, **settings: object) -> Backend:
     """Import and return the backend ``name``; ValueError if it is unknown or a library is missing.
 
     The function NAME in ``hpcdl/nn/kernels/NAME/__init__.py`` builds it from keyword settings. It imports its

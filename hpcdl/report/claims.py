@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from hpcdl.analysis.run.record import Mark, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
@@ -16,6 +16,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.report.formats.cells import NONE, digits, plural
 from hpcdl.report.formats.document import Document, Section, Table, headed
 from hpcdl.report.verdicts import Verdict
+from hpcdl.trace.files import JsonMapping
 
 FILE: Final = Path(__file__).parent / "claims.toml"
 HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
@@ -34,9 +35,9 @@ class Clause:
     run: str
     """Folder of the run."""
     field: str
-    case: Mapping[str, Any]
-    by: Mapping[str, Any] | None = None
-    minus: Mapping[str, Any] | None = None
+    case: JsonMapping
+    by: JsonMapping | None = None
+    minus: JsonMapping | None = None
     above: float | None = None
     below: float | None = None
 
@@ -162,7 +163,7 @@ def _is_timed(field: str) -> bool:
     return any(word in field for word in ("second", "efficiency", "speedup"))
 
 
-def _known(field: str, case: Mapping[str, Any], records: Sequence[Record]) -> list[tuple[Record, float]]:
+def _known(field: str, case: JsonMapping, records: Sequence[Record]) -> list[tuple[Record, float]]:
     """Return the records of a case that have a number, with it."""
     return [
         (record, number)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from hpcdl.report.formats.cells import NONE, Number, plural, seconds
 from hpcdl.report.formats.document import Axis, Document, Intervals, Section, Table, headed
 from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.verdicts import Verdict
+from hpcdl.trace.files import JsonMapping
 
 FACTS: Final = 8
 """Differences of the environment, at most; --json has all."""
@@ -232,7 +233,7 @@ def environment_changes(baseline: Sequence[RunSeries], candidate: Sequence[RunSe
     return lines
 
 
-def _recorded_facts(env: Mapping[str, Any]) -> dict[str, str]:
+def _recorded_facts(env: JsonMapping) -> dict[str, str]:
     """Return recorded facts that are no part of the environment key."""
     cpu, software, git = (table(env, name) for name in ("cpu", "software", "git"))
     changed = "-dirty" if git.get("changed_files") else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
@@ -17,6 +17,7 @@ from hpcdl.report import published_results
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, rate, seconds, volume
 from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.run.method_names import scheme_name
+from hpcdl.trace.files import JsonObject
 
 PARALLELISM_NOTE: Final = (
     "Predicted: the programs of the steps in virtual time. A mesh is its split and data x model, or data x "
@@ -52,7 +53,7 @@ def doubt(row: Record) -> str:
     return "; ".join(text for mark, text in shown.items() if mark in row.marks)
 
 
-def mesh_records(parallelisms: Sequence[Parallelism]) -> list[dict[str, Any]]:
+def mesh_records(parallelisms: Sequence[Parallelism]) -> list[JsonObject]:
     """Return the JSON records; SI units."""
     return [
         {
@@ -169,15 +170,15 @@ def render(prediction: Prediction) -> str:
     """The document that ``hpcdl predict --json`` prints; SI units."""
     head = described(prediction.network, prediction.certainty)
     cases = [row.row for row in (*prediction.rows, *prediction.steps)]
-    whole: dict[str, Any] = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
+    whole: JsonObject = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
     if prediction.meshes:
         whole["parallelism"] = mesh_records(prediction.meshes)
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
-def described(priced: Network, certainty: Certainty | None) -> dict[str, Any]:
+def described(priced: Network, certainty: Certainty | None) -> JsonObject:
     """A network in JSON; of a fitted one also how far off it is."""
-    head: dict[str, Any] = {
+    head: JsonObject = {
         "name": priced.name,
         "source": priced.source,
         **{f"{name.replace(' ', '_')}_seconds": cost for name, cost, _ in _costs(priced)},

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
@@ -19,6 +19,7 @@ from hpcdl.nn.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.suite import PAPERS
+from hpcdl.trace.files import JsonMapping, JsonObject
 
 TITLE: Final = "Published and here"
 HEADER: Final = ("what", "quantity", "ranks", "published", "here", "error", "reproduced", "place in the paper")
@@ -84,7 +85,7 @@ class Figure:
         return *words, digits(self.published), digits(self.here), error, verdict, self.place
 
 
-def _data(paper: str) -> dict[str, Any]:
+def _data(paper: str) -> JsonObject:
     return tomllib.loads((PAPERS / f"{paper}.toml").read_text(encoding="utf-8"))
 
 
@@ -97,7 +98,7 @@ def figures(paper: str, records: Sequence[Record]) -> list[Figure]:
     return known
 
 
-def _volumes(table: Mapping[str, Any]) -> Iterator[Figure]:
+def _volumes(table: JsonMapping) -> Iterator[Figure]:
     model = registry.find("models", table["name"])
     classes = list(inspect.signature(model).parameters.values())[1].default
     sizes = volumes(model(SHAPE, classes, **table.get("settings", {})), SHAPE, BATCH)
@@ -107,7 +108,7 @@ def _volumes(table: Mapping[str, Any]) -> Iterator[Figure]:
         yield Figure(table["name"], quantity, None, value / unit, here, 0.02, "table of volumes, batch 1024")
 
 
-def _results(table: Mapping[str, Any], records: Sequence[Record]) -> Iterator[Figure]:
+def _results(table: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]:
     case = table["case"]
     alike = [record for record in records if all(str(record.stated(key)) == str(case[key]) for key in case)]
     single = [record for record in records if record.ranks == 1 and record.model == case.get("model")]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from hpcdl.fabric.mpi.comm import library_version
 from hpcdl.launch.environment import counters, describe_job, differences
@@ -19,7 +19,7 @@ from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
 from hpcdl.run.job import Job
 from hpcdl.suite import Case, Suite, UsageError
-from hpcdl.trace.files import JsonObject, open_log
+from hpcdl.trace.files import JsonMapping, JsonObject, open_log
 from hpcdl.trace.recorder import Packed, Scalar
 
 BAR: Final = 20
@@ -66,7 +66,7 @@ class FinishedParts:
     environments: dict[str, JsonObject] = field(default_factory=dict)
     """Environments of the finished cases, by key."""
 
-    def difference(self, environment: Mapping[str, Any]) -> str | None:
+    def difference(self, environment: JsonMapping) -> str | None:
         """Return one line on how ``environment`` differs from that of a finished case; None if it does not."""
         others = [described for key, described in self.environments.items() if key != environment.get("key")]
         if not others:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcdl.trace.export import Operation, Selection, numbered, schedule
-from hpcdl.trace.files import atomic_write
+from hpcdl.trace.files import JsonObject, atomic_write
 from hpcdl.trace.run import matched
 
 PACKAGE: Final = "ChakraProtoMsg"
@@ -47,7 +47,7 @@ COLLECTIVES: Final = {
 
 
 @cache
-def message_types() -> dict[str, Any]:
+def message_types() -> JsonObject:
     """Return the classes of :data:`MESSAGES`. Raises ImportError without the package ``protobuf``."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 

@@ -232,7 +232,9 @@ def write_perfetto(path: Path, selection: Selection) -> int:
     return len(messages)
 
 
-def _events(events: pd.DataFrame, flows: dict[Any, int], tracks: dict[tuple[int, str], int]) -> Iterator[_Slice]:
+def _events(
+    events: pd.DataFrame, flows: dict[object, int], tracks: dict[tuple[int, str], int]
+) -> Iterator[_Slice]:
     """Yield the slices of events; add their tracks."""
     labels = events["label"].astype(str)
     kinds = labels.map(lambda label: _KINDS.get(label, "compute"))

@@ -10,7 +10,7 @@ import hashlib
 import os
 import stat
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -66,6 +66,9 @@ def read_text(path: Path) -> str:
 
 JsonObject: TypeAlias = dict[str, Any]
 """Parsed text: an object of JSON, or a table of TOML."""
+
+JsonMapping: TypeAlias = Mapping[str, Any]
+"""A :data:`JsonObject` that is only read."""
 
 
 def parse_toml(text: str) -> JsonObject:

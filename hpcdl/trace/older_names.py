@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
+
+from hpcdl.trace.files import JsonMapping, JsonObject
 
 _ROLES: Final = {"servers", "dedicated"}
 SETTINGS: Final[dict[str, set[str]]] = {
@@ -47,7 +48,7 @@ def _label(found: re.Match[str]) -> str:
     return f"{now['name']}({inside})" if inside else str(now["name"])
 
 
-def _renamed(older: Mapping[str, Any]) -> dict[str, Any]:
+def _renamed(older: JsonMapping) -> JsonObject:
     """Return the name and the settings of a strategy; values of ``older`` are those of a suite, or their texts."""
     given = {key: value for key, value in older.items() if key != "name"}
     changed = {key for key, value in given.items() if str(value) != _DEFAULTS.get(key)}

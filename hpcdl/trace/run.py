@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.trace.files import JsonObject, from_json
+from hpcdl.trace.files import JsonMapping, JsonObject, from_json
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import Rows, Scalar
 
@@ -76,7 +76,7 @@ def environment_of(text: str | bytes) -> JsonObject:
     return environment
 
 
-def check_environment(environment: Mapping[str, Any]) -> None:
+def check_environment(environment: JsonMapping) -> None:
     """Raise ValueError, naming the entry, for one of another type than hpcdl writes."""
     for name, kind in ENVIRONMENT.items():
         if environment.get(name, "unknown") != "unknown":

@@ -10,14 +10,16 @@ equally long.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import part_traits
 from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import Program
 from hpcdl.fabric.vectors import OutOfPlace, Parts, partition
+from hpcdl.registry import Offer
 
 
 def component(key: str, name: str) -> Callable[[Comm, Array], Awaitable[None]]:
@@ -26,13 +28,13 @@ def component(key: str, name: str) -> Callable[[Comm, Array], Awaitable[None]]:
     return registry.find("aggregation", name)
 
 
-def halves(scheme: Callable[..., Any], *names: str) -> list[Callable[..., Any]] | None:
+def halves(scheme: Offer, *names: str) -> list[Offer] | None:
     """Return the functions ``names`` of a scheme's module; None if it does not define all of them."""
     functions = [half for name in names if (half := own(scheme, name)) is not None]
     return functions if len(functions) == len(names) else None
 
 
-def half(scheme: Callable[..., Any], name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+def half(scheme: Offer, name: str) -> Callable[..., Program[Any]]:
     """Return a function of a scheme's module, with the settings of the scheme.
 
     Raises ValueError if the module does not define it.
@@ -50,7 +52,7 @@ BY_PARTS: Final = ("reduce_scatter", "allgather", "all_to_all")
 COLLECTIVES: Final = ("allreduce", *BY_PARTS, "broadcast", "reduce")
 
 
-def offered(collective: str, scheme: str) -> Callable[..., Coroutine[Any, Any, None]]:
+def offered(collective: str, scheme: str) -> Callable[..., Program[None]]:
     """Return the ``collective`` of a scheme: the function of this name in its file; for allreduce the scheme.
 
     Raises ValueError for an unknown scheme and for one without it, naming those that have it.
@@ -71,7 +73,7 @@ def schemes(collective: str) -> list[str]:
     ]
 
 
-def own(scheme: Callable[..., Any], collective: str) -> Callable[..., Coroutine[Any, Any, None]] | None:
+def own(scheme: Offer, collective: str) -> Callable[..., Program[None]] | None:
     """Return the function called ``collective`` that the module of ``scheme`` defines besides it; None if none."""
     function = vars(sys.modules[scheme.__module__]).get(collective)
     defined = getattr(function, "__module__", None) == scheme.__module__ and function is not scheme
@@ -90,5 +92,5 @@ def operand(collective: str, buffer: Array, ranks: int) -> Array | Parts:
 
 def out_of_place_operand(collective: str, operand: Array, result: Array, ranks: int) -> Array | Parts:
     """Return the argument of a library's collective out of place, see :class:`hpcdl.fabric.vectors.OutOfPlace`."""
-    both: Any = OutOfPlace(operand, result)  # only the fabric reads its fields
+    both = cast("Array", OutOfPlace(operand, result))  # only the fabric reads its fields
     return Parts(both, partition(result, ranks)) if collective in BY_PARTS else both

@@ -12,9 +12,10 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from math import ceil, floor, log2
-from typing import Any, Final
+from typing import Final
 
 from hpcdl import registry
+from hpcdl.registry import Offer, Settings
 
 _LINE: Final = re.compile(r"^(Messages|Bytes|Time)(?:, ([^:]+))?: (.+)$", re.MULTILINE)
 _NAME: Final = re.compile(r"^([A-Za-z]\w*) = (.+)$", re.MULTILINE)
@@ -29,7 +30,7 @@ _HOLDS: Final[dict[str, Callable[[int], bool]]] = {
 _FUNCTIONS: Final = {f.__name__: f for f in (ceil, floor, log2, max, min, range, sum)}
 
 
-def costs(aggregation: Callable[..., Any], settings: Mapping[str, Any] | None = None) -> dict[str, str]:
+def costs(aggregation: Offer, settings: Settings | None = None) -> dict[str, str]:
     """Return the stated costs, such as ``{"Messages, busiest rank": "2*(p - 1)"}``; empty if there are none.
 
     Settings are replaced by their values, or by their defaults.
@@ -54,19 +55,20 @@ def cost(formula: str, ranks: int, size: float, alpha: float = 0, beta: float = 
     return float(evaluate(formula, {"p": ranks, "n": size, "alpha": alpha, "beta": beta, "gamma": gamma}))
 
 
-def evaluate(formula: str, numbers: Mapping[str, float]) -> Any:
+def evaluate(formula: str, numbers: Mapping[str, float]) -> float:
     """Return the value of an expression from a docstring, with the functions of :data:`_FUNCTIONS`."""
-    return eval(formula, {"__builtins__": _FUNCTIONS, **numbers})  # noqa: S307
+    value: float = eval(formula, {"__builtins__": _FUNCTIONS, **numbers})  # noqa: S307
+    return value
 
 
 def time(
-    aggregation: Callable[..., Any],
+    aggregation: Offer,
     ranks: int,
     size: float,
     alpha: float,
     beta: float,
     gamma: float,
-    settings: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
 ) -> float | None:
     """Return the stated time in s; None if no formula covers this number of ranks or one of the settings."""
     stated = inspect.getdoc(aggregation) or ""
@@ -82,10 +84,10 @@ def time(
 
 def volume(
     quantity: str,
-    aggregation: Callable[..., Any],
+    aggregation: Offer,
     ranks: int,
     size: float,
-    settings: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
 ) -> float | None:
     """Return the stated "Messages" or "Bytes" of all ranks, or an upper bound; None if none is stated."""
     stated = costs(aggregation, settings)
@@ -99,9 +101,7 @@ MAX_MESSAGES: Final = 10**9
 """Most messages of a simulated operation; they take about an hour."""
 
 
-def check_messages(
-    aggregation: Callable[..., Any], ranks: int, size: float, settings: Mapping[str, Any] | None = None
-) -> None:
+def check_messages(aggregation: Offer, ranks: int, size: float, settings: Settings | None = None) -> None:
     """Raise ValueError for an operation with more than :data:`MAX_MESSAGES` messages."""
     stated = volume("Messages", aggregation, ranks, size, settings)
     sent = 2 * ranks * (ranks - 1) if stated is None else stated  # default: a ring's

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from hpcdl import registry
+from hpcdl.registry import Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Aggregation:
     gathers: bool = False
     """Its module's ``gather`` gives all ranks the messages of all: see
     :mod:`hpcdl.aggregation.parts.messages`."""
-    servers: Callable[[int, Mapping[str, Any]], int] | None = None
+    servers: Callable[[int, Settings], int] | None = None
     """``servers(ranks, settings)``: number of ranks that sum a shard each, and can decode and encode messages."""
     sides: Callable[..., tuple[int, ...]] | None = None
     """``sides(ranks, **settings)``: lengths of a grid of ranks, the last numbered first; empty if there is
@@ -64,7 +65,7 @@ def part_traits(key: str, name: str) -> Aggregation:
     return traits
 
 
-def traits_of(name: str, settings: Mapping[str, Any]) -> Aggregation:
+def traits_of(name: str, settings: Settings) -> Aggregation:
     """Return the traits of a scheme with its settings.
 
     A composite scheme is native, or shares ports, if one of its components does. Raises ValueError for an unknown

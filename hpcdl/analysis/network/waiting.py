@@ -12,13 +12,14 @@ late by the longest waiting of another rank, but by no more than it works longer
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.trace.files import JsonObject
 from hpcdl.trace.run import Run, matched
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Waiting:
         return latest if latest.seconds > limit and self.leads >= STEPS_SHARE else None
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> JsonObject:
         """Return the fields of :class:`hpcdl.analysis.run.launches.Launch` that it gives."""
         rank, seconds = self.late or (None, None)
         return {

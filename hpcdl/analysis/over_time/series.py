@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import learned
 from hpcdl.cases.keys.suite_tables import role_of
 from hpcdl.registry import label
+from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.run import Run
 
 Matrix = npt.NDArray[np.float64]
@@ -83,9 +84,9 @@ class RunSeries:
     """Name of the suite; empty for a run without cases."""
     complete: bool
     """True if all cases of the suite are included."""
-    environment: dict[str, Any]
+    environment: JsonObject
     """Description of the environment (:mod:`hpcdl.trace.recorder`), without counters."""
-    environments: dict[str, dict[str, Any]]
+    environments: dict[str, JsonObject]
     """Environments of all cases, by key."""
     cases: tuple[CaseSeries, ...]
     """Measured cases."""
@@ -163,7 +164,7 @@ def _values(launch: Launch) -> dict[str, float]:
     }
 
 
-def job_of(path: Path, environment: Mapping[str, Any]) -> str:
+def job_of(path: Path, environment: JsonMapping) -> str:
     """Return the identity of a run's job, see :attr:`RunSeries.job`."""
     variables = environment.get("variables") or {}
     array, task = (variables.get(f"SLURM_ARRAY_{word}_ID") for word in ("JOB", "TASK"))
@@ -174,7 +175,7 @@ def job_of(path: Path, environment: Mapping[str, Any]) -> str:
     return str(folder.parent if folder.name.startswith("launch-") else path.resolve())
 
 
-def _kept(environment: Mapping[str, Any]) -> dict[str, Any]:
+def _kept(environment: JsonMapping) -> JsonObject:
     kept = {name: value for name, value in environment.items() if name not in LEFT_OUT}
     ranks = [{name: rank[name] for name in OF_RANK if name in rank} for rank in environment.get("ranks") or ()]
     return {**kept, "ranks": ranks}
@@ -206,7 +207,7 @@ class Job:
         return self.runs[0].path
 
     @property
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> JsonObject:
         """Description of the last run's environment."""
         return self.runs[-1].environment
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from hpcdl.analysis.run.record import Record
+from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.run import Run
 
 UNKNOWN: Final = "unknown"
 """In an environment, in the place of a fact."""
 
 
-def facts(environment: Mapping[str, Any], name: str) -> dict[str, Any]:
+def facts(environment: JsonMapping, name: str) -> JsonObject:
     """Return a table of an environment; empty if it is unknown."""
     value = environment.get(name)
     return value if isinstance(value, dict) else {}
@@ -37,7 +38,7 @@ def marked(run: Run, records: Sequence[Record]) -> list[Record]:
     return list(records)
 
 
-def usable_cores(environment: Mapping[str, Any]) -> float | None:
+def usable_cores(environment: JsonMapping) -> float | None:
     """Cores on the poorest node: those in its ranks' affinities, at most the physical ones and the quota."""
     cpu = facts(environment, "cpu")
     limits = [float(cpu[name]) for name in ("physical_cores", "quota_cores") if cpu.get(name, UNKNOWN) != UNKNOWN]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -63,8 +63,8 @@ def fields_of(launches: Iterable[Launch]) -> list[Field]:
 
     Cases without communication on more than one rank are left out.
     """
-    groups: dict[Any, dict[Any, list[Launch]]] = {}
-    conditions_of: dict[Any, dict[str, str]] = {}
+    groups: dict[tuple[str, object, object], dict[object, list[Launch]]] = {}
+    conditions_of: dict[tuple[str, object, object], dict[str, str]] = {}
     for launch in launches:
         record = launch.record
         if record.kind == "train" and not (record.independent and record.ranks > 1):
@@ -205,7 +205,7 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
 
 def _cells(field: Field) -> list[list[Timed]]:
     """Return the methods of each cell with several, and a target that one of them was evaluated for."""
-    groups: dict[Any, list[Timed]] = {}
+    groups: dict[object, list[Timed]] = {}
     for candidate in field.candidates:
         if candidate.record.target_accuracy is not None:
             record = candidate.record
@@ -216,7 +216,7 @@ def _cells(field: Field) -> list[list[Timed]]:
 
 def _timed(candidate: Candidate) -> Timed:
     """Return the time of each seed with a usable launch, the median over those."""
-    by_seed: dict[Any, list[Launch]] = {}
+    by_seed: dict[object, list[Launch]] = {}
     for launch in (*candidate.launches, *candidate.failed):
         by_seed.setdefault(launch.record.seed, []).append(launch)
     seconds: list[float] = []

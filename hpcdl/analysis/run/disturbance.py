@@ -14,10 +14,12 @@ own work, and a slow clock or a bad link is a finding about the machine.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from hpcdl.trace.recorder import Rows
 
 FOREIGN: Final = 0.05
 """Share of one core."""
@@ -38,7 +40,7 @@ class Disturbance(NamedTuple):
     """Cause and extent if the case is disturbed."""
 
 
-def disturbance(ranks: Mapping[str, npt.NDArray[Any]]) -> Disturbance:
+def disturbance(ranks: Mapping[str, Rows]) -> Disturbance:
     """Return the disturbance of one case; ``ranks``: columns of the trace's table ``ranks``, perhaps none."""
     if not len(ranks.get("wall_ns", ())):
         return Disturbance()

@@ -9,11 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Middle, Vector, center, slowest
+from hpcdl.trace.files import JsonObject
+from hpcdl.trace.recorder import Rows
 from hpcdl.trace.run import Run, Table
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def _level(moments: Vector, begin: Vector, end: Vector, height: Vector) -> Vecto
     return np.asarray(np.cumsum(change)[:-1], np.float64)
 
 
-Columns = dict[str, npt.NDArray[Any]]
+Columns = dict[str, Rows]
 
 REDUCED: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
 """Tables of a run that are reduced over its ranks."""
@@ -209,7 +210,7 @@ def _reduce(
         return _unmeasured(record, total_steps=0, warmup_steps=warmup, ranks_recorded=0)
     taken = disturbance({} if record.network else ranks)
     recorded = [table["rank"] for table in (steps, evaluations, updates) if table]
-    counts: dict[str, Any] = {
+    counts: JsonObject = {
         "warmup_steps": warmup,
         "ranks_recorded": len(np.unique(np.concatenate(recorded))),
         "last_loss": _last_loss(steps),

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hpcdl.analysis.run.launches import Launch
+from hpcdl.trace.files import JsonObject
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def staleness(launch: Launch) -> Staleness | None:
     )
 
 
-def learned(launches: Sequence[Launch]) -> dict[str, Any]:
+def learned(launches: Sequence[Launch]) -> JsonObject:
     """Return final loss and accuracy, best accuracy, and time, samples and epochs to the target; None if unknown.
 
     A target that one launch missed has no median time. If one launch diverged there are only the step and the rank
@@ -103,7 +103,7 @@ def before_target(launch: Launch, column: str) -> float:
     return float(seen[column][below].max(initial=0)) if below.any() else 0.0
 
 
-def kept(launches: Sequence[Launch]) -> dict[str, Any]:
+def kept(launches: Sequence[Launch]) -> JsonObject:
     """Return memory per rank, staleness of gradients, and distance between the ranks' parameters."""
     stale_launches = list(filter(None, map(staleness, launches)))
     last = [
@@ -122,7 +122,7 @@ def kept(launches: Sequence[Launch]) -> dict[str, Any]:
     }
 
 
-def fidelity(launches: Sequence[Launch]) -> dict[str, Any]:
+def fidelity(launches: Sequence[Launch]) -> JsonObject:
     """Return norms of residuals, and the gradient's cosine and error by compression; None if dense."""
     columns: dict[str, list[float]] = {}
     largest: list[float] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
@@ -23,7 +22,7 @@ class Point:
     problem: Key
     aggregation: str
     ranks: int
-    seed: Any
+    seed: int | None
     launches: list[Launch]
 
     @property

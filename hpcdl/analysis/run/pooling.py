@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcdl.analysis.run.launches import REDUCED
+from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.run import Run, Table
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def pool(runs: Sequence[Run]) -> Run:
         if _machines(run) != _machines(first):
             raise ValueError(f"{run.path} is no launch of what {first.path} is: the machines or libraries differ")
     begins = [0, *accumulate(len(run.described) for run in runs)]
-    described: list[dict[str, Any]] = []
-    environments: dict[str, dict[str, Any]] = {}
+    described: list[JsonObject] = []
+    environments: dict[str, JsonObject] = {}
     for number, run in enumerate(runs, 1):
         names = {}
         for key, env in run.environments.items():  # launches on other hosts keep their own
@@ -94,7 +95,7 @@ def _machines(run: Run) -> set[str]:
     return {machine_key(env) for env in run.environments.values()}
 
 
-def machine_key(environment: Mapping[str, Any]) -> str:
+def machine_key(environment: JsonMapping) -> str:
     """Return the key of a machine and its software, on any number of nodes."""
     return str(environment.get("machine_key", environment.get("key")))
 

@@ -9,7 +9,7 @@ sections ask attributes. What tells cases apart follows from the roles of their 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
@@ -18,12 +18,13 @@ from hpcdl.cases.keys.key import restored
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import columns_with, kinds, module_of, role_of
 from hpcdl.registry import label, parts
+from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.training.parts.traits import BY_STRATEGY
 
 ANY: Final = "any"
 """In the place of an aggregation: it makes no difference."""
 
-Key = tuple[Any, ...]
+Key = tuple[object, ...]
 Mark = Literal["simulated", "emulated", "oversubscribed", "disturbed", "diverged", "extrapolated", "undetermined"]
 """Reservation that travels with a number."""
 FAR: Final = 4
@@ -210,13 +211,13 @@ class Record:
 
     launch: int | None = None
     """Number of the launch, from 1, among several that are pooled."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: JsonMapping = field(default_factory=dict)
     """Settings that differ from their defaults, by key of the suite."""
-    further: Mapping[str, Any] = field(default_factory=dict)
+    further: JsonMapping = field(default_factory=dict)
     """Fields of a user's own kind of case, or of another program."""
 
     @classmethod
-    def of(cls, described: Mapping[str, Any]) -> Record:
+    def of(cls, described: JsonMapping) -> Record:
         """Return the record of a case that a trace or a suite describes by fields."""
         known = {name: value for name, value in described.items() if name in COLUMNS and value is not None}
         own = {name: value for name, value in described.items() if name not in COLUMNS}
@@ -231,7 +232,7 @@ class Record:
         return record
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> JsonObject:
         """The columns by name, in their order."""
         return {**{name: getattr(self, name) for name in COLUMNS if name != "launch"}, **self.further}
 
@@ -359,7 +360,7 @@ COLUMNS: Final = tuple(one.name for one in fields(Record) if one.name not in {"s
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> dict[str, Any]:
+def _parsed(text: str) -> JsonObject:
     return dict(json.loads(text))
 
 
@@ -368,7 +369,7 @@ def _restored(kind: str, settings: str) -> Any:
     return restored(module_of(kind).SPEC, json.loads(settings))
 
 
-def _times(given: Mapping[str, Any]) -> str:
+def _times(given: JsonMapping) -> str:
     """Return where the times of the work are from; empty where it is measured."""
     if given.get("flops"):
         return f"{_number(given['flops'])} FLOP/s"
@@ -376,6 +377,6 @@ def _times(given: Mapping[str, Any]) -> str:
     return f"{source}'s times" if source else ""
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     """Return a number in short; a record of another program may have anything in its place."""
     return f"{value:g}" if isinstance(value, (int, float)) else label(value)

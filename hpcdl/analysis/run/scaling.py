@@ -86,7 +86,7 @@ def _nearest(points: Sequence[Point], to: Point, name: str) -> list[Point]:
     return [point for point, value in zip(points, values, strict=True) if value == chosen]
 
 
-def same_seed(points: Sequence[Point], seed: Any) -> list[Launch]:
+def same_seed(points: Sequence[Point], seed: object) -> list[Launch]:
     """Return the launches whose times count, of ``seed`` if it is there, else of every seed."""
     same = [point for point in points if point.seed == seed] or points
     return undisturbed([launch for point in same for launch in point.launches if len(launch.seconds)])
@@ -169,7 +169,7 @@ def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
     if simulated:
         return [launch.seconds for launch in measured]
     # Steps of one launch are not independent. Taken as a sample they would find differences where none are.
-    by_launch: dict[Any, list[float]] = {}
+    by_launch: dict[object, list[float]] = {}
     for launch in measured:
         by_launch.setdefault(launch.record.launch, []).append(launch.typical(launch.seconds))
     return [np.array([np.median(each)]) for each in by_launch.values()]
@@ -340,11 +340,11 @@ def _share(part: Vector, whole: Vector) -> Vector:
     return part[whole > 0] / whole[whole > 0]
 
 
-def _median(values: Any) -> float | None:
+def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def _json(value: Any) -> Any:
+def _json(value: object) -> Any:
     """Return a plain Python value, and None for a number that is not finite: JSON has no NaN."""
     if isinstance(value, np.generic):
         value = value.item()

@@ -8,8 +8,8 @@ medians; every median has an interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from hpcdl.analysis.statistics.differences import difference, upper
 Vector = npt.NDArray[np.float64]
 Middle = Literal["median", "mean"]
 """Statistic of a launch: the median of equal steps, or the mean of windows."""
+MEDIANS: Final[tuple[Middle, Middle]] = ("median", "median")
 
 
 class Interval(NamedTuple):
@@ -32,7 +33,9 @@ class Interval(NamedTuple):
 NOTHING = Interval(float("nan"), float("nan"), float("nan"))
 
 
-def slowest(iterations: npt.NDArray[Any], durations: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Vector]:
+def slowest(
+    iterations: npt.NDArray[np.generic], durations: npt.NDArray[np.generic]
+) -> tuple[npt.NDArray[np.generic], Vector]:
     """Per iteration the maximum over ranks.
 
     ``iterations`` and ``durations``: (rows,), one row per rank and iteration, in any order.
@@ -126,24 +129,28 @@ def bounded_exp(value: float) -> float:
     return math.exp(value) if not value > 700 else math.inf
 
 
-def ratio_interval(numerator: Sequence[Vector], denominator: Sequence[Vector], **options: Any) -> Interval:
+def ratio_interval(
+    numerator: Sequence[Vector], denominator: Sequence[Vector], *, middles: tuple[Middle, Middle] = MEDIANS
+) -> Interval:
     """The ratio of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        interval = compared(np.divide, numerator, denominator, **options)
+        interval = compared(np.divide, numerator, denominator, middles=middles)
     return interval if np.isfinite(interval.value) else NOTHING
 
 
-def difference_interval(minuend: Sequence[Vector], subtrahend: Sequence[Vector], **options: Any) -> Interval:
+def difference_interval(
+    minuend: Sequence[Vector], subtrahend: Sequence[Vector], *, middles: tuple[Middle, Middle] = MEDIANS
+) -> Interval:
     """The difference of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
-    return compared(np.subtract, minuend, subtrahend, **options)
+    return compared(np.subtract, minuend, subtrahend, middles=middles)
 
 
 def compared(
-    function: Callable[[Any, Any], Any],
+    function: np.ufunc,
     vectors: Sequence[Vector],
     other: Sequence[Vector],
     *,
-    middles: tuple[Middle, Middle] = ("median", "median"),
+    middles: tuple[Middle, Middle] = MEDIANS,
 ) -> Interval:
     """The ratio or difference (``np.divide``, ``np.subtract``) of two medians of launches' medians (or means).
 

@@ -11,17 +11,18 @@ import numpy as np
 from hpcdl.aggregation.parts import cost
 from hpcdl.cases.simulation.operations import Operation
 from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.task import Program
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Iterator
 
     from hpcdl.aggregation.parts.traits import Aggregation
     from hpcdl.fabric.comm import Array, Comm
 
-    Scheme = Callable[..., Coroutine[Any, Any, Any]]
+    Scheme = Callable[..., Program[Any]]
 
 
 RANKS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17)
@@ -151,7 +152,7 @@ def _parts(scheme: Scheme) -> str:
     return "four groups of 9 ranks"
 
 
-def _on_row(scheme: Scheme, rows: Array, comm: Comm) -> Coroutine[Any, Any, None]:
+def _on_row(scheme: Scheme, rows: Array, comm: Comm) -> Program[None]:
     return scheme(comm, rows[comm.rank])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def _check(what: str, holds: dict[tuple[int, int], bool]) -> Check:
     return Check(holds=True, what=what, detail=f"{len(holds)} trainings")
 
 
-def _train(case: Any, schedule: int) -> list[Array]:
+def _train(case: suite.Case, schedule: int) -> list[Array]:
     """Train in this process; return the recorded steps of each rank."""
     recorders = [Recorder(events=False) for _ in range(case.ranks)]
 

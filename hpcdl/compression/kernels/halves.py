@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from hpcdl.compiled import njit
+from hpcdl.compiled import Intrinsic, njit
 from hpcdl.fabric.comm import Array
 
 _MAGNITUDE: Final = np.uint32(0x7FFFFFFF)
@@ -29,32 +29,32 @@ _LARGEST: Final = np.float32(65504)
 
 
 @intrinsic
-def _float(_context: Any, _bits: types.Type) -> Any:
+def _float(_context: object, _bits: types.Type) -> Intrinsic:
     """Return the float32 of 32 bits."""
     return types.float32(types.uint32), lambda _c, builder, _s, value: builder.bitcast(value[0], ir.FloatType())
 
 
 @intrinsic
-def _bits(_context: Any, _number: types.Type) -> Any:
+def _bits(_context: object, _number: types.Type) -> Intrinsic:
     """Return the 32 bits of a float32."""
     return types.uint32(types.float32), lambda _c, builder, _s, value: builder.bitcast(value[0], ir.IntType(32))
 
 
 @intrinsic
-def _to_float16(_context: Any, _number: types.Type) -> Any:
+def _to_float16(_context: object, _number: types.Type) -> Intrinsic:
     """Return the bits of the nearest float16 of a float32."""
 
-    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, value: Sequence[ir.Value]) -> ir.Value:
+    def emit(_context: object, builder: ir.IRBuilder, _signature: object, value: Sequence[ir.Value]) -> ir.Value:
         return builder.bitcast(builder.fptrunc(value[0], ir.HalfType()), ir.IntType(16))
 
     return types.uint16(types.float32), emit
 
 
 @intrinsic
-def _of_float16(_context: Any, _bits: types.Type) -> Any:
+def _of_float16(_context: object, _bits: types.Type) -> Intrinsic:
     """Return the float32 of a float16's bits."""
 
-    def emit(_context: Any, builder: ir.IRBuilder, _signature: Any, value: Sequence[ir.Value]) -> ir.Value:
+    def emit(_context: object, builder: ir.IRBuilder, _signature: object, value: Sequence[ir.Value]) -> ir.Value:
         return builder.fpext(builder.bitcast(value[0], ir.HalfType()), ir.FloatType())
 
     return types.float32(types.uint16), emit

@@ -6,14 +6,15 @@ The first bit is the lowest of the first byte.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core.base import BaseContext
 from numba.extending import intrinsic
 
-from hpcdl.compiled import njit
+from hpcdl.compiled import Intrinsic, njit
 from hpcdl.compression.parts.code import LARGEST
 from hpcdl.fabric.comm import Array
 
@@ -35,20 +36,24 @@ _63 = np.uint64(63)
 
 
 @intrinsic
-def trailing_zeros(_typing: Any, _word: types.Type) -> Any:
+def trailing_zeros(_typing: object, _word: types.Type) -> Intrinsic:
     """Return the zero bits below the lowest one of an uint64; 64 for zero."""
 
-    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
+    def emit(
+        context: BaseContext, builder: ir.IRBuilder, _signature: object, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return builder.cttz(arguments[0], context.get_constant(types.boolean, False))
 
     return types.uint64(types.uint64), emit
 
 
 @intrinsic
-def leading_zeros(_typing: Any, _word: types.Type) -> Any:
+def leading_zeros(_typing: object, _word: types.Type) -> Intrinsic:
     """Return the zero bits above the highest one of an uint64; 64 for zero."""
 
-    def emit(context: Any, builder: ir.IRBuilder, _signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
+    def emit(
+        context: BaseContext, builder: ir.IRBuilder, _signature: object, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return builder.ctlz(arguments[0], context.get_constant(types.boolean, False))
 
     return types.uint64(types.uint64), emit

@@ -30,7 +30,7 @@ def bits_of(vector: Array) -> Array:
     return vector.view(np.dtype(f"u{vector.itemsize}"))
 
 
-def bits(value: float, dtype: np.dtype[Any]) -> Magnitude:
+def bits(value: float, dtype: np.dtype[np.generic]) -> Magnitude:
     """Return the bits of the magnitude of ``value``, which is rounded to ``dtype``."""
     return bits_of(np.abs(np.array([value], dtype)))[0]  # type: ignore[no-any-return]
 
@@ -44,7 +44,7 @@ def check(vector: Array, begin: int, device: Device | None) -> None:
         refuse(vector, begin)
 
 
-def from_bits(magnitude: Magnitude, dtype: np.dtype[Any]) -> float:
+def from_bits(magnitude: Magnitude, dtype: np.dtype[np.generic]) -> float:
     """Return the number, zero or more, of these bits."""
     return float(np.array([magnitude]).view(dtype)[0])
 

@@ -44,8 +44,8 @@ class Nccl:
         self,
         rank: int,
         size: int,
-        gather: Callable[[Any], list[Any]],
-        broadcast: Callable[[Any], Any],
+        gather: Callable[[object], list[object]],
+        broadcast: Callable[[object], object],
     ) -> None:
         import cupy
 

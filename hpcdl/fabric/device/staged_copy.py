@@ -150,7 +150,7 @@ def receive(wire: Wire, copies: Copies, buffer: Array, source: int, tag: int) ->
 
 def both(first: Flow[T], second: Flow[U]) -> Flow[tuple[T, U]]:
     """Run two flows concurrently; return their results."""
-    flows: tuple[Flow[Any], Flow[Any]] = (first, second)
+    flows: tuple[Flow[T], Flow[U]] = (first, second)
     answers: list[Any] = [None, None]
     waits: dict[int, Wait] = {}
     ready = [0, 1]

@@ -182,7 +182,7 @@ class Natives:
 
     def _arguments(
         self, collective: str, operand: Array | None, buffer: Array, counts: Sequence[int]
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         given = MPI.IN_PLACE if operand is None else operand
         if collective == "allreduce":
             return given, buffer
@@ -203,7 +203,9 @@ class Natives:
         begin = sum(counts[: self._main.rank])
         return vector[begin : begin + counts[self._main.rank]]
 
-    def _call(self, collective: str, arguments: tuple[Any, ...], *, blocking: bool) -> Generator[Wait, None, None]:
+    def _call(
+        self, collective: str, arguments: tuple[object, ...], *, blocking: bool
+    ) -> Generator[Wait, None, None]:
         name, nonblocking = _CALLS[collective]
         if blocking:
             getattr(self._main, name)(*arguments)

@@ -11,14 +11,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from hpcdl.fabric.comm import ANY, LIBRARY_CALLS
+from hpcdl.fabric.comm import ANY, LIBRARY_CALLS, Locals
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.mpi.scheduler import Scheduler
 from hpcdl.fabric.task import AnyTask, Task
-
-Locals = dict[str, Any]
 
 
 class Wait(NamedTuple):
@@ -97,7 +95,7 @@ def _programs(mpi: Mpi) -> Iterator[tuple[AnyTask, list[FrameType]]]:
             yield task, running.get(task) or list(_suspended(task.coroutine))
 
 
-def _suspended(awaited: Any) -> Iterator[FrameType]:
+def _suspended(awaited: object) -> Iterator[FrameType]:
     """Yield the frames of a suspended coroutine and of the coroutines that it awaits."""
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)

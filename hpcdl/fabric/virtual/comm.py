@@ -5,15 +5,15 @@ Sends are rendezvous: they return when their receive has the data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdl.fabric.comm import ANY, TAGS, Array, Memory, Status, check_address, check_exchange
-from hpcdl.fabric.task import Task, operation
+from hpcdl.fabric.task import AnyTask, Program, Task, operation
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.fabric.virtual.collectives import COLLECTIVES, collectively
 from hpcdl.fabric.virtual.groups import Gathering, Group
@@ -23,6 +23,7 @@ from hpcdl.fabric.virtual.world import World
 from hpcdl.fabric.window import disseminate
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class VirtualComm:
@@ -40,7 +41,7 @@ class VirtualComm:
         self._subcommunicators: dict[Hashable, VirtualComm] = {}
 
     @operation
-    def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[None, Any, None]:
+    def send(self, buffer: Array, dest: int, tag: int = 0) -> Generator[None, None, None]:
         check_address(dest, tag, self.size)
         world = self._world
         task = world.running
@@ -57,7 +58,7 @@ class VirtualComm:
             self._record("send", begin, dest, buffer.nbytes, task.sent)
 
     @operation
-    def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[None, Any, Status]:
+    def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Generator[None, Status, Status]:
         check_address(source, tag, self.size, ANY)
         world = self._world
         task = world.running
@@ -77,7 +78,7 @@ class VirtualComm:
     @operation
     def exchange(
         self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
-    ) -> Generator[None, Any, Status]:
+    ) -> Generator[None, Status, Status]:
         size = self.size
         if not (0 <= dest < size and 0 <= source < size and 0 <= tag < TAGS):
             check_exchange(dest, source, tag, size)
@@ -117,7 +118,7 @@ class VirtualComm:
             self._record(label, begin, -1, touched_bytes)
 
     @operation
-    def compute(self, label: str, work: Callable[[], T]) -> Generator[None, Any, T]:
+    def compute(self, label: str, work: Callable[[], T]) -> Generator[None, None, T]:
         world = self._world
         task = world.running
         begin = task.time
@@ -128,7 +129,7 @@ class VirtualComm:
             self._record(label, begin, -1, 0)
         return result
 
-    def start(self, work: Coroutine[Any, Any, T], *, shared_tags: bool = False) -> Task[T]:
+    def start(self, work: Program[T], *, shared_tags: bool = False) -> Task[T]:
         world = self._world
         starter = world.running
         task = starter.starts(work, self, self._group.depth, shared_tags=shared_tags)
@@ -137,7 +138,7 @@ class VirtualComm:
     async def split(self, color: int, key: int = 0) -> VirtualComm:
         group = self._group
 
-        def finish(given: dict[int, tuple[int, int]]) -> dict[int, Any]:
+        def finish(given: dict[int, tuple[int, int]]) -> dict[int, VirtualComm]:
             answers = {}
             for wanted in {c for c, _ in given.values()}:
                 order = [r for _, r in sorted((k, r) for r, (c, k) in given.items() if c == wanted)]
@@ -158,9 +159,9 @@ class VirtualComm:
     async def survivors(self) -> VirtualComm:
         group = self._group
 
-        def finish(given: dict[int, None]) -> dict[int, Any]:
+        def finish(given: dict[int, None]) -> dict[int, VirtualComm | None]:
             if not group.failures.failed:
-                return given
+                return dict.fromkeys(given)
             survivors = sorted(given)
             part = self._world.group(tuple(group.members[rank] for rank in survivors), group.depth)
             return {old: VirtualComm(self._world, part, new) for new, old in enumerate(survivors)}
@@ -171,7 +172,7 @@ class VirtualComm:
         if collective not in COLLECTIVES:
             raise ValueError(f"no native collective {collective!r}")
 
-        def finish(given: dict[int, Array]) -> dict[int, Any]:
+        def finish(given: dict[int, Array]) -> dict[int, None]:
             if type(buffer) is not Phantom:
                 collectively(collective, [given[rank] for rank in range(self.size)], counts)
             return dict.fromkeys(given)
@@ -195,7 +196,7 @@ class VirtualComm:
         return await disseminate(self, words)
 
     @operation
-    def get(self, into: Array, theirs: Array, peer: int) -> Generator[None, Any, None]:
+    def get(self, into: Array, theirs: Array, peer: int) -> Generator[None, None, None]:
         world = self._world
         task = world.running
         if task.time > world.now:
@@ -215,7 +216,7 @@ class VirtualComm:
         if loss is not None:
             raise loss
 
-    def _send(self, task: Task[Any], buffer: Array, dest: int, tag: int) -> None:
+    def _send(self, task: AnyTask, buffer: Array, dest: int, tag: int) -> None:
         group, rank = self._group, self.rank
         if self._world.shifts is not None:
             group, rank, dest = group.shifted(self._world.shifts, rank, dest)
@@ -231,7 +232,7 @@ class VirtualComm:
         if address >= self.size:
             group.tidy(address)
 
-    def _receive(self, task: Task[Any], buffer: Array, source: int, tag: int) -> None:
+    def _receive(self, task: AnyTask, buffer: Array, source: int, tag: int) -> None:
         group = self._group
         address = task.space * self.size + self.rank
         mailbox = group.mailboxes[address]
@@ -254,8 +255,8 @@ class VirtualComm:
 
     @operation
     def _gather(
-        self, what: str, given: Any, size: int, finish: Callable[[dict[int, Any]], dict[int, Any]]
-    ) -> Generator[None, Any, Any]:
+        self, what: str, given: T, size: int, finish: Callable[[dict[int, T]], dict[int, U]]
+    ) -> Generator[None, U, U]:
         """Wait for all ranks' ``given``; the last rank computes each rank's result by ``finish``."""
         world = self._world
         task = world.running

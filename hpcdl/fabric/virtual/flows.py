@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 from hpcdl.fabric.network import Wiring
+from hpcdl.fabric.task import AnyTask
+
+Ends: TypeAlias = tuple[AnyTask, AnyTask]
+"""Tasks that receive and send a message."""
 
 ROUNDING: Final = 1e-12
 """Relative difference of two moments that are one but for rounding."""
@@ -53,7 +57,7 @@ def fair_shares(routes: Sequence[Sequence[int]], bandwidths: Sequence[float]) ->
 class _Flow:
     __slots__ = ("ends", "left", "number", "over", "rate", "route", "since")
 
-    def __init__(self, size: int, route: Sequence[int], ends: Any) -> None:
+    def __init__(self, size: int, route: Sequence[int], ends: Ends) -> None:
         self.number = 0
         """In the order of entering the links."""
         self.left = float(size)
@@ -83,7 +87,7 @@ class Flows:
         self.next = inf
         """When rates change next; infinity if nothing is under way."""
 
-    def send(self, now: float, source: int, dest: int, size: int, ends: Any) -> None:
+    def send(self, now: float, source: int, dest: int, size: int, ends: Ends) -> None:
         """Begin a message of ``size`` bytes; :meth:`advance` returns ``ends`` when it is over."""
         latency, route = self._wiring.route(source, dest)
         if self._overhead:
@@ -93,7 +97,7 @@ class Flows:
         heappush(self._entering, (now + latency, self._sent, _Flow(size, route, ends)))
         self.next = min(self.next, now + latency)
 
-    def advance(self, moment: float) -> list[Any]:
+    def advance(self, moment: float) -> list[Ends]:
         """Let time pass until ``moment``, which is :attr:`next`; return the ends of messages that are over."""
         until = moment + ROUNDING * moment
         done, changed = list[_Flow](), set[int]()

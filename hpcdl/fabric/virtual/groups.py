@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
 from hpcdl.fabric.comm import ANY, PeerLost
-from hpcdl.fabric.task import DEPTHS, Task
+from hpcdl.fabric.task import DEPTHS, AnyTask, Task
 from hpcdl.fabric.virtual.matching import Mailbox
 from hpcdl.fabric.virtual.shifts import Shifts
 
@@ -89,9 +89,9 @@ class Gathering:
 
     __slots__ = ("finish", "given", "size", "tasks", "what")
 
-    def __init__(self, what: str, size: int, finish: Callable[[dict[int, Any]], dict[int, Any]]) -> None:
+    def __init__(self, what: str, size: int, finish: Callable[[dict[int, Any]], Mapping[int, object]]) -> None:
         self.what = what
         self.size = size
         self.finish = finish
-        self.tasks: dict[int, Task[Any]] = {}
-        self.given: dict[int, Any] = {}
+        self.tasks: dict[int, AnyTask] = {}
+        self.given: dict[int, object] = {}

@@ -8,16 +8,16 @@ seeded interleaving (:mod:`hpcdl.fabric.virtual.inprocess`), virtual seconds a s
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from math import inf
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from hpcdl.fabric.comm import ANY, Array, Comm, Event, PeerLost, Status
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.shared_memory import OneProcess
-from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import AnyTask, Program, Task
 from hpcdl.fabric.vectors import BufferPool, Phantom
 from hpcdl.fabric.virtual.flows import Flows
 from hpcdl.fabric.virtual.groups import Group
@@ -94,21 +94,21 @@ class World:
         self.messages = [0] * ranks
         self.bytes = [0] * ranks
         self.now = 0.0
-        self.running: Task[Any] = None  # type: ignore[assignment]
+        self.running: AnyTask = None  # type: ignore[assignment]
         self.groups: list[Group] = []
         self.scratch = BufferPool()
         self.memory = OneProcess()
         # tasks by the time at which they go on; equal ranks act at equal times, so times are far fewer than tasks
-        self._agenda: dict[float, list[Task[Any]]] = {}
+        self._agenda: dict[float, list[AnyTask]] = {}
         self._moments: list[float] = []
-        self._unfinished: list[set[Task[Any]]] = [set() for _ in range(ranks)]
+        self._unfinished: list[set[AnyTask]] = [set() for _ in range(ranks)]
         self._under_way = 0
         self._launched = [0] * ranks
         self._end = 0.0
-        self._failed: list[Task[Any]] = []
-        self._held: dict[int, list[Task[Any]]] = {}
+        self._failed: list[AnyTask] = []
+        self._held: dict[int, list[AnyTask]] = {}
 
-    def run(self, program: Callable[[Comm], Coroutine[Any, Any, T]]) -> list[T]:
+    def run(self, program: Callable[[Comm], Program[T]]) -> list[T]:
         """Run ``program(comm)`` on every rank and return the results in the order of ranks.
 
         Raises Deadlock, PeerLost, AsymmetryError, or the error of a program.
@@ -195,7 +195,7 @@ class World:
         self.wake(task, when)
         return task
 
-    def wake(self, task: Task[Any], when: float) -> None:
+    def wake(self, task: AnyTask, when: float) -> None:
         """Queue ``task`` to go on at ``when``."""
         due = self._agenda.get(when)
         if due is None:
@@ -206,12 +206,12 @@ class World:
 
     def complete(
         self,
-        sending: Task[Any],
+        sending: AnyTask,
         source: int,
         rank: int,
         tag: int,
         sent: Array,
-        receiving: Task[Any],
+        receiving: AnyTask,
         room: Array,
     ) -> None:
         """Deliver a message of the rank ``source``, ``rank`` to its receiver, and set when both ends go on."""
@@ -225,14 +225,14 @@ class World:
         self.bytes[sending.rank] += size
         self.transfer(source, size, receiving, sending)
 
-    def transfer(self, source: int, size: int, receiving: Task[Any], sending: Task[Any]) -> None:
+    def transfer(self, source: int, size: int, receiving: AnyTask, sending: AnyTask) -> None:
         """Move ``size`` bytes from the rank ``source`` to that of ``receiving``; both tasks wait for it."""
         if self._flows is None:
             self._arrive(self.clock.message(self.now, source, receiving.rank, size), receiving, sending)
         else:
             self._flows.send(self.now, source, receiving.rank, size, (receiving, sending))
 
-    def _arrive(self, when: float, receiving: Task[Any], sending: Task[Any]) -> None:
+    def _arrive(self, when: float, receiving: AnyTask, sending: AnyTask) -> None:
         agenda = self._agenda
         receiving.arrived = sending.sent = when
         for task in (receiving, sending):
@@ -291,14 +291,14 @@ class World:
                 elif len(gathering.tasks) == len(group.members) - len(group.failures.failed):
                     self.finish(group, turn)
 
-    def _raise_in(self, task: Task[Any], loss: PeerLost, group: Group) -> None:
+    def _raise_in(self, task: AnyTask, loss: PeerLost, group: Group) -> None:
         """Let ``task`` go on with an exception from the operation that it waits in."""
         for mailbox in group.mailboxes.values():
             mailbox.forget(task)
         task.thrown = loss
         self.wake(task, max(self.now, task.time))
 
-    def _end_task(self, task: Task[Any], ending: BaseException) -> None:
+    def _end_task(self, task: AnyTask, ending: BaseException) -> None:
         """Keep the result or the error of a program, and wake the tasks that await it."""
         if isinstance(ending, StopIteration):
             task.result = ending.value
@@ -319,7 +319,7 @@ class World:
             waiter.answer = None
             self.wake(waiter, max(task.time, waiter.time))
 
-    def _raise_errors(self, tasks: list[Task[Any]]) -> None:
+    def _raise_errors(self, tasks: list[AnyTask]) -> None:
         for task in tasks:
             if task.error is not None and not task.joined:
                 raise task.error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from hpcdl.optim.parts.protocol import fraction, not_negative, positive
@@ -144,6 +144,6 @@ def schedule(name: str, **settings: Any) -> Schedule:
     )
 
 
-def _nearest(word: str, valid: Any) -> str:
-    close = difflib.get_close_matches(word, valid, 1)
+def _nearest(word: str, valid: Collection[str]) -> str:
+    close = difflib.get_close_matches(word, list(valid), 1)
     return f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(valid)}"

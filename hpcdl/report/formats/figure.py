@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -137,7 +137,7 @@ def _series(series: Series, number: int, axes: Axes) -> None:
     axes.plot(x, y, marker=marker, label=label(series.name, MAX_NAME), **style)
 
 
-def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Any) -> None:
+def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Callable[..., None]) -> None:
     if axis.base:
         set_scale("log", base=axis.base)
         between = (1.0, 2.0, 5.0) if axis.base == 10 and limits[1] < 100 * limits[0] else (1.0,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -244,6 +244,6 @@ def _suite_steps(record: Record) -> int | None:
     return None if record.network else steps - record.warmup_steps
 
 
-def _per_rank(record: Record) -> Any:
+def _per_rank(record: Record) -> str | int:
     whole = record.global_batch
     return record.batch_per_rank or ("equal" if whole is None else whole // record.ranks)

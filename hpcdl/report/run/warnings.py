@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from hpcdl.analysis.run.cores import UNKNOWN, usable_cores, wanted
 from hpcdl.analysis.run.disturbance import NOTED_STEAL
 from hpcdl.analysis.run.pooling import machine_key
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import plural
+from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.run import Run
 
 
@@ -22,12 +23,12 @@ def failures(records: Sequence[Record]) -> list[str]:
     ]
 
 
-def unfinished(run: Run) -> list[dict[str, Any]]:
+def unfinished(run: Run) -> list[JsonObject]:
     """Return the cases that failed before they had a result: case, rank (None: unknown), error."""
     return list(run.environment.get("failed_cases", ()))
 
 
-def not_run(run: Run) -> list[dict[str, Any]]:
+def not_run(run: Run) -> list[JsonObject]:
     """Return the cases that cannot be run where this run was made: case, error."""
     return list(run.environment.get("cases_not_run", ()))
 
@@ -100,7 +101,7 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMED])}{more}"
 
 
-def _environments(run: Run) -> list[Mapping[str, Any]]:
+def _environments(run: Run) -> list[JsonMapping]:
     """Return the environments of the different machines and libraries that cases of ``run`` ran on."""
     every = (run.environment_of(index) for index in range(len(run.described)))
     return list({machine_key(environment): environment for environment in every}.values())
@@ -178,7 +179,7 @@ def _disturbed(records: Sequence[Record]) -> Iterator[str]:
         yield f"the hypervisor took up to {100 * max(stolen):.0f} % of a rank's time."
 
 
-def _machine(environment: Mapping[str, Any]) -> Iterator[str]:
+def _machine(environment: JsonMapping) -> Iterator[str]:
     if not environment:
         yield "the environment was not recorded."
         return
@@ -198,7 +199,7 @@ def _machine(environment: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name} grew by {more} during the run."
 
 
-def grown(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, int]]:
+def grown(before: object, after: object, path: str = "") -> Iterator[tuple[str, int]]:
     """Error counters that rose between two answers of ``hpcdl.launch.environment.counters``."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name, value in after.items():

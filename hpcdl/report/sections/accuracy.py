@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def _learned(methods: Sequence[Method]) -> list[Row]:
 
 def _learned_alike(scale: Scale) -> bool:
     """Return True if all records of a seed have the same accuracy and loss, to the shown digits."""
-    learned: dict[Any, set[tuple[str, str]]] = {}
+    learned: dict[object, set[tuple[str, str]]] = {}
     for record in scale.records:
         shown = (digits(record.final_accuracy), digits(record.final_loss))
         learned.setdefault(record.seed, set()).add(shown)

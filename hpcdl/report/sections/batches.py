@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class Batch(NamedTuple):
 
 def _methods(findings: Findings) -> dict[str, list[Batch]]:
     """Return the batches of each method, ascending, of trainings with a target; all else is equal."""
-    groups: dict[Any, dict[int, list[Record]]] = {}
+    groups: dict[object, dict[int, list[Record]]] = {}
     for record in findings.records:
         if record.kind == "train" and record.target_accuracy and record.global_batch:
             own = (record.model, record.dataset, record.ranks, record.target_accuracy)

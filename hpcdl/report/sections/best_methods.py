@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from hpcdl.analysis.run.deciding import Candidate, Field, is_evaluated
 from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Declaration
@@ -102,11 +103,11 @@ def _accuracy(launch: Launch, column: str, budget: float, *, last: bool = False)
     return float(seen[-1] if last else seen.max()) if len(seen) else np.nan
 
 
-def _ranked(field: Field, value: Callable[[Launch], float]) -> list[tuple[Candidate, Any, float]]:
+def _ranked(field: Field, value: Callable[[Launch], float]) -> list[tuple[Candidate, Vector, float]]:
     """Return the methods with known values, and their center; the highest center first."""
     known = []
     for candidate in field.candidates:
-        by_seed: dict[Any, list[float]] = {}
+        by_seed: dict[object, list[float]] = {}
         for launch in candidate.launches:
             if np.isfinite(one := value(launch)):
                 by_seed.setdefault(launch.record.seed, []).append(one)
@@ -118,7 +119,7 @@ def _ranked(field: Field, value: Callable[[Launch], float]) -> list[tuple[Candid
     return sorted(known, key=lambda row: -row[2])
 
 
-def _tied(ranked: Sequence[tuple[Candidate, Any, float]]) -> list[Candidate]:
+def _tied(ranked: Sequence[tuple[Candidate, Vector, float]]) -> list[Candidate]:
     """Return the methods that are not told from the best; one with a single value never is."""
     (_, best, _), *others = ranked
     if len(best) < 2:
@@ -137,7 +138,7 @@ def _rivals(names: Sequence[str], values: int, others: int) -> str:
     return "; ".join([*names[:MAX_RIVALS], *more]) or NONE
 
 
-def _p(best: Any, values: Any) -> float:
+def _p(best: Vector, values: Vector) -> float:
     return float(difference([best], [values]).p[0]) if len(values) > 1 else 1.0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds, volume
@@ -20,13 +20,16 @@ NOTE: Final = (
     "Ratio: the longest time by the shortest, over these topologies. First is the best scheme in the worst case."
 )
 
+Operation = tuple[str | None, int | None, int, str | None]
+"""Collective, bytes of the message, ranks and network."""
+
 Times = dict[str, dict[str, float]]
 """By scheme and topology, seconds."""
 
 
-def _collectives(findings: Findings) -> dict[tuple[Any, ...], Times]:
+def _collectives(findings: Findings) -> dict[Operation, Times]:
     """Return the times of each collective that was simulated on several topologies, by its description."""
-    found: dict[tuple[Any, ...], Times] = {}
+    found: dict[Operation, Times] = {}
     for record in findings.records:
         topology = record.settings.get("topology")
         if record.kind == "collective" and topology and record.time_p50_seconds:
@@ -58,7 +61,7 @@ def page(findings: Findings) -> Section:
     return Section(TITLE, tables=tables)
 
 
-def _named(what: tuple[Any, ...]) -> str:
+def _named(what: Operation) -> str:
     collective, message, ranks, network = what
     return f"{collective}, {volume(message)}, {plural(ranks, 'rank')}, {network}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Cost(NamedTuple):
 
 def of_fabric(findings: Findings) -> list[Cost]:
     """Return exchanges through the fabric against mpi4py's own, for each size that was measured both ways."""
-    groups: dict[Any, tuple[Record, dict[bool, list[Vector]]]] = {}
+    groups: dict[object, tuple[Record, dict[bool, list[Vector]]]] = {}
     for launch in findings.launches:
         aggregation = launch.record.aggregation
         if launch.record.kind == "pairwise" and aggregation in HANDED_ON and len(launch.seconds):
@@ -84,7 +84,7 @@ def of_tracing(findings: Findings) -> list[Cost]:
     The difference is smaller than the drift of a machine from one case to the next, so each launch is compared
     with itself; the intervals are over launches. Seeds are launches.
     """
-    groups: dict[Any, tuple[Record, dict[bool, list[Vector]]]] = {}
+    groups: dict[object, tuple[Record, dict[bool, list[Vector]]]] = {}
     for launch in findings.launches:
         if launch.record.settings.get("trace") == "alternating" and len(launch.seconds) > 1:
             key = (launch.record.problem(), launch.record.method, launch.record.ranks)

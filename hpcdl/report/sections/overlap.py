@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
@@ -37,7 +37,7 @@ class Timed(NamedTuple):
 
 def _groups(methods: Sequence[Method]) -> list[list[Timed]]:
     """Return the strategies of each scheme and number of ranks, if there are several; the suite's first first."""
-    groups: dict[Any, list[Scale]] = {}
+    groups: dict[object, list[Scale]] = {}
     for row in rows(methods):
         record = row.scale.record
         if record.strategy in STRATEGIES and record.ranks > 1 and not row.is_ceiling and row.step_seconds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.analysis.run.cores import UNKNOWN, facts
 from hpcdl.analysis.run.record import Record
@@ -13,6 +13,7 @@ from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Declaration
 from hpcdl.report.run.method_names import Names, text_of
+from hpcdl.trace.files import JsonMapping
 
 if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
@@ -89,7 +90,7 @@ def job_page(findings: Findings) -> Section:
     return Section("Job", tables=[Table("", ("fact", "value"), rows, 2)])
 
 
-def _words(*parts: Any) -> str:
+def _words(*parts: object) -> str:
     """The first line of each part that is known."""
     lines = (str(part).strip("\0 \n").split("\n")[0] for part in parts if part not in {None, UNKNOWN, ""})
     return " ".join(lines)
@@ -105,7 +106,7 @@ def _settings(variables: Mapping[str, str]) -> str:
     return ", ".join(shown[:8]) or "none"
 
 
-def _gpu(gpu: Mapping[str, Any]) -> str:
+def _gpu(gpu: JsonMapping) -> str:
     names = [str(device.get("name")) for device in gpu.get("devices", [])]
     counted = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
     return f"{', '.join(counted)}, driver {gpu.get('driver')}" if counted else "none seen"
@@ -168,7 +169,7 @@ def method_page(findings: Findings) -> Section:
     return Section("Method and how to reproduce", paragraphs, points, verbatim=run.suite)
 
 
-def _command(given: Any) -> str:
+def _command(given: object) -> str:
     """Return the command line; the program is called by its name, wherever it was installed."""
     if not isinstance(given, list) or not given:
         return str(given or UNKNOWN)

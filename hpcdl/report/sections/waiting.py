@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, seconds
 from hpcdl.report.formats.document import Section, Table
@@ -36,8 +36,8 @@ class Slowed(NamedTuple):
 
 def slowed(launches: Iterable[Launch]) -> list[Slowed]:
     """Return all cases that differ in their straggler only, those that keep most of their throughput first."""
-    plain: dict[Any, list[Launch]] = {}
-    slow: dict[Any, list[Launch]] = {}
+    plain: dict[Key, list[Launch]] = {}
+    slow: dict[Key, list[Launch]] = {}
     for launch in launches:
         record = launch.record
         if not len(launch.seconds) or record.kind != "train":

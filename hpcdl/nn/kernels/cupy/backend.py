@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Backend
@@ -16,7 +16,7 @@ from hpcdl.nn.kernels.cupy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.cupy.pooling import AveragePooling, GlobalAverage, MaxPooling
 from hpcdl.nn.ops import Affine, Bound
 
-_Key = tuple[Any, ...]
+_Key = tuple[object, ...]
 
 
 class _Recording(NamedTuple):

@@ -107,7 +107,7 @@ class Gpu:
         cudnn.set_stream(self._handle, self._stream.ptr)
         self._planner = Planner({"handle": self._handle}, tf32=tf32, deterministic=deterministic)
         self._no_engine = NoEngine
-        self._plans: dict[tuple[Any, ...], EnginePlan | None] = {}
+        self._plans: dict[tuple[object, ...], EnginePlan | None] = {}
         self._workspace: Array = cupy.empty(0, np.uint8)
         self._outgrown: list[Array] = []
         self._recordings = cupy.cuda.MemoryPool()

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numba
 import numpy as np
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.threads import limit
+
+Kernel: TypeAlias = Callable[..., Any]
+"""A compiled function of arrays and numbers."""
 
 MIN_OPERATIONS: Final = 1 << 15
 """Multiplications or additions of a part, at least; they take about as long as the start of a thread."""
@@ -31,7 +34,7 @@ def bounds(count: int, operations: int) -> Array:
     return np.arange(parts + 1) * count // parts
 
 
-def kernel(parts: Array, alone: Callable[..., Any], divided: Callable[..., Any]) -> Callable[..., Any]:
+def kernel(parts: Array, alone: Kernel, divided: Kernel) -> Kernel:
     """Return ``alone`` for one part, else ``divided`` with its first argument, the parts.
 
     A kernel without parallel regions is called a few microseconds faster.

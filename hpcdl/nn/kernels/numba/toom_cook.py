@@ -13,16 +13,19 @@ with m = 2.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.base import BaseContext
 from numba.core.types import Type
+from numba.core.typing import Signature
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from hpcdl.compiled import Intrinsic
 from hpcdl.nn.kernels.numba.vectors import INDEX, Registers
 
 Matrix = NDArray[np.float64]
@@ -85,8 +88,12 @@ def _two_sided_product(three: Matrix, five: Matrix | None = None, *, adds: bool 
     """
 
     @intrinsic
-    def transform(_context: Any, taps: Type, source: Type, destination: Type, count: Type, zero: Type) -> Any:
-        def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
+    def transform(
+        _context: object, taps: Type, source: Type, destination: Type, count: Type, zero: Type
+    ) -> Intrinsic:
+        def emit(
+            context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+        ) -> ir.Value:
             memory = Registers(builder, context.get_value_type(signature.args[-1]))
             if five is None:
                 _emit_channels(memory, three, adds, arguments)

@@ -13,10 +13,12 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.base import BaseContext
 from numba.core.types import Type
+from numba.core.typing import Signature
 from numba.extending import intrinsic
 
-from hpcdl.compiled import njit
+from hpcdl.compiled import Intrinsic, njit
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Pair, Shape
 
@@ -42,10 +44,12 @@ INDEX: Final = ir.IntType(64)
 
 
 @intrinsic
-def lanes(_context: Any, zero: Any) -> Any:
+def lanes(_context: object, zero: types.Float) -> Intrinsic:
     """Return how many numbers of the type of ``zero`` fit a register."""
 
-    def emit(_context: Any, _builder: ir.IRBuilder, _signature: Any, _arguments: Sequence[ir.Value]) -> ir.Value:
+    def emit(
+        _context: object, _builder: ir.IRBuilder, _signature: object, _arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         return INDEX(REGISTER_BYTES // (zero.bitwidth // 8))
 
     return types.intp(zero), emit
@@ -121,10 +125,12 @@ ROWS: Final = (REGISTERS - VECTORS - 1) // VECTORS
 
 
 @intrinsic
-def _tile(_context: Any, shape: Type, a: Type, b: Type, start: Type, c: Type, floor: Type) -> Any:
+def _tile(_context: object, shape: Type, a: Type, b: Type, start: Type, c: Type, floor: Type) -> Intrinsic:
     """Emit :func:`tile` as LLVM instructions."""
 
-    def emit(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
+    def emit(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: Sequence[ir.Value]
+    ) -> ir.Value:
         (height, width, *sums), *operands = (cgutils.unpack_tuple(builder, value) for value in arguments[:-1])
         rest = (sums, *operands, arguments[-1])
         memory = Registers(builder, context.get_value_type(signature.args[-1]))

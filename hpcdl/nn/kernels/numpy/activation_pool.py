@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left, insort
 from collections import deque
 from threading import Lock
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class _Allocation:
 
     __slots__ = ("__array_interface__", "_block", "_pool")
 
-    def __init__(self, pool: _Pool, block: Array, shape: Shape, dtype: np.dtype[Any]) -> None:
+    def __init__(self, pool: _Pool, block: Array, shape: Shape, dtype: np.dtype[np.generic]) -> None:
         self._pool = pool
         self._block = block
         address = block.ctypes.data
@@ -95,7 +95,7 @@ class _Pool:
 _POOL: Final = _Pool()
 
 
-def allocate(shape: Shape, dtype: str | np.dtype[Any]) -> Array:
+def allocate(shape: Shape, dtype: str | np.dtype[np.generic]) -> Array:
     """Return an uninitialised array, aligned to a cache line.
 
     Its memory returns to the pool when the last array on it, views included, is gone. New memory would cost a

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -127,7 +126,7 @@ def _pixels(image: Array) -> Array:
     return image.reshape(-1, image.shape[-1])
 
 
-def undivided(count: int, work: Callable[[int, int], Any], *, elements: int) -> Any:  # noqa: ARG001
+def undivided(count: int, work: Callable[[int, int], object], *, elements: int) -> None:  # noqa: ARG001
     """Call work(0, count); BLAS divides its products itself."""
     work(0, count)
 
@@ -138,7 +137,7 @@ class Linear:
     ``divide``, as :func:`hpcdl.nn.threads.parallel_ranges`, divides products by outputs or inputs.
     """
 
-    def __init__(self, geometry: LinearGeometry, divide: Callable[..., Any] = undivided) -> None:
+    def __init__(self, geometry: LinearGeometry, divide: Callable[..., object] = undivided) -> None:
         self._divide = divide
         self._outputs = geometry.outputs
         self._saved: tuple[Array, ...] = ()
