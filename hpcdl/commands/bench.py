@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 from functools import partial
@@ -12,8 +13,6 @@ from hpcdl.commands.parts.job import from_shell, in_job
 from hpcdl.commands.parts.parser import Command, path, whole_number
 
 if TYPE_CHECKING:
-    import argparse
-
     from hpcdl.analysis.run.record import Record
     from hpcdl.trace.run import Run
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.commands.parts.parser import Command, complete, schemes_and_strategies
 from hpcdl.exit_codes import FAILED, MISMATCH, OK
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import check_page, write_page
 from hpcdl.commands.parts.parser import Command, path
 
 if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
-
     from hpcdl.analysis.run.record import Record
 
 

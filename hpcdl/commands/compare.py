@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import check_page, share, write_output, write_page
 from hpcdl.commands.parts.parser import Command, path
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from hpcdl.analysis.over_time.series import RunSeries
 
 

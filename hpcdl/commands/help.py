@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.commands.parts.parser import Command, chosen
 from hpcdl.exit_codes import OK
-
-if TYPE_CHECKING:
-    import argparse
 
 PACKAGE: Final = Path(__file__).parents[1]
 BESIDE_THEIR_SUBJECT: Final = {"suites": "suites", "columns": "report", "hdf5": "trace"}

@@ -6,15 +6,13 @@ import argparse
 import datetime as dt
 import re
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.commands.parts.output import check_page, write_output, write_page
 from hpcdl.commands.parts.parser import Command, path
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 HOURS: Final = {"h": 1, "d": 24}
 """Hours of the units of --stale."""

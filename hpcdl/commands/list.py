@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -12,8 +13,6 @@ from hpcdl.commands.parts.parser import Command, chosen, whole_number
 from hpcdl.exit_codes import OK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from hpcdl.registry import Offer
     from hpcdl.trace.files import JsonObject
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Command, path
 from hpcdl.exit_codes import OK
-
-if TYPE_CHECKING:
-    import argparse
-    from pathlib import Path
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

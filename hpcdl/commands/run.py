@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
 from hpcdl.commands.parts.parser import (
@@ -17,10 +18,6 @@ from hpcdl.commands.parts.parser import (
     whole_number,
 )
 from hpcdl.exit_codes import FAILED, OK
-
-if TYPE_CHECKING:
-    import argparse
-
 
 MAX_LAUNCHES: Final = 1000
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import argparse
+from typing import Final
 
 from hpcdl.commands.parts.parser import Command, whole_number
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
@@ -11,8 +12,6 @@ from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_numb
 from hpcdl.exit_codes import OK
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from hpcdl.trace.run import Run
 
 FORMATS: Final = ("perfetto", "goal", "chakra")

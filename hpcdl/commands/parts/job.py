@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import os
 import sys
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING
 from hpcdl.exit_codes import FAILED, MISMATCH, OK, USAGE
 
 if TYPE_CHECKING:
-    import argparse
-
     from hpcdl.fabric.mpi.comm import Mpi
     from hpcdl.suite import Suite
 

@@ -6,6 +6,7 @@ import argparse
 import datetime as dt
 import os
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,8 +14,6 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.registry import shortened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from hpcdl.analysis.over_time.regressions import Accepted
     from hpcdl.report.formats.document import Document
 

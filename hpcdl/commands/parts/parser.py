@@ -6,16 +6,14 @@ import argparse
 import itertools
 import os
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from hpcdl.exit_codes import USAGE
 from hpcdl.launch.process import is_first
 from hpcdl.registry import MAX_INTEGER, nearest, shortened
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -17,8 +18,6 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from hpcdl.aggregation.parts.traits import Aggregation
     from hpcdl.fabric.comm import Array, Comm
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -15,8 +16,6 @@ from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hpcdl.fabric.comm import Array, Comm
     from hpcdl.training.parts.traits import Strategy
 
