@@ -36,6 +36,7 @@ def _without_settings_of_the_user() -> Iterator[None]:
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # otherwise a home that is not writable is a warning
 with _without_settings_of_the_user():
     from matplotlib import rc_context, rcdefaults, rcParams
+    from matplotlib import ticker as ticker  # noqa: PLC0414 - for figure.py, which draws the marks of charts
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 

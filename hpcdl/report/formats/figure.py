@@ -11,7 +11,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from hpcdl.report.formats.canvas import (
     COLOURS,
@@ -28,6 +27,7 @@ from hpcdl.report.formats.canvas import (
     Theme,
     drawn,
     label,
+    ticker,
 )
 from hpcdl.report.formats.cells import visible
 from hpcdl.report.formats.document import Axis, Bars, Chart, Document, HeatMap, Intervals, Lines, Series
@@ -70,8 +70,8 @@ def _rows(chart: Bars | Intervals, axes: Axes) -> None:
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
-    axes.xaxis.set_major_locator(MaxNLocator(4))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.axis.shown(value)))
+    axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
+    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: chart.axis.shown(value)))
     axes.set_xlabel(chart.axis.label)
 
 
@@ -141,15 +141,15 @@ def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Cal
     if axis.base:
         set_scale("log", base=axis.base)
         between = (1.0, 2.0, 5.0) if axis.base == 10 and limits[1] < 100 * limits[0] else (1.0,)
-        drawn.set_major_locator(LogLocator(axis.base, between, numticks=TICKS))
-        drawn.set_minor_locator(NullLocator())
+        drawn.set_major_locator(ticker.LogLocator(axis.base, between, numticks=TICKS))
+        drawn.set_minor_locator(ticker.NullLocator())
     else:
-        drawn.set_major_locator(MaxNLocator(TICKS - 1))
+        drawn.set_major_locator(ticker.MaxNLocator(TICKS - 1))
     if axis.ticks:
         step = -(-len(axis.ticks) // TICKS)
-        drawn.set_major_locator(FixedLocator(list(axis.ticks)[::-step][::-1]))
-        drawn.set_minor_locator(NullLocator())
-    drawn.set_major_formatter(FuncFormatter(lambda value, _: axis.shown(_whole(value))))
+        drawn.set_major_locator(ticker.FixedLocator(list(axis.ticks)[::-step][::-1]))
+        drawn.set_minor_locator(ticker.NullLocator())
+    drawn.set_major_formatter(ticker.FuncFormatter(lambda value, _: axis.shown(_whole(value))))
     drawn.set_label_text(label(axis.label))
 
 
@@ -184,8 +184,8 @@ def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
         bar: Any = figure.colorbar(image, ax=axes, pad=0.02)  # its stubs are wrong
         bar.solids.set_rasterized(True)
         bar.outline.set_visible(False)
-        bar.ax.yaxis.set_major_locator(MaxNLocator(4))
-        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: chart.axis.shown(value)))
+        bar.ax.yaxis.set_major_locator(ticker.MaxNLocator(4))
+        bar.ax.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: chart.axis.shown(value)))
         bar.set_label(chart.axis.label)
 
 
