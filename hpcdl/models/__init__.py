@@ -7,5 +7,5 @@ Names of layers matter: initial values are drawn from a layer's name and the see
 them.
 
 The one rule: sizes, initial values and factors on the learning rate are those of the paper or of its authors'
-files; what a paper doesn't state is named as a choice. Open ``lenet5.py`` first.
+files; what a paper doesn't state is named as a choice. Open ``caffe.py`` first.
 """

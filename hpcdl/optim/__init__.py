@@ -1,4 +1,4 @@
-"""Optimizers: update rules on flat vectors, one per file, and learning-rate schedules.
+"""Optimizers: update rules on flat vectors, one or a family per file, and learning-rate schedules.
 
 In come ``parameters``, ``gradients`` and a learning rate. ``parameters`` change in place. The state, such as
 momentum, is in ``state`` by name: averaging strategies keep, average or reset it.

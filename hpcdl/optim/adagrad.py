@@ -1,14 +1,46 @@
-"""Adagrad, as in DistBelief's parameter server shards."""
+"""Adagrad, as in DistBelief's parameter server shards, and RMSProp: with a moving average instead of its sum."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.optim.parts.protocol import Rule, positive, state_vector
+from hpcdl.optim.parts.protocol import Rule, fraction, positive, state_vector
 
 
-class Adagrad(Rule):
+class _BySquares(Rule):
+    """Base: each scalar's gradient is divided by the root of its accumulated squares."""
+
+    squares: str
+    """Name of the state."""
+    epsilon: float
+
+    def step(self, parameters: Array, gradients: Array, rate: float) -> None:
+        squares = state_vector(self.state, self.squares, parameters)
+        for block, special in self.multipliers.blocks(parameters, gradients, squares, scratch=2):
+            w, plain, s, decayed, step = block
+            g = special.decayed(plain, w, self.weight_decay, decayed)
+            np.multiply(g, g, out=step)
+            self.accumulate(s, step)
+            np.sqrt(s, out=step)
+            self.bound(step)
+            np.divide(g, step, out=step)
+            step *= rate
+            special.scale(step)
+            w -= step
+
+    def accumulate(self, squares: Array, new: Array) -> None:
+        """Add the ``new`` squares, which may change, to ``squares``."""
+        raise NotImplementedError
+
+    def bound(self, root: Array) -> None:
+        """Keep ``root`` from 0 by ``epsilon``, in place."""
+        raise NotImplementedError
+
+
+class Adagrad(_BySquares):
     """s += g^2;  w -= rate * g / max(sqrt(s), epsilon), where g is the gradient plus weight_decay * w.
 
     Source: Duchi et al. 2011; DistBelief (Dean et al. 2012, section 4.1). Each scalar has its own rate, rate /
@@ -19,21 +51,44 @@ class Adagrad(Rule):
     State: ``sum_of_squares``.
     """
 
+    squares = "sum_of_squares"
+
     def __init__(self, *, epsilon: float = 1e-10, weight_decay: float = 0.0) -> None:
         """Take ``epsilon`` > 0 (as a gradient) and ``weight_decay`` >= 0; raises ValueError otherwise."""
         super().__init__(weight_decay)
         self.epsilon = positive("epsilon", epsilon)
 
-    def step(self, parameters: Array, gradients: Array, rate: float) -> None:
-        squares = state_vector(self.state, "sum_of_squares", parameters)
-        for block, special in self.multipliers.blocks(parameters, gradients, squares, scratch=2):
-            w, plain, s, decayed, step = block
-            g = special.decayed(plain, w, self.weight_decay, decayed)
-            np.multiply(g, g, out=step)
-            s += step
-            np.sqrt(s, out=step)
-            np.maximum(step, self.epsilon, out=step)
-            np.divide(g, step, out=step)
-            step *= rate
-            special.scale(step)
-            w -= step
+    def accumulate(self, squares: Array, new: Array) -> None:
+        squares += new
+
+    def bound(self, root: Array) -> None:
+        np.maximum(root, self.epsilon, out=root)
+
+
+class RMSProp(_BySquares):
+    """s = smoothing * s + (1 - smoothing) * g^2;  w -= rate * g / (sqrt(s) + epsilon).
+
+    g is the gradient plus weight_decay * w. Source: Tieleman & Hinton 2012 (Coursera, lecture 6.5), in the form
+    and with the defaults of PyTorch's ``RMSprop`` (smoothing is its ``alpha``; Hinton's slide has 0.9).
+
+    State: ``mean_square``.
+    """
+
+    squares = "mean_square"
+
+    def __init__(self, *, smoothing: float = 0.99, epsilon: float = 1e-8, weight_decay: float = 0.0) -> None:
+        """Take ``smoothing`` in [0, 1), ``epsilon`` > 0, ``weight_decay`` >= 0; else raises ValueError."""
+        super().__init__(weight_decay)
+        self.smoothing = fraction("smoothing", smoothing)
+        self.epsilon = positive("epsilon", epsilon)
+
+    def accumulate(self, squares: Array, new: Array) -> None:
+        new *= 1 - self.smoothing
+        squares *= self.smoothing
+        squares += new
+
+    def bound(self, root: Array) -> None:
+        root += self.epsilon
+
+
+OFFERS: Final = {"adagrad": Adagrad, "rmsprop": RMSProp}

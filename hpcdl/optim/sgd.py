@@ -1,6 +1,8 @@
-"""Stochastic gradient descent with momentum, as in Caffe and FireCaffe."""
+"""Stochastic gradient descent with momentum, as in Caffe and FireCaffe, and Nesterov's accelerated gradient."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 
@@ -50,4 +52,39 @@ class SGD(Rule):
             special.scale(step)
             v *= self.momentum
             v -= step
-            w += v
+            self.move(w, v, step)
+
+    def move(self, w: Array, velocity: Array, step: Array) -> None:  # noqa: ARG002 - a subclass takes the step
+        """Move parameters by the new velocity; ``step``, rate * gradient, may change."""
+        w += velocity
+
+
+class Nesterov(SGD):
+    """v = momentum * v - rate * (g + weight_decay * w);  w += momentum * v - rate * (g + weight_decay * w).
+
+    Source: Sutskever et al. 2013 (ICML, section 2), in Caffe's formulation: the stored parameters are the
+    look-ahead ones, where the gradient is computed, and the rate is part of the velocity. PyTorch's
+    ``SGD(nesterov=True)`` keeps the rate outside of it; both are equal while the rate is constant.
+
+    State: ``velocity``.
+    """
+
+    def __init__(self, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
+        """Take ``momentum`` in [0, 1) and ``weight_decay`` >= 0; raises ValueError otherwise."""
+        super().__init__(momentum=momentum, weight_decay=weight_decay)
+
+    @property
+    def look_ahead(self) -> float:
+        """Return the momentum."""
+        return self.momentum
+
+    def step(self, parameters: Array, gradients: Array, rate: float) -> None:
+        self._step_with_momentum(parameters, gradients, rate)
+
+    def move(self, w: Array, velocity: Array, step: Array) -> None:
+        w -= step
+        np.multiply(velocity, self.momentum, out=step)
+        w += step
+
+
+OFFERS: Final = {"sgd": SGD, "nesterov": Nesterov}

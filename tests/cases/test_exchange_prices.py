@@ -16,7 +16,7 @@ from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.models.lenet5 import lenet5
+from hpcdl.models.caffe import lenet5
 from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed.compressed import Compressed
 

@@ -18,7 +18,7 @@ from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.modelled_compute import ModelledCompute
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.models.lenet5 import lenet5
+from hpcdl.models.caffe import lenet5
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise

@@ -5,7 +5,7 @@ import pytest
 from contract.compressors import decoded, encoded, layout
 
 from hpcdl.compression.deep_compression import DeepCompression, clusters_of, nearest
-from hpcdl.models.lenet5 import lenet5
+from hpcdl.models.caffe import lenet5
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 

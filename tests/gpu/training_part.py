@@ -4,7 +4,7 @@ import time
 
 from hpcdl.data.digits import digits
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.models.lenet5 import lenet5
+from hpcdl.models.caffe import lenet5
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.loss_scaling import LossScaling

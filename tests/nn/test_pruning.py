@@ -7,8 +7,7 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.reduced_weights import Pruning, prune, pruned
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adam import Adam
-from hpcdl.optim.nesterov import Nesterov
-from hpcdl.optim.sgd import SGD
+from hpcdl.optim.sgd import SGD, Nesterov
 
 SHARE = 0.75
 

@@ -6,16 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hpcdl.optim.adagrad import Adagrad
+from hpcdl.optim.adagrad import Adagrad, RMSProp
 from hpcdl.optim.adam import Adam, AdamW
-from hpcdl.optim.lamb import LAMB
-from hpcdl.optim.lars import LARS
-from hpcdl.optim.nesterov import Nesterov
+from hpcdl.optim.lars import LAMB, LARS
 from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.protocol import without_lookahead
-from hpcdl.optim.rmsprop import RMSProp
-from hpcdl.optim.sgd import SGD
+from hpcdl.optim.sgd import SGD, Nesterov
 
 MAKERS = {
     "sgd": SGD,

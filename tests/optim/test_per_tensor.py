@@ -9,14 +9,12 @@ import pytest
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.adagrad import Adagrad
+from hpcdl.optim.adagrad import Adagrad, RMSProp
 from hpcdl.optim.adam import Adam
-from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.parts import per_tensor as module
 from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
-from hpcdl.optim.rmsprop import RMSProp
-from hpcdl.optim.sgd import SGD
+from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.registry import find, names
 
 RULES = {

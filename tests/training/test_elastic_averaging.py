@@ -8,8 +8,7 @@ from contract import tiny
 from contract.schedules import SCHEDULES, ranks_in
 from contract.tiny import PARAMETERS, RATE, loss_of_test, replicas, starts, tiny_session
 
-from hpcdl.optim.nesterov import Nesterov
-from hpcdl.optim.sgd import SGD
+from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.elastic_averaging import elastic_averaging
 

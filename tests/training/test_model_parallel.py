@@ -15,7 +15,7 @@ from contract.divided import (
 )
 
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.models.cifar_resnet import resnet20
+from hpcdl.models.resnet import resnet20
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Auxiliary, Residual

@@ -7,9 +7,8 @@ from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
 
 from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.optim.adam import Adam
-from hpcdl.optim.nesterov import Nesterov
 from hpcdl.optim.parts.schedules import schedule
-from hpcdl.optim.sgd import SGD
+from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.synchronous import synchronous

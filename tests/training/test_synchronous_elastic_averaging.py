@@ -7,8 +7,7 @@ import pytest
 from contract import tiny
 from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
 
-from hpcdl.optim.nesterov import Nesterov
-from hpcdl.optim.sgd import SGD
+from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
 
