@@ -55,8 +55,7 @@ def _contract(name: str) -> int:
 
     from hpcdl import registry
     from hpcdl.aggregation.parts.traits import Aggregation
-    from hpcdl.commands.parts.scheme_contract import check_scheme
-    from hpcdl.commands.parts.strategy_contract import check_strategy
+    from hpcdl.commands.parts.contracts import check_scheme, check_strategy
     from hpcdl.suite import UsageError
     from hpcdl.training.parts.traits import Strategy
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.commands.parts import scheme_contract
-from hpcdl.commands.parts.scheme_contract import check_scheme
+from hpcdl.commands.parts import contracts
+from hpcdl.commands.parts.contracts import check_scheme
 from hpcdl.fabric.virtual.inprocess import in_process
 
 SEEDS = st.integers(0, 1000)
@@ -25,7 +25,7 @@ def aggregate(name, rows, seed, /, **settings):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_the_contract_of_a_scheme(name, monkeypatch):
     """Exact sums, equal bits, concurrent calls, sub-communicators, and stated costs where a scheme decides them."""
-    monkeypatch.setattr(scheme_contract, "SCHEDULES", 2)
+    monkeypatch.setattr(contracts, "SCHEDULES", 2)
     traits = registry.traits("aggregation", name, Aggregation)
     assert [check for check in check_scheme(scheme(name), traits) if not check.holds] == []
 

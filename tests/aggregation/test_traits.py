@@ -12,7 +12,7 @@ from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.measuring.autotune import candidates, choose_by_simulation
 from hpcdl.commands.list import catalogue
-from hpcdl.commands.parts.scheme_contract import check_scheme
+from hpcdl.commands.parts.contracts import check_scheme
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.predict import predict
 from hpcdl.prediction.programs import measured_program

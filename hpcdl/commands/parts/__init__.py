@@ -9,8 +9,8 @@ valid name. It also completes words in a shell. ``job.py`` runs a suite for ``ru
 ``output.py`` reads the file of ``--accept`` and writes the file that ``-o`` names. A regular file is replaced at
 once, because a collector may read it at any moment.
 
-``scheme_contract.py`` and ``strategy_contract.py`` run a scheme or a strategy on ranks of one process, and check
-sums, equal bits, stated costs and deadlocks, or images, losses and steps.
+``contracts.py`` runs a scheme or a strategy on ranks of one process, and checks sums, equal bits, stated costs and
+deadlocks, or images, losses and steps.
 
 The one rule: an error that can be found in the shell is found there, before ranks start. Open ``parser.py``
 first.
