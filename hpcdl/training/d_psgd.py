@@ -150,20 +150,16 @@ class CompressedGossip:
             np.subtract(x, self._own, out=difference)
             return codec.encode(Piece(span, difference, None, step), outgoing)
 
-        async def decode(message: Array, sender: int, copy: Array) -> None:
-            add = partial(codec.decode, span, message, sender, copy)
-            await comm.apply("decode", add, codec.touched_bytes(copy, [message]))
-
         bound, empty = codec.bound(span), no_bytes(x)
         with comm.scratch(bound, empty) as outgoing, comm.scratch(bound, empty) as incoming:
             length = await comm.apply("encode", encode, 3 * x.nbytes)
             message = outgoing[:length]
             sends = [comm.start(comm.send(message, other), shared_tags=True) for other in self._copies]
             # By the message, not by the exact difference: copies of one rank must be equal on all its neighbours.
-            await decode(message, comm.rank, self._own)
+            await codec.add(comm, span, {comm.rank: message}, self._own)
             for other, copy in self._copies.items():
                 status = await comm.recv(incoming, other, 0)
-                await decode(incoming[: status.count], other, copy)
+                await codec.add(comm, span, {other: incoming[: status.count]}, copy)
             for sent in sends:
                 await sent
         self._compressed.saved_bytes += len(sends) * (x.nbytes - length)

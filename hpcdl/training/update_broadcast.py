@@ -178,21 +178,14 @@ class EncodedUpdates:
         """
         piece = Piece(self._span, x, self._compressed.residual, number)
         await self._compressed.before(comm, number, x)
-        length = await comm.apply("encode", partial(self._codec.encode, piece, self._outgoing), 2 * x.nbytes)
+        message = await self._codec.write(comm, piece, self._outgoing)
         await self._compressed.after(comm, self._span, number)
-        message = self._outgoing[:length]
-
-        def change() -> None:
-            x[:] = before
-            self._codec.decode(self._span, message, comm.rank, x)
-
-        await comm.apply("decode", change, x.nbytes + self._codec.touched_bytes(x, [message]))
+        await self._codec.add(comm, self._span, {comm.rank: message}, x, base=before)
         return message
 
     async def add(self, comm: Comm, message: Array, sender: int, into: Array) -> None:
         """Add the update in a message to ``into``. Raises ValueError, naming the sender, for a corrupt one."""
-        decode = partial(self._codec.decode, self._span, message, sender, into)
-        await comm.apply("decode", decode, self._codec.touched_bytes(into, [message]))
+        await self._codec.add(comm, self._span, {sender: message}, into)
 
 
 class ReceivedUpdates:

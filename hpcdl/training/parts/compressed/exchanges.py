@@ -110,15 +110,9 @@ async def by_messages(comm: Comm, codec: MessageCodec, piece: Piece, gather: Gat
     """
     span, gradient = piece.span, piece.gradient
     with comm.scratch(comm.size * codec.bound(span), no_bytes(gradient)) as table:
-        length = await comm.apply("encode", partial(codec.encode, piece, table), 2 * gradient.nbytes)
-        messages = await gather(comm, table, length)
-
-        def decode() -> None:
-            gradient[:] = 0
-            for sender, message in enumerate(messages):
-                codec.decode(span, message, sender, gradient)
-
-        await comm.apply("decode", decode, gradient.nbytes + codec.touched_bytes(gradient, messages))
+        message = await codec.write(comm, piece, table)
+        messages = await gather(comm, table, len(message))
+        await codec.add(comm, span, dict(enumerate(messages)), gradient, base=0)
 
 
 async def by_servers(
@@ -146,20 +140,17 @@ async def by_servers(
         await share_scalers(comm, codec, codec.sharing, pieces)
     with ExitStack() as stack:
         outgoing = [stack.enter_context(comm.scratch(bound, empty)) for bound in bounds]
-        lengths = [
-            await comm.apply("encode", partial(codec.encode, shard, into), 2 * shard.gradient.nbytes)
-            for shard, into in zip(pieces, outgoing, strict=True)
-        ]
+        outgoing = [await codec.write(comm, *pair) for pair in zip(pieces, outgoing, strict=True)]
         serves = rank < servers
         arrived: dict[int, Array] = {}
         for distance in range(1, size):
             server, worker = (rank + distance) % size, (rank - distance) % size
             inbox = stack.enter_context(comm.scratch(bounds[rank], empty)) if serves else empty
-            message = outgoing[server][: lengths[server]] if server < servers else None
+            message = outgoing[server] if server < servers else None
             arrived[worker] = await transfer(comm, message, server, inbox if serves else None, worker)
         answer = empty
         if serves:
-            arrived[rank] = outgoing[rank][: lengths[rank]]
+            arrived[rank] = outgoing[rank]
             shard = pieces[rank]._replace(residual=residual(pieces[rank].span))
             answer = await _answer(comm, codec, shard, arrived, answers, stack)
         for distance in range(1, size):
@@ -186,18 +177,9 @@ async def _answer(
     stack: ExitStack,
 ) -> Array:
     """Return the message of the sum of a shard."""
-    total = shard.gradient
-
-    def decode() -> None:
-        total[:] = 0
-        for sender in range(comm.size):
-            codec.decode(shard.span, arrived[sender], sender, total)
-
-    messages = list(arrived.values())
-    await comm.apply("decode", decode, total.nbytes + codec.touched_bytes(total, messages))
-    into = stack.enter_context(comm.scratch(answers.bound(shard.span), no_bytes(total)))
-    length = await comm.apply("encode", partial(answers.encode, shard, into), 2 * total.nbytes)
-    return into[:length]
+    await codec.add(comm, shard.span, dict(sorted(arrived.items())), shard.gradient, base=0)
+    into = stack.enter_context(comm.scratch(answers.bound(shard.span), no_bytes(shard.gradient)))
+    return await answers.write(comm, shard, into)
 
 
 def _replace(answers: MessageCodec, shard: Piece, message: Array, server: int) -> None:

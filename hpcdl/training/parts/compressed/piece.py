@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from hpcdl.aggregation.parts.messages import HEADER, opened, padded, seal
 from hpcdl.compression.parts.protocol import Encoder, SharedScalers, Tensor
-from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array, Comm
 
 
 class Piece(NamedTuple):
@@ -87,6 +88,30 @@ class MessageCodec:
             self.encoder.decode(span, content, into)
         except ValueError as error:
             raise ValueError(f"message of rank {sender}: {error}") from None
+
+    async def write(self, comm: Comm, piece: Piece, into: Array) -> Array:
+        """Call :meth:`encode` and return the message, a part of ``into``."""
+        return into[: await comm.apply("encode", partial(self.encode, piece, into), 2 * piece.gradient.nbytes)]
+
+    async def add(
+        self,
+        comm: Comm,
+        span: slice,
+        messages: Mapping[int, Array],
+        into: Array,
+        *,
+        base: Array | float | None = None,
+    ) -> None:
+        """Add messages, by sender, to ``into``, first set to ``base`` if given. Raises as :meth:`decode`."""
+
+        def decode() -> None:
+            if base is not None:
+                into[:] = base
+            for sender, message in messages.items():
+                self.decode(span, message, sender, into)
+
+        first = 0 if base is None else into.nbytes
+        await comm.apply("decode", decode, first + self.touched_bytes(into, [*messages.values()]))
 
 
 def refused(

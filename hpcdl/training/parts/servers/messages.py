@@ -151,12 +151,11 @@ class Transfers:
             residual = None if compressed.residual is None else compressed.residual[span]
             piece = Piece(span, gradient, residual, number)
             await compressed.before(self._comm, number, gradient)
-            with self._comm.scratch(self._gradients.bound(span), no_bytes(gradient)) as message:
-                encode = partial(self._gradients.encode, piece, message)
-                length = await self._comm.apply("encode", encode, 2 * gradient.nbytes)
-                await self._comm.send(message[:length], server, GRADIENT)
+            with self._comm.scratch(self._gradients.bound(span), no_bytes(gradient)) as into:
+                message = await self._gradients.write(self._comm, piece, into)
+                await self._comm.send(message, server, GRADIENT)
             await compressed.after(self._comm, span, number)
-            compressed.saved_bytes += gradient.nbytes - length
+            compressed.saved_bytes += gradient.nbytes - message.nbytes
 
     async def receive_push(self, worker: int, gradient: Array) -> None:
         """Set ``gradient``, (shard length,), to what rank ``worker`` has sent to this server.
@@ -216,11 +215,4 @@ class Transfers:
             return
         with self._comm.scratch(codec.bound(span), no_bytes(into)) as buffer:
             status = await self._comm.recv(buffer, source, tag)
-            message = buffer[: status.count]
-            decode = partial(_decode, codec, span, message, source, into)
-            await self._comm.apply("decode", decode, into.nbytes + codec.touched_bytes(into, [message]))
-
-
-def _decode(codec: MessageCodec, span: slice, message: Array, sender: int, into: Array) -> None:
-    into[:] = 0
-    codec.decode(span, message, sender, into)
+            await codec.add(self._comm, span, {source: buffer[: status.count]}, into, base=0)
