@@ -186,8 +186,7 @@ def with_mesh(spec: StepSpec, mesh: Mesh, times: ComputeTimes, microbatches: int
         return replace(spec, mesh=mesh, training=Choice("training", "synchronous"))  # type: ignore[type-var]
     settings = {} if microbatches is None else {"microbatches": microbatches}
     piped: Any = replace(spec, mesh=mesh, training=Choice("training", "pipeline", settings))  # type: ignore[type-var]
-    vars(piped)["parts"] = balanced(spec.layers, spec.shape, mesh.pipeline, times)
-    return piped
+    return piped.with_parts(balanced(spec.layers, spec.shape, mesh.pipeline, times))
 
 
 @dataclass(frozen=True)
@@ -313,8 +312,7 @@ def _of(
 def _alone(conditions: Conditions, case: Any) -> float:
     """Return the time of a step of a single pipeline of the case (s)."""
     single = replace(case, ranks=case.stages, mesh=replace(case.mesh, data=1))
-    vars(single)["parts"] = case.parts
-    return virtual_step(single, conditions).seconds
+    return virtual_step(single.with_parts(case.parts), conditions).seconds
 
 
 def _shared(batch: int, copies: int) -> int:

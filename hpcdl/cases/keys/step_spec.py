@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -98,6 +99,12 @@ class StepSpec:
         """Layers of each stage: contiguous, the slowest as fast as possible by the modelled times."""
         times = self.compute_times if self.compute_source.given else None
         return balanced(self.layers, self.shape, self.stages, times)
+
+    def with_parts(self, parts: tuple[slice, ...]) -> Self:
+        """Return the case with these layers of each stage: predictions balance them by measured times."""
+        other = copy(self)
+        vars(other)["parts"] = parts
+        return other
 
     @property
     def microbatches(self) -> int:
