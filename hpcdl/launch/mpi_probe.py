@@ -101,7 +101,7 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
     from mpi4py import MPI
 
     from hpcdl.fabric.mpi.backoff import here
-    from hpcdl.fabric.mpi.comm import compared
+    from hpcdl.fabric.mpi.clock import compared  # comm.py needs MPI, which starts below
     from hpcdl.launch.environment import describe_rank
     from hpcdl.launch.process import start
 

@@ -47,7 +47,8 @@ def test_history_is_mailed_if_it_is_not_fine(cron, tmp_path):
         .replace("/var/lib/node_exporter", str(tmp_path))
     )
     cron(command)
-    assert (tmp_path / "mail.txt").read_text() == "-s hpcdl admins\nTOO FEW RUNS: runs holds none.\n"
+    mail = (tmp_path / "mail.txt").read_text()
+    assert mail == "-s hpcdl admins\nhpcdl: history\n\nVERDICT\nTOO FEW RUNS: runs holds none.\n"
     assert "hpcdl_history_exit_code 3" in (tmp_path / "hpcdl.prom").read_text()
 
 
