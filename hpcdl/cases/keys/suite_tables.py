@@ -12,13 +12,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-import hpcdl
 from hpcdl import cases, registry
 from hpcdl.cases.keys.key import Choice, Role, key, keys
 from hpcdl.registry import nearest
 from hpcdl.trace.files import parse_toml
 
-FOLDER: Final = Path(hpcdl.__file__).parent / "suites"
+FOLDER: Final = Path(__file__).parents[2] / "suites"
 """In a checkout a link to the folder ``suites`` at its top; in an installed package a copy of its files."""
 
 
