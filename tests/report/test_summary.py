@@ -48,3 +48,14 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch):
     assert re.sub(r"\033\[\d+m", "", shown) == text == coloured(text, terminal=False)
     monkeypatch.setenv("NO_COLOR", "1")
     assert coloured(text, terminal=True) == text
+
+
+def test_a_long_verdict_is_wrapped_before_columns_are_left_out(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    header, cells = ("method", "ranks", "step", "near-linear"), ("sharded_parameter_server", "2", "6.58 ms")
+    verdict = "inconclusive: too many cases for this difference"
+    table = Table("", header, [(*cells, verdict)], 1, key="near-linear")
+    shown = plain([Document("title", [Section("Scaling", tables=[table])])])
+    assert all(cell in shown for cell in cells)
+    assert "on a wider terminal" not in shown
+    assert max(map(len, shown.splitlines())) <= 80

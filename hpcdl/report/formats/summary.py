@@ -97,7 +97,9 @@ def _widths(table: Table) -> list[int]:
     widths = [max(map(len, column)) for column in every]
     longest = [max(len(word) for cell in column for word in cell.split() or [""]) for column in every]
     whole = [max(map(len, [*head.split(), *cells])) for head, *cells in every]
-    words, numbers = range(table.left), range(table.left, len(every))
+    verdict = [table.header.index(table.key)] if table.key in table.header else []
+    words = [*range(table.left), *verdict]
+    numbers = [place for place in range(len(every)) if place not in words]
     least = [min(width, (columns() - GAP) // 2) for width in longest]
     for among, floor in ((numbers, whole), (words, least)):
         while sum(widths) + GAP * (len(widths) - 1) > columns():
