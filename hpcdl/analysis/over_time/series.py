@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.network.links import Links, links
+from hpcdl.analysis.run.cores import slurm_job
 from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import learned
 from hpcdl.cases.keys.suite_tables import role_of
@@ -166,10 +167,7 @@ def _values(launch: Launch) -> dict[str, float]:
 
 def job_of(path: Path, environment: JsonMapping) -> str:
     """Return the identity of a run's job, see :attr:`RunSeries.job`."""
-    variables = environment.get("variables") or {}
-    array, task = (variables.get(f"SLURM_ARRAY_{word}_ID") for word in ("JOB", "TASK"))
-    number = f"{array}_{task}" if array else variables.get("SLURM_JOB_ID")
-    if number:
+    if number := slurm_job(environment):
         return f"Slurm job {number}"
     folder = (path if path.is_dir() else path.parent).resolve()
     return str(folder.parent if folder.name.startswith("launch-") else path.resolve())

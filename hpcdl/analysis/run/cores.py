@@ -1,4 +1,4 @@
-"""Cores that ranks may use, and numbers of ranks that are more than these."""
+"""Facts of an environment: cores that ranks may use and want, and the job."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ def facts(environment: JsonMapping, name: str) -> JsonObject:
     """Return a table of an environment; empty if it is unknown."""
     value = environment.get(name)
     return value if isinstance(value, dict) else {}
+
+
+def slurm_job(environment: JsonMapping) -> str | None:
+    """Return the number of the Slurm job, ``JOB_TASK`` in a job array; None without one."""
+    variables = facts(environment, "variables")
+    array, task = (variables.get(f"SLURM_ARRAY_{word}_ID") for word in ("JOB", "TASK"))
+    return f"{array}_{task}" if array else variables.get("SLURM_JOB_ID")
 
 
 def wanted(run: Run, record: Record) -> int:

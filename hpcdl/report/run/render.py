@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.run.cores import UNKNOWN, facts
+from hpcdl.analysis.run.cores import UNKNOWN, facts, slurm_job
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats import exports, markup, summary
 from hpcdl.report.predictions import described
@@ -130,11 +130,10 @@ def _with_origin(findings: Findings, record: Record) -> Row:
     """Return the row of a record, with its settings and the columns of :data:`ORIGIN`."""
     run = findings.run
     env = run.environments.get(str(record.environment_key), run.environment)
-    mpi, software, git, variables = (facts(env, key) for key in ("mpi", "software", "git", "variables"))
+    mpi, software, git = (facts(env, key) for key in ("mpi", "software", "git"))
     processes = 1 if record.network else record.ranks
     hosts = dict.fromkeys(str(rank.get("hostname")) for rank in (env.get("ranks") or ())[:processes])
     changed = "-dirty" if git.get("changed_files") else ""
-    array, task = (variables.get(f"SLURM_ARRAY_{word}_ID") for word in ("JOB", "TASK"))
     origin = {
         "date": env.get("date"),
         "hosts": " ".join(hosts),
@@ -143,7 +142,7 @@ def _with_origin(findings: Findings, record: Record) -> Row:
         "hpcdl_version": software.get("hpcdl"),
         "commit": f"{git['commit']}{changed}" if git.get("commit") else None,
         "environment_key": env.get("key"),
-        "slurm_job": f"{array}_{task}" if array else variables.get("SLURM_JOB_ID"),
+        "slurm_job": slurm_job(env),
     }
     known = {key: None if value in ("", UNKNOWN) else value for key, value in origin.items()}
     row = record.row
