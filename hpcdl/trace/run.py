@@ -144,7 +144,11 @@ class Run:
 
     def environment_of(self, case_index: int) -> JsonObject:
         """Return the environment of a case."""
-        return self.environments.get(str(self.described[case_index].get("environment_key")), self.environment)
+        return self.environment_with(self.described[case_index].get("environment_key"))
+
+    def environment_with(self, key: object) -> JsonObject:
+        """Return the environment of that key; the run's without one."""
+        return self.environments.get(str(key), self.environment)
 
     def hosts_of(self, case_index: int) -> list[str]:
         """Return the host of each rank of a case; empty if not recorded for all ranks."""

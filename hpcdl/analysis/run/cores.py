@@ -30,7 +30,7 @@ def wanted(run: Run, record: Record) -> int:
     """Return the cores that a case wants of its fullest node; 0 for a simulated one, or a replay, which sleeps."""
     if record.network or record.kind == "replay":
         return 0
-    environment = run.environments.get(str(record.environment_key), run.environment)
+    environment = run.environment_with(record.environment_key)
     machines = 1 if environment.get("emulated") else record.nodes or 1
     return -(-record.ranks // machines) * (record.threads_per_rank or 1)
 
@@ -39,7 +39,7 @@ def marked(run: Run, records: Sequence[Record]) -> list[Record]:
     """Set whether the hosts of each record are emulated, and its ranks share cores; return the records."""
     cores = usable_cores(run.environment)
     for record in records:
-        environment = run.environments.get(str(record.environment_key), run.environment)
+        environment = run.environment_with(record.environment_key)
         record.emulated = bool(environment.get("emulated")) and not record.network
         record.oversubscribed = None if cores is None else wanted(run, record) > cores
     return list(records)

@@ -129,7 +129,7 @@ def cases(runs: Sequence[Findings]) -> list[Row]:
 def _with_origin(findings: Findings, record: Record) -> Row:
     """Return the row of a record, with its settings and the columns of :data:`ORIGIN`."""
     run = findings.run
-    env = run.environments.get(str(record.environment_key), run.environment)
+    env = run.environment_with(record.environment_key)
     mpi, software, git = (facts(env, key) for key in ("mpi", "software", "git"))
     processes = 1 if record.network else record.ranks
     hosts = dict.fromkeys(str(rank.get("hostname")) for rank in (env.get("ranks") or ())[:processes])
