@@ -98,8 +98,9 @@ def test_a_saved_network_gives_the_same_predictions(capsys, run, suite, tmp_path
     assert 'library = "MPICH 5"' in file.read_text()
 
 
-def test_a_saved_network_keeps_its_warnings(capsys, hand, suite, tmp_path):
+def test_a_saved_network_keeps_its_warnings(capsys, hand, suite, tmp_path, monkeypatch):
     """A ring alone leaves beta and gamma undetermined: a tree has the same ratio of bytes sent and reduced, a butterfly not."""
+    monkeypatch.setenv("COLUMNS", "200")  # wide enough that no verdict is wrapped
     common = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0}
     for row in predict(suite, "ethernet-1g").rows:
         if row.aggregation == "ring":
