@@ -72,7 +72,7 @@ check: $(VENV)/ready-to-test  ## ruff and mypy
 	$(BIN)/mypy
 
 peers: $(VENV)/ready-to-test  ## compare training steps with PyTorch (PEERS_OPTIONS="--threads 2 --compile"; needs torch in $(VENV))
-	$(BIN)/python tests/models/peers.py $(PEERS_OPTIONS)
+	$(BIN)/python tests/peers/steps.py $(PEERS_OPTIONS)
 
 peers-collectives: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare allreduce with both MPI libraries' and gloo
 	$(BIN)/python tests/peers/collectives.py $(PEERS_OPTIONS)

@@ -28,7 +28,7 @@ RATE, MOMENTUM, DECAY = 1e-4, 0.9, 2e-4
 
 def play_hpcdl(name, aggregation, bucket_bytes):
     from contract.sessions import training_session
-    from peers import NETWORKS, draw
+    from steps import NETWORKS, draw
 
     from hpcdl import registry
     from hpcdl.fabric.mpi.comm import Mpi
@@ -74,7 +74,7 @@ def play_hpcdl(name, aggregation, bucket_bytes):
 def play_pytorch(name, rank, meeting):
     import torch
     import torch_zoo
-    from peers import NETWORKS, draw, groups
+    from steps import NETWORKS, draw, groups
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)

@@ -71,6 +71,7 @@ def ensembles(programs):
                     connection, _ = server.accept()
                     connection.settimeout(PATIENCE)
                     stream = connection.makefile("rw")
+                    connection.close()  # the stream keeps it open
                     found[name].players[json.loads(stream.readline())] = stream
             yield found
         finally:

@@ -1,0 +1,258 @@
+"""Compare training steps with PyTorch: equal networks, weights, batches and threads, in turns.
+
+Run by ``make peers``; prints a Markdown table. A step is forward, loss, backward and SGD with momentum and weight
+decay (PyTorch's fused one). PyTorch runs in both memory layouts, with ``--compile`` also compiled, and the fastest counts.
+Each contender is a process of its own for each number of threads, and sleeps while another has its turn. A turn is
+one step that does not count, and so many more as take a fifth of a second. Times are medians over rounds. A ratio
+is PyTorch's time by ours, the median and the quartiles of the rounds' ratios; a gain is the time of one thread by that
+of several. Memory is the largest resident set after five steps, less what it was after the imports.
+"""
+
+import argparse
+import math
+import os
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+
+from turns import ROOT, THREADS, ensembles, processor, quartiles, serve
+
+sys.path[:0] = [str(ROOT / "tests/models")]
+
+NETWORKS = {
+    "lenet5": ((28, 28, 1), 10, 64),
+    "cifar_quick": ((32, 32, 3), 10, 64),
+    "resnet20": ((32, 32, 3), 10, 64),
+    "resnet56": ((32, 32, 3), 10, 32),
+    "nin_cifar": ((32, 32, 3), 10, 32),
+    "alexnet": ((227, 227, 3), 1000, 16),
+    "googlenet": ((224, 224, 3), 1000, 16),
+    "vgg16": ((224, 224, 3), 1000, 4),
+    "resnet50": ((224, 224, 3), 1000, 8),
+}
+"""Image shape, classes, images a step."""
+
+LAYOUTS = ("channels_last", "contiguous_format")
+TURN = 0.2
+"""Seconds of a turn, about; a step that takes longer is a turn."""
+
+RATE, MOMENTUM, DECAY = 1e-4, 0.9, 2e-4
+
+
+def draw(shape, classes, batch):
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    return random.standard_normal((batch, *shape)).astype(np.float32), random.integers(0, classes, batch)
+
+
+def hpcdls(name, kind, batch):
+    """Return a function that executes a training step with hpcdl."""
+    from hpcdl import registry
+    from hpcdl.nn.backend import backend
+    from hpcdl.nn.replica import Replica
+    from hpcdl.optim.parts.per_tensor import Multipliers
+    from hpcdl.optim.sgd import SGD
+
+    shape, classes, _ = NETWORKS[name]
+    model = registry.find("models", name)
+    dropout = {key: 0.0 for key in registry.settings_of(model) if "dropout" in key}
+    replica = Replica(model(shape, classes, **dropout), shape, backend=backend(kind), seed=1)
+    images, labels = draw(shape, classes, batch)
+    optimizer = SGD(momentum=MOMENTUM, weight_decay=DECAY)
+    optimizer.multipliers = Multipliers.of(replica.tensors)
+
+    def step():
+        x = images
+        for stage in replica.stages:
+            x = stage.forward(x)
+        _, _, x = replica.loss(x, labels, 1 / batch)
+        for head in replica.heads:
+            head.aim(labels, 1 / batch)
+        for stage in reversed(replica.stages):
+            x = stage.backward(x)
+        optimizer.update(replica.parameters, replica.gradients, RATE)
+
+    return step
+
+
+def groups(network):
+    """Return parameter groups; biases and batch normalisation have no weight decay."""
+    return [
+        {"params": [one for one in network.parameters() if one.ndim > 1]},
+        {"params": [one for one in network.parameters() if one.ndim == 1], "weight_decay": 0.0},
+    ]
+
+
+def pytorchs(name, kind, batch):
+    """Return a function that executes a training step with PyTorch; ReLUs are in place, as usual."""
+    import torch
+    import torch_zoo
+
+    layout, _, compiled = kind.partition(" ")
+    shape, classes, _ = NETWORKS[name]
+    network = getattr(torch_zoo, name)(shape, classes).train()
+    for module in network.modules():
+        if isinstance(module, torch.nn.ReLU):
+            module.inplace = True
+    form = getattr(torch, layout)
+    network = network.to(memory_format=form)
+    if compiled:
+        network = torch.compile(network)
+    images, labels = draw(shape, classes, batch)
+    images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=form)
+    labels = torch.from_numpy(labels)
+    optimizer = torch.optim.SGD(groups(network), RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        outputs = network(images)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        losses = [torch.nn.functional.cross_entropy(logits, labels) for logits in outputs]
+        (losses[0] + 0.3 * sum(losses[1:])).backward()
+        optimizer.step()
+
+    return step
+
+
+def resident(key):
+    """Return VmRSS or VmHWM of this process, in MB."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key)) / 1000
+
+
+def contend(kind, name, batch, count):
+    """A player: ``count`` threads, prepared as a rank of hpcdl, or as PyTorch, has them."""
+    if kind.startswith(LAYOUTS):
+        import torch
+
+        torch.set_num_threads(count)
+        before = resident("VmRSS")
+        play(pytorchs(name, kind, batch), before)
+        return
+    import threadpoolctl
+
+    from hpcdl.nn.backend import backend
+    from hpcdl.nn.threads import threads
+
+    kernels = backend(kind)
+    with threadpoolctl.threadpool_limits(1 if kernels.divides_products else count, "blas"), threads(count):
+        if kernels.prepare is not None:
+            kernels.prepare("float32")
+        before = resident("VmRSS")
+        play(hpcdls(name, kind, batch), before)
+
+
+def play(step, before):
+    """Answer with the seconds of a step of each turn, the memory, and the part of the work of other threads."""
+    for _ in range(2):
+        step()
+    begin = time.perf_counter()
+    step()
+    steps = max(1, math.ceil(TURN / (time.perf_counter() - begin)))
+
+    def turn():
+        step()
+        begin, process, own = time.perf_counter(), time.process_time(), time.thread_time()
+        for _ in range(steps):
+            step()
+        took, process, own = time.perf_counter() - begin, time.process_time() - process, time.thread_time() - own
+        return {"seconds": took / steps, "megabytes": resident("VmHWM") - before, "others": 1 - own / process}
+
+    # a rank's program runs on the first thread, and so does a player's
+    assert threading.current_thread() is threading.main_thread()
+    serve(0, turn)
+
+
+def players(name, batch, kinds, counts):
+    """Programs of :func:`ensembles`: each contender with each number of threads."""
+    command = [sys.executable, str(Path(__file__).resolve()), "--play"]
+    return {
+        (kind, count): (
+            1,
+            [["env", *(f"{key}={count}" for key in THREADS), *command, kind, name, str(batch), str(count)]],
+        )
+        for kind in kinds
+        for count in counts
+    }
+
+
+def compare(name, batch, kinds, counts, rounds):
+    """Return seconds of each round of each contender, and its memory."""
+    with ensembles(players(name, batch, kinds, counts)) as found:
+        turns = {who: [ensemble.play()[0]] for who, ensemble in found.items()}
+        for number in range(rounds):
+            for who in list(found)[:: -1 if number % 2 else 1]:
+                turns[who].append(found[who].play()[0])
+    seconds = {who: [turn["seconds"] for turn in each[1:]] for who, each in turns.items()}
+    return seconds, {who: each[0]["megabytes"] for who, each in turns.items()}
+
+
+def rows(name, batch, backend, peers, counts, rounds):
+    """Print a row for each number of threads, and return their ratios, and gains of hpcdl and PyTorch."""
+    seconds, memory = compare(name, batch, (backend, *peers), counts, rounds)
+    medians = {who: statistics.median(values) for who, values in seconds.items()}
+    alone = {}
+    for count in counts:
+        best = min(peers, key=lambda kind: medians[kind, count])
+        ours, theirs = medians[backend, count], medians[best, count]
+        alone.setdefault("hpcdl", ours)
+        alone.setdefault("PyTorch", theirs)
+        pairs = zip(seconds[backend, count], seconds[best, count], strict=True)
+        low, ratio, high = quartiles([its / mine for mine, its in pairs])
+        mine, its = memory[backend, count], min(memory[kind, count] for kind in peers)
+        gains = alone["hpcdl"] / ours, alone["PyTorch"] / theirs
+        print(
+            f"| {name} | {batch} | {count} | {ours * 1e3:.1f} | {theirs * 1e3:.1f} | {best} | {ratio:.2f} "
+            f"| {low:.2f} to {high:.2f} | {gains[0]:.2f} | {gains[1]:.2f} | {mine:.0f} | {its:.0f} |",
+            flush=True,
+        )
+        yield count, (ratio, *gains)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(NETWORKS), help="NAME or NAME:BATCH, with commas")
+    parser.add_argument("--backend", default="numba")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1, help="also so many threads of each contender")
+    parser.add_argument("--compile", action="store_true", help="also torch.compile, which needs a C++ compiler")
+    parser.add_argument("--play", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.play:
+        kind, name, batch, count = options.play
+        contend(kind, name, int(batch), int(count))
+        return
+    import torch
+
+    counts = sorted({1, options.threads})
+    print(
+        f"hpcdl {options.backend} beside PyTorch {torch.__version__} on {processor()}, {os.cpu_count()} cores, "
+        f"{options.rounds} rounds\n"
+    )
+    print(
+        "| model | batch | threads | hpcdl ms | PyTorch ms | its layout | ratio | quartiles | gain | PyTorch's "
+        "| peak MB | PyTorch's |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    found = {count: [] for count in counts}
+    peers = [*LAYOUTS, *(f"{layout} compiled" for layout in LAYOUTS if options.compile)]
+    for one in options.models.split(","):
+        name, _, batch = one.partition(":")
+        given = int(batch or NETWORKS[name][2])
+        for count, row in rows(name, given, options.backend, peers, counts, options.rounds):
+            found[count].append(row)
+    print()
+    for count, each in found.items():
+        ratios, gains, theirs = zip(*each, strict=True)
+        print(
+            f"Threads: {count}. Geometric mean of the ratios: {statistics.geometric_mean(ratios):.2f}, "
+            f"least {min(ratios):.2f}; of the gains {statistics.geometric_mean(gains):.2f}, least {min(gains):.2f}; "
+            f"of PyTorch's gains {statistics.geometric_mean(theirs):.2f}."
+        )
+
+
+if __name__ == "__main__":
+    main()
