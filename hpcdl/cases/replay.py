@@ -111,7 +111,8 @@ SPEC: Final = ReplaySpec
 
 def check(spec: ReplaySpec, _given: Collection[str]) -> None:
     """See :class:`hpcdl.suite.Kind`. Works out every shape, and reads the run that times are taken from."""
-    source = spec.compute_source.given
+    with about("model"):
+        source = spec.compute_source.given
     if len(source) != 1:
         raise ValueError(f"{source[1] if source else TIMES[0]}: give exactly one of {', '.join(TIMES)}")
     with about("mesh"):

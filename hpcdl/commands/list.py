@@ -161,7 +161,11 @@ def _volumes(model: Offer, batches: Sequence[int], *, layers: bool) -> list[Json
     from hpcdl.nn.volumes import by_layer, volumes
 
     shape, classes = (p.default for p in list(inspect.signature(model).parameters.values())[:2])
-    network, entries = model(shape, classes), []
+    try:
+        network = model(shape, classes)
+    except ValueError:  # a table of layers, of which no file is named
+        return [{}]
+    entries = []
     for batch in batches:
         entry = {"shape": shape, "classes": classes, **asdict(volumes(network, shape, batch))}
         if layers:

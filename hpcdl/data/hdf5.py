@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, content_digest, data_root
+from hpcdl.data.parts.dataset import DataError, Dataset, content_digest, found_file
 from hpcdl.data.parts.splits import ImageSplit, PixelCounts, PixelNormalization
 from hpcdl.trace.files import check_regular
 
@@ -82,7 +82,7 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
     """
     if not isinstance(path, str) or not path:
         raise DataError(f"hdf5: path must be the name of an HDF5 file, not {path!r}")
-    place = _found(Path(path))
+    place = found_file(Path(path))
     file = _open_file(place)
     try:
         (train, train_labels), (test, test_labels) = (_split(file, place, split) for split in ("train", "test"))
@@ -174,11 +174,3 @@ def _open_file(path: Path) -> h5py.File:
 
 def _line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-def _found(path: Path) -> Path:
-    root = data_root()
-    try:
-        return Path(root) / path if root and not path.exists() and (Path(root) / path).exists() else path
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error

@@ -25,6 +25,8 @@ class Stage:
         """Slices of the flat vectors of parameters and of state; empty without them."""
         self.divided = isinstance(layer, Part) and bool(layer.cuts)
         """True if this rank has only its part of the layer's parameters and state."""
+        self.group: str | None = getattr(layer, "group", None)
+        """Name that stages share whose parameters sharded training gathers together; None: the stage alone."""
         self.shape = shape
         """Shape of one input."""
         self.output = layer.output(shape)

@@ -278,7 +278,8 @@ def _of(
         records_of[_program(with_mesh(base, mesh, work, microbatches))].append(record)
     known: set[object] = set()
     given = [(mesh, microbatches) for mesh, microbatches, _ in measured]
-    for mesh, microbatches in dict.fromkeys((*given, *((mesh, 0) for mesh in candidates(ranks)))):
+    others = [(mesh, 0) for mesh in candidates(ranks) if mesh.model == 1 or base.has_shapes]
+    for mesh, microbatches in dict.fromkeys((*given, *others)):
         try:
             case = with_mesh(base, mesh, work)
             conditions = Conditions(network, work, _shared(batch, case.copies), bucket)

@@ -36,6 +36,10 @@ NATIVE = {"name": "hierarchical", "outer": "native"}
 
 EXAMPLES = [
     # key of the row, kind of case, keys
+    ("model", "train", {"model": "bert_large"}),
+    ("dataset", "replay", {"model": "bert_large", "dataset": "digits"}),
+    ("mesh", "replay", {"model": "bert_large", **MODEL}),
+    ("compression", "replay", {"model": "bert_large", "compression": "power_sgd"}),
     ("training", "replay", {"training": "elastic_averaging"}),
     ("dtype", "train", {"dtype": "float16", "training": "asynchronous"}),
     ("optimizer", "train", {"optimizer": "sgd", "training": "sandblaster"}),

@@ -14,6 +14,8 @@ def cells(subject, entry):
     """Return the cells of one row, by column."""
     row = {"name": f"`{entry['name']}`"}
     if subject == "models":
+        row |= {"input": "", "parameters": "", "GMAC": ""}
+    if "parameters" in entry:
         row |= {
             "input": "x".join(map(str, entry["shape"])),
             "parameters": f"{entry['parameters']:,}",

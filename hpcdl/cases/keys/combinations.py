@@ -106,6 +106,8 @@ class Row:
 def refusals(kind: str, spec: Any, given: Collection[str] = ()) -> Iterator[str]:
     """Yield a message, led by a key, for each row that refuses a case; ``given``: keys in the suite."""
     setup = Setup(kind, spec, given)
+    with about("model"):
+        _ = setup.layers
     with about("aggregation"):
         _ = setup.scheme
     with about("compression"):
@@ -152,6 +154,7 @@ strategy = partial(_declared, "training", "a strategy")
 aggregation = partial(_declared, "aggregation", "an aggregation")
 compressor = partial(_declared, "compression", "a compressor")
 
+TRAINING: Final = Feature("a training", lambda case: case.kind == "train")
 REPLAY: Final = Feature("a replay", lambda case: case.kind == "replay")
 SIMULATED_REPLAY: Final = Feature("a simulated replay", lambda case: case.kind == "replay" and case.network)
 COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
@@ -168,6 +171,8 @@ HOSTS: Final = Feature(
     "ranks on several hosts", lambda case: case.network and (case.ranks_per_host or 1) < case.ranks
 )
 
+TABLE: Final = Feature("a model of sizes alone", lambda case: case.has_shapes is False, "model")
+DATASET: Final = Feature("the key dataset", lambda case: case.kind == "replay" and case.dataset)
 SHARES, FAILURE = _given("shares"), _given("failure")
 SHARPNESS: Final = _changed("train", "sharpness")
 QUANTIZATION, PRUNING = _given("quantization"), _given("pruning")
@@ -241,6 +246,7 @@ OWN_TYPE: Final = compressor("of vectors of its own type", lambda traits: traits
 WAITING_SUMS: Final = compressor("whose sums wait for others", lambda traits: traits.dependent_sums)
 OWN_REST: Final = compressor("that holds itself what is not sent", lambda traits: traits.own_residual)
 NO_ZEROS: Final = compressor("that sends no zeros", lambda traits: not traits.sends_zeros)
+MATRICES: Final = compressor("of matrices", lambda traits: traits.whole_tensors)
 NEVER_COMPRESSED: Final = Feature(
     "as many dense steps",
     lambda case: case.plan and case.plan.settings.warmup_steps >= (case.planned_steps or inf),
@@ -273,6 +279,10 @@ TUNED: Final = Feature("tuning", lambda case: case.tune is not None)
 UNTESTED: Final = Feature("no validation set", lambda case: not case.validation)
 
 ROWS: Final = (
+    Row("model", TABLE, TRAINING, "its layers have no arithmetic", "replay or predict it"),
+    Row("dataset", DATASET, TABLE, "its layers have sizes of their own", LEAVE),
+    Row("mesh", MODEL, TABLE, "its layers have no shapes to split", "use data or pipeline"),
+    Row("compression", MATRICES, TABLE, "its parameters have no rows and columns"),
     Row("training", REPLAY, LOOSE, "its messages do not depend on sizes alone"),
     Row("dtype", FLOAT16, UNSCALED, "float16 needs loss scaling", "use bfloat16 or float32"),
     Row("optimizer", _given("optimizer"), OWN_OPTIMIZER, "it has its own optimizer", LEAVE),

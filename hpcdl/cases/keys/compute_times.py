@@ -15,6 +15,7 @@ from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
+from hpcdl.nn.layers.sized import SizedLayer
 from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import by_layer, volumes
 from hpcdl.registry import nearest
@@ -126,11 +127,13 @@ class ComputeSource:
     device: str | None
     flops: float | None
     times: str | None
+    stated: bool = False
+    """The model is a table of layers with seconds, which count if no key is given."""
 
     @property
     def given(self) -> list[str]:
-        """Names of the keys that have a value."""
-        return [name for name in TIMES if getattr(self, name) is not None]
+        """Names of the keys that have a value; the model if its seconds count."""
+        return [name for name in TIMES if getattr(self, name) is not None] or ["model"] * self.stated
 
     def compute_times(
         self, model: str, layers: Sequence[Layer], shape: Shape, images: int | None = None
@@ -139,6 +142,8 @@ class ComputeSource:
 
         ``images``: those of a rank's batch. Raises ValueError.
         """
+        if self.given == ["model"]:
+            return stated(layers, shape)
         if self.times is None:
             return at_rate(layers, shape, self.flops or DEVICES[str(self.device)].flops)
         from hpcdl.trace.recorder import TraceError
@@ -151,18 +156,43 @@ class ComputeSource:
 
 
 def at_rate(layers: Sequence[Layer], shape: Shape, flops: float) -> ComputeTimes:
-    """Times of a network that sustains ``flops`` FLOP/s: multiply-adds only, the backward twice the forward.
+    """Times of a network that sustains ``flops`` FLOP/s in the work of :func:`flop_of`.
 
     Input, loss, updates and layers without multiply-adds take no time. ValueError: a layer that cannot take the
-    shape it gets.
+    shape it gets, or whose table has no FLOP.
     """
     per_image, given = {INPUT: 0.0, "loss": 0.0}, shape
     for layer in layers:
-        multiply_adds = volumes([layer], shape, 1).multiply_adds_per_image
-        per_image[f"forward {layer.name}"] = FORWARD * multiply_adds / flops
-        per_image[f"backward {layer.name}"] = BACKWARD * multiply_adds / flops
+        forward, backward = flop_of(layer, shape)
+        per_image[f"forward {layer.name}"] = forward / flops
+        per_image[f"backward {layer.name}"] = backward / flops
         shape = layer.output(shape)
     return ComputeTimes(per_image, {"update": 0.0}).of_network(layers, given)
+
+
+def flop_of(layer: Layer, shape: Shape) -> tuple[int, int]:
+    """Return the FLOP of a layer's forward and backward for one image: those of a table, or its multiply-adds.
+
+    ValueError: a layer that cannot take the shape, or whose table has no FLOP.
+    """
+    if isinstance(layer, SizedLayer):
+        if layer.forward_flop is None or layer.backward_flop is None:
+            raise ValueError(f"the table of layers has no FLOP of {layer.name!r}; leave this key out")
+        return layer.forward_flop, layer.backward_flop
+    multiply_adds = volumes([layer], shape, 1).multiply_adds_per_image
+    return FORWARD * multiply_adds, BACKWARD * multiply_adds
+
+
+def stated(layers: Sequence[Layer], shape: Shape) -> ComputeTimes:
+    """Return the seconds of a table of layers; input and loss take no time but that of rows of their own."""
+    per_image, updates = {INPUT: 0.0, "loss": 0.0}, {"update": 0.0}
+    for layer in layers:
+        if isinstance(layer, SizedLayer):
+            per_image[f"forward {layer.name}"] = (layer.forward_seconds or 0.0) / layer.batch
+            per_image[f"backward {layer.name}"] = (layer.backward_seconds or 0.0) / layer.batch
+            updates[f"update {layer.name}"] = layer.update_seconds or 0.0
+            updates["update"] += layer.update_seconds or 0.0
+    return ComputeTimes(per_image, updates).of_network(layers, shape)
 
 
 def recorded(run: Run, model: str, shape: Shape, images: int | None = None) -> ComputeTimes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from hpcdl.fabric.vectors import sizes_only
 from hpcdl.nn.backend import Backend
 from hpcdl.nn.geometry import Shape, master
 from hpcdl.nn.layer import Layer
+from hpcdl.nn.layers.sized import SizedLayer
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import volumes
@@ -73,6 +75,11 @@ class StepSpec:
     def layers(self) -> Sequence[Layer]:
         """The model for such images."""
         return self.architecture[1]
+
+    @property
+    def has_shapes(self) -> bool:
+        """True if the layers have shapes and arithmetic; False for a table of layers."""
+        return not any(isinstance(layer, SizedLayer) for layer in self.layers)
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -149,7 +156,11 @@ class StepSpec:
     @property
     def compute_source(self) -> ComputeSource:
         """Source of the times of work."""
-        return ComputeSource(self.device, self.flops, self.times)
+        source = ComputeSource(self.device, self.flops, self.times)
+        if source.given:
+            return source
+        stated = any(isinstance(layer, SizedLayer) and layer.forward_seconds is not None for layer in self.layers)
+        return replace(source, stated=stated)
 
     @cached_property
     def compute_times(self) -> ComputeTimes:

@@ -166,3 +166,12 @@ def data_root() -> str:
     except UnicodeEncodeError:
         raise DataError(f"HPCDL_DATA: {root!a}: not text in this locale's encoding") from None
     return root
+
+
+def found_file(path: Path) -> Path:
+    """Return the path in HPCDL_DATA of a file that does not exist at ``path`` but there; otherwise ``path``."""
+    root = data_root()
+    try:
+        return Path(root) / path if root and not path.exists() and (Path(root) / path).exists() else path
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error

@@ -1,0 +1,199 @@
+"""Networks known by their sizes: tables of layers, and networks of published dimensions."""
+
+import csv
+import dataclasses
+import inspect
+import math
+
+import pytest
+
+from hpcdl import registry, suite
+from hpcdl.cases.keys.compute_times import flop_of
+from hpcdl.cases.simulation import step_simulation
+from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.models.googlenet import googlenet
+from hpcdl.models.layers import MAX_LAYERS, read_table
+from hpcdl.nn.layers.sized import SizedLayer
+from hpcdl.nn.volumes import volumes
+from hpcdl.trace.files import MAX_TEXT
+
+HEAD = "name,parameters,activations,forward_flop,backward_flop\n"
+
+PUBLISHED = {
+    # parameters; forward GMAC where a source counts them
+    "bert_large": (335_141_888, None),
+    "gpt2_xl": (1_557_611_200, None),
+    "llama3_8b": (8_030_261_248, None),
+    "vit_b16": (86_567_656, 17.56),
+    "lstm_translator": (384_000_000, None),
+}
+
+
+def test_parameters_of_networks_of_published_dimensions():
+    for name, (parameters, multiply_adds) in PUBLISHED.items():
+        model = registry.find("models", name)
+        layers, shape = model(), inspect.signature(model).parameters["shape"].default
+        found = volumes(layers, shape, 1)
+        assert found.parameters == sum(layer.parameters for layer in layers) == parameters
+        assert found.forward_backward_flop == sum(sum(flop_of(layer, shape)) for layer in layers)
+        if multiply_adds:
+            assert found.multiply_adds_per_image == pytest.approx(multiply_adds * 1e9, rel=0.001)
+        assert f"{parameters:,}" in inspect.getdoc(model)
+        assert "replays and predictions only" in registry.summary(model)
+
+
+def test_weights_of_an_lstm_are_used_once_a_word():
+    layers = {layer.name: layer for layer in registry.find("models", "lstm_translator")()}
+    for name, flop in {"encoder1": 2 * 25, "decoder4": 2 * 29, "target_embeddings": 0, "head": 2 * 29}.items():
+        assert layers[name].forward_flop == flop * layers[name].parameters
+    recurrent = [layer.parameters for name, layer in layers.items() if name[-1].isdecimal()]
+    assert sum(recurrent) == 64_000_000, "the paper's pure recurrent connections"
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Return a function that writes a text and returns its path."""
+
+    def write(text):
+        path = tmp_path / "net.csv"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def of_model(path):
+    """Write the table of GoogLeNet to ``path``."""
+    shape = (224, 224, 3)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEAD.strip().split(","))
+        for layer in googlenet():
+            output, parameters = layer.output(shape), volumes([layer], shape, 1).parameters
+            writer.writerow([layer.name, parameters, math.prod(output), *flop_of(layer, shape)])
+            shape = output
+
+
+WAYS = [
+    "aggregation = 'ring'",
+    "aggregation = 'halving_doubling'",
+    "training = 'layerwise'\naggregation = 'double_tree'",
+    "training = {name = 'pipeline', microbatches = 4}\nmesh = {pipeline = 3}",
+    "aggregation = 'allgather'\ncompression = {name = 'top_k', density = 0.01}",
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_network_and_its_table_have_equal_messages_bytes_and_seconds(way, tmp_path, monkeypatch):
+    of_model(tmp_path / "g.csv")
+    monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
+    worlds = []
+    monkeypatch.setattr(
+        step_simulation, "simulated", lambda *one, **more: worlds.append(simulated(*one, **more)) or worlds[-1]
+    )
+    text = f"""
+[suite]
+name = "s"
+[[case]]
+kind = "replay"
+model = ["googlenet", {{name = "layers", path = "g.csv"}}]
+flops = 1e12
+ranks = 6
+batch_per_rank = 8
+network = "gemini"
+{way}
+"""
+    steps = []
+    for case in suite.parse(text, "s.toml").cases:
+        conditions = Conditions(case.spec.cluster, case.spec.compute_times, case.spec.images, 1 << 20)
+        steps.append(virtual_step(case.spec, conditions))
+    assert steps[0].seconds == steps[1].seconds > 0
+    assert worlds[0].messages == worlds[1].messages
+    assert worlds[0].bytes == worlds[1].bytes
+    assert sum(worlds[0].bytes) > 0
+
+
+REPLAY = """
+[suite]
+name = "s"
+[[case]]
+kind = "replay"
+model = {{name = "layers", path = "{path}"}}
+ranks = 2
+batch_per_rank = 6
+steps = 2
+"""
+
+SECONDS = """# recorded by hand
+name,parameters,activations,forward_seconds,backward_seconds,batch,update_seconds,group
+stem,100,8,0.25,0.5,2,0.125,
+"block, 1",3000,4,1,2,4,,blocks
+"""
+
+
+def test_a_table_of_seconds_gives_the_times_of_a_replay(table):
+    path = table(SECONDS)
+    assert [layer.group for layer in read_table(path)] == [None, "blocks"]
+    (case,) = suite.parse(REPLAY.format(path=path), "s.toml").cases
+    assert case.spec.compute_times.step_seconds(6) == 6 * (0.75 / 2 + 3 / 4) + 0.125
+    assert case.spec.compute_times.seconds("update stem", 6) == 0.125
+    with pytest.raises(suite.UsageError, match="flops: the table of layers has no FLOP of 'stem'; leave this key"):
+        suite.parse(REPLAY.format(path=path) + "flops = 1e9\n", "s.toml")
+    with pytest.raises(suite.UsageError, match="device: give exactly one of device, flops, times"):
+        suite.parse(REPLAY.format(path=table(HEAD + "a,1,1,1,1\n")), "s.toml")
+
+
+BAD = {
+    "": "column 'name' is missing",
+    "# nothing\n\n": "column 'name' is missing",
+    "name,parameters,forward_flop,backward_flop\n": "column 'activations' is missing",
+    "name,parameters,activations\na,1,1\n": "column 'forward_flop' is missing; or give forward_seconds, ",
+    "name,parameters,activations,forward_seconds,backward_seconds\n": "column 'batch' is missing",
+    HEAD.replace("\n", ",gruop\n"): "column 'gruop' is unknown; did you mean 'group'?",
+    HEAD.replace("\n", ",name\n"): "column 'name' is there twice",
+    HEAD: "parameters: a network needs at least one",
+    HEAD + "a,1,1,1\n": "line 2: has 4 cells, but there are 5 columns",
+    HEAD + "a,1,1,1,1\n# b\nb,-2,1,1,1\n": "line 4: parameters: must be at least 0, and finite, not -2",
+    HEAD + "a,1,1,many,1\n": "line 2: forward_flop: must be a number, not 'many'",
+    HEAD + "a,1,1,nan,1\n": "line 2: forward_flop: must be at least 0, and finite, not nan",
+    HEAD + "a,1,1,1,inf\n": "line 2: backward_flop: must be at least 0, and finite, not inf",
+    HEAD + "a,1.5,1,1,1\n": "line 2: parameters: must be a whole number, not 1.5",
+    HEAD + "a,1,,1,1\n": "line 2: activations: must be a number, not ''",
+    HEAD + ",1,1,1,1\n": "line 2: name: must be a text, not ''",
+    HEAD + "a,1,1,1,1\nb,1,1,1,1\na,1,1,1,1\n": "line 4: name: 'a' is there twice",
+    SECONDS.replace(",2,0.125", ",0,0.125"): "line 3: batch: must be more than 0, and finite, not 0",
+    HEAD + "a,0,1,1,1\n": "parameters: a network needs at least one",
+    HEAD + "".join(f"a{i},1,1,1,1\n" for i in range(MAX_LAYERS + 1)): "a table has at most 10000 layers",
+    HEAD + "a,1,1,1,1\n" * (MAX_TEXT // 10): "larger than 4194304 bytes; a table has at most 10000 layers",
+    b"\x89PNG\xff\xfe": "is not a CSV file: not UTF-8 text",
+    HEAD + "a" * 200_000 + ",1,1,1,1\n": "line 2: is not CSV: field larger than field limit",
+}
+
+
+@pytest.mark.parametrize("text", BAD, ids=range(len(BAD)))
+def test_a_bad_table_is_refused_in_one_line_with_file_line_and_column(text, table):
+    path = table(text)
+    with pytest.raises(suite.UsageError) as refused:
+        suite.parse(REPLAY.format(path=path) + "flops = 1e9\n", "s.toml")
+    message = str(refused.value)
+    assert f"model: {path}: " in message
+    assert BAD[text] in message
+    assert "\n" not in message
+
+
+def test_a_table_that_is_no_file_is_refused(tmp_path):
+    for path, reason in [
+        (tmp_path, "Is a directory"),
+        (tmp_path / "no.csv", "No such file"),
+        ("", "path must be"),
+    ]:
+        with pytest.raises(suite.UsageError, match=f"model: .*{reason}"):
+            suite.parse(REPLAY.format(path=path) + "flops = 1e9\n", "s.toml")
+
+
+def test_every_column_is_a_field():
+    assert {field.name for field in dataclasses.fields(SizedLayer)} == {
+        *HEAD.strip().split(","),
+        *SECONDS.splitlines()[1].split(","),
+    }
