@@ -171,6 +171,7 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         **spec.common_fields,
         "global_batch": spec.images * spec.copies,
         "steps": 1 if spec.network else spec.all_steps,
+        "lockstep": bool(spec.network) or spec.strategy.lockstep,  # a simulation records the mean step of a cycle
         "warmup_steps": 0 if spec.network else spec.warmup,
         **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "network")},
         "modelled_compute_seconds": spec.compute_times.step_seconds(spec.images),

@@ -27,8 +27,8 @@ async def parameter_averaging(
         x_i  <-  x_i - rate * gradient(x_i)                     every step
         x_i  <-  sum over j of weight_j * x_j                   every ``period`` steps, and after the last step
 
-    Post-local SGD is of Lin et al. 2020 (arXiv 1808.07217). ``weight_j`` is rank j's part of the images since the
-    last average, so that shares may be unequal. An evaluation between two averages tests such an average.
+    Post-local SGD is of Lin et al. 2020 (arXiv 1808.07217). ``weight_j`` is rank j's share of a batch; shares
+    may be unequal. An evaluation between two averages tests such an average.
 
     A rank's gradient is the mean over its own share. With ``period`` 1, constant shares and an optimizer that is
     linear in the gradient (SGD, Nesterov, with decay) each step is one of synchronous training. With Adagrad,
@@ -51,9 +51,11 @@ async def parameter_averaging(
     replica, optimizer = session.replica, session.optimizer
     among, place = holders(comm, session), place_among(comm, session)
     share = session.inputs.images_of(*place)
+    # without an aggregation (the no-communication ceiling) each rank averages with itself only
+    weight = 1.0 if session.independent else share / session.global_batch
     begin = max(local_from, _first_drop(session.learning_rate, session.steps) if post_local else 0)
     drift = session.watch_drift(among.size)
-    since = images = 0
+    since = 0
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.inputs.epoch(step), rate) as outcome:
@@ -62,10 +64,8 @@ async def parameter_averaging(
             if session.group is not None:
                 await session.group.complete(session.aggregate)
             await comm.compute("update", partial(optimizer.update, replica.parameters, replica.gradients, rate))
-            since, images = since + 1, images + share
+            since += 1
             if since >= period or step < begin or step + 1 == session.steps:
-                # without an aggregation (the no-communication ceiling) each rank averages with itself only
-                weight = 1.0 if session.independent else images / (since * session.global_batch)
                 if drift is not None:
                     drift.before(replica.parameters, weight)
                 await _average(among, session, replica.parameters, weight)
@@ -78,16 +78,16 @@ async def parameter_averaging(
                     for vector in optimizer.state.values():
                         await comm.apply("reset", partial(assign, vector, 0), vector.nbytes)
                     optimizer.steps = 0
-                since = images = 0
+                since = 0
         if session.evaluation.due(step + 1):
-            if since and not session.independent:
-                weight = among.size * images / (since * session.global_batch)
-                stop = await session.evaluation.test_average(comm, step + 1, replica.parameters, weight=weight)
+            if since:
+                times = among.size * share / session.global_batch
+                stop = await session.evaluation.test_average(comm, step + 1, replica.parameters, weight=times)
             else:
                 stop = await session.evaluation.test(comm, step + 1)
             if stop:
                 if since and not session.independent:
-                    await _average(among, session, replica.parameters, images / (since * session.global_batch))
+                    await _average(among, session, replica.parameters, weight)
                 return
 
 

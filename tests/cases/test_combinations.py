@@ -82,6 +82,7 @@ EXAMPLES = [
     ("compression", "train", {"compression": "fp16", "training": "ad_psgd"}),
     ("compression", "replay", {"compression": "fp16", "training": "d_psgd"}),
     ("compression", "replay", {"compression": "fp16", **MODEL}),
+    ("compression", "replay", {"compression": "fp16", "training": "diloco"}),
     ("compression", "train", {**DEVICE, "compression": "qsgd", "aggregation": "allgather"}),
     ("compression", "train", {**DEVICE, "compression": "fp16", "training": "asynchronous"}),
     ("compression", "train", {"compression": "fp16", "dtype": "float16"}),

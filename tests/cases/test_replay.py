@@ -119,12 +119,17 @@ def test_a_case_runs_is_right_and_says_what_it_models():
     assert Record.of(fields).words == {"replayed": "replayed with 1e+12 FLOP/s x 2"}
 
 
+@pytest.mark.parametrize(
+    ("training", "period", "passes"),
+    [('{name = "synchronous", bucket_bytes = 0}', 1, 0), ('{name = "diloco", period = 4}', 4, 8)],
+)
 @pytest.mark.parametrize("ranks", [1, 5])
-def test_a_simulated_replay_takes_the_time_of_its_formulas(ranks):
-    """One sum after backward: compute, then a ring's 2(p - 1) messages of n/p bytes, p - 1 of which are added."""
-    text = CASE.replace('"layerwise"', '{name = "synchronous", bucket_bytes = 0}').replace(
-        "ranks = 3", f"ranks = {ranks}"
-    )
+def test_a_simulated_replay_takes_the_time_of_its_formulas(ranks, training, period, passes):
+    """One sum after backward: compute, then a ring's 2(p - 1) messages of n/p bytes, p - 1 of which are added.
+
+    The mean of a period has a part of them, and of the passes over a change of parameters and an outer step.
+    """
+    text = CASE.replace('"layerwise"', training).replace("ranks = 3", f"ranks = {ranks}")
     (case,) = suite.parse(text + 'network = "gemini"\n', "s.toml").cases
     assert case.processes == 1
     recorder = Recorder()
@@ -133,10 +138,12 @@ def test_a_simulated_replay_takes_the_time_of_its_formulas(ranks):
     (step,) = recorder.steps
     link, gamma, piece = NETWORKS["gemini"].link, NETWORKS["gemini"].gamma, 431_080 * 4 / ranks
     message = link.alpha + piece * link.beta
-    expected = case.fields()["modelled_compute_seconds"] + (ranks - 1) * (2 * message + piece * gamma)
+    exchange = (ranks - 1) * (2 * message + piece * gamma) + passes * ranks * piece * gamma
+    expected = case.fields()["modelled_compute_seconds"] + exchange / period
     assert (step.end - step.begin) * 1e-9 == pytest.approx(expected, rel=1e-3)
     assert step.compute_ns * 1e-9 == pytest.approx(case.fields()["modelled_compute_seconds"], rel=1e-3)
     assert found["nodes"] == ranks
+    assert step.bytes == pytest.approx(2 * (ranks - 1) * piece / period, abs=1)
 
 
 def replayed(text, ranks):

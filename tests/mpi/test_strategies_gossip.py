@@ -10,6 +10,7 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.d_psgd import d_psgd
+from hpcdl.training.diloco import diloco
 from hpcdl.training.elastic_averaging import elastic_averaging
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.parts.topologies import GRAPHS
@@ -97,6 +98,7 @@ def test_update_broadcast_ends_with_equal_ranks(mpi):
     ("strategy", "settings"),
     [
         (parameter_averaging, {"period": 4}),
+        (diloco, {"period": 4, "fragments": 2, "delay": 1}),
         (elastic_averaging, {"moving_rate": 0.2}),
         (synchronous_elastic_averaging, {"period": 2}),
         (d_psgd, {}),

@@ -214,11 +214,17 @@ def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
     assert "its bucket size is unknown" in left_out[0]
 
 
-def test_an_average_every_fourth_step_costs_a_quarter(trained):
-    name = "parameter_averaging(period=4)"
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [("parameter_averaging(period=4)", 1), ("diloco(period=4)", 8), ("diloco(period=4,fragments=2)", 8)],
+)
+def test_an_exchange_every_fourth_step_costs_a_quarter(name, passes, trained):
+    """The sum, and passes over the parameters: weights of an average, a change and an outer step."""
     rows, _ = steps(trained.case(training=name, aggregation="ring").merged(), 2)
-    average = ring(2) + parameters() * 4 * NETWORKS[NETWORK].gamma  # a sum of parameters that were weighed
-    assert rows[name, "ring", 2].predicted_seconds == pytest.approx(computing(32) + average / 4, abs=1e-8)
+    exchange = ring(2) + passes * parameters() * 4 * NETWORKS[NETWORK].gamma
+    if "fragments" in name:
+        exchange += 2 * NETWORKS[NETWORK].link.alpha  # of a second ring
+    assert rows[name, "ring", 2].predicted_seconds == pytest.approx(computing(32) + exchange / 4, abs=1e-8)
 
 
 def test_computing_is_that_on_the_next_smaller_number_of_ranks(trained):

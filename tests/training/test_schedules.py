@@ -9,6 +9,7 @@ from contract.tiny import replicas, starts, tiny_session
 
 from hpcdl.aggregation.binomial import binomial
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.training.diloco import diloco
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.synchronous import synchronous
@@ -22,16 +23,17 @@ STRATEGIES = {
     "synchronous": partial(synchronous, bucket_bytes=BUCKET),
     "layerwise": partial(layerwise, bucket_bytes=BUCKET),
     "parameter_averaging": partial(parameter_averaging, period=2),
+    "diloco": partial(diloco, period=3, fragments=3, delay=1),
     "synchronous_elastic_averaging": synchronous_elastic_averaging,
 }
 
 
 def scheduled(name, ranks, seed):
-    """Return the parameters of all ranks after two steps, with an evaluation after each."""
+    """Return the parameters of all ranks after four steps, with an evaluation after each."""
 
     async def program(comm):
         replica = replicas(16)[comm.rank]
-        keys = {"steps": 2, "evaluate_every": 0.5, "aggregate": binomial}
+        keys = {"steps": 4, "evaluate_every": 0.5, "aggregate": binomial}
         await STRATEGIES[name](comm, tiny_session(start=START, replica=replica, **keys))
         return replica.parameters.copy()
 

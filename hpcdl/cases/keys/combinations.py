@@ -158,6 +158,9 @@ TRAINING: Final = Feature("a training", lambda case: case.kind == "train")
 REPLAY: Final = Feature("a replay", lambda case: case.kind == "replay")
 SIMULATED_REPLAY: Final = Feature("a simulated replay", lambda case: case.kind == "replay" and case.network)
 COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
+MEASURED_COMPRESSION: Final = Feature(
+    "a compressed replay that is measured", lambda case: COMPRESSED_REPLAY.holds(case) and not case.network
+)
 COLLECTIVE: Final = Feature("a collective", lambda case: case.kind == "collective")
 SIMULATED: Final = Feature("a simulated case", lambda case: case.network, "network")
 TOPOLOGY_KEY: Final = Feature("the key topology", lambda case: case.topology is not None)
@@ -202,7 +205,8 @@ MOMENTUM: Final = Feature(
     "a momentum of the optimizer", lambda case: case.optimizer and case.optimizer.in_full.get("momentum")
 )
 
-LOOSE: Final = strategy("without equal steps", lambda traits: not traits.lockstep)
+LOOSE: Final = strategy("without equal steps", lambda traits: not (traits.lockstep or traits.periodic))
+PERIODIC: Final = strategy("that sums changes of parameters", lambda traits: traits.periodic)
 UNSCALED: Final = strategy("without loss scaling", lambda traits: not traits.scales_loss)
 OWN_OPTIMIZER: Final = strategy("with an optimizer of its own", lambda traits: traits.optimizer)
 UNWEIGHTED: Final = strategy("that counts all ranks alike", lambda traits: not traits.weighs_images)
@@ -338,6 +342,7 @@ ROWS: Final = (
     Row("compression", COMPRESSION, DENSE, "it compresses nothing"),
     Row("compression", PAIRS, REPLAY, "replays compress sums only", "choose a strategy that sums"),
     Row("compression", COMPRESSED_REPLAY, ANY_MESH, "replays compress no gradients of meshes", LEAVE_ONE),
+    Row("compression", MEASURED_COMPRESSION, PERIODIC, "a replay changes no parameters", ON_NETWORK),
     Row("compression", HOST_COMPRESSOR, DEVICE, "it computes in the host's memory"),
     Row("compression", PAIRS, DEVICE, "they are compressed on the host only", "choose a strategy that sums"),
     Row(

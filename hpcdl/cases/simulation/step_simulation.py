@@ -170,9 +170,9 @@ def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> Vi
     packed = [recorder.pack() for recorder in recorders]
     tables = {name: _columns([rank[name] for rank in packed]) for name in ("steps", "updates")}
     cycles = np.empty(0)
-    if spec.strategy.lockstep:
-        spans = np.array([rank["steps"]["end"] - rank["steps"]["begin"] for rank in packed]).max(axis=0)
-        cycles = spans[unsettled:].reshape(-1, cycle).mean(axis=1) * 1e-9
+    if spec.strategy.lockstep or spec.strategy.periodic:
+        spans = np.array([rank["steps"]["end"] - rank["steps"]["begin"] for rank in packed])[:, unsettled:]
+        cycles = spans.reshape(ranks, -1, cycle).mean(axis=2).max(axis=0) * 1e-9
     return VirtualStep(cycles, max(world.bytes) / steps, **tables, unsettled=unsettled)
 
 

@@ -137,6 +137,11 @@ class Session:
         self._parts.append(optimizer)
         return optimizer
 
+    def second_optimizer(self, optimizer: Optimizer) -> Optimizer:
+        """Return an optimizer of the strategy's own, whose state counts as memory; sizes are not updated."""
+        self._parts.append(self.optimizer if self.replica.backend.sizes_only else optimizer)
+        return self._parts[-1]
+
     def vector(self, name: str, size: int | None = None) -> Array:
         """Return a new vector of zeros, as long as the parameters or ``size``, and store it in ``vectors``."""
         elements = self.replica.parameters.size if size is None else size
@@ -160,18 +165,19 @@ class Session:
         slices = buckets(spans, elements)
         return between(slices, [tensor.span for tensor in replica.tensors]) if whole_tensors else slices
 
-    async def reduce(self, comm: Comm, span: slice) -> None:
+    async def reduce(self, comm: Comm, span: slice, vector: Array | None = None) -> None:
         """Sum the part ``span`` of the gradient over all ranks, in place, with the compression of the case.
 
-        Raises FloatingPointError for a value that a compressor cannot send: infinite, or not a number.
+        ``vector``, (span length,), is summed in place of the gradient, which has no model group then. Raises
+        FloatingPointError for a value that a compressor cannot send: infinite, or not a number.
         """
-        gradient = self.replica.gradients[span]
+        part = self.replica.gradients[span] if vector is None else vector
         if self.group is not None:
             await self.group.reduce(comm, span, self.aggregate, self.compressed)
         elif self.compressed is None:
-            await self.aggregate(comm, gradient)
+            await self.aggregate(comm, part)
         else:
-            await self.compressed.reduce(comm, span, gradient, self.aggregate)
+            await self.compressed.reduce(comm, span, part, self.aggregate, tested=vector is None)
 
     def watch_noise(self, ranks: int) -> NoiseScale | None:
         """Return the gradient noise scale of this training; None where a rank does not have both gradients whole.

@@ -27,6 +27,8 @@ class Strategy:
     lockstep: bool = False
     """All ranks take every step together, all steps cost the same, and messages depend on sizes only. Such a
     strategy can be replayed."""
+    periodic: bool = False
+    """Ranks meet in every :attr:`cycle` of steps, and messages depend on sizes only: it can be replayed, too."""
     stops_at_target: bool = True
     """Has a common step after which all ranks can stop at the target accuracy."""
     scales_loss: bool = True
