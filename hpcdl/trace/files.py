@@ -9,8 +9,9 @@ import errno
 import hashlib
 import os
 import stat
+import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
@@ -141,34 +142,69 @@ Record = TypeVar("Record")
 
 def from_json(kind: type[Record], value: object, place: str = "") -> Record:
     """Return ``value``, parsed JSON, as ``kind``, often a dataclass. Raises ValueError, which names the place."""
-    return _converted(kind, value, place or kind.__name__)  # type: ignore[return-value]
+    try:
+        return _converter(kind)(value)  # type: ignore[return-value, arg-type]
+    except _MisfitError as error:
+        path = "".join(reversed(error.path))
+        raise ValueError(f"{place or kind.__name__}{path}: not a {error.kind}") from None
 
 
-@cache
-def _hints(kind: type) -> dict[str, type]:
-    return get_type_hints(kind)
+class _MisfitError(Exception):
+    """A value that is not of its kind; the places around it add themselves to the path."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = getattr(kind, "__name__", kind)
+        self.path = list[str]()
 
 
-def _converted(kind: Any, value: object, place: str) -> object:
+@cache  # an archive has millions of values, of few kinds
+def _converter(kind: Any) -> Callable[[object], object]:
+    """Return the function that converts parsed JSON to ``kind``. It raises _MisfitError."""
     if kind is Any:
-        return value
-    if isinstance(kind, UnionType):
-        inner = [member for member in get_args(kind) if member is not type(None)]
-        return None if value is None and len(inner) < len(get_args(kind)) else _converted(inner[0], value, place)
+        return lambda value: value
     origin, inside = get_origin(kind), get_args(kind)
-    if origin is dict and isinstance(value, dict):
-        return {key: _converted(inside[1], item, f"{place}.{key}") for key, item in value.items()}
-    if origin in {tuple, list} and isinstance(value, list):
-        return origin(_converted(inside[0], item, f"{place}[{number}]") for number, item in enumerate(value))
-    if is_dataclass(kind) and isinstance(value, dict):
-        types = _hints(kind)  # type: ignore[arg-type]
+    if isinstance(kind, UnionType):
+        inner = [member for member in inside if member is not type(None)]
+        convert, optional = _converter(inner[0]), len(inner) < len(inside)
+        return lambda value: None if optional and value is None else convert(value)
+    if origin is dict:
+        convert = _converter(inside[1])
+        return lambda value: _each(kind, value, dict, lambda _key: convert)
+    if origin in {tuple, list}:
+        convert = _converter(inside[0])
+        return lambda value: origin(_each(kind, value, list, lambda _number: convert).values())
+    if is_dataclass(kind):
+        converters = {name: _converter(own) for name, own in get_type_hints(kind).items()}
         required = {field.name for field in fields(kind) if field.default is MISSING}
-        if required <= value.keys() <= types.keys():
-            return kind(
-                **{  # type: ignore[operator]
-                    key: _converted(types[key], item, f"{place}.{key}") for key, item in value.items()
-                }
-            )
-    elif origin is None and (type(value) is kind or (kind is float and type(value) is int)):
-        return value
-    raise ValueError(f"{place}: not a {getattr(kind, '__name__', kind)}")
+
+        def record(value: object) -> object:
+            if not isinstance(value, dict) or not required <= value.keys() <= converters.keys():
+                raise _MisfitError(kind)
+            return kind(**_each(kind, value, dict, converters.__getitem__))  # type: ignore[operator]
+
+        return record
+
+    def leaf(value: object) -> object:
+        if type(value) is str and kind is str:
+            return sys.intern(value)  # runs of an archive repeat names
+        if type(value) is kind or (kind is float and type(value) is int):
+            return value
+        raise _MisfitError(kind)
+
+    return leaf
+
+
+def _each(
+    kind: Any, value: object, container: type, converter: Callable[[Any], Callable[[object], object]]
+) -> dict[Any, object]:
+    """Return the converted items of a dict or list by key or number."""
+    if not isinstance(value, container):
+        raise _MisfitError(kind)
+    converted = {}
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):  # type: ignore[arg-type]
+        try:
+            converted[key] = converter(key)(item)
+        except _MisfitError as error:
+            error.path.append(f"[{key}]" if container is list else f".{key}")
+            raise
+    return converted

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from contract.nights import nights
 
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, calibrate, change_points
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, WINDOW, calibrate, change_points
 from hpcdl.analysis.statistics.differences import FREEDOM, usual_variance
 
 
@@ -26,6 +26,17 @@ def test_a_shift_of_five_percent_is_found_within_twelve_runs(rng):
         assert one.ratio.low < one.ratio.value < one.ratio.high
     assert sum(abs(one.first - 40) <= 3 for one in found.values()) >= 9
     assert sum(one.ratio.low < 1.05 < one.ratio.high for one in found.values()) >= 7  # 95 % intervals
+
+
+def test_runs_of_years_ago_change_no_finding(rng):
+    """A search of the last runs alone finds the same; before, its time grew with the square of the runs."""
+    logs = nights(rng, series=20, runs=WINDOW + 100, kind="normal")
+    logs[:4, WINDOW + 60 :] += 0.2
+    long, short = change_points(logs), change_points(logs[:, 100:])
+    assert len(long) == 4
+    assert [(one.series, one.first, one.found) for one in long] == [
+        (one.series, one.first + 100, one.found + 100) for one in short
+    ]
 
 
 def test_a_change_needs_three_runs_that_agree_and_after_fewer_than_ten_is_an_unstable_start():

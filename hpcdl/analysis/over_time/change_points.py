@@ -2,7 +2,7 @@
 
 A later run never alters an earlier finding: a nightly check and a check of the whole archive agree. Effects that
 all series of a run share are left out first. Then, for each series and run, among the values since its last
-change:
+change, of the last :data:`WINDOW` runs at most:
 
 1. Place: the split with the largest t statistic, of values whose single outliers are clipped. Its variance takes
    into account the usual variance of all series.
@@ -59,6 +59,8 @@ RECENT: Final = 10
 """Runs without a value after which a series has ended."""
 MIN_EFFECT: Final = 0.03
 """Smallest change that is reported, as a share."""
+WINDOW: Final = 400
+"""Runs that are examined for a change, at most: a year of nights; the time of a search grows as the runs."""
 FAR: Final = 0.1
 """Departure of the newest runs, as a share, beyond which a series waits for the next runs."""
 SAME_LEVEL: Final = 0.03
@@ -153,7 +155,8 @@ class _Search:
 
         states = [self.series[row] for row in rows]
         last = np.array([max(state.cuts, default=0) for state in states])[:, None]
-        values = np.where(np.arange(now + 1) >= last, self.values[rows, : now + 1], np.nan)
+        begin = max(0, now + 1 - WINDOW)
+        values = np.where(np.arange(begin, now + 1) >= last, self.values[rows, begin : now + 1], np.nan)
         count = np.isfinite(values).sum(axis=1)
         runs = np.argsort(~np.isfinite(values), axis=1, kind="stable")[:, : count.max()]  # known values first
         values = np.take_along_axis(values, runs, axis=1)
@@ -186,7 +189,7 @@ class _Search:
                 own = abs(right.mean() - left.mean()) / max(right.std(ddof=1), MIN_DEVIATION)
                 statistic = min(statistic / math.sqrt(1.0 if certain else excess), own * math.sqrt(len(right)))
             p = 2 * float(stdtr(freedom[row] + count[row] - 2, -statistic))
-            points.append((p, int(rows[row]), int(runs[row, split])))
+            points.append((p, int(rows[row]), begin + int(runs[row, split])))
         points.sort()
         passed = [
             number for number, (p, *_) in enumerate(points, 1) if p <= FALSE_DISCOVERIES * number / tested.sum()
@@ -318,8 +321,12 @@ def without_outliers(values: Matrix) -> Matrix:
     Three runs in a row at another level stay, one or two are clipped.
     """
     wide = np.pad(values, ((0, 0), (2, 2)), constant_values=np.nan)
-    near = np.lib.stride_tricks.sliding_window_view(wide, 5, axis=1)
-    middle = np.where(np.isfinite(values), quantiles(near.reshape(-1, 5)).reshape(values.shape), np.nan)
+    a, b, middle, c, d = near = [wide[:, first : first + values.shape[1]] for first in range(5)]
+    low = np.maximum(np.minimum(a, b), np.minimum(c, d))
+    high = np.minimum(np.maximum(a, b), np.maximum(c, d))
+    middle = np.maximum(np.minimum(low, high), np.minimum(np.maximum(low, high), middle))
+    ends = np.isnan(middle) & np.isfinite(values)  # fewer than five neighbours
+    middle[ends] = quantiles(np.stack([part[ends] for part in near], axis=1))
     usual = CLIPPED * np.maximum(1.4826 * quantiles(np.abs(values - middle)), MIN_DEVIATION)[:, None]
     return np.clip(values, middle - usual, middle + usual)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ OF_RANK: Final = ("hostname", "slurm_node", "affinity", "threads")
 """Entries of a rank's description that are kept."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CaseSeries:
     """One case of one run."""
 
@@ -323,6 +324,6 @@ def _history(suite: str, jobs: Sequence[Job]) -> History:
     seconds = np.full((len(keys), len(jobs)), np.nan)
     for column, one in enumerate(measured):
         for key, values in one.items():
-            seconds[rows[key], column] = np.median(values)
+            seconds[rows[key], column] = median(values)
     cases = {(case.case, case.settings): case for job in jobs for run in job.runs for case in run.cases}
     return History(suite, jobs, keys, seconds, cases)
