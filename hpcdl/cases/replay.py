@@ -237,6 +237,7 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
         "parameters": volumes(spec.layers, spec.shape, 1).parameters,
         "bucket_bytes": bucket,
         "nodes": -(-spec.ranks // cluster.ranks_per_host),
+        "simulated_ranks": step.simulated_ranks,
         "simulation_seconds": perf_counter() - began,
     }
 

@@ -21,8 +21,8 @@ class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
     views and concatenations have sizes only.
     """
 
-    equal_parts: ClassVar[bool] = False
-    """:func:`partition` makes all parts as long as the longest one."""
+    unequal: ClassVar[set[int] | None] = None
+    """If a set, :func:`partition` makes all parts as long as the longest, and adds lengths with unequal ones."""
 
     def _unchanged(self, _operand: object) -> Self:
         return self
@@ -50,13 +50,13 @@ class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
 
 
 @contextmanager
-def equal_parts() -> Iterator[None]:
-    """Make all parts of size-only vectors as long as the longest, within the context."""
-    Phantom.equal_parts = True
+def equal_parts() -> Iterator[set[int]]:
+    """Make all parts of size-only vectors as long as the longest; return lengths of vectors with unequal ones."""
+    Phantom.unequal = set()
     try:
-        yield
+        yield Phantom.unequal
     finally:
-        Phantom.equal_parts = False
+        Phantom.unequal = None
 
 
 def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:
@@ -87,7 +87,8 @@ def partition(buffer: Array, parts: int) -> Parts:
     """Cut a vector into ``parts`` consecutive views whose lengths differ by one at most, longer ones first."""
     quotient, remainder = divmod(len(buffer), parts)
     if type(buffer) is Phantom:
-        if Phantom.equal_parts and remainder:
+        if remainder and Phantom.unequal is not None:
+            Phantom.unequal.add(len(buffer))
             quotient, remainder = quotient + 1, 0
         return _phantom_parts(quotient, remainder, parts, buffer.dtype.str)
     bounds = [i * quotient + min(i, remainder) for i in range(parts + 1)]

@@ -17,8 +17,6 @@ from typing import Any, Final
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.cost import check_messages
-from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.launches import throughput_of
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, launches_interval
@@ -27,11 +25,11 @@ from hpcdl.cases.keys.key import about
 from hpcdl.cases.keys.scheme import check_lengths
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.simulation.exchange_prices import prices_of
+from hpcdl.cases.simulation.operations import operation
 from hpcdl.cases.simulation.step_simulation import Conditions, VirtualStep, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.topologies.fat_tree import FatTree
-from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.geometry import master
 from hpcdl.prediction.fitting import bounds, predicted_time
 from hpcdl.prediction.network_file import DOUBTFUL, Certainty, PricedNetwork
@@ -91,7 +89,6 @@ def predicted_steps(
             like = here[0] if here else first
             try:
                 spec = replace(like.spec, ranks=p)
-                check_messages(spec.aggregation.find(), p, spec.gradient_bytes, spec.aggregation.settings)
                 check_hosts(first, network, p)
                 work = times(first, spec)
                 conditions = Conditions(
@@ -210,7 +207,8 @@ def predicted_record(
     counted = 1 if equal else min(32, max(8, RANK_STEPS // ranks))
     weak = like.scaling == "weak"
     batch = conditions.images * spec.copies if weak else int(like.global_batch or 0)
-    interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
+    step = virtual_step(spec, conditions, counted)
+    interval, staleness = _timed(step, batch)
     if jitter and not (half := _half(interval)) <= WITHIN:
         wanted = counted * (half / WITHIN) ** 2 if half < math.inf else math.inf
         counted = int(min(wanted, max(counted, MAX_RANK_STEPS // ranks)))
@@ -238,6 +236,7 @@ def predicted_record(
         disturbed=disturbance_of(here),
         undetermined=undetermined,
         network=conditions.network.name,
+        simulated_ranks=step.simulated_ranks,
         library_decides=scheme_traits(like).native,
         simulation_seconds=perf_counter() - began,
     )
@@ -284,10 +283,12 @@ def uncertainty(
     whole = spec.gradient_bytes
     pieces = -(-whole // min(conditions.bucket or whole, whole))
     dtype = master(spec.dtype)
-    piece = phantom(-(-whole // np.dtype(dtype).itemsize // pieces), dtype)
+    length = -(-whole // np.dtype(dtype).itemsize // pieces)
     # a sparse scheme sums entries, of which there are fewer
-    aggregate = ring if spec.plan is not None and spec.plan.aggregation.sparse else spec.aggregation.bind()
-    took, doubt = predicted_time(lambda comm: aggregate(comm, piece), spec.ranks, conditions.network, certainty)
+    sparse = spec.plan is not None and spec.plan.aggregation.sparse
+    name, settings = ("ring", {}) if sparse else (spec.aggregation.name, spec.aggregation.settings)
+    program = operation("allreduce", name, settings, spec.ranks, length, dtype)
+    took, doubt = predicted_time(program, spec.ranks, conditions.network, certainty)
     share = pieces * took / step if step else 0.0
     undetermined = bool(certainty.undetermined) and share * doubt > DOUBTFUL
     return share * math.hypot(doubt, certainty.error_of(scheme)), undetermined

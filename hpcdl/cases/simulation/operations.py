@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import cost
@@ -17,6 +17,8 @@ from hpcdl.fabric.vectors import equal_parts, phantom
 from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.fabric.virtual.world import Deadlock, World
+
+T = TypeVar("T")
 
 
 class Simulation(NamedTuple):
@@ -60,37 +62,54 @@ class Operation:
 
     def symmetry(self, network: Network) -> Shifts | None:
         """Return the shifts that change no time on ``network``; None if there are none."""
-        if self.sides is None:
-            return None
-        settings = registry.in_full(self.function.func, self.function.keywords)
-        found = shifts(self.sides(self.ranks, **settings), network)
+        grid = symmetry(self.sides, self.function, self.ranks, network)
         # unequal parts on several links: the longest part need not be what all others wait for
-        return None if found is None or (found.representatives > 1 and self.length % self.ranks) else found
+        return None if grid is None or (grid.representatives > 1 and self.length % self.ranks) else grid
 
     def simulate(self, network: Network) -> Simulation:
         """Return time and volume on ``network``.
 
         Raises ValueError for too many messages, and where the scheme does.
         """
-        if (found := self.symmetry(network)) is not None:
-            world = simulated(self.ranks, network, shifts=found)
-            try:
-                with equal_parts():
-                    world.run(self)
-            except (AsymmetryError, Deadlock, PeerLost):
-                pass
-            else:
-                return Simulation(world.now, max(world.messages), self._bytes(world), found.representatives)
+        grid = self.symmetry(network)
+        if grid is not None and (outcome := by_symmetry(grid, partial(self._run, network))) is not None:
+            world, _ = outcome
+            return Simulation(world.now, max(world.messages), self._bytes(world), grid.representatives)
         self.check(network)
-        world = simulated(self.ranks, network)
-        world.run(self)
+        world = self._run(network)
         return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks)
+
+    def _run(self, network: Network, grid: Shifts | None = None) -> World:
+        world = simulated(self.ranks, network, shifts=grid)
+        world.run(self)
+        return world
 
     def _bytes(self, world: World) -> int:
         """Return the bytes that a rank sends, by the scheme's formula if parts have different lengths."""
         arguments = (self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
         stated = cost.volume("Bytes", *arguments) if self.length % self.ranks else None
         return max(world.bytes) if stated is None else round(stated / self.ranks)
+
+
+def symmetry(
+    sides: Callable[..., tuple[int, ...]] | None, scheme: partial[Any], ranks: int, network: Network
+) -> Shifts | None:
+    """Return the shifts of the grid of a scheme with settings that move whole hosts; None if there are none."""
+    if sides is None:
+        return None
+    return shifts(sides(ranks, **registry.in_full(scheme.func, scheme.keywords)), network)
+
+
+def by_symmetry(grid: Shifts, simulate: Callable[[Shifts], T]) -> tuple[T, bool] | None:
+    """Return what ``simulate(grid)`` returns, with equal parts, and True if some parts were unequal.
+
+    None if programs use operations without symmetry.
+    """
+    try:
+        with equal_parts() as unequal:
+            return simulate(grid), bool(unequal)
+    except (AsymmetryError, Deadlock, PeerLost):
+        return None
 
 
 def operation(

@@ -2,7 +2,8 @@
 
 Work takes modelled times (:mod:`hpcdl.cases.keys.compute_times`), messages those of a network
 (:mod:`hpcdl.fabric.network`). :func:`simulate` trains with real arithmetic: the same seed gives the same training,
-order of messages and times, whatever machine simulates. :func:`virtual_step` repeats one step of sizes.
+order of messages and times, whatever machine simulates. :func:`virtual_step` repeats one step of sizes, on the
+ranks that stand for all where strategy, scheme and network are symmetric (:mod:`hpcdl.fabric.virtual.shifts`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl import registry
+from hpcdl.aggregation.parts.cost import check_messages
+from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.keys.compute_times import TIMES, ComputeTimes
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.train_spec import TrainSpec
+from hpcdl.cases.simulation.operations import by_symmetry, symmetry
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.fabric.comm import INPUT, Comm, Counters
 from hpcdl.fabric.faults import Delays, RankFailed, Straggler
 from hpcdl.fabric.network import Network
+from hpcdl.fabric.virtual.shifts import Shifts
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder, Scalar
@@ -37,6 +43,9 @@ CYCLES: Final = 4
 
 UNSETTLED: Final = 2
 """Number of cycles at the beginning that are not counted, because the first one has no predecessor."""
+
+MAX_UNEQUAL: Final = 2 * 10**6
+"""Messages of all ranks up to which steps with unequal parts are simulated on all ranks: half a minute."""
 
 MAX_SECONDS: Final = 10**9
 """Virtual time of a training's computing, at most: 31 years; traces count nanoseconds in 64 bits."""
@@ -114,6 +123,10 @@ class VirtualStep(NamedTuple):
     """Mean step time of the slowest rank in each cycle that counts (s); empty without a common step."""
     bytes_sent: float
     """By the rank that sends most, mean over steps."""
+    messages: int
+    """Sent by the rank that sends most, in all steps."""
+    simulated_ranks: int
+    """Number of ranks that stood for all by symmetry; all where there is none."""
     steps: Columns
     """Steps of all ranks: columns of :data:`hpcdl.trace.recorder.STEP`, and their rank."""
     updates: Columns
@@ -128,9 +141,36 @@ class VirtualStep(NamedTuple):
 
 
 def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> VirtualStep:
-    """Simulate steps of a case on its ranks, of which at least ``counted`` count."""
+    """Simulate steps of a case on its ranks, or by symmetry; at least ``counted`` of them count.
+
+    By symmetry, parts of a vector are as long as its longest one. If that changes a part, all ranks are simulated
+    up to :data:`MAX_UNEQUAL` messages. Raises ValueError for too many messages.
+    """
+    simulate = partial(_simulated_step, spec, conditions, counted)
+    grid = _symmetry(spec, conditions)
+    if grid is not None and (outcome := by_symmetry(grid, simulate)) is not None:
+        step, unequal = outcome
+        if not unequal or step.messages * spec.ranks > MAX_UNEQUAL:
+            return step
+    scheme = spec.aggregation
+    check_messages(scheme.find(), spec.ranks // spec.group_ranks, spec.gradient_bytes, scheme.settings)
+    return simulate(None)
+
+
+def _symmetry(spec: StepSpec, conditions: Conditions) -> Shifts | None:
+    """Return the shifts of ranks that change no time of a step; None if there are none."""
+    scheme = spec.aggregation
+    if conditions.jitter or spec.group_ranks > 1 or not spec.strategy.symmetric(spec.training.in_full):
+        return None
+    if spec.plan is not None and spec.plan.kind != "vectors":
+        return None
+    sides = registry.traits("aggregation", scheme.name, Aggregation).sides
+    return symmetry(sides, partial(scheme.find(), **scheme.settings), spec.ranks, conditions.network)
+
+
+def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: Shifts | None) -> VirtualStep:
     ranks, times, jitter = spec.ranks, conditions.times, conditions.jitter
-    recorders = [Recorder(events=False) for _ in range(ranks)]
+    recorders = [Recorder(events=False) for _ in range(ranks if grid is None else grid.representatives)]
     sessions: dict[int, Session] = {}
     together = spec.group_ranks
     work = ComputeTimeModel(
@@ -143,7 +183,7 @@ def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> Vi
     cycle = spec.strategy.cycle(spec.training.in_full)
     unsettled = UNSETTLED * cycle
     steps = unsettled + cycle * max(CYCLES - UNSETTLED, -(-counted // cycle))
-    world = simulated(ranks, conditions.network, compute=work.seconds, prices=conditions.prices)
+    world = simulated(ranks, conditions.network, compute=work.seconds, prices=conditions.prices, shifts=grid)
     strategy, kernels = spec.training.bind(), sizes()
     shared: dict[int, Replica] = {}
 
@@ -172,8 +212,10 @@ def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> Vi
     cycles = np.empty(0)
     if spec.strategy.lockstep or spec.strategy.periodic:
         spans = np.array([rank["steps"]["end"] - rank["steps"]["begin"] for rank in packed])[:, unsettled:]
-        cycles = spans.reshape(ranks, -1, cycle).mean(axis=2).max(axis=0) * 1e-9
-    return VirtualStep(cycles, max(world.bytes) / steps, **tables, unsettled=unsettled)
+        cycles = spans.reshape(len(recorders), -1, cycle).mean(axis=2).max(axis=0) * 1e-9
+    return VirtualStep(
+        cycles, max(world.bytes) / steps, max(world.messages), len(recorders), **tables, unsettled=unsettled
+    )
 
 
 def _columns(tables: Sequence[npt.NDArray[Any]]) -> Columns:

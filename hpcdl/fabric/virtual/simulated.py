@@ -130,10 +130,15 @@ class _VirtualTime:
                 share = min(self._slow.get(out, 1.0), self._slow.get(into, 1.0))
                 takes = self._alpha + size * self._beta / share
         sending, receiving = self._sending[out], self._receiving[into]
-        if sending.free[-2] <= now and receiving.free[-2] <= now:
-            sending.free[-2] = receiving.free[-2] = end = now + takes
+        free, other = sending.free, receiving.free
+        if free[-2] <= now and other[-2] <= now:
+            free[-2] = other[-2] = end = now + takes
             return end
         enough = takes * ENOUGH
+        # both ports are busy until one moment, without a gap before: most messages of equal ranks
+        if free == other and len(free) == 2 and enough >= sending.least and enough >= receiving.least:
+            free[0] = other[0] = end = free[0] + takes
+            return end
         sending.admit(enough)
         receiving.admit(enough)
         begin, at, at_too = _first_moment(now, enough, sending, receiving)
