@@ -8,7 +8,7 @@ With ``network`` the same steps take virtual time on a modelled network: any num
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from time import perf_counter, sleep
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from hpcdl.aggregation.parts.collectives import half
 from hpcdl.cases.keys import combinations
 from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes
 from hpcdl.cases.keys.key import (
@@ -38,6 +39,7 @@ from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
 from hpcdl.fabric.network import NETWORKS, Site
+from hpcdl.fabric.vectors import Parts
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
@@ -150,10 +152,13 @@ def _check_batch(spec: ReplaySpec) -> None:
 
 
 def memory_bytes(spec: ReplaySpec) -> int:
-    """See :class:`hpcdl.suite.Kind`: gradients, and as much again for a scheme's inbox, or for compression."""
+    """See :class:`hpcdl.suite.Kind`: gradients, and as much again for a scheme's inbox, or for compression.
+
+    Sharded training also exchanges parameters.
+    """
     if spec.network:
         return 0
-    copies = 2 if spec.plan is None else COMPRESSED_COPIES
+    copies = 2 + spec.strategy.shards_state if spec.plan is None else COMPRESSED_COPIES
     return copies * FLOAT_BYTES * volumes(spec.layers, spec.shape, 1).parameters
 
 
@@ -209,7 +214,8 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         before = journal.read().bytes
         await train(ModelledCompute(comm, seconds, oversleep()), session)
         sent = journal.read().bytes - before
-        journal.memory(gradients.nbytes + (compressed.memory_bytes if compressed else 0))
+        held = session.resident_bytes or gradients.nbytes
+        journal.memory(held + (compressed.memory_bytes if compressed else 0))
         wrong = np.array([float(sums.wrong)])
         if compressed is not None:
             # Marks would not survive a compressor; equal results on all ranks are what remains to be checked.
@@ -256,15 +262,38 @@ class CheckedSums:
         """Elements of all vectors so far."""
         self._aggregate = aggregate
         self._summed = summed
-        self._sums = Counter[int]()
-        """Sums so far, by the address of the vector: tasks of a rank may begin in any order."""
+        self._sums = Counter[tuple[int, int]]()
+        """Operations so far, by the vector's address and size: tasks of a rank may begin in any order."""
 
     async def __call__(self, comm: Comm, vector: Array) -> None:
         """Sum ``vector`` and look at its marks."""
-        ranks, number = comm.size, self._sums[vector.ctypes.data] % CYCLE
-        self._sums[vector.ctypes.data] += 1
-        vector[::STRIDE] = vector[-1:] = own = comm.rank + 1 + number
+        number = self._mark(vector, [vector], comm.rank)
         await self._aggregate(comm, vector)
-        total = ranks * (ranks + 1) // 2 + ranks * number if self._summed else own
-        self.wrong += int(np.count_nonzero(vector[::STRIDE] != total)) + int(vector[-1] != total)
+        own, ranks = comm.rank + 1 + number, comm.size
+        self._look(vector, ranks * (ranks + 1) // 2 + ranks * number if self._summed else own)
+
+    async def reduce_scatter(self, comm: Comm, parts: Parts) -> None:
+        """Sum each part on its rank and look at the marks of this rank's."""
+        number, ranks = self._mark(parts.whole, parts, comm.rank), comm.size
+        await half(self._aggregate, "reduce_scatter")(comm, parts)
+        self._look(parts[comm.rank], ranks * (ranks + 1) // 2 + ranks * number)
+
+    async def allgather(self, comm: Comm, parts: Parts) -> None:
+        """Gather the ranks' parts and look at the marks of all."""
+        number = self._mark(parts.whole, [parts[comm.rank]], comm.rank)
+        await half(self._aggregate, "allgather")(comm, parts)
+        for rank, part in enumerate(parts):
+            self._look(part, rank + 1 + number)
+
+    def _mark(self, vector: Array, parts: Sequence[Array], rank: int) -> int:
+        """Mark the parts of a vector; return the number of operations on it so far."""
+        key = vector.ctypes.data, vector.size
+        number = self._sums[key] % CYCLE
+        self._sums[key] += 1
         self.elements += vector.size
+        for part in parts:
+            part[::STRIDE] = part[-1:] = rank + 1 + number
+        return number
+
+    def _look(self, part: Array, expected: int) -> None:
+        self.wrong += int(np.count_nonzero(part[::STRIDE] != expected) + np.count_nonzero(part[-1:] != expected))

@@ -77,6 +77,8 @@ EXAMPLES = [
     ("mesh", "train", {**UPDATING, **MODEL}),
     ("dtype", "train", {**UPDATING, "dtype": "float16"}),
     ("training", "train", {**UPDATING, "aggregation": "ring"}),
+    ("aggregation", "replay", {"aggregation": "tree", "training": "zero"}),
+    ("aggregation", "train", {"aggregation": "native", "training": {"name": "zero", "ranks_per_node": 2}}),
     ("aggregation", "collective", {"aggregation": "two_shot", "network": "gemini", "ranks_per_host": 2}),
     ("aggregation", "train", {"aggregation": NATIVE}),
     ("compression", "train", {"compression": "fp16", "training": "ad_psgd"}),

@@ -35,12 +35,14 @@ def learning_rate(step):
     return LEARNING_RATE * schedule("polynomial", power=0.5)(step, STEPS)
 
 
-def session(aggregation, dtype, recorder=None, **settings):
+def session(aggregation, dtype, recorder=None, *, allocate=None, **settings):
     """Return one rank's session of the training."""
     dataset = digits()
     layers = registry.find("models", "lenet5")(dataset.shape, dataset.classes)
     defaults = {
-        "replica": Replica(layers, dataset.shape, backend=backend("numpy"), dtype=dtype, seed=SEED),
+        "replica": Replica(
+            layers, dataset.shape, backend=backend("numpy"), dtype=dtype, seed=SEED, allocate=allocate
+        ),
         "optimizer": SGD(momentum=0.9, weight_decay=2e-4),
         "aggregate": registry.find("aggregation", aggregation),
         "dataset": dataset,

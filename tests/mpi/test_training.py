@@ -14,6 +14,7 @@ from hpcdl.training.parts.split.mesh import placed
 from hpcdl.training.parts.split.schedules import SCHEDULES
 from hpcdl.training.pipeline import pipeline
 from hpcdl.training.synchronous import synchronous
+from hpcdl.training.zero import zero
 
 pytestmark = pytest.mark.mpi
 
@@ -49,6 +50,16 @@ def test_layerwise_equals_one_rank_with_the_whole_batch(
     mine = session(aggregation, dtype, recorder)
     mpi.run(layerwise(mpi.comm, mine, bucket_bytes=bucket_bytes, updates=updates))
     assert difference(mine.replica.parameters, dtype) < TOLERANCE[dtype]
+    _check(mpi, mine, recorder)
+
+
+@pytest.mark.parametrize(("aggregation", "stage"), [("ring", 3), ("native", 2), ("native", 3)])
+def test_sharded_training_equals_one_rank_with_the_whole_batch(aggregation, stage, mpi, difference):
+    recorder = Recorder(events=False)
+    mine = session(aggregation, "float64", recorder, allocate=mpi.comm.memory.allocate)
+    mpi.run(zero(mpi.comm, mine, stage=stage, bucket_bytes=None if stage == 3 else 20_000))
+    assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
+    assert mine.memory_bytes < 3 * mine.replica.parameters.nbytes or mpi.comm.size == 1
     _check(mpi, mine, recorder)
 
 

@@ -8,12 +8,14 @@ from contract.schedules import SCHEDULES, ranks_in
 from contract.tiny import replicas, starts, tiny_session
 
 from hpcdl.aggregation.binomial import binomial
+from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.diloco import diloco
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.synchronous import synchronous
 from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
+from hpcdl.training.zero import zero
 
 START = starts(1)[0]
 BUCKET = 40
@@ -25,6 +27,8 @@ STRATEGIES = {
     "parameter_averaging": partial(parameter_averaging, period=2),
     "diloco": partial(diloco, period=3, fragments=3, delay=1),
     "synchronous_elastic_averaging": synchronous_elastic_averaging,
+    "zero-2": partial(zero, bucket_bytes=BUCKET),
+    "zero-3": partial(zero, stage=3),
 }
 
 
@@ -33,7 +37,7 @@ def scheduled(name, ranks, seed):
 
     async def program(comm):
         replica = replicas(16)[comm.rank]
-        keys = {"steps": 4, "evaluate_every": 0.5, "aggregate": binomial}
+        keys = {"steps": 4, "evaluate_every": 0.5, "aggregate": ring if "zero" in name else binomial}
         await STRATEGIES[name](comm, tiny_session(start=START, replica=replica, **keys))
         return replica.parameters.copy()
 

@@ -65,6 +65,11 @@ def test_bad_settings_are_refused_in_one_line():
         ("synchronous_elastic_averaging", {"beta": 0.0}, "beta: must be more than 0"),
         ("synchronous_elastic_averaging", {"beta": 1.5}, "beta: must be more than 0 and at most 1"),
         ("update_broadcast", {"ramp_steps": -1}, "ramp_steps: must be at least 0"),
+        ("zero", {"stage": 4}, "stage: must be 1, 2 or 3, not 4"),
+        ("zero", {"ranks_per_node": 3}, "ranks_per_node: 4 ranks cannot be divided into nodes of 3"),
+        ("zero", {"ranks_per_node": -1}, "ranks_per_node: 4 ranks cannot be divided into nodes of -1"),
+        ("zero", {"stage": 3, "bucket_bytes": 0}, "bucket_bytes: stage 3 gathers layers; leave this setting out"),
+        ("zero", {"bucket_bytes": 1}, "bucket_bytes: must be 0 "),
     ]:
         with pytest.raises(ValueError, match=f"^{re.escape(message)}") as error:
             chosen(4, {"name": name, **settings})

@@ -35,10 +35,12 @@ def halves(scheme: Offer, *names: str) -> list[Offer] | None:
 
 
 def half(scheme: Offer, name: str) -> Callable[..., Program[Any]]:
-    """Return a function of a scheme's module, with the settings of the scheme.
+    """Return a function of a scheme's module, with its settings; of an object around a scheme, the method.
 
     Raises ValueError if the module does not define it.
     """
+    if (method := getattr(scheme, name, None)) is not None:
+        return cast("Callable[..., Program[Any]]", method)
     function = own(getattr(scheme, "func", scheme), name)
     if function is None:
         raise ValueError(f"the aggregation has no {name}; these have: {', '.join(schemes(name))}")

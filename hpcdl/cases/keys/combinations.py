@@ -216,6 +216,10 @@ ALL_RANKS: Final = strategy("that needs all ranks", lambda traits: traits.may_fa
 WHOLE_LAYERS: Final = strategy("that splits no layers", lambda traits: not traits.splits_layers)
 ONE_STAGE: Final = strategy("without stages", lambda traits: not traits.pipelines)
 DENSE: Final = strategy("that compresses nothing", lambda traits: not traits.compresses)
+SHARDED: Final = strategy("that shards state", lambda traits: traits.shards_state)
+HYBRID: Final = Feature(
+    "parts within nodes", lambda case: SHARDED.holds(case) and case.training.in_full.get("ranks_per_node")
+)
 BUCKETS: Final = Feature(
     "a strategy that sums buckets at the same time",
     lambda case: case.training and "bucket_bytes" in registry.settings_of(case.training.find()),
@@ -231,6 +235,11 @@ NO_HALVES: Final = Feature(
     lambda case: (
         case.scheme and (case.scheme.native or not halves(case.aggregation.find(), "reduce", "broadcast"))
     ),
+    "aggregation",
+)
+NO_PARTS: Final = Feature(
+    "an aggregation without a reduce-scatter and an allgather",
+    lambda case: case.scheme and not halves(case.aggregation.find(), "reduce_scatter", "allgather"),
     "aggregation",
 )
 COMPOSITE: Final = aggregation("composed of the library's", lambda traits: traits.composite and traits.native)
@@ -337,6 +346,8 @@ ROWS: Final = (
         for key, feature in {"compression": COMPRESSION, "mesh": MODEL, "dtype": FLOAT16}.items()
     ),
     Row("training", UPDATING, NO_HALVES, "the server sums and broadcasts", "choose a tree, chain or server"),
+    Row("aggregation", NO_PARTS, SHARDED, "each rank gets the sum of its part", "choose ring or halving_doubling"),
+    Row("aggregation", NATIVE, HYBRID, ORDER, ANOTHER),
     Row("aggregation", ONE_HOST, HOSTS, "its ranks share memory", f"raise ranks_per_host, or {ANOTHER}"),
     Row("aggregation", COMPOSITE, BUCKETS, ORDER, ANOTHER),
     Row("compression", COMPRESSION, DENSE, "it compresses nothing"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -84,16 +83,21 @@ class Multipliers:
             ]
         )
 
-    def whole_tensors(self, *vectors: Array) -> Sequence[tuple[slice, bool, float]]:
-        """Return span, weight decay and factor on the rate of each tensor of the flat ``vectors``.
+    def tensors(self, *vectors: Array) -> Sequence[tuple[slice, bool, float]]:
+        """Return span, weight decay and factor on the rate of each tensor, or part of it, in the flat ``vectors``.
 
-        Without tensors the vector is one. Raises ValueError if a vector is not flat, the lengths differ, or a
-        tensor is not whole in them.
+        Without tensors the vector is one. Raises ValueError if a vector is not flat or the lengths differ.
         """
         length = _length(vectors)
-        if any(span.start < 0 or span.stop > length for span, _, _ in self._tensors):
+        inside = [
+            (slice(max(0, span.start), min(length, span.stop)), decay, rate) for span, decay, rate in self._tensors
+        ]
+        return inside or [(slice(0, length), True, 1.0)]
+
+    def check_whole(self, vector: Array) -> None:
+        """Raise ValueError if ``vector`` begins or ends inside of a tensor."""
+        if any(span.start < 0 or span.stop > vector.size for span, _, _ in self._tensors):
             raise ValueError("this optimizer needs whole tensors, but the vector ends inside of one")
-        return self._tensors or [(slice(0, length), True, 1.0)]
 
     def blocks(self, *vectors: Array, scratch: int) -> Iterator[tuple[tuple[Array, ...], SpecialEntries]]:
         """Yield blocks of the vectors with ``scratch`` uninitialised ones, and their special entries.
@@ -141,9 +145,13 @@ def _length(vectors: Sequence[Array]) -> int:
     return int(length)
 
 
-def norm(vector: Array) -> float:
-    """Return the Euclidean norm of a flat vector."""
-    return math.sqrt(float(vector @ vector))
+TensorUpdate: TypeAlias = tuple[tuple[float, float], Callable[[float, float], None]]
+"""Squares of two norms of a tensor, or of a part of one, and a function that updates it by those of the tensor."""
+
+
+def square(vector: Array) -> float:
+    """Return the squared Euclidean norm of a flat vector."""
+    return float(vector @ vector)
 
 
 UNIFORM: Final = Multipliers()

@@ -25,13 +25,15 @@ async def run_passes(
     sink: Neighbour,
     before: Callable[[Stage], Awaitable[None]] | None = None,
     after: Callable[[Stage], None] = lambda _stage: None,
+    again: Callable[[Stage], Awaitable[None]] | None = None,
 ) -> float:
     """Compute the gradients of a section; return the summed loss of its auxiliary classifiers.
 
     ``source`` gives each microbatch as the first layer takes it, ``sink`` the gradient of the outputs.
     Activations move at the boundaries between. Gradients of auxiliary classifiers are multiplied by ``scale``.
-    ``before(stage)`` is awaited before a layer's first forward, ``after(stage)`` is called after its last
-    backward, with the stage of the replica. While a pass computes, the input of the next one arrives.
+    ``before(stage)`` is awaited before a layer's first forward, ``again(stage)`` before each backward, and
+    ``after(stage)`` is called after its last backward, with the stage of the replica. While a pass computes, the
+    input of the next one arrives.
     """
     begin, bindings, flows, order, microbatches = section
     auxiliary = 0.0
@@ -63,6 +65,8 @@ async def run_passes(
                     x = await flow.forward(boundary, x, shares)
                 x = await comm.compute(f"forward {stage.name}", partial(stage.forward, x))
             else:
+                if again is not None:
+                    await again(session.replica.stages[boundary])
                 work = partial(stage.backward, x, first=now == first_backward)
                 x = await comm.compute(f"backward {stage.name}", work)
                 if number == len(order) - 1:
@@ -85,11 +89,13 @@ async def gradient(
     scale: float | None = None,
     before: Callable[[Stage], Awaitable[None]] | None = None,
     after: Callable[[Stage], None] = lambda _stage: None,
+    again: Callable[[Stage], Awaitable[None]] | None = None,
 ) -> None:
     """Compute the replica's gradients of one batch, and its loss, correct answers and images in ``outcome``.
 
     ``inputs()`` returns images and labels. Each image's gradient is multiplied by ``scale``, by default 1 /
-    images. ``before(stage)`` is awaited before a layer's forward, ``after(stage)`` is called after its backward.
+    images. ``before(stage)`` is awaited before a layer's forward, ``again(stage)`` before its backward, and
+    ``after(stage)`` is called after it.
     Between layers, the session's flow moves activations and their gradients. Split layers may work in passes
     (:mod:`hpcdl.training.parts.split.passes`).
     """
@@ -102,7 +108,7 @@ async def gradient(
 
     async def run(section: Section, source: Neighbour, sink: Neighbour) -> None:
         nonlocal auxiliary
-        own = await run_passes(comm, session, section, factor, source, sink, before, after)
+        own = await run_passes(comm, session, section, factor, source, sink, before, after, again)
         auxiliary += own  # the sink has run later sections meanwhile
 
     def loss(batches: Sequence[Microbatch], flows: Sequence[Flow]) -> Loss:

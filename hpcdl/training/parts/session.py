@@ -98,6 +98,8 @@ class Session:
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(default=UNIFORM, init=False)
     """Parameters without weight decay or with a multiple of the learning rate."""
+    resident_bytes: int | None = field(default=None, init=False)
+    """Most bytes of parameters and gradients in memory at a time, if a strategy frees some."""
     watched: list[Watched] = field(default_factory=list, init=False)
     """Measurements during the training, such as the drift of replicas, with fields of the record."""
     _parts: list[Optimizer] = field(default_factory=list, init=False)
@@ -125,10 +127,13 @@ class Session:
     def memory_bytes(self) -> int:
         """Bytes of this rank's vectors: parameters, gradients, state, those of the optimizer and the strategy."""
         replica = self.replica
-        own = (replica.parameters, replica.gradients, replica.layer_gradient, replica.state)
+        own = [replica.layer_gradient, replica.state]
+        if self.resident_bytes is None:
+            own += [replica.parameters, replica.gradients]
         states = [vector for optimizer in (self.optimizer, *self._parts) for vector in optimizer.state.values()]
         states += self.compressed.state.values() if self.compressed is not None else ()
-        return sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))
+        size = sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))
+        return size + (self.resident_bytes or 0)
 
     def optimizer_of(self, span: slice) -> Optimizer:
         """Return a copy of the optimizer for the part ``span`` of the parameters, with its own state."""

@@ -38,6 +38,8 @@ class Strategy:
     """Can train in float16, by loss scaling."""
     weighs_images: bool = False
     """A rank is weighted by its images, so that shares of a batch need not be equal."""
+    shards_state: bool = False
+    """Sums gradients by the reduce_scatter of the aggregation, and gathers parameters by its allgather."""
     pipelines: bool = False
     """Passes microbatches through ranks that have consecutive layers."""
     splits_layers: bool = False

@@ -1,0 +1,159 @@
+"""ZeRO: results of synchronous training, bytes of the paper, and a share of the memory."""
+
+from functools import cache, partial
+
+import numpy as np
+import pytest
+from contract.tiny import tiny_session
+
+from hpcdl import registry
+from hpcdl.aggregation.parts.collectives import half
+from hpcdl.data.parts.sharding import Shares
+from hpcdl.fabric.vectors import partition
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.affine import Linear
+from hpcdl.nn.layers.elementwise import Flatten, ReLU
+from hpcdl.nn.replica import Replica
+from hpcdl.training import zero as module
+from hpcdl.training.synchronous import synchronous
+from hpcdl.training.zero import zero
+
+SCHEMES = ("ring", "halving_doubling", "direct", "circulant", "native")
+OPTIMIZERS = {
+    "adagrad": {},
+    "adam": {"weight_decay": 0.01},
+    "adamw": {},
+    "lamb": {},
+    "lars": {"weight_decay": 0.01, "trust": 0.1},
+    "nesterov": {},
+    "rmsprop": {},
+    "sgd": {"momentum": 0.9, "weight_decay": 0.01},
+}
+STAGES = [(1, 120), (1, 0), (2, 120), (2, 0), (3, None)]
+"""Stage and bytes of a bucket: 120 cut the tensors, and no bucket has equal parts."""
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch):
+    """Fill freed parts, which here are shorter than a page, with what spoils every sum."""
+
+    def poison(vector):
+        vector[:] = np.nan
+
+    monkeypatch.setattr(module, "release", poison)
+
+
+def mine(optimizer, scheme="ring", **settings):
+    """Return a rank's session of a network of 59 parameters in four tensors."""
+    layers = [Flatten("flatten"), Linear("fc1", 7), ReLU("relu"), Linear("fc2", 3)]
+    replica = Replica(layers, (2, 2, 1), backend=backend("numpy"), dtype="float64", seed=1)
+    rule = registry.find("optim", optimizer)(**OPTIMIZERS[optimizer])
+    aggregate = registry.find("aggregation", scheme)
+    return tiny_session(
+        **{"replica": replica, "optimizer": rule, "aggregate": aggregate, "evaluate_every": 0.5, **settings}
+    )
+
+
+def trained(strategy, ranks, optimizer="adam", *, seed=0, world=None, **settings):
+    """Return the sessions of all ranks."""
+
+    async def program(comm):
+        own = mine(optimizer, **settings)
+        await strategy(comm, own)
+        return own
+
+    return (world or in_process(ranks, seed)).run(program)
+
+
+@cache
+def expected(optimizer):
+    return trained(synchronous, 1, optimizer)[0].replica.parameters
+
+
+@pytest.mark.parametrize(("stage", "bucket"), STAGES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_equals_synchronous_training(stage, bucket, optimizer):
+    """With an evaluation every step, and in any order of the ranks."""
+    strategy = partial(zero, stage=stage, bucket_bytes=bucket)
+    for ranks, scheme in zip((2, 3, 4, 5, 3), SCHEMES, strict=True):
+        first, *others = trained(strategy, ranks, optimizer, scheme=scheme, seed=ranks)
+        np.testing.assert_allclose(first.replica.parameters, expected(optimizer), rtol=0, atol=1e-12)
+        assert all(np.array_equal(first.replica.parameters, other.replica.parameters) for other in others)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_parts_within_nodes_and_unequal_shares_equal_synchronous_training(stage):
+    for ranks, size in [(4, 2), (6, 3), (6, 2), (3, 1)]:
+        for optimizer in ("sgd", "lars"):
+            strategy = partial(zero, stage=stage, ranks_per_node=size)
+            for rank in trained(strategy, ranks, optimizer, shares=Shares(weights=(3, 1))):
+                np.testing.assert_allclose(rank.replica.parameters, expected(optimizer), rtol=0, atol=1e-12)
+
+
+def sent(strategy, ranks, **settings):
+    """Return each rank's bytes of one step."""
+    totals = []
+    for steps in (2, 3):
+        world = in_process(ranks)
+        trained(strategy, ranks, "sgd", world=world, steps=steps, evaluate_every=9, **settings)
+        totals.append(np.array(world.bytes))
+    return totals[1] - totals[0]
+
+
+@pytest.mark.parametrize(("stage", "bucket"), STAGES)
+def test_bytes_are_those_of_the_paper(stage, bucket):
+    """A ring's, to the byte: each rank sends all but one part in each half; of other schemes those of their halves."""
+    strategy = partial(zero, stage=stage, bucket_bytes=bucket)
+    spans = [slice(35, 59), slice(0, 35)] if stage == 3 else mine("sgd").buckets(bucket)
+    for ranks in (2, 3, 5):
+        wanted = np.zeros(ranks)
+        for span in spans:
+            lengths = np.array(partition(np.zeros(span.stop - span.start), ranks).counts)
+            wanted += lengths.sum() - lengths
+            wanted += (2 if stage == 3 else 1) * (lengths.sum() - np.roll(lengths, -1))
+        assert sent(strategy, ranks).tolist() == (8 * wanted).tolist()
+        assert wanted.sum() == (3 if stage == 3 else 2) * (ranks - 1) * 59
+    for scheme in ("direct", "circulant"):
+        counted = 0
+        for name in ("reduce_scatter", *["allgather"] * (2 if stage == 3 else 1)):
+            for span in spans:
+                world = in_process(3)
+                function = half(registry.find("aggregation", scheme), name)
+                vector = np.zeros(span.stop - span.start)
+                world.run(
+                    lambda comm, function=function, vector=vector: function(comm, partition(vector, comm.size))
+                )
+                counted += np.array(world.bytes)
+        assert sent(strategy, 3, scheme=scheme).tolist() == counted.tolist()
+
+
+def test_across_nodes_ranks_send_their_parts_only():
+    """Of 4 ranks in nodes of 2: half of V in each half of a ring within, V/2 in an allreduce across."""
+    within, across = 59 * 8, 59 * 8
+    assert sent(partial(zero, stage=2, ranks_per_node=2), 4).sum() == 4 * within + 2 * across
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_memory_is_that_of_the_formula(stage, monkeypatch):
+    """With pages that are freed: optimizer state 1/p within 2 %, and the most of a step within 2 % and its pages."""
+    monkeypatch.undo()
+    ranks, width, depth = 4, 257, 9
+    longest = 8 * width * (width + 1)
+    layers = [Flatten("flatten"), *[Linear(f"fc{number}", width) for number in range(depth)], Linear("out", 3)]
+
+    async def program(comm):
+        replica = Replica(layers, (2, 2, 1), backend=backend("numpy"), dtype="float64", seed=1)
+        keys = {"replica": replica, "optimizer": registry.find("optim", "adam")(), "steps": 3}
+        own = tiny_session(**keys)
+        await zero(comm, own, stage=stage, bucket_bytes=None if stage == 3 else longest)
+        return own
+
+    whole = 8 * sum(
+        tensor.span.stop - tensor.span.start for tensor in in_process(1).run(program)[0].replica.tensors
+    )
+    for own in in_process(ranks).run(program):
+        state = own.memory_bytes - own.resident_bytes
+        assert state == pytest.approx(2 * whole / ranks, rel=0.02)
+        parts = {1: 2 * whole, 2: whole + whole / ranks + 2 * longest, 3: 2 * whole / ranks + 4 * longest}[stage]
+        assert own.resident_bytes <= 1.02 * parts + 4 * 4096 * depth * (stage > 1)
