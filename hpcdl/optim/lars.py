@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Generator
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.optim.parts.per_tensor import TensorUpdate, square
+from hpcdl.optim.parts.per_tensor import squares
 from hpcdl.optim.parts.protocol import Moments, Rule, fraction, positive, state_vector
 
 
 class ByTensor(Rule):
-    """Base of rules that need two norms of each tensor. A subclass has ``updates``."""
+    """Base of rules that need two norms of each tensor."""
 
     whole_tensors = True
 
     def step(self, parameters: Array, gradients: Array, rate: float) -> None:
         self.multipliers.check_whole(parameters)
-        for squares, update in self.updates(parameters, gradients, rate):
-            update(*squares)
+        update = self.halves(parameters, gradients, rate)
+        with suppress(StopIteration):
+            update.send(next(update))
 
-    def updates(self, parameters: Array, gradients: Array, rate: float) -> Iterator[TensorUpdate]:
-        """Yield the update of each tensor; vectors may begin and end inside of one if norms are summed first."""
+    def halves(self, parameters: Array, gradients: Array, rate: float) -> Generator[Array, Array, None]:
+        """Yield squared norms of the tensors or their parts, (tensors, 2); update by those of whole tensors."""
         raise NotImplementedError
 
 
@@ -44,23 +44,18 @@ class LARS(ByTensor):
         self.momentum = fraction("momentum", momentum)
         self.trust = positive("trust", trust)
 
-    def updates(self, parameters: Array, gradients: Array, rate: float) -> Iterator[TensorUpdate]:
+    def halves(self, parameters: Array, gradients: Array, rate: float) -> Generator[Array, Array, None]:
         velocity = state_vector(self.state, "velocity", parameters)
         velocity *= self.momentum
-        for span, adapted, multiple in self.multipliers.tensors(parameters, gradients):
+        tensors = self.multipliers.tensors(parameters, gradients)
+        norms = np.sqrt((yield squares((parameters[span], gradients[span]) for span, _, _ in tensors)))
+        for (span, adapted, multiple), (long, steep) in zip(tensors, norms.tolist(), strict=False):
             w, g = parameters[span], gradients[span]
-            decay = self.weight_decay if adapted else 0.0
-            update = partial(self._update, w, g, velocity[span], rate * multiple, decay)
-            yield (square(w), square(g)) if adapted else (0.0, 0.0), update
-
-    def _update(
-        self, w: Array, g: Array, velocity: Array, own: float, decay: float, long: float, steep: float
-    ) -> None:
-        if long > 0 and steep > 0:
-            long, steep = math.sqrt(long), math.sqrt(steep)
-            own *= self.trust * long / (steep + decay * long)
-        velocity -= own * (g + decay * w) if decay else own * g
-        w += velocity
+            own, decay = rate * multiple, self.weight_decay if adapted else 0.0
+            if adapted and long > 0 and steep > 0:
+                own *= self.trust * long / (steep + decay * long)
+            velocity[span] -= own * (g + decay * w) if decay else own * g
+        parameters += velocity
 
 
 class LAMB(Moments, ByTensor):
@@ -77,12 +72,13 @@ class LAMB(Moments, ByTensor):
     ) -> None:
         super().__init__(beta1, beta2, epsilon, weight_decay)
 
-    def updates(self, parameters: Array, gradients: Array, rate: float) -> Iterator[TensorUpdate]:
+    def halves(self, parameters: Array, gradients: Array, rate: float) -> Generator[Array, Array, None]:
         t = self.steps + 1
         mean = state_vector(self.state, "mean", parameters)
-        square_mean = state_vector(self.state, "mean_square", parameters)
-        for span, adapted, multiple in self.multipliers.tensors(parameters, gradients):
-            w, g, m, s = (vector[span] for vector in (parameters, gradients, mean, square_mean))
+        square = state_vector(self.state, "mean_square", parameters)
+        tensors, steps = self.multipliers.tensors(parameters, gradients), list[Array]()
+        for span, adapted, _ in tensors:
+            w, g, m, s = (vector[span] for vector in (parameters, gradients, mean, square))
             m *= self.beta1
             m += (1 - self.beta1) * g
             s *= self.beta2
@@ -91,12 +87,12 @@ class LAMB(Moments, ByTensor):
             u /= np.sqrt(s / (1 - self.beta2**t)) + self.epsilon
             if adapted:
                 u += self.weight_decay * w
-            update = partial(self._update, w, u, rate * multiple)
-            yield (square(w), square(u)) if adapted else (0.0, 0.0), update
-
-    @staticmethod
-    def _update(w: Array, u: Array, own: float, long: float, step: float) -> None:
-        w -= (own * (math.sqrt(long) / math.sqrt(step) if long > 0 and step > 0 else 1.0)) * u
+            steps.append(u)
+        pairs = ((parameters[span], u) for (span, _, _), u in zip(tensors, steps, strict=True))
+        norms = np.sqrt((yield squares(pairs))).tolist()
+        for (span, adapted, multiple), u, (long, step) in zip(tensors, steps, norms, strict=False):
+            ratio = long / step if adapted and long > 0 and step > 0 else 1.0
+            parameters[span] -= rate * multiple * ratio * u
 
 
 OFFERS: Final = {"lars": LARS, "lamb": LAMB}

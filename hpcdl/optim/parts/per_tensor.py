@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -89,13 +89,11 @@ class Multipliers:
         Without tensors the vector is one. Raises ValueError if a vector is not flat or the lengths differ.
         """
         length = _length(vectors)
-        inside = [
-            (slice(max(0, span.start), min(length, span.stop)), decay, rate) for span, decay, rate in self._tensors
-        ]
-        return inside or [(slice(0, length), True, 1.0)]
+        every = self._tensors or [(slice(0, length), True, 1.0)]
+        return [(slice(max(0, at.start), min(length, at.stop)), decay, rate) for at, decay, rate in every]
 
     def check_whole(self, vector: Array) -> None:
-        """Raise ValueError if ``vector`` begins or ends inside of a tensor."""
+        """Raise ValueError if a tensor is not whole in ``vector``."""
         if any(span.start < 0 or span.stop > vector.size for span, _, _ in self._tensors):
             raise ValueError("this optimizer needs whole tensors, but the vector ends inside of one")
 
@@ -145,13 +143,9 @@ def _length(vectors: Sequence[Array]) -> int:
     return int(length)
 
 
-TensorUpdate: TypeAlias = tuple[tuple[float, float], Callable[[float, float], None]]
-"""Squares of two norms of a tensor, or of a part of one, and a function that updates it by those of the tensor."""
-
-
-def square(vector: Array) -> float:
-    """Return the squared Euclidean norm of a flat vector."""
-    return float(vector @ vector)
+def squares(pairs: Iterable[tuple[Array, Array]]) -> Array:
+    """Return the squared Euclidean norms of pairs of flat vectors, (pairs, 2)."""
+    return np.array([[float(one @ one) for one in pair] for pair in pairs]).reshape(-1, 2)
 
 
 UNIFORM: Final = Multipliers()
