@@ -28,7 +28,7 @@ BACKWARD: Final = 2 / 3
 HEADER: Final = (
     *("method", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %", "base"),
     *("load balance", "communication", "input", "exposed", "exposed 95 %", "r", "predicted", "error"),
-    *("to target", "near-linear"),
+    *("to target", "near-linear", "simulated ranks"),
 )
 BASE: Final = "Base: ranks and step of the case that efficiency and speedup are relative to."
 COLUMN_NOTES: Final = {
@@ -46,6 +46,7 @@ COLUMN_NOTES: Final = {
         "To target: time until an evaluation reached the target accuracy, the median over seeds. Where batches "
         "grow with the ranks there are fewer steps only as long as a larger batch saves some."
     ),
+    "simulated ranks": "Simulated ranks: those that stand for all by symmetry; all, where there is none.",
 }
 """Note by column, if the column is not empty."""
 POOLED: Final = (
@@ -85,6 +86,7 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
             *_predicted(row.scale),
             seconds(_reached(row.scale)) if _reached(row.scale) or not reached else "not reached",
             NONE if row.is_ceiling or row.scale.is_base else verdict(row.scale),
+            str(row.scale.record.simulated_ranks or NONE),
         )
         for row in shown
     ]
