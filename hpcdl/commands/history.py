@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,7 @@ from time import monotonic
 from typing import Final
 
 from hpcdl.commands.parts.output import check_page, write_output, write_page
-from hpcdl.commands.parts.parser import Command, path
-
-HOURS: Final = {"h": 1, "d": 24}
-"""Hours of the units of --stale."""
+from hpcdl.commands.parts.parser import Command, duration, path
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=path, metavar="DIR", help="folder of run folders, at any depth")
     parser.add_argument(
         "--stale",
-        type=_duration,
+        type=duration,
         metavar="36h",
         help="exit code 3 if the newest run began longer ago, in hours or days (3d)",
     )
@@ -48,14 +44,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument("--metrics", type=path, metavar="FILE", help="write OpenMetrics text too, for Prometheus")
     parser.add_argument("--junit", type=path, metavar="FILE", help="write JUnit XML too")
-
-
-def _duration(text: str) -> dt.timedelta:
-    """Return a duration, written 36h or 3d. Raises argparse.ArgumentTypeError."""
-    number = re.fullmatch(r"(\d{1,5}) ?([hd])", text.strip())
-    if not number:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time in hours or days, such as 36h or 3d")
-    return dt.timedelta(hours=int(number[1]) * HOURS[number[2]])
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from hpcdl.commands.parts.parser import Command, whole_number
+from hpcdl.commands.parts.parser import Command, duration, whole_number
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATE",
         help="two switches, each with half of the hosts, and a link of this rate between them",
     )
+    parser.add_argument("--latency", type=duration, metavar="TIME", help="delay from host to host: 30ms, 500us")
     parser.add_argument("words", nargs="*", metavar="-- COMMAND", help="command to run, with its arguments")
 
 
@@ -39,7 +40,8 @@ def execute(options: argparse.Namespace) -> int:
     given = options.given
     command = given[given.index("--") + 1 :] if "--" in given else options.words
     try:
-        return run_in_testbed(plan(options.hosts, options.rate, options.slow, options.trunk), command)
+        planned = plan(options.hosts, options.rate, options.slow, options.trunk, options.latency)
+        return run_in_testbed(planned, command)
     except NoTestbed as error:
         raise UsageError(str(error)) from None
 

@@ -97,7 +97,7 @@ def environment_key(env: JsonMapping) -> str:
     Hashed: cpu model, physical cores and SMT; kernel (first two numbers of its version); MPI library, version and
     number of nodes; file names of the loaded transports (UCX, libfabric, verbs, xpmem, NCCL) and BLAS; network and
     InfiniBand drivers and rates, without interface names; GPU models and driver; versions of Python (first two
-    numbers), numpy, mpi4py, numba and cupy; number and usual rate of emulated hosts.
+    numbers), numpy, mpi4py, numba and cupy; number, usual rate and latency of emulated hosts.
     Not hashed: slow hosts of a testbed, which emulate a defect; dates, process and job ids, host names, paths,
     free memory, counters, environment variables, clock frequencies and governor, git state and the version of
     hpcdl, which comparisons are about.
@@ -148,8 +148,8 @@ def _stable(env: JsonMapping) -> JsonObject:
         "software": [software.get(name) for name in ("numpy", "mpi4py", "numba", "cupy")],
     }
     if env.get("emulated"):  # omitted for real machines, so that their keys do not change
-        testbed = env["emulated"]
-        stable["emulated"] = {name: testbed[name] for name in ("hosts", "rate", "trunk") if testbed.get(name)}
+        names = {"hosts", "rate", "trunk", "latency"}
+        stable["emulated"] = {name: value for name, value in env["emulated"].items() if value and name in names}
     return stable
 
 

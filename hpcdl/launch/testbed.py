@@ -17,14 +17,18 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from hpcdl.launch.process import child_preparation
+from hpcdl.launch.relay import DEVICE
 from hpcdl.registry import shortened
 from hpcdl.trace.files import JsonObject
 
 MAX_HOSTS: Final = 64
+MAX_LATENCY: Final = 10
+"""Longest latency of the links (s)."""
 MIN_RATE: Final = 12_500
 MAX_RATE: Final = 12_500_000_000
 """Range of link rates (bytes/s): 100kbit to 100gbit. A rate without a unit is below: tc reads 200 as 200 bit/s."""
@@ -49,7 +53,8 @@ class Plan:
 
     ``rate`` and the values of ``slow``, by host, are texts as in ``tc``; ``bytes_per_second`` has the rate of
     every host as ``tc`` reads it, equal in both directions. With ``trunk``, the first half of the hosts and the
-    others are on two switches, which a link of this rate joins.
+    others are on two switches, which a link of this rate joins. Frames reach their host after ``latency``, in
+    seconds, delayed by netem or, with ``relayed``, by :mod:`hpcdl.launch.relay`.
     """
 
     hosts: int
@@ -58,9 +63,11 @@ class Plan:
     bytes_per_second: Mapping[str, int]
     trunk: str = ""
     trunk_bytes_per_second: int = 0
+    latency: float = 0.0
+    relayed: bool = False
 
 
-def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "") -> Plan:
+def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay: timedelta | None = None) -> Plan:
     """Check the options and that this machine supports them; each of ``slow`` is HOST:RATE.
 
     Starts ``tc`` in a new network namespace to interpret the rates. Raises NoTestbed.
@@ -81,11 +88,18 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "") -> Pl
         if host in slower:
             raise NoTestbed(f"--slow {given}: {host} already has the rate {slower[host]}")
         slower[host] = its_rate
+    latency = 0.0 if delay is None else delay.total_seconds()
+    if latency > MAX_LATENCY:
+        raise NoTestbed(f"--latency: must be at most {MAX_LATENCY} s, not {latency:g} s")
     _check_machine()
     usual = _bytes_per_second(rate, f"--rate {rate}")
     reduced = {host: _bytes_per_second(its_rate, f"--slow {host}:{its_rate}") for host, its_rate in slower.items()}
     joined = _bytes_per_second(trunk, f"--trunk {trunk}") if trunk else 0
-    return Plan(hosts, rate, slower, dict.fromkeys(names, usual) | reduced, trunk, joined)
+    netem = [*NEW_NAMESPACES, "sh", "-c", "tc qdisc add dev lo root netem delay 1ms"]
+    relayed = bool(latency) and subprocess.run(netem, capture_output=True, check=False).returncode != 0
+    if relayed and not DEVICE.exists():
+        raise NoTestbed(f"--latency: the kernel has neither netem nor {DEVICE}; load sch_netem or tun")
+    return Plan(hosts, rate, slower, dict.fromkeys(names, usual) | reduced, trunk, joined, latency, relayed)
 
 
 def _check_machine() -> None:

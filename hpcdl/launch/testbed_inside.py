@@ -5,7 +5,8 @@
           |              | rate      | rate           and a pair of virtual cards, both limited,
     ------+--------------+-----------+------ bridge   so that sending and receiving have the rate
 
-With a trunk, the second half of the hosts is on a second bridge, and a pair of cards joins the bridges.
+With a trunk, the second half of the hosts is on a second bridge, and a pair of cards joins the bridges. Latency
+is that of netem at the cards on the bridge, or of pairs of cards that :mod:`hpcdl.launch.relay` joins.
 
 ``python -m hpcdl.launch.testbed_inside PLAN COMMAND...``; see :mod:`hpcdl.launch.testbed`.
 """
@@ -20,8 +21,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
+from hpcdl.launch.relay import card, relay
 from hpcdl.launch.testbed import INTERFACE, TESTBED, Plan, command_path, launcher_settings
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - a new tmpfs in our mounts, removed when this process ends
@@ -101,6 +104,9 @@ def main(plan: Plan, command: Sequence[str]) -> int:
     try:
         _files(plan)
         _hosts(plan)
+        if plan.latency:
+            by = "a relay in user space, as this kernel has no netem" if plan.relayed else "the kernel (netem)"
+            print(f"hpcdl: testbed: {plan.latency * 1e3:g} ms from host to host, by {by}", file=sys.stderr)
     except SetUpError as error:
         print(f"hpcdl: testbed: {error}", file=sys.stderr)
         return 1
@@ -181,14 +187,21 @@ def _hosts(plan: Plan) -> None:
         )
         (FOLDER / "hosts" / name).write_text(str(host.pid))
         hosts.append(host)
-    links, limits = [], []
+    links, limits, cards = [], [], {}
+    place = "parent 1:1" if plan.latency and not plan.relayed else "root"
     for host, bridge, (name, rate) in zip(hosts, bridges, plan.bytes_per_second.items(), strict=True):
         _ready(host, name)
-        links += [
-            f"link add {name} type veth peer name {INTERFACE} netns {host.pid}\n",
-            f"link set {name} master {bridge} up\n",
-        ]
-        limits.append(f"qdisc add dev {name} {_limit(rate)}\n")
+        if plan.relayed:
+            cards[card(name)] = card(f"{name}-link")
+            links.append(f"link set {name}-link netns {host.pid} name {INTERFACE}\n")
+        else:
+            links.append(f"link add {name} type veth peer name {INTERFACE} netns {host.pid}\n")
+        links.append(f"link set {name} master {bridge} up\n")
+        if place != "root":  # netem holds the packets of a second at 1gbit
+            limits.append(f"qdisc add dev {name} root handle 1: netem delay {plan.latency:f}s limit 100000\n")
+        limits.append(f"qdisc add dev {name} {_limit(rate, place)}\n")
+    if cards:
+        Thread(target=relay, args=(cards, plan.latency), daemon=True).start()
     _do("ip", "-batch", "-", input="".join(links))
     _do("tc", "-batch", "-", input="".join(limits))
     for host, name in zip(hosts, plan.bytes_per_second, strict=True):
@@ -198,9 +211,9 @@ def _hosts(plan: Plan) -> None:
         _ready(host, name)
 
 
-def _limit(rate: float) -> str:
+def _limit(rate: float, place: str = "root") -> str:
     """Return arguments of ``tc qdisc add``: a token bucket of ``rate`` bytes per second (tc-tbf(8))."""
-    return f"root tbf rate {rate * 8}bit burst {_burst(rate)} latency {QUEUE}"
+    return f"{place} tbf rate {rate * 8}bit burst {_burst(rate)} latency {QUEUE}"
 
 
 def _burst(rate: float) -> int:

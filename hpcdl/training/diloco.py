@@ -63,10 +63,6 @@ async def diloco(
             await previous
         await session.reduce(comm, fragment.span, fragment.delta)
 
-    async def arrive() -> None:
-        for _, _, exchanged in under_way:
-            await exchanged
-
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.inputs.epoch(step), rate) as outcome:
@@ -84,12 +80,12 @@ async def diloco(
                 outer = partial(fragment.update, outer_rate, KEPT if delay else 0.0)
                 await comm.apply("outer update", outer, 5 * fragment.x.nbytes)
         if session.evaluation.due(step + 1):
-            await arrive()
+            for _, _, exchanged in under_way:
+                await exchanged
             if await session.evaluation.test_average(
                 comm, step + 1, replica.parameters, weight=weight * comm.size
             ):
                 return
-    await arrive()
 
 
 @dataclass(frozen=True)
@@ -139,10 +135,9 @@ def check(_ranks: int, settings: Settings) -> None:
         raise ValueError(f"outer_rate: must be more than 0, not {rate}")
     if not 0 <= momentum < 1:
         raise ValueError(f"outer_momentum: must be at least 0 and less than 1, not {momentum}")
-    if settings["fragments"] > period:
-        raise ValueError(f"fragments: must be at most {period}, the period, not {settings['fragments']}")
-    if settings["delay"] >= period:
-        raise ValueError(f"delay: must be less than {period}, the period, not {settings['delay']}")
+    for name, most in (("fragments", period), ("delay", period - 1)):
+        if settings[name] > most:
+            raise ValueError(f"{name}: must be at most {most}, with period {period}, not {settings[name]}")
 
 
 def check_compression(plan: Plan, _settings: Settings) -> None:

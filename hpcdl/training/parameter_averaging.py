@@ -86,7 +86,7 @@ async def parameter_averaging(
             else:
                 stop = await session.evaluation.test(comm, step + 1)
             if stop:
-                if since and not session.independent:
+                if since:
                     await _average(among, session, replica.parameters, weight)
                 return
 

@@ -39,9 +39,10 @@ class Testbed:
         self.before = left()
         self.runs = []
 
-    def start(self, *command, hosts=2, rate="200mbit", slow=(), trunk=""):
+    def start(self, *command, hosts=2, rate="200mbit", slow=(), trunk="", latency=""):
         options = ["--hosts", str(hosts), "--rate", rate, *(word for one in slow for word in ("--slow", one))]
         options += ["--trunk", trunk] if trunk else []
+        options += ["--latency", latency] if latency else []
         return self.launch(self.python, "-m", "hpcdl", "testbed", *options, "--", *map(str, command))
 
     def launch(self, *command, terminal=None):

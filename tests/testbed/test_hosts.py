@@ -95,6 +95,25 @@ def test_a_trunk_joins_two_switches(testbed):
     assert [found["host1 host3"], found["host3 host1"]] == pytest.approx([2_500_000] * 2, rel=0.15)
 
 
+ROUND_TRIP = """
+import socket, subprocess, time
+wait = "import socket; s = socket.create_server(('', 5000)); print(flush=True); c, _ = s.accept(); c.sendall(c.recv(1))"
+server = subprocess.Popen(["ssh", "host2", f'python -c "{wait}"'], stdout=subprocess.PIPE)
+server.stdout.readline()
+ask = "import socket, time; c = socket.create_connection(('host2', 5000)); b = time.perf_counter(); c.sendall(b'x'); c.recv(1)"
+subprocess.run(["ssh", "host1", f'python -c "{ask}; print(time.perf_counter() - b)"'], check=True)
+"""
+
+
+def test_latency_is_that_from_host_to_host(testbed):
+    (testbed.folder / "round_trip.py").write_text(ROUND_TRIP)
+    ended = testbed("python", "round_trip.py", latency="20ms")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.startswith("hpcdl: testbed: 20 ms from host to host, by ")
+    assert float(ended.stdout) >= 2 * 0.02
+    testbed.check_nothing_left()
+
+
 @pytest.mark.parametrize(("command", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137)])
 def test_the_exit_code_is_the_commands(testbed, command, code):
     ended = testbed("sh", "-c", f"sleep 1000 >/dev/null 2>&1 & {command}", hosts=1)
@@ -150,6 +169,8 @@ def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(libra
         "bytes_per_second": {"host1": 25_000_000, "host2": 25_000_000, "host3": 25_000_000, "host4": 12_500_000},
         "trunk": "",
         "trunk_bytes_per_second": 0,
+        "latency": 0.0,
+        "relayed": False,
     }
     # what a link carried: none of the messages had another way
     carried = environment["counters_after"]["network"]["eth0"]["tx_bytes"]

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 
@@ -58,6 +59,20 @@ def test_every_host_has_the_rate_but_slow_ones(machine):
     assert (planned.hosts, planned.rate, planned.slow) == (3, "200mbit", {"host2": "50mbit"})
 
 
+def test_netem_delays_frames_where_the_kernel_has_it(machine, tmp_path):
+    delay = timedelta(milliseconds=30)
+    assert (testbed.plan(2, "1gbit").latency, testbed.plan(2, "1gbit").relayed) == (0, False)
+    assert (testbed.plan(2, "1gbit", delay=delay).latency, testbed.plan(2, "1gbit", delay=delay).relayed) == (
+        0.03,
+        True,
+    )
+    machine.setattr(testbed, "DEVICE", tmp_path / "tun")
+    with pytest.raises(testbed.NoTestbed, match="the kernel has neither netem nor "):
+        testbed.plan(2, "1gbit", delay=delay)
+    machine.setitem(RATES, "tc qdisc add dev lo root netem delay 1ms", 1)
+    assert not testbed.plan(2, "1gbit", delay=delay).relayed
+
+
 def test_what_is_not_understood(refused):
     for hosts, rate, more, said in [
         ("0", "1gbit", [], "--hosts 0: must be from 1 to 64"),
@@ -92,6 +107,7 @@ def test_what_is_not_understood(refused):
             "--trunk 1gbit: one host is on one switch; --hosts must be at least 2",
         ),
         ("4", "1gbit", ["--trunk", "wide"], "--trunk wide: tc does not accept this rate"),
+        ("4", "1gbit", ["--latency", "11s"], "--latency: must be at most 10 s, not 11 s"),
         ("4", "1gbit", ["--slow", ":50mbit"], "--slow :50mbit: write HOST:RATE"),
         (
             *("4", "1gbit", ["--slow", "host2:50mbit", "--slow", "host2:1gbit"]),
@@ -141,7 +157,8 @@ def test_the_record_says_that_hosts_are_emulated(machine):
     same = {**real, "emulated": told}
     slower = {**real, "emulated": {**told, "rate": "1mbit", "bytes_per_second": {"host1": 125_000}}}
     joined = {**real, "emulated": {**told, "trunk": "1mbit", "trunk_bytes_per_second": 125_000}}
-    assert len({environment_key(env) for env in (real, same, slower, joined)}) == 4
+    distant = {**real, "emulated": {**told, "latency": 0.03, "relayed": True}}
+    assert len({environment_key(env) for env in (real, same, slower, joined, distant)}) == 5
 
 
 def test_a_slow_link_begins_no_new_series():
@@ -170,9 +187,10 @@ def test_the_report_counts_the_cores_of_one_machine(hand):
     """Four emulated hosts with two cores each are two cores."""
     hand.train([[1.0] * 9] * 4, ranks=4, nodes=4, warmup_steps=0)
     machine = {"cpu": {"physical_cores": 2}}
-    told = {"hosts": 4, "rate": "200mbit", "slow": {"host3": "1mbit"}, "bytes_per_second": {}}
+    told = {"hosts": 4, "rate": "200mbit", "slow": {"host3": "1mbit"}, "bytes_per_second": {}, "latency": 0.03}
     assert "OVERSUBSCRIBED" not in render([hand.read({**machine, "emulated": None})], "md")
     page = render([hand.read({**machine, "mpi": {"nodes": 4}, "emulated": told})], "md")
     assert "OVERSUBSCRIBED: 2 cores per node; 4 ranks want 4." in page
     assert "EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine, links limited to 200mbit, " in page
+    assert ", with 30 ms from host to host. They share its cores" in page
     assert "4 (emulated on one machine)" in page

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from hpcdl.exit_codes import USAGE
 from hpcdl.launch.process import is_first
 from hpcdl.registry import MAX_INTEGER, nearest, shortened
+
+_NAMES: Final = {"us": "microseconds", "ms": "milliseconds", "s": "seconds", "h": "hours", "d": "days"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,14 @@ def whole_number(text: str) -> int:
     if abs(number) >= MAX_INTEGER:
         raise argparse.ArgumentTypeError(f"{shortened(number)} is out of range")
     return number
+
+
+def duration(text: str) -> timedelta:
+    """Return a time, written 30ms, 36h or 3d. Raises argparse.ArgumentTypeError."""
+    number = re.fullmatch(r"(\d{1,6}(?:\.\d+)?) ?([um]?s|h|d)", text.strip())
+    if not number:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is no time in us, ms, s, h or d, such as 30ms or 36h")
+    return timedelta(**{_NAMES[number[2]]: float(number[1])})
 
 
 def path(text: str) -> Path:

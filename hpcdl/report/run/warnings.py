@@ -121,6 +121,8 @@ def _emulated(run: Run) -> Iterator[str]:
         if testbed:
             slow = "".join(f", {host} to {rate}" for host, rate in testbed["slow"].items())
             slow += f", the link between two switches to {testbed['trunk']}" if testbed.get("trunk") else ""
+            if latency := testbed.get("latency"):
+                slow += f", with {1e3 * latency:g} ms from host to host"
             yield (
                 f"EMULATED: the nodes are {plural(testbed['hosts'], 'host')} of hpcdl testbed on one "
                 f"machine, links limited to {testbed['rate']}{slow}. They share its cores and memory; this is no "

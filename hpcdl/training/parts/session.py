@@ -182,7 +182,7 @@ class Session:
         elif self.compressed is None:
             await self.aggregate(comm, part)
         else:
-            await self.compressed.reduce(comm, span, part, self.aggregate, tested=vector is None)
+            await self.compressed.reduce(comm, span, part, self.aggregate, keep=vector is None)
 
     def watch_noise(self, ranks: int) -> NoiseScale | None:
         """Return the gradient noise scale of this training; None where a rank does not have both gradients whole.

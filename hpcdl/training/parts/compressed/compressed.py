@@ -122,20 +122,17 @@ class Compressed:
         self.warmup_bytes = 0
         """Bytes of dense messages to single ranks in the first steps."""
 
-    async def reduce(
-        self, comm: Comm, span: slice, gradient: Array, aggregate: Sum, *, tested: bool = True
-    ) -> None:
+    async def reduce(self, comm: Comm, span: slice, gradient: Array, aggregate: Sum, *, keep: bool = True) -> None:
         """Replace ``gradient``, the part ``span`` of the flat gradient, by its compressed sum over all ranks.
 
-        ``aggregate``: the case's scheme. ``tested``: :meth:`fidelity` may look at this exchange. Raises
-        FloatingPointError, naming step and tensor, for a value that is infinite or not a number, and ValueError,
-        naming the sender, for a corrupt message.
+        ``aggregate``: the case's scheme. ``keep`` watched gradients, for :meth:`fidelity`. Raises ValueError,
+        naming the sender, for a corrupt message, and FloatingPointError, naming step and tensor, for no number.
         """
         if self._exchange is None:
             self._exchange = self._begin(comm)
         step = self.exchanges.get((span.start, span.stop), 0)
         self.exchanges[span.start, span.stop] = step + 1
-        if tested and self._watched(step):
+        if keep and self._watched(step):
             await comm.apply("copy", partial(self._keep, span, gradient), gradient.nbytes)
         await self.before(comm, step, gradient)
         if step < self.plan.settings.warmup_steps:
