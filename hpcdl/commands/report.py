@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from hpcdl.commands.parts.output import write_output
+from hpcdl.commands.parts.output import write_output, write_records
 from hpcdl.commands.parts.parser import Command, path
 from hpcdl.exit_codes import OK
 
@@ -15,14 +15,18 @@ from hpcdl.exit_codes import OK
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
     parser.add_argument(
-        "runs", nargs="+", type=path, metavar="RUN", help="a run folder, a folder of --launches, or a run.h5"
+        "runs",
+        nargs="+",
+        type=path,
+        metavar="RUN",
+        help="a run folder, a folder of --launches, a run.h5, or records, .json.gz",
     )
     parser.add_argument(
         "-o",
         dest="output",
         type=path,
         metavar="FILE",
-        help="write to a file: .html, .md, .tex, .csv, .json or .svg",
+        help="write to a file: .html, .md, .tex, .csv, .json, .svg, or .json.gz: records, to be reported later",
     )
     parser.add_argument(
         "--figure", metavar="TITLE", default="", help="of an .svg: the figure, by its title's beginning"
@@ -42,6 +46,9 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.suite import UsageError
 
     output: Path | None = options.output
+    if output is not None and output.name.endswith(".json.gz") and not options.json:
+        write_records(output, options.runs)
+        return OK
     form = _form(output, json=options.json)
     if options.figure and form != "svg":
         raise UsageError("--figure: only with -o FILE.svg")

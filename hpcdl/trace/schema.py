@@ -28,14 +28,13 @@ from hpcdl.trace.files import (
 )
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Rows, Scalar, TraceError
+from hpcdl.trace.records import READ, SUFFIX, read_records
 from hpcdl.trace.run import Run, Table, check_fields, environment_of, frame, frame_of_cases
 
 __all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_part"]
 
 UNKNOWN: Final = -1
 """Of a rank's counters that were not recorded."""
-READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
-"""Tables that are read with the file; events are read later."""
 CHUNK: Final = 1 << 15
 """Rows per compressed chunk: 1.6 MB of steps."""
 MAX_RATIO: Final = 400
@@ -153,12 +152,15 @@ def merge(
 
 
 def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
-    """Read a run: its folder, its ``run.h5``, or a single part. Tables that are not ``wanted`` are empty.
+    """Read a run: its folder, its ``run.h5``, a single part, or its records (:mod:`hpcdl.trace.records`).
 
-    A folder without ``run.h5`` is read from its ``parts/`` and marked incomplete. Events are read on first use.
-    Raises TraceError, in one line that names the file, if it is missing, foreign, damaged or of another schema.
+    Tables that are not ``wanted`` are empty. A folder without ``run.h5`` is read from its ``parts/`` and marked
+    incomplete. Events are read on first use. Raises TraceError, in one line that names the file, if it is missing,
+    foreign, damaged or of another schema.
     """
     path = Path(path)
+    if path.name.endswith(SUFFIX):
+        return read_records(path)
     files, complete = [path], True
     if path.is_dir():
         files = [path / "run.h5"]

@@ -93,6 +93,22 @@ def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -
         raise UsageError(str(error)) from None
 
 
+def write_records(file: Path, folders: Sequence[Path]) -> None:
+    """Write the records of the runs in ``folders``, pooled, to the ``file`` that -o names. Raises UsageError."""
+    from hpcdl.analysis.run.pooling import read_pooled
+    from hpcdl.suite import UsageError
+    from hpcdl.trace.recorder import TraceError, analysed
+    from hpcdl.trace.records import packed
+
+    try:
+        with analysed(" ".join(map(str, folders))):
+            data = packed(read_pooled(folders))
+    except (TraceError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    with output_path("-o", file) as path:
+        path.write_bytes(data)
+
+
 def check_page(output: Path | None, *suffixes: str) -> None:
     """Raise UsageError if the page that -o names has none of the suffixes, or lacks the libraries of HTML."""
     from hpcdl.report.run.render import missing

@@ -1,0 +1,107 @@
+"""Records of runs without their timelines: one compressed JSON file, which any later version reports again.
+
+``hpcdl report RUN... -o NAME.json.gz`` writes one. It has what sections are made of: fields of the cases, tables
+of steps, evaluations, updates, residuals and ranks, environments, and the suite's text. It has no events.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from hpcdl.trace.files import MAX_DATA, JsonObject, from_json, read_bytes
+from hpcdl.trace.older_names import spelled_now
+from hpcdl.trace.recorder import SCHEMA, TABLES, Rows, TraceError, analysed
+from hpcdl.trace.run import Run, check_environment, check_fields, frame, frame_of_cases
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SUFFIX: Final = ".json.gz"
+READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
+"""Tables of a run that are read with its file; events are read later."""
+INDEX: Final = "case_index"
+
+
+def packed(run: Run) -> bytes:
+    """Return the file of a run, or of pooled launches."""
+    document = {
+        "hpcdl records of schema": SCHEMA,
+        "suite": run.suite,
+        "complete": run.complete,
+        "environment": run.environment,
+        "environments": run.environments,
+        "cases": list(run.described),
+        "tables": {
+            name: {column: _listed(values.to_numpy()) for column, values in getattr(run, name).items()}
+            for name in READ
+        },
+    }
+    return gzip.compress(json.dumps(document, separators=(",", ":")).encode("ascii"), mtime=0)
+
+
+def read_records(path: Path) -> Run:
+    """Read the file. Raises TraceError, in one line that names it, if it is missing, foreign or damaged."""
+    try:
+        with gzip.open(io.BytesIO(read_bytes(path, MAX_DATA))) as file:
+            text = file.read(MAX_DATA)  # longer ones end in the middle of the JSON
+        document = from_json(JsonObject, json.loads(spelled_now(text.decode("ascii"))), "records")
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise TraceError(f"{path}: no records of hpcdl: {reason}") from None
+    if not 0 < int(document.get("hpcdl records of schema", 0)) <= SCHEMA:
+        raise TraceError(f"{path}: no records that this hpcdl reads, of schema {SCHEMA}")
+    with analysed(path, ValueError):
+        return _run(path, document)
+
+
+def _run(path: Path, document: JsonObject) -> Run:
+    described = from_json(list[dict[str, Any]], document["cases"], "cases")
+    environments = from_json(dict[str, JsonObject], document["environments"], "environments")
+    for environment in (document["environment"], *environments.values()):
+        check_environment(environment)
+    for fields in described:
+        check_fields(fields)
+    tables = {name: _frame(name, document["tables"][name], len(described)) for name in READ}
+    return Run(
+        path,
+        frame_of_cases(described),
+        **tables,
+        environment=document["environment"],
+        environments=environments,
+        suite=str(document["suite"]),
+        complete=bool(document["complete"]),
+        described=described,
+        _load=lambda _index: (
+            {name: np.empty(0, TABLES["events"][name]) for name in TABLES["events"].names or ()},
+            [],
+        ),
+    )
+
+
+def _listed(values: Rows) -> list[Any]:
+    """Return a column: of integers the differences, which need fewer digits."""
+    listed: list[Any] = (np.diff(values, prepend=0) if values.dtype.kind == "i" else values).tolist()
+    return listed
+
+
+def _frame(name: str, columns: JsonObject, cases: int) -> pd.DataFrame:
+    """Return a table. Raises ValueError for other columns than it has, and cases that are not there."""
+    types = {INDEX: np.dtype(np.int64), **{key: TABLES[name][key] for key in TABLES[name].names or ()}}
+    if columns.keys() - {INDEX} and columns.keys() != types.keys():
+        raise ValueError(f"table {name!r}: has other columns than {', '.join(types)}")
+    table = {}
+    for key in columns:
+        whole = types[key].kind == "i"
+        values = np.asarray(columns[key], np.int64 if whole else types[key])
+        table[key] = (np.cumsum(values) if whole else values).astype(types[key])
+    index = table.pop(INDEX)
+    if any(len(values) != len(index) for values in table.values()) or not ((index >= 0) & (index < cases)).all():
+        raise ValueError(f"table {name!r}: columns of different lengths, or rows of a case that is not there")
+    return frame([table]).assign(case_index=index)
