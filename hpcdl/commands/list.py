@@ -35,9 +35,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,...",
         help="with models: weight bytes |W|, data bytes |D|, FLOP and activations of a step on N images",
     )
-    parser.add_argument(
-        "--layers", action="store_true", help="with models: |W|, |D| and FLOP of each layer with parameters"
-    )
 
 
 def _subject(word: str) -> str:
@@ -61,11 +58,9 @@ def execute(options: argparse.Namespace) -> int:
 
     if options.batch and options.subject != "models":
         raise UsageError("--batch: only for `hpcdl list models`")
-    if options.layers and options.subject != "models":
-        raise UsageError("--layers: only for `hpcdl list models`")
     subjects = [options.subject] if options.subject else list(SUBJECTS)
     batches = options.batch or [USUAL_BATCH]
-    listed = {subject: catalogue(subject, batches, layers=options.layers) for subject in subjects}
+    listed = {subject: catalogue(subject, batches) for subject in subjects}
     if options.json:
         print(json.dumps({"schema": 1, **listed}, indent=1))
         return OK
@@ -73,19 +68,16 @@ def execute(options: argparse.Namespace) -> int:
         print(f"{subject}:")
         width = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
-            print(f"  {entry['name']:{width}}  {_described(entry, volumes=bool(options.batch or options.layers))}")
-            for line in _layer_lines(entry):
-                print(f"  {'':{width}}  {line}")
-            if options.subject and not (options.batch or options.layers) and (line := _settings(entry)):
+            print(f"  {entry['name']:{width}}  {_described(entry, volumes=bool(options.batch))}")
+            if options.subject and not options.batch and (line := _settings(entry)):
                 print(f"  {'':{width}}  {line}")
     return OK
 
 
-def catalogue(subject: str, batches: Sequence[int] = (USUAL_BATCH,), *, layers: bool = False) -> list[JsonObject]:
+def catalogue(subject: str, batches: Sequence[int] = (USUAL_BATCH,)) -> list[JsonObject]:
     """Return the entries of a subject: ``name``, ``summary`` and further fields.
 
-    A model has one entry per batch size in ``batches``, with the volumes of a step, and with those of each layer
-    if ``layers``.
+    A model has one entry per batch size in ``batches``, with the volumes of a step.
     """
     from hpcdl import registry
     from hpcdl.aggregation.parts.cost import costs
@@ -101,7 +93,7 @@ def catalogue(subject: str, batches: Sequence[int] = (USUAL_BATCH,), *, layers: 
         entry = _entry(name, offer, registry.settings_of(offer) | around)
         if subject == "aggregation":
             entry["costs"] = costs(offer)
-        volumes = _volumes(offer, batches, layers=layers) if subject == "models" else [{}]
+        volumes = _volumes(offer, batches) if subject == "models" else [{}]
         entries += [entry | sizes for sizes in volumes]
     return entries
 
@@ -135,18 +127,6 @@ def _described(entry: JsonObject, *, volumes: bool) -> str:
     )
 
 
-def _layer_lines(entry: JsonObject) -> list[str]:
-    """Return a table of the layers of a model, one line each; empty for entries without layers."""
-    layers = entry.get("layers", [])
-    width = max((len(layer["name"]) for layer in layers), default=0)
-    return [
-        f"{layer['name']:{width}}  {'x'.join(map(str, layer['output'])):12}"
-        f"  |W|{layer['weight_bytes'] / 1e6:10,.3f} MB  |D|{layer['data_bytes'] / 1e6:10,.1f} MB"
-        f"  {layer['forward_backward_flop'] / 1e9:12,.3f} GFLOP"
-        for layer in layers
-    ]
-
-
 def _settings(entry: JsonObject) -> str:
     """Return one line with the settings of an entry and their defaults; empty without settings."""
     known = entry.get("defaults", {})
@@ -156,25 +136,16 @@ def _settings(entry: JsonObject) -> str:
     )
 
 
-def _volumes(model: Offer, batches: Sequence[int], *, layers: bool) -> list[JsonObject]:
+def _volumes(model: Offer, batches: Sequence[int]) -> list[JsonObject]:
     """Return the volumes of a model per batch size, for images of the model's default shape."""
-    from hpcdl.nn.volumes import by_layer, volumes
+    from hpcdl.nn.volumes import volumes
 
     shape, classes = (p.default for p in list(inspect.signature(model).parameters.values())[:2])
     try:
         network = model(shape, classes)
     except ValueError:  # a table of layers, of which no file is named
         return [{}]
-    entries = []
-    for batch in batches:
-        entry = {"shape": shape, "classes": classes, **asdict(volumes(network, shape, batch))}
-        if layers:
-            entry["layers"] = [
-                {"name": name, "output": output, **asdict(sizes)}
-                for name, output, sizes in by_layer(network, shape, batch)
-            ]
-        entries.append(entry)
-    return entries
+    return [{"shape": shape, "classes": classes, **asdict(volumes(network, shape, batch))} for batch in batches]
 
 
 def _networks() -> list[JsonObject]:

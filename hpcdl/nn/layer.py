@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Backend
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.initial import Initializer
+from hpcdl.nn.initial import Initializer, zeros
 from hpcdl.nn.loss import AuxiliaryLoss
 from hpcdl.nn.ops import Affine, Bound, Elementary, Noise, Weights
 
@@ -186,3 +186,41 @@ class BoundAffine:
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
         return self._op.backward(dy, self._weights, needs_dx)
+
+
+@dataclass(frozen=True, slots=True)
+class SizedLayer:
+    """Layer without arithmetic, such as a transformer block; its fields are the columns of a table of layers.
+
+    It has FLOP of a sample, or seconds of ``batch`` samples, or both; None: not stated.
+    """
+
+    name: str
+    parameters: int
+    activations: int
+    """Elements of the output for one sample."""
+    forward_flop: int | None = None
+    backward_flop: int | None = None
+    forward_seconds: float | None = None
+    backward_seconds: float | None = None
+    batch: int | None = None
+    update_seconds: float | None = None
+    """Time of the optimizer, whatever the batch."""
+    group: str | None = None
+    """Name that consecutive layers share which sharded training gathers together; None: the layer alone."""
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """Times of forward and backward for a sample; 0 if not stated."""
+        batch = self.batch or 1
+        return (self.forward_seconds or 0.0) / batch, (self.backward_seconds or 0.0) / batch
+
+    def output(self, _shape: Shape) -> Shape:
+        return (self.activations,)
+
+    def declare(self, _shape: Shape) -> list[Variable]:
+        return [Variable("sizes", (self.parameters,), zeros)] if self.parameters else []
+
+    def bind(self, _shape: Shape, site: Site) -> Bound:
+        """Raise ValueError: only the backend of sizes, which binds layers itself, can have one."""
+        raise ValueError(f"{site.path}: has sizes and no arithmetic: it can be replayed and predicted only")

@@ -6,8 +6,7 @@ inputs of those layers, for the whole batch. An image that four layers read, as 
 four times. Inputs of ReLU, pooling, normalisation and concatenation do not count. Each number takes 4 bytes.
 
 Auxiliary classifiers count in |W|, because they are exchanged, but not in |D| or the arithmetic. This gives the
-paper's 54 MB, 19,100 MB and 9.7 TFLOP for GoogLeNet. A layer of a table counts as it is stated, with all of its
-parameters as weights.
+paper's 54 MB, 19,100 MB and 9.7 TFLOP for GoogLeNet. Of a table's layers all parameters count as weights.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.layer import Chain, Layer
+from hpcdl.nn.layer import Chain, Layer, SizedLayer
 from hpcdl.nn.layers.affine import Convolution
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.sized import SizedLayer
 
 FLOAT_BYTES: Final = 4
 """All sizes assume float32."""
@@ -57,7 +55,7 @@ def volumes(layers: Sequence[Layer], shape: Shape, batch: int) -> Volumes:
 
     ValueError: a layer that does not accept its input shape.
     """
-    parameters = weights = multiply_adds = inputs = activations = stated = 0
+    parameters = weights = multiply_adds = inputs = activations = 0
     for layer, input_shape, auxiliary in _walk(layers, shape):
         output = layer.output(input_shape)
         if not isinstance(layer, (Auxiliary, Flatten, Residual)):
@@ -65,9 +63,9 @@ def volumes(layers: Sequence[Layer], shape: Shape, batch: int) -> Volumes:
         if _chains(layer):
             continue
         if isinstance(layer, SizedLayer):
-            multiply_adds += (layer.forward_flop or 0) // 2
-            # backward of a stated layer need not be twice its forward
-            stated += (layer.backward_flop or 0) - 2 * (layer.forward_flop or 0)
+            weights += layer.parameters
+            inputs += math.prod(input_shape) if layer.parameters else 0
+            multiply_adds += ((layer.forward_flop or 0) + (layer.backward_flop or 0)) // (2 * PASSES)
         for variable in layer.declare(input_shape):
             size = math.prod(variable.shape)
             parameters += size if variable.trained else 0
@@ -75,15 +73,14 @@ def volumes(layers: Sequence[Layer], shape: Shape, batch: int) -> Volumes:
                 weights += size
                 if not auxiliary:
                     inputs += math.prod(input_shape)
-                    if not isinstance(layer, SizedLayer):
-                        multiply_adds += size * (math.prod(output[:2]) if isinstance(layer, Convolution) else 1)
+                    multiply_adds += size * (math.prod(output[:2]) if isinstance(layer, Convolution) else 1)
     return Volumes(
         batch=batch,
         parameters=parameters,
         multiply_adds_per_image=multiply_adds,
         weight_bytes=FLOAT_BYTES * weights,
         data_bytes=FLOAT_BYTES * inputs * batch,
-        forward_backward_flop=(PASSES * 2 * multiply_adds + stated) * batch,
+        forward_backward_flop=PASSES * 2 * multiply_adds * batch,
         activation_bytes=FLOAT_BYTES * activations * batch,
     )
 

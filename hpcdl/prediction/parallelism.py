@@ -278,7 +278,7 @@ def _of(
         records_of[_program(with_mesh(base, mesh, work, microbatches))].append(record)
     known: set[object] = set()
     given = [(mesh, microbatches) for mesh, microbatches, _ in measured]
-    others = [(mesh, 0) for mesh in candidates(ranks) if mesh.model == 1 or base.has_shapes]
+    others = [(mesh, 0) for mesh in candidates(ranks) if mesh.model == 1 or not base.table]
     for mesh, microbatches in dict.fromkeys((*given, *others)):
         try:
             case = with_mesh(base, mesh, work)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
 from hpcdl.trace.export import Operation, Selection, numbered, schedule
-from hpcdl.trace.files import JsonObject, atomic_write
+from hpcdl.trace.files import MAX_DATA, JsonObject, atomic_write, read_bytes
 from hpcdl.trace.run import matched
 
 PACKAGE: Final = "ChakraProtoMsg"
@@ -120,3 +121,19 @@ def _node(make: Any, operation: Operation, rank: int, ranks: list[int]) -> Any:
         for name, value in (("comm_src", source), ("comm_dst", dest), ("comm_tag", operation.tag)):
             node.attr.add(name=name, int32_val=value)
     return node
+
+
+def read_chakra(path: Path) -> list[tuple[str, float, int]]:
+    """Return name, duration (s) and bytes of each node of a trace. Raises ValueError, ImportError and OSError."""
+    from google.protobuf import message, proto
+
+    types, nodes = message_types(), []
+    with BytesIO(read_bytes(path, MAX_DATA)) as file:
+        try:
+            proto.parse_length_prefixed(types["GlobalMetadata"], file)
+            while (node := proto.parse_length_prefixed(types["Node"], file)) is not None:
+                sizes = [attribute.int64_val for attribute in node.attr if attribute.name == "comm_size"]
+                nodes.append((node.name, node.duration_micros * 1e-6, sum(sizes)))
+        except (message.DecodeError, ValueError) as error:
+            raise ValueError(f"no Chakra trace: {error}") from None
+    return nodes

@@ -52,18 +52,6 @@ def test_the_table_on_a_terminal(capsys):
     assert lines["nin"][1:-2] == expected.split()
 
 
-def test_the_layers_of_a_model_add_up_to_it(models):
-    for entry in models("--layers", "--batch", "64"):
-        if entry["name"] == "layers":
-            continue
-        for key in ("parameters", "weight_bytes", "data_bytes", "forward_backward_flop"):
-            assert sum(one[key] for one in entry["layers"]) == entry[key]
-    found = {entry["name"]: entry.get("layers") for entry in models("--layers")}
-    assert [one["name"] for one in found["distbelief_speech"]] == [f"fc{i}" for i in range(1, 6)]
-    first = found["distbelief_speech"][0]
-    assert (first["weight_bytes"], first["data_bytes"]) == (4 * 2560 * 440, 4 * 256 * 440)
-
-
 def test_invalid_batch_sizes_are_refused(capsys):
     for batch in ["0", "64,-1", "many", "64,", ""]:
         with pytest.raises(SystemExit) as stopped:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdl import registry
-from hpcdl.models.transformers import OFFERS as SIZED
+from hpcdl.models.published_sizes import OFFERS as SIZED
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 

@@ -1,9 +1,7 @@
 """Networks known by their sizes: tables of layers, and networks of published dimensions."""
 
-import csv
 import dataclasses
 import inspect
-import math
 
 import pytest
 
@@ -11,10 +9,10 @@ from hpcdl import registry, suite
 from hpcdl.cases.keys.compute_times import flop_of
 from hpcdl.cases.simulation import step_simulation
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
+from hpcdl.cli import main
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.models.googlenet import googlenet
 from hpcdl.models.layers import MAX_LAYERS, read_table
-from hpcdl.nn.layers.sized import SizedLayer
+from hpcdl.nn.layer import SizedLayer
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.files import MAX_TEXT
 
@@ -63,18 +61,6 @@ def table(tmp_path):
     return write
 
 
-def of_model(path):
-    """Write the table of GoogLeNet to ``path``."""
-    shape = (224, 224, 3)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(HEAD.strip().split(","))
-        for layer in googlenet():
-            output, parameters = layer.output(shape), volumes([layer], shape, 1).parameters
-            writer.writerow([layer.name, parameters, math.prod(output), *flop_of(layer, shape)])
-            shape = output
-
-
 WAYS = [
     "aggregation = 'ring'",
     "aggregation = 'halving_doubling'",
@@ -86,7 +72,7 @@ WAYS = [
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_network_and_its_table_have_equal_messages_bytes_and_seconds(way, tmp_path, monkeypatch):
-    of_model(tmp_path / "g.csv")
+    assert main(["layers", "googlenet", "-o", str(tmp_path / "g.csv")]) == 0
     monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
     worlds = []
     monkeypatch.setattr(
@@ -148,26 +134,26 @@ BAD = {
     "": "column 'name' is missing",
     "# nothing\n\n": "column 'name' is missing",
     "name,parameters,forward_flop,backward_flop\n": "column 'activations' is missing",
-    "name,parameters,activations\na,1,1\n": "column 'forward_flop' is missing; or give forward_seconds, ",
+    "name,parameters,activations\na,1,1\n": "column 'forward_flop' is missing",
     "name,parameters,activations,forward_seconds,backward_seconds\n": "column 'batch' is missing",
-    HEAD.replace("\n", ",gruop\n"): "column 'gruop' is unknown; did you mean 'group'?",
-    HEAD.replace("\n", ",name\n"): "column 'name' is there twice",
-    HEAD: "parameters: a network needs at least one",
+    HEAD.replace("\n", ",gruop\n"): "column 'gruop' is unknown or there twice; did you mean 'group'?",
+    HEAD.replace("\n", ",name\n"): "line 1: column 'name' is unknown or there twice",
+    HEAD: "parameters: a network needs some",
     HEAD + "a,1,1,1\n": "line 2: has 4 cells, but there are 5 columns",
-    HEAD + "a,1,1,1,1\n# b\nb,-2,1,1,1\n": "line 4: parameters: must be at least 0, and finite, not -2",
-    HEAD + "a,1,1,many,1\n": "line 2: forward_flop: must be a number, not 'many'",
-    HEAD + "a,1,1,nan,1\n": "line 2: forward_flop: must be at least 0, and finite, not nan",
-    HEAD + "a,1,1,1,inf\n": "line 2: backward_flop: must be at least 0, and finite, not inf",
-    HEAD + "a,1.5,1,1,1\n": "line 2: parameters: must be a whole number, not 1.5",
-    HEAD + "a,1,,1,1\n": "line 2: activations: must be a number, not ''",
+    HEAD + "a,1,1,1,1\n# b\nb,-2,1,1,1\n": "line 4: parameters: must be a whole number from 0, not '-2'",
+    HEAD + "a,1,1,many,1\n": "line 2: forward_flop: must be a whole number from 0, not 'many'",
+    HEAD + "a,1,1,nan,1\n": "line 2: forward_flop: must be a whole number from 0, not 'nan'",
+    HEAD + "a,1,1,1,inf\n": "line 2: backward_flop: must be a whole number from 0, not 'inf'",
+    HEAD + "a,1.5,1,1,1\n": "line 2: parameters: must be a whole number from 0, not '1.5'",
+    HEAD + "a,1,,1,1\n": "line 2: activations: must be a whole number from 0, not ''",
     HEAD + ",1,1,1,1\n": "line 2: name: must be a text, not ''",
-    HEAD + "a,1,1,1,1\nb,1,1,1,1\na,1,1,1,1\n": "line 4: name: 'a' is there twice",
-    SECONDS.replace(",2,0.125", ",0,0.125"): "line 3: batch: must be more than 0, and finite, not 0",
-    HEAD + "a,0,1,1,1\n": "parameters: a network needs at least one",
-    HEAD + "".join(f"a{i},1,1,1,1\n" for i in range(MAX_LAYERS + 1)): "a table has at most 10000 layers",
-    HEAD + "a,1,1,1,1\n" * (MAX_TEXT // 10): "larger than 4194304 bytes; a table has at most 10000 layers",
-    b"\x89PNG\xff\xfe": "is not a CSV file: not UTF-8 text",
-    HEAD + "a" * 200_000 + ",1,1,1,1\n": "line 2: is not CSV: field larger than field limit",
+    HEAD + "a,1,1,1,1\nb,1,1,1,1\na,1,1,1,1\n": "line 4: name: 'a' is there twice, ",
+    SECONDS.replace(",2,0.125", ",0,0.125"): "line 3: batch: must be a whole number from 1, not '0'",
+    HEAD + "a,0,1,1,1\n": "parameters: a network needs some",
+    HEAD + "".join(f"a{i},1,1,1,1\n" for i in range(MAX_LAYERS + 1)): "is one of more than 10000 layers",
+    HEAD + "a,1,1,1,1\n" * (MAX_TEXT // 10): "larger than 4194304 bytes",
+    b"\x89PNG\xff\xfe": "cannot be read: not UTF-8 text",
+    HEAD + "a" * 200_000 + ",1,1,1,1\n": "line 2: field larger than field limit",
 }
 
 

@@ -55,7 +55,7 @@ def cost(formula: str, ranks: int, size: float, alpha: float = 0, beta: float = 
     return float(evaluate(formula, {"p": ranks, "n": size, "alpha": alpha, "beta": beta, "gamma": gamma}))
 
 
-def evaluate(formula: str, numbers: Mapping[str, float]) -> float:
+def evaluate(formula: str, numbers: Mapping[str, object]) -> float:
     """Return the value of an expression from a docstring, with the functions of :data:`_FUNCTIONS`."""
     value: float = eval(formula, {"__builtins__": _FUNCTIONS, **numbers})  # noqa: S307
     return value

@@ -174,7 +174,7 @@ HOSTS: Final = Feature(
     "ranks on several hosts", lambda case: case.network and (case.ranks_per_host or 1) < case.ranks
 )
 
-TABLE: Final = Feature("a model of sizes alone", lambda case: case.has_shapes is False, "model")
+TABLE: Final = Feature("a model of sizes alone", lambda case: case.table, "model")
 DATASET: Final = Feature("the key dataset", lambda case: case.kind == "replay" and case.dataset)
 SHARES, FAILURE = _given("shares"), _given("failure")
 SHARPNESS: Final = _changed("train", "sharpness")

@@ -14,8 +14,7 @@ import numpy as np
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.sized import SizedLayer
+from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import by_layer, volumes
 from hpcdl.registry import nearest
@@ -33,6 +32,8 @@ BACKWARD: Final = 4
 
 TIMES: Final = ("device", "flops", "times")
 """Keys of :class:`ComputeSource`."""
+TABLE: Final = "\0"
+"""Value of ``times`` for the seconds of a table of layers; no path has it."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +128,11 @@ class ComputeSource:
     device: str | None
     flops: float | None
     times: str | None
-    stated: bool = False
-    """The model is a table of layers with seconds, which count if no key is given."""
 
     @property
     def given(self) -> list[str]:
-        """Names of the keys that have a value; the model if its seconds count."""
-        return [name for name in TIMES if getattr(self, name) is not None] or ["model"] * self.stated
+        """Names of the keys that have a value."""
+        return [name for name in TIMES if getattr(self, name) is not None]
 
     def compute_times(
         self, model: str, layers: Sequence[Layer], shape: Shape, images: int | None = None
@@ -142,10 +141,9 @@ class ComputeSource:
 
         ``images``: those of a rank's batch. Raises ValueError.
         """
-        if self.given == ["model"]:
-            return stated(layers, shape)
-        if self.times is None:
-            return at_rate(layers, shape, self.flops or DEVICES[str(self.device)].flops)
+        if self.times in {None, TABLE}:
+            rate = None if self.times else self.flops or DEVICES[str(self.device)].flops
+            return at_rate(layers, shape, rate)
         from hpcdl.trace.recorder import TraceError
         from hpcdl.trace.schema import read  # late: h5py is for those who read a run
 
@@ -155,44 +153,34 @@ class ComputeSource:
             raise ValueError(str(error)) from None
 
 
-def at_rate(layers: Sequence[Layer], shape: Shape, flops: float) -> ComputeTimes:
-    """Times of a network that sustains ``flops`` FLOP/s in the work of :func:`flop_of`.
+def at_rate(layers: Sequence[Layer], shape: Shape, flops: float | None) -> ComputeTimes:
+    """Times of a network that sustains ``flops`` FLOP/s in the work of :func:`flop_of`; None: as its table states.
 
-    Input, loss, updates and layers without multiply-adds take no time. ValueError: a layer that cannot take the
-    shape it gets, or whose table has no FLOP.
+    Input, loss, layers without multiply-adds and updates that are not stated take no time. ValueError: a layer
+    that cannot take the shape it gets, or whose table has no FLOP.
     """
-    per_image, given = {INPUT: 0.0, "loss": 0.0}, shape
+    per_image, updates, given = {INPUT: 0.0, "loss": 0.0}, {"update": 0.0}, shape
     for layer in layers:
-        forward, backward = flop_of(layer, shape)
-        per_image[f"forward {layer.name}"] = forward / flops
-        per_image[f"backward {layer.name}"] = backward / flops
+        if flops is None and isinstance(layer, SizedLayer):
+            forward, backward = layer.seconds
+            updates[f"update {layer.name}"] = layer.update_seconds or 0.0
+            updates["update"] += layer.update_seconds or 0.0
+        else:
+            forward, backward = (flop / (flops or 1.0) for flop in flop_of(layer, shape))
+        per_image[f"forward {layer.name}"] = forward
+        per_image[f"backward {layer.name}"] = backward
         shape = layer.output(shape)
-    return ComputeTimes(per_image, {"update": 0.0}).of_network(layers, given)
+    return ComputeTimes(per_image, updates).of_network(layers, given)
 
 
 def flop_of(layer: Layer, shape: Shape) -> tuple[int, int]:
-    """Return the FLOP of a layer's forward and backward for one image: those of a table, or its multiply-adds.
-
-    ValueError: a layer that cannot take the shape, or whose table has no FLOP.
-    """
+    """Return the FLOP of a layer's forward and backward for one image: those of a table, or its multiply-adds."""
     if isinstance(layer, SizedLayer):
         if layer.forward_flop is None or layer.backward_flop is None:
             raise ValueError(f"the table of layers has no FLOP of {layer.name!r}; leave this key out")
         return layer.forward_flop, layer.backward_flop
     multiply_adds = volumes([layer], shape, 1).multiply_adds_per_image
     return FORWARD * multiply_adds, BACKWARD * multiply_adds
-
-
-def stated(layers: Sequence[Layer], shape: Shape) -> ComputeTimes:
-    """Return the seconds of a table of layers; input and loss take no time but that of rows of their own."""
-    per_image, updates = {INPUT: 0.0, "loss": 0.0}, {"update": 0.0}
-    for layer in layers:
-        if isinstance(layer, SizedLayer):
-            per_image[f"forward {layer.name}"] = (layer.forward_seconds or 0.0) / layer.batch
-            per_image[f"backward {layer.name}"] = (layer.backward_seconds or 0.0) / layer.batch
-            updates[f"update {layer.name}"] = layer.update_seconds or 0.0
-            updates["update"] += layer.update_seconds or 0.0
-    return ComputeTimes(per_image, updates).of_network(layers, shape)
 
 
 def recorded(run: Run, model: str, shape: Shape, images: int | None = None) -> ComputeTimes:

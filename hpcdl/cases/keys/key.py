@@ -122,8 +122,12 @@ def check_cluster(spec: Any) -> None:
                 Wiring(found, spec.ranks)
 
 
-def architecture(model: Choice, dataset: Choice | None) -> tuple[Shape, Sequence[Layer]]:
+def architecture(
+    model: Choice, dataset: Choice | None, given: Shape | None = None
+) -> tuple[Shape, Sequence[Layer]]:
     """Return the shape of images and the layers; without a dataset those for which the model is published.
+
+    ``given``: another shape than the published one.
 
     Raises ValueError for a model that is not published for one size of images.
     """
@@ -135,7 +139,7 @@ def architecture(model: Choice, dataset: Choice | None) -> tuple[Shape, Sequence
     )
     if shape is inspect.Parameter.empty or classes is inspect.Parameter.empty:
         raise ValueError(f"{model.name!r} is made for no size of images; name a dataset")
-    return shape, model.make(shape, classes)
+    return given or shape, model.make(given or shape, classes)
 
 
 def check_layers(layers: Sequence[Layer], shape: Shape) -> Shape:

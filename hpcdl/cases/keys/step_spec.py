@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.cases.keys.compute_times import ComputeSource, ComputeTimes, shape_text, times_of_ranks
+from hpcdl.cases.keys.compute_times import TABLE, ComputeSource, ComputeTimes, shape_text, times_of_ranks
 from hpcdl.cases.keys.key import Choice, architecture, cluster
 from hpcdl.cases.keys.scheme import plan, traits_of
 from hpcdl.cases.keys.stage_balance import balanced
@@ -20,8 +19,7 @@ from hpcdl.fabric.network import Network
 from hpcdl.fabric.vectors import sizes_only
 from hpcdl.nn.backend import Backend
 from hpcdl.nn.geometry import Shape, master
-from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.sized import SizedLayer
+from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import volumes
@@ -77,9 +75,9 @@ class StepSpec:
         return self.architecture[1]
 
     @property
-    def has_shapes(self) -> bool:
-        """True if the layers have shapes and arithmetic; False for a table of layers."""
-        return not any(isinstance(layer, SizedLayer) for layer in self.layers)
+    def table(self) -> list[SizedLayer]:
+        """Layers that have sizes and no arithmetic; empty for a network that can be trained."""
+        return [layer for layer in self.layers if isinstance(layer, SizedLayer)]
 
     @cached_property
     def strategy(self) -> Strategy:
@@ -157,10 +155,9 @@ class StepSpec:
     def compute_source(self) -> ComputeSource:
         """Source of the times of work."""
         source = ComputeSource(self.device, self.flops, self.times)
-        if source.given:
+        if source.given or not any(layer.forward_seconds is not None for layer in self.table):
             return source
-        stated = any(isinstance(layer, SizedLayer) and layer.forward_seconds is not None for layer in self.layers)
-        return replace(source, stated=stated)
+        return ComputeSource(None, None, TABLE)
 
     @cached_property
     def compute_times(self) -> ComputeTimes:
