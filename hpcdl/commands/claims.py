@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument("runs", type=path, metavar="FOLDER", help="has the runs, each named after its suite")
+    parser.add_argument(
+        "runs", type=path, metavar="FOLDER", help="has the runs, or their records, each named after its suite"
+    )
     parser.add_argument("-o", dest="output", type=path, metavar="FILE", help="write a page too: .html or .md")
 
 
@@ -49,11 +51,13 @@ def _records(folder: Path) -> list[Record]:
     from hpcdl.analysis.run.scaling import records
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError
+    from hpcdl.trace.records import SUFFIX
 
     try:
-        if not folder.exists():
+        found = [path for path in (folder, folder.with_name(f"{folder.name}{SUFFIX}")) if path.exists()]
+        if not found:
             return []
-        run = read_pooled([folder])
+        run = read_pooled(found[:1])
         return marked(run, records(launches(run)))
     except (TraceError, AmbiguousCaseError, ValueError) as error:
         raise UsageError(f"{folder}: {error}") from None

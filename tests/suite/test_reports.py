@@ -1,8 +1,14 @@
-"""Every shipped suite has a report that ``make reports`` makes, by a command that exists."""
+"""Every shipped suite has a report, measured by a command that exists, whose page is made of its records alone."""
 
+import importlib.util
+import json
 import re
+import sys
 import tomllib
 from pathlib import Path
+
+from hpcdl.trace.records import packed
+from hpcdl.trace.schema import read
 
 ROOT = Path(__file__).parents[2]
 REPORTS = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]
@@ -21,9 +27,38 @@ def test_every_suite_has_a_report():
 
 
 def test_what_stands_in_the_folder_is_made_or_explained():
-    targets = {report["name"] + Path(report.get("file", "report.md")).suffix for report in REPORTS}
+    targets = {report["name"] + suffix for report in REPORTS for suffix in (".md", ".svg", ".txt")}
     there = {path.name for path in (ROOT / "reports").iterdir() if path.suffix in {".md", ".svg", ".txt"}}
-    assert there <= targets | {"README.md", "gpu.md", "fashion-mnist.md"}
+    assert there <= targets | {"README.md", "gpu.md", "fashion-mnist.md", "claims.md", "near-linear-figure.svg"}
+
+
+def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, monkeypatch):
+    """Of records alone: the run, and the version that measured it, may be gone."""
+    spec = importlib.util.spec_from_file_location("make", ROOT / "reports/make.py")
+    make = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "make", make)
+    spec.loader.exec_module(make)
+    common = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "correct": True}
+    for scheme, ms in (("ring", 1.0), ("tree", 2.0)):
+        for number in range(10):
+            hand.case([[ms * 2**number] * 9] * 2, **common, aggregation=scheme, message_bytes=1024 << number)
+    hand.read({}, suite_text='[suite]\nname = "simulated"\nquestion = "Which scheme is fastest?"\n')
+    for name in ("HERE", "DATA"):
+        monkeypatch.setattr(make, name, tmp_path)
+    monkeypatch.setattr(make, "MADE", tmp_path / "made.json")
+    (tmp_path / "simulated.json.gz").write_bytes(packed(read(hand.folder)))
+    (tmp_path / "reports.toml").write_bytes((ROOT / "reports/reports.toml").read_bytes())
+    facts = {"minutes": 3.0, "commit": "abc1234", "machine": "2 cores", "date": "2026-11-26"}
+    (tmp_path / "made.json").write_text(json.dumps({"simulated": facts}))
+    assert make.render() == 0
+    page = (tmp_path / "simulated.md").read_text().splitlines()
+    assert page[0] == "# Which scheme is fastest?"
+    assert page[2] == "## Answer"
+    assert any(line.endswith("(simulated.svg)") for line in page)
+    assert 3 <= sum(line.startswith("| ") for line in page) <= 13
+    assert page[-1] == "2 cores, commit abc1234, 2026-11-26, 3 minutes."
+    assert len(page) <= 80
+    assert "[simulated](simulated.md) | Which scheme is fastest?" in (tmp_path / "README.md").read_text()
 
 
 def test_the_lock_of_the_artifact_has_every_dependency():
