@@ -57,11 +57,11 @@ async def zero(
         x     <-  allgather(x[r])
 
     The results are those of ``synchronous``. A unit is reduced as soon as backward has computed it, and updated at
-    once; backward is one unit ahead at most. In stages 1 and 2 units are buckets of about ``bucket_bytes``. They
-    are gathered one after another: the last third of the parameters during backward, the others in the order of
-    the next forward, which waits for each layer. Stage 2 frees gradients that are reduced. In stage 3 a unit is a
+    once. In stages 1 and 2 units are buckets of about ``bucket_bytes``. They are gathered one after another: the
+    last third of the parameters during backward, the others in the order of the next forward, which waits for each
+    layer. Stage 2 frees gradients that are reduced, and backward waits while 2 L are not. In stage 3 a unit is a
     layer, or a group of a table of layers. It is gathered before its forward, freed, and gathered again for its
-    backward; the next one is gathered meanwhile. Tests use the whole network.
+    backward; the next ones are gathered meanwhile, up to 2 L in all. Tests use the whole network.
 
     With ``ranks_per_node`` parts are divided among so many consecutive ranks, and summed across nodes by the
     aggregation (hybrid sharding). Rules by tensor (``lars``, ``lamb``) wait for all gradients: the library sums
@@ -83,6 +83,8 @@ async def zero(
     by_tensor = hasattr(session.optimizer, "halves")
     late = parameters.size * (1 - EARLY if stage < 3 and not by_tensor else 1)
     early = [unit for unit in units if unit.span.start >= late]
+    spans = [unit.span for unit in units] + [layer.span for layer in replica.stages]
+    window = 2 * max(map(_length, spans))
     computed, current = 0, (-1, 0)
     last: Task[None] | None = None
 
@@ -102,15 +104,20 @@ async def zero(
 
     async def use(ahead: int, layer: Stage) -> None:
         nonlocal current
-        await _join(unit.exchanged for unit in units[: max(0, computed - 1)])
+        room = window - (units[computed - 1].span.start if computed else parameters.size) + layer.span.start
+        for unit in reversed(units[:computed] if stage > 1 else []):
+            room -= _length(unit.span)
+            await _join([unit.exchanged] if room < 0 else [])
         for number, unit in enumerate(units):
             if unit.span.start < layer.span.stop and unit.span.stop > layer.span.start:
                 if stage == 3 and current != (number, ahead):
                     free(units[current[0]])
                     current = (number, ahead)
-                    gather(unit)
-                    if number + ahead in range(len(units)):
-                        gather(units[number + ahead])
+                    room = window
+                    for needed in units[number::ahead]:
+                        room -= _length(needed.span)
+                        if room >= 0:
+                            gather(needed)
                 await _join([unit.gathered])
 
     async def exchange(unit: Unit, rate: float) -> None:
@@ -189,6 +196,10 @@ async def _update_by_tensor(comm: Comm, node: Comm, session: Session, units: Seq
             update.send(squares[inside])
 
 
+def _length(span: slice) -> int:
+    return int(span.stop - span.start)
+
+
 async def _join(tasks: Iterable[Task[None] | None]) -> None:
     for task in filter(None, tasks):
         await task
@@ -207,6 +218,7 @@ def _check(ranks: int, settings: Settings) -> None:
 
 TRAITS: Final = Strategy(
     lockstep=True,
+    symmetric=lambda _settings: True,
     weighs_images=True,
     scales_loss=False,
     shards_state=True,
