@@ -27,8 +27,6 @@ from hpcdl.registry import shortened
 from hpcdl.trace.files import JsonObject
 
 MAX_HOSTS: Final = 64
-MAX_LATENCY: Final = 10
-"""Longest latency of the links (s)."""
 MIN_RATE: Final = 12_500
 MAX_RATE: Final = 12_500_000_000
 """Range of link rates (bytes/s): 100kbit to 100gbit. A rate without a unit is below: tc reads 200 as 200 bit/s."""
@@ -89,8 +87,8 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
             raise NoTestbed(f"--slow {given}: {host} already has the rate {slower[host]}")
         slower[host] = its_rate
     latency = 0.0 if delay is None else delay.total_seconds()
-    if latency > MAX_LATENCY:
-        raise NoTestbed(f"--latency: must be at most {MAX_LATENCY} s, not {latency:g} s")
+    if latency > 10:
+        raise NoTestbed(f"--latency: must be at most 10 s, not {latency:g} s")
     _check_machine()
     usual = _bytes_per_second(rate, f"--rate {rate}")
     reduced = {host: _bytes_per_second(its_rate, f"--slow {host}:{its_rate}") for host, its_rate in slower.items()}

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import Task
-from hpcdl.optim.parts.protocol import Optimizer
+from hpcdl.optim.parts.protocol import Optimizer, fraction, positive
 from hpcdl.optim.sgd import OFFERS as OUTER
 from hpcdl.training.parts.compressed.exchanges import shards
 from hpcdl.training.parts.compressed.plan import Plan
@@ -45,50 +46,47 @@ async def diloco(
     the parameters, cut between tensors if the compressor must. With a ``delay`` (tau) ranks make that many steps
     while delta is summed. Theta and x_i then are of different steps, and x_i becomes their mean.
 
-    The session's compression sends delta, and adds what it has not sent to the next delta of the fragment. A sum
-    starts when the previous one has ended, so that a library's sums start in one order on all ranks. Evaluations
-    test the average over ranks. A delta that is under way at the end is not applied.
+    The session's compression sends delta, and adds what it has not sent to the next delta of the fragment. Sums
+    follow each other, so that a library's start in one order on all ranks. Evaluations test theta, which has cost
+    its messages; steps after the last outer step are lost.
 
     Messages: one allreduce of V bytes (the parameters) in ``period`` steps, V / P at a time. Memory: three
     vectors, ``theta``, ``delta`` and the velocity of OuterOpt, which SGD with momentum 0 lacks.
     """
-    replica, place = session.replica, (comm.rank, comm.size)
+    replica, inner, place = session.replica, session.optimizer, (comm.rank, comm.size)
     # without an aggregation (the no-communication ceiling) each rank follows its own changes
     weight = 1.0 if session.independent else session.inputs.images_of(*place) / session.global_batch
     parts = cut(session, fragments, partial(OUTER[outer_optimizer], momentum=outer_momentum))
     under_way = deque[tuple[int, Fragment, Task[None]]]()
 
-    async def exchange(fragment: Fragment, previous: Task[None] | None) -> None:
-        if previous is not None:
-            await previous
+    async def exchange(fragment: Fragment, earlier: list[Task[None]]) -> None:
+        for task in earlier:
+            await task
         await session.reduce(comm, fragment.span, fragment.delta)
 
     for step in range(session.steps):
         rate = session.learning_rate(step)
         with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             await gradient(comm, session, partial(session.inputs.load, step, *place), outcome)
-            update = partial(session.optimizer.update, replica.parameters, replica.gradients, rate)
-            await comm.compute("update", update)
+            await comm.compute("update", partial(inner.update, replica.parameters, replica.gradients, rate))
             for number, fragment in enumerate(parts, 1):
                 if (step + 1 - number * period // len(parts)) % period == 0:
                     await comm.apply("change", partial(fragment.subtract, weight), 3 * fragment.x.nbytes)
-                    previous = under_way[-1][2] if under_way else None
-                    under_way.append((step + delay, fragment, comm.start(exchange(fragment, previous))))
+                    task = comm.start(exchange(fragment, [task for _, _, task in under_way]))
+                    under_way.append((step + delay, fragment, task))
             while under_way and under_way[0][0] == step:
-                _, fragment, exchanged = under_way.popleft()
-                await exchanged
+                _, fragment, task = under_way.popleft()
+                await task
                 outer = partial(fragment.update, outer_rate, KEPT if delay else 0.0)
                 await comm.apply("outer update", outer, 5 * fragment.x.nbytes)
         if session.evaluation.due(step + 1):
-            for _, _, exchanged in under_way:
-                await exchanged
-            if await session.evaluation.test_average(
-                comm, step + 1, replica.parameters, weight=weight * comm.size
-            ):
+            for _, _, task in under_way:
+                await task
+            if await session.evaluation.test(comm, step + 1, parameters=session.vectors["theta"]):
                 return
 
 
-@dataclass(frozen=True)
+@dataclass
 class Fragment:
     """Part of the parameters: a rank's own, theta, which is equal on all ranks, their change, and OuterOpt."""
 
@@ -100,19 +98,17 @@ class Fragment:
 
     def subtract(self, weight: float) -> None:
         """Set the change to that since the last outer step, times ``weight``."""
-        change = self.delta
-        change[:] = self.theta
-        change -= self.x
-        change *= weight
+        self.delta[:] = self.theta
+        self.delta -= self.x
+        self.delta *= weight
 
     def update(self, rate: float, kept: float) -> None:
         """Make the outer step; ``x`` keeps a share of itself, and the rest becomes theta."""
         self.optimizer.update(self.theta, self.delta, rate)
-        x, scratch = self.x, self.delta
-        scratch[:] = self.theta
-        scratch *= 1 - kept
-        x *= kept
-        x += scratch
+        self.delta[:] = self.theta
+        self.delta *= 1 - kept
+        self.x *= kept
+        self.x += self.delta
 
 
 def cut(session: Session, fragments: int, make: partial[Optimizer]) -> list[Fragment]:
@@ -130,21 +126,29 @@ def cut(session: Session, fragments: int, make: partial[Optimizer]) -> list[Frag
 
 def check(_ranks: int, settings: Settings) -> None:
     """Raise ValueError for an outer rate or momentum out of range, and for what a period does not hold."""
-    period, rate, momentum = (settings[name] for name in ("period", "outer_rate", "outer_momentum"))
-    if rate <= 0:
-        raise ValueError(f"outer_rate: must be more than 0, not {rate}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"outer_momentum: must be at least 0 and less than 1, not {momentum}")
-    for name, most in (("fragments", period), ("delay", period - 1)):
+    positive("outer_rate", settings["outer_rate"])
+    fraction("outer_momentum", settings["outer_momentum"])
+    for name, most in (("fragments", settings["period"]), ("delay", settings["period"] - 1)):
         if settings[name] > most:
-            raise ValueError(f"{name}: must be at most {most}, with period {period}, not {settings[name]}")
+            raise ValueError(f"{name}: must be at most {most}, by the period, not {settings[name]}")
+
+
+def check_rates(_rate: Callable[[int], float], steps: int, settings: Settings) -> None:
+    """Raise ValueError for a training without an outer step."""
+    if (first := settings["period"] + settings["delay"]) > steps:
+        raise ValueError(f"period: the first outer step is after {first} steps, but training has {steps}")
 
 
 def check_compression(plan: Plan, _settings: Settings) -> None:
     """Raise ValueError for a compressor of gradients alone."""
     if not plan.traits.scaled or plan.traits.own_momentum:
-        reason = "has a momentum of its own" if plan.traits.scaled else "sends signs without a size"
-        raise ValueError(f"{plan.name} {reason}, and 'diloco' sends changes of parameters")
+        raise ValueError(f"{plan.name} sends signs alone or has a momentum; 'diloco' sends changes of parameters")
+
+
+def title(_ranks: int, settings: Settings) -> str:
+    """Return the literature's name: one fragment and an outer step to the average are local SGD."""
+    average = (settings["outer_optimizer"], settings["outer_rate"], settings["outer_momentum"]) == ("sgd", 1, 0)
+    return "local SGD" if average else "Streaming DiLoCo" if settings["fragments"] > 1 else "DiLoCo"
 
 
 TRAITS: Final = Strategy(
@@ -156,6 +160,7 @@ TRAITS: Final = Strategy(
     words={"outer_optimizer": tuple(OUTER)},
     check=check,
     check_compression=check_compression,
-    title=lambda _ranks, settings: "Streaming DiLoCo" if settings["fragments"] > 1 else "DiLoCo",
+    check_rates=check_rates,
+    title=title,
     cycle=lambda settings: int(settings["period"]),
 )

@@ -80,13 +80,13 @@ async def parameter_averaging(
                     optimizer.steps = 0
                 since = 0
         if session.evaluation.due(step + 1):
-            if since:
+            if since and not session.independent:
                 times = among.size * share / session.global_batch
                 stop = await session.evaluation.test_average(comm, step + 1, replica.parameters, weight=times)
             else:
                 stop = await session.evaluation.test(comm, step + 1)
             if stop:
-                if since:
+                if since and not session.independent:
                     await _average(among, session, replica.parameters, weight)
                 return
 

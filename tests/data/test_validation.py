@@ -18,7 +18,6 @@ STRATEGIES = [
     ("synchronous", 3, ""),
     ("layerwise", 2, ""),
     ("parameter_averaging", 3, ""),
-    ("diloco", 3, ""),
     ("elastic_averaging", 3, ""),
     ("synchronous_elastic_averaging", 3, ""),
     ("d_psgd", 3, ""),

@@ -101,6 +101,12 @@ def test_post_local_without_a_falling_rate_is_refused(refused, written):
         assert "post_local" not in found or found.endswith(" falls; give local_from, the first local step")
 
 
+def test_a_training_has_an_outer_step(refused, written, parsed):
+    message = refused(written(training={"name": "diloco", "period": 16, "delay": 5}, steps=20))
+    assert message == "[[case]] 1: training: period: the first outer step is after 21 steps, but training has 20"
+    assert parsed(training={"name": "diloco", "period": 16, "delay": 4}, steps=20)
+
+
 NOT_ALL_TRAIN = [
     ({"name": "asynchronous", "dedicated": True}, 4, 3),
     ({"name": "asynchronous", "dedicated": True, "servers": 2}, 7, 5),

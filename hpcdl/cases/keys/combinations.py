@@ -158,9 +158,7 @@ TRAINING: Final = Feature("a training", lambda case: case.kind == "train")
 REPLAY: Final = Feature("a replay", lambda case: case.kind == "replay")
 SIMULATED_REPLAY: Final = Feature("a simulated replay", lambda case: case.kind == "replay" and case.network)
 COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
-MEASURED_COMPRESSION: Final = Feature(
-    "a compressed replay that is measured", lambda case: COMPRESSED_REPLAY.holds(case) and not case.network
-)
+PLAYED: Final = Feature("a compressed replay", lambda case: COMPRESSED_REPLAY.holds(case) and not case.network)
 COLLECTIVE: Final = Feature("a collective", lambda case: case.kind == "collective")
 SIMULATED: Final = Feature("a simulated case", lambda case: case.network, "network")
 TOPOLOGY_KEY: Final = Feature("the key topology", lambda case: case.topology is not None)
@@ -353,7 +351,7 @@ ROWS: Final = (
     Row("compression", COMPRESSION, DENSE, "it compresses nothing"),
     Row("compression", PAIRS, REPLAY, "replays compress sums only", "choose a strategy that sums"),
     Row("compression", COMPRESSED_REPLAY, ANY_MESH, "replays compress no gradients of meshes", LEAVE_ONE),
-    Row("compression", MEASURED_COMPRESSION, PERIODIC, "a replay changes no parameters", ON_NETWORK),
+    Row("compression", PLAYED, PERIODIC, "a replay changes no parameters", ON_NETWORK),
     Row("compression", HOST_COMPRESSOR, DEVICE, "it computes in the host's memory"),
     Row("compression", PAIRS, DEVICE, "they are compressed on the host only", "choose a strategy that sums"),
     Row(

@@ -165,8 +165,6 @@ class Evaluation:
 
         ``weight``: weight of this rank's replica in the average; the weights of all add up to their number.
         """
-        if self._independent or self._replica.backend.sizes_only:
-            return await self.test(comm, steps, at=at)
         ranks = comm if self._group is None else self._group.place.data
         square = _square_distance if self._group is None else self._group.square_distance
         average = await comm.compute("evaluation", partial(mul, parameters, weight))
