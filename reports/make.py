@@ -198,9 +198,12 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str]:
     (found,) = findings([read_pooled([report.data])])
     whole = contents.document(found, charts=True)
     answer, points = whole.sections[0].paragraphs[0], whole.sections[0].points[:POINTS]
-    main = next((one for one in whole.sections if one.title == (report.table or whole.main)), None)
-    main = main or next(one for one in whole.sections[1:] if one.tables and one.title != "Warnings")
-    charts = [chart for one in (main, *whole.sections) for chart in one.charts]
+    titles = [report.table] if report.table else [one.page(found).title for one in contents.answers(found)[0]]
+    by_title = {one.title: one for one in whole.sections}
+    answering = [by_title[title] for title in [*titles, whole.main] if title in by_title]
+    others = [one for one in whole.sections[1:] if one.title != "Warnings"]
+    main = next((one for one in [*answering, *others] if one.tables), whole.sections[-1])
+    charts = [chart for one in (main, *answering, *whole.sections) for chart in one.charts]
     chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
         (HERE / f"{report.name}.svg").write_text(standalone(figure(chart, 1), chart.title, chart.note))
@@ -211,7 +214,7 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str]:
     lines = [
         *text.replace(f"\n## {main.title}", "\n".join([*image, "", f"## {main.title}"]), 1).rstrip().splitlines(),
         "",
-        f"Measured: {measured_on}. {report.not_shown}".strip(),
+        f"Basis: {measured_on}. {report.not_shown}".strip(),
         "",
         *foot,
     ]
