@@ -17,12 +17,18 @@ SHORT = 2048
 TRAITS: Final = Aggregation(memory="host", adaptive=True, autotuned=False)
 
 
-async def auto(comm: Comm, buffer: Array, choices: Mapping[int, Scheme] | None = None) -> None:
+async def auto(
+    comm: Comm,
+    buffer: Array,
+    choices: Mapping[int, Scheme] | None = None,
+    *,
+    table: str | None = None,  # noqa: ARG001 - cases read it
+) -> None:
     """The scheme that autotuning measured as the fastest for this size. Any p.
 
-    ``choices``: scheme of each size in bytes; cases measure it before they begin. The default is the rule of
-    Thakur, Rabenseifner & Gropp 2005, section 4.5: ``butterfly`` up to 2 KiB, ``halving_doubling`` above. The
-    costs are those of the chosen scheme.
+    ``choices``: scheme of each size in bytes; cases measure it before they begin, or read the file ``table`` of
+    ``hpcdl tune``. The default is the rule of Thakur, Rabenseifner & Gropp 2005, section 4.5: ``butterfly`` up to
+    2 KiB, ``halving_doubling`` above. The costs are those of the chosen scheme.
     """
     if choices is not None:
         await choices[buffer.nbytes](comm, buffer)

@@ -29,7 +29,7 @@ from hpcdl.cases.keys.key import (
     cluster,
     key,
 )
-from hpcdl.cases.keys.scheme import check_library, traits_of, try_out
+from hpcdl.cases.keys.scheme import check_library, table_of, traits_of, try_out
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
 from hpcdl.cases.measuring.timed_collectives import SAME_ON_ALL_RANKS, STARTS, Contents, alike, reals, start
 from hpcdl.cases.simulation.operations import Operation, operation
@@ -111,7 +111,7 @@ def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
     combinations.check("collective", spec)
     check_cluster(spec)
     with about("aggregation"):
-        check_library(spec.aggregation)
+        check_library(spec.aggregation, spec.network)
         run = spec.scheme
         registry.check_settings(run.func, run.keywords)
         try_out(spec.aggregation, spec.ranks, spec.collective)
@@ -254,7 +254,8 @@ async def _chosen(
     if not traits_of(spec.aggregation).adaptive:
         return spec.scheme, None
     size = spec.size
-    choices = await tune(comm, [size], lambda: journal.read().time_ns, dtype=spec.dtype)
+    table = table_of(spec.aggregation, comm.size)
+    choices = await tune(comm, [size], lambda: journal.read().time_ns, dtype=spec.dtype, table=table)
     return choices[size], choices.name(size)
 
 

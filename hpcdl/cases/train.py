@@ -13,7 +13,7 @@ from hpcdl import registry
 from hpcdl.cases.keys import combinations
 from hpcdl.cases.keys.compute_times import TIMES, shape_text
 from hpcdl.cases.keys.key import MAX_STEPS, about, check_cluster, check_layers
-from hpcdl.cases.keys.scheme import check_library, compression_fields, traits_of, try_compressor, try_out
+from hpcdl.cases.keys.scheme import check_library, compression_fields, table_of, traits_of, try_compressor, try_out
 from hpcdl.cases.keys.train_spec import TrainSpec, Tuning
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, multiply, one_host, tune
 from hpcdl.cases.simulation.step_simulation import check_simulation, simulate
@@ -108,7 +108,7 @@ def check(spec: TrainSpec, given: Collection[str]) -> None:
             raise ValueError(f"{spec.most_images} images a rank: {line}")
     if spec.strategy.aggregates:
         with about("aggregation"):
-            check_library(spec.aggregation)
+            check_library(spec.aggregation, spec.network)
             if not traits_of(spec.aggregation).sparse:
                 try_out(spec.aggregation, spec.ranks // spec.stages)
     with about("compression"):
@@ -306,6 +306,7 @@ async def _choose(comm: Comm, mine: Session, spec: TrainSpec) -> str:
     """Measure which schemes are best for pieces of the gradient; return those that the session now uses."""
     gradients = mine.replica.gradients
     sizes = [size for size in LADDER if size < gradients.nbytes]
-    choices = await tune(comm, [*sizes, gradients.nbytes], dtype=gradients.dtype)
+    table = table_of(spec.aggregation, comm.size)
+    choices = await tune(comm, [*sizes, gradients.nbytes], dtype=gradients.dtype, table=table)
     mine.aggregate = partial(spec.aggregation.bind(), choices=choices)
     return ", ".join(f"{size} B: {choices.name(size)}" for size in (*sizes, gradients.nbytes))

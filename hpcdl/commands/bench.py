@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.job import from_shell, in_job
-from hpcdl.commands.parts.parser import Command, path, whole_number
+from hpcdl.commands.parts.message_sizes import declare, suite_text
+from hpcdl.commands.parts.parser import Command
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
     from hpcdl.trace.run import Run
 
-MAX_DIGITS: Final = 16
-MIN_FACTOR: Final = 2
 MAX_INTERPOLATED: Final = 100
 """Repetitions up to which the 99 % quantile lies between the two longest."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
-    parser.add_argument(
-        "collective",
-        nargs="?",
-        default="allreduce",
-        metavar="COLLECTIVE",
-        help="allreduce (default), reduce_scatter, allgather, all_to_all, broadcast or reduce",
-    )
-    parser.add_argument("-b", dest="least", default="8", metavar="SIZE", help="smallest size (default: 8)")
-    parser.add_argument("-e", dest="most", default="4M", metavar="SIZE", help="largest size (default: 4M)")
-    parser.add_argument(
-        "-f", dest="factor", type=whole_number, default=2, metavar="N", help="between sizes (default: 2)"
-    )
-    parser.add_argument(
-        "-a",
-        "--aggregation",
-        default="native,ring",
-        metavar="NAMES",
-        help="schemes, of `hpcdl list aggregation` (default: native,ring)",
-    )
-    parser.add_argument("-n", "--ranks", type=whole_number, metavar="RANKS", help="ranks (default: one per core)")
-    parser.add_argument("-r", "--repetitions", type=whole_number, default=20, metavar="N", help="(default: 20)")
-    parser.add_argument("-d", "--dtype", default="float32", metavar="TYPE", help="float32 (default) or float64")
-    parser.add_argument(
-        "-o", dest="folder", type=path, metavar="DIR", help="keep the run here (default: runs/bench-TIME)"
-    )
-    parser.add_argument("--resume", action="store_true", help="measure the rows that the run in DIR lacks")
+    declare(parser)
     parser.set_defaults(
         suite=Path("bench"),
         overrides=[],
@@ -65,45 +38,9 @@ def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     from hpcdl.launch.process import launched
 
-    options.text = _suite(options)
+    options.text = suite_text(options, "bench")
     options.finished = partial(_print, options.repetitions, [])
     return in_job(options) if launched(os.environ) else from_shell(options, options.given)
-
-
-def _suite(options: argparse.Namespace) -> str:
-    """Return the text of a suite of one case per size and scheme, in the order of the rows."""
-    keys = {
-        "kind": "collective",
-        "collective": options.collective,
-        "message_bytes": _sizes(options),
-        "aggregation": options.aggregation.split(","),
-        "ranks": options.ranks or "all",
-        "repetitions": options.repetitions,
-        "dtype": options.dtype,
-    }
-    lines = [f"{name} = {json.dumps(value)}" for name, value in keys.items()]
-    return "\n".join(['[suite]\nname = "bench"\n[[case]]', *lines, ""])
-
-
-def _sizes(options: argparse.Namespace) -> list[int]:
-    """Return the sizes in bytes. Raises UsageError."""
-    from hpcdl.cases.keys.key import size
-    from hpcdl.suite import UsageError
-
-    ends = []
-    for name, text in (("-b", options.least), ("-e", options.most)):
-        found = int(text) if text.isdecimal() and len(text) < MAX_DIGITS else size(text)
-        if found is None:
-            raise UsageError(f"{name} {text}: must be a size in bytes, such as 8, 64K or 128M")
-        ends.append(found)
-    least, most = ends
-    if options.factor < MIN_FACTOR or not 1 <= least <= most:
-        given = f"-b {options.least} -e {options.most} -f {options.factor}"
-        raise UsageError(f"{given}: sizes grow from at least 1 by a factor of at least {MIN_FACTOR}")
-    sizes = [least]
-    while sizes[-1] * options.factor <= most:
-        sizes.append(sizes[-1] * options.factor)
-    return sizes
 
 
 def _print(repetitions: int, printed: list[Path], part: Path) -> None:

@@ -8,6 +8,8 @@ import pytest
 from hpcdl import registry
 from hpcdl.aggregation.auto import auto
 from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.keys.scheme import check_library, table_of
 from hpcdl.cases.measuring.autotune import Choices, candidates, choose_by_simulation, tune
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
@@ -89,3 +91,51 @@ def test_without_choices_a_rule_of_thumb(size):
         world.run(lambda comm, name=name: registry.find("aggregation", name)(comm, np.ones(size // 4, np.float32)))
         counted.append((world.messages, world.bytes))
     assert counted[0] == counted[1]
+
+
+TABLE = """
+[[rule]]
+ranks = 2
+from_bytes = 64
+aggregation = "ring"
+[[rule]]
+ranks = 2
+from_bytes = 4096
+aggregation = "native"
+[[rule]]
+ranks = 8
+from_bytes = 8
+aggregation = "butterfly"
+"""
+
+
+def test_a_table_has_the_schemes_of_the_nearest_number_of_ranks(tmp_path):
+    (tmp_path / "auto.toml").write_text(TABLE)
+    choice = Choice("aggregation", "auto", {"table": str(tmp_path / "auto.toml")})
+    assert table_of(choice, 1) == table_of(choice, 7) == {64: "ring", 4096: "native"}
+    assert table_of(choice, 100) == {8: "butterfly"}
+    assert table_of(Choice("aggregation", "auto"), 2) is None
+    answers = in_process(2).run(lambda comm: tune(comm, [8], table=table_of(choice, 2)))
+    for choices in answers:
+        assert [choices.name(size) for size in (0, 8, 64, 4095, 4096, 1 << 30)] == 4 * ["ring"] + 2 * ["native"]
+        assert choices[64] is registry.find("aggregation", "ring")
+    with pytest.raises(ValueError, match="leave it out of a simulated case"):
+        check_library(choice, "gemini")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TABLE.replace("ring", "rign"), "unknown 'rign'"),
+        (TABLE.replace("ring", "mine:scheme"), "'mine'"),
+        (TABLE.replace("ring", "auto"), "'auto' is not a scheme that auto chooses from"),
+        ("rule = 3", "is no table of hpcdl tune"),
+        ("", "is no table of hpcdl tune"),
+        ("rule = []", "is no table of hpcdl tune"),
+        ("[[rule]]\nranks = 'two'\nfrom_bytes = 1\naggregation = 'ring'", "is no table of hpcdl tune"),
+    ],
+)
+def test_a_bad_table_is_refused(tmp_path, text, message):
+    (tmp_path / "auto.toml").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        check_library(Choice("aggregation", "auto", {"table": str(tmp_path / "auto.toml")}))

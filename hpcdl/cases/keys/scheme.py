@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.replica import Tensor
+from hpcdl.trace.files import parse_toml, read_text
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
@@ -110,10 +112,32 @@ def traits_of(aggregation: Choice) -> traits.Aggregation:
     return traits.traits_of(aggregation.name, aggregation.settings)
 
 
-def check_library(aggregation: Choice) -> None:
-    """Raise ValueError if a scheme that sums on GPUs lacks its library."""
+def check_library(aggregation: Choice, network: str | None = None) -> None:
+    """Raise ValueError if a scheme that sums on GPUs lacks its library, or ``auto`` has an unusable table."""
     if traits_of(aggregation).memory == "device":
         nccl.library()
+    if table_of(aggregation, 1) and network:
+        raise ValueError("table: was measured; leave it out of a simulated case")
+
+
+def table_of(aggregation: Choice, ranks: int) -> dict[int, str] | None:
+    """Return the schemes of a table by the bytes from which on they are used; None if no table is given.
+
+    The rows are those of the most ranks up to ``ranks``, or else of the fewest. Raises ValueError.
+    """
+    path = aggregation.settings.get("table") if traits_of(aggregation).adaptive else None
+    if path is None:
+        return None
+    try:
+        rules = parse_toml(read_text(Path(path)))["rule"]
+        given = min((rule["ranks"] for rule in rules), key=lambda number: (number > ranks, abs(ranks - number)))
+        table = {int(rule["from_bytes"]): str(rule["aggregation"]) for rule in rules if rule["ranks"] == given}
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"table: {path} is no table of hpcdl tune ({error})") from None
+    for name in table.values():
+        if not registry.traits("aggregation", name.partition(":")[0], traits.Aggregation).autotuned:
+            raise ValueError(f"table: {path}: {name!r} is not a scheme that auto chooses from")
+    return table
 
 
 def try_out(aggregation: Choice, ranks: int, collective: str = "allreduce") -> None:

@@ -153,19 +153,35 @@ def _at(times: Mapping[int, float], size: int) -> float:
     return times[low] + (times[high] - times[low]) * (size - low) / (high - low)
 
 
+class Tabled(Choices):
+    """The schemes of a table (:func:`hpcdl.cases.keys.scheme.table_of`)."""
+
+    def __init__(self, table: Mapping[int, str]) -> None:
+        super().__init__({})
+        self.table = table
+
+    def name(self, size: int) -> str:
+        """Return the scheme of the last row of at most ``size`` bytes, or of the first row."""
+        return self.table[max((begin for begin in self.table if begin <= size), default=min(self.table))]
+
+
 async def tune(
     comm: Comm,
     sizes: Iterable[int],
     clock: Callable[[], int] = perf_counter_ns,
     *,
     dtype: npt.DTypeLike = np.float32,
+    table: Mapping[int, str] | None = None,
 ) -> Choices:
-    """Measure all candidates at ``sizes`` bytes, multiples of the type's; ``clock`` counts ns. Every rank calls.
+    """Measure all candidates at ``sizes`` bytes, multiples of the type's, unless there is a ``table``.
 
+    Every rank calls. ``clock`` counts ns.
     The candidates take turns in an order that changes, several operations each, after a barrier each; those far
     behind drop out. An operation takes as long as its slowest rank, and a candidate's time is the median over all
     of its operations. All ranks learn all times, and so choose alike.
     """
+    if table is not None:
+        return Tabled(table)
     times: dict[str, dict[int, float]] = {}
     for size in sorted(set(sizes)):
         buffer = comm.memory.allocate(size // np.dtype(dtype).itemsize, dtype)

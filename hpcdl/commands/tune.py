@@ -1,0 +1,257 @@
+"""``hpcdl tune``: best schemes, algorithms of the library and bucket sizes, confirmed by a second run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from hpcdl.commands.parts.job import folder_of
+from hpcdl.commands.parts.message_sizes import declare, suite_text
+from hpcdl.commands.parts.parser import Command, whole_number
+from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
+
+if TYPE_CHECKING:
+    from hpcdl.analysis.run.launches import Launch
+    from hpcdl.suite import Case
+    from hpcdl.trace.files import JsonObject
+
+SEARCHES: Final = 2
+"""Launches of the first run, which names the candidates of the second."""
+MIN_GAIN: Final = 0.03
+"""Gain below which a default is as good."""
+BUCKETS: Final = ", ".join(
+    f'{{name="synchronous", bucket_bytes={size}}}' for size in (0, *(4**n for n in range(8, 14)))
+)
+"""Strategies that are tried in replays, besides the default."""
+DEFAULTS: Final = {"collective": ("native", ""), "replay": ("synchronous", "")}
+
+Plan = dict[str, list[str]]
+"""Names of cases by the library's algorithm that is forced: ``allreduce ring``; "" if the library chooses."""
+Tried = dict[tuple[str, str], dict[int, "Launch"]]
+"""Launches by round, by scheme of a collective or strategy of a replay, and by algorithm."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare arguments and options."""
+    declare(parser, "SUITE|COLLECTIVE")
+    several = "launches of the second run (default: 5)"
+    parser.add_argument("--launches", type=whole_number, default=5, metavar="N", help=several)
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.set_defaults(aggregation="all", factor=4, repetitions=10)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run the command; return its exit code."""
+    from hpcdl.launch.library_algorithms import algorithms
+    from hpcdl.report.formats.exports import json_text
+
+    cases = _prepare(options)
+    plan: Plan = {"": [case.name for case in cases]}
+    variables: dict[str, dict[str, str]] = {"": {}}
+    for case in cases:
+        if case.kind == "collective" and str(case.setting("aggregation")) == "native":
+            for name, forced in algorithms(case.setting("collective")).items():
+                algorithm = f"{case.setting('collective')} {name}"
+                variables[algorithm] = forced
+                plan.setdefault(algorithm, []).append(case.name)
+    first, failed = _run(options, "first", SEARCHES, plan, variables)
+    again: Plan = {}
+    for tried in first.values():
+        for scheme, algorithm in _candidates(tried):
+            again.setdefault(algorithm, []).append(str(_first(tried[scheme, algorithm]).record.case))
+    second, failed_again = _run(options, "second", options.launches, again, variables)
+    rows = [_row(tried, second.get(cell, {})) for cell, tried in first.items() if _default(tried) in tried]
+    written = _write(options.folder, rows)
+    print(json_text({"cases": rows}) if options.json else "\n".join([*_lines(rows), *written, ""]), end="")
+    open_rows = [row for row in rows if any(gain["confirmed"] is None for gain in row["gains"].values())]
+    return FAILED if failed or failed_again else OK if 2 * len(open_rows) < len(rows) else INCONCLUSIVE
+
+
+def _prepare(options: argparse.Namespace) -> list[Case]:
+    """Set suite, overrides and folder in ``options``; return the cases to measure. Raises UsageError."""
+    from hpcdl import suite
+    from hpcdl.aggregation.parts.collectives import COLLECTIVES, schemes
+    from hpcdl.cases.measuring.autotune import candidates
+    from hpcdl.launch.process import launched
+
+    if launched(os.environ):
+        raise suite.UsageError("hpcdl tune starts mpirun several times: call it outside of mpirun and srun")
+    name, options.overrides = options.collective, []
+    if name in COLLECTIVES:
+        if options.aggregation == "all":
+            options.aggregation = ",".join(candidates() if name == "allreduce" else schemes(name))
+        options.aggregation = ",".join(dict.fromkeys(["native", *options.aggregation.split(",")]))
+        text = suite_text(options, "tune")
+        chosen = suite.parse(text, "tune")
+        options.folder = folder_of(options, chosen)
+        options.folder.mkdir(parents=True, exist_ok=True)
+        options.suite = options.folder / "tune.toml"
+        options.suite.write_text(text, encoding="utf-8")
+    else:
+        options.suite = Path(name)
+        chosen = suite.load(options.suite)
+        if any(case.kind == "replay" for case in chosen.cases):
+            options.overrides = [f'case.training=["synchronous", {BUCKETS}]']
+            chosen = suite.load(options.suite, options.overrides)
+        options.folder = folder_of(options, chosen)
+    cases = [case for case in chosen.cases if case.kind in DEFAULTS and not case.setting("network")]
+    if not cases or options.launches < 2:
+        raise suite.UsageError(f"{name}: tuning needs collectives or replays on ranks, and --launches from 2 on")
+    return cases
+
+
+def _run(
+    options: argparse.Namespace, run: str, rounds: int, plan: Plan, variables: dict[str, dict[str, str]]
+) -> tuple[dict[tuple[Any, ...], Tried], bool]:
+    """Launch the plan in rounds; return the launches by cell, and True if a case failed without an algorithm.
+
+    A cell is a problem on a number of ranks; of a replay, with its scheme. Exits if a launch was refused.
+    """
+    from hpcdl.analysis.run.cores import marked
+    from hpcdl.analysis.run.launches import launches
+    from hpcdl.launch.mpirun import LAUNCH
+    from hpcdl.trace.schema import read
+
+    failed, cells = False, dict[tuple[Any, ...], Tried]()
+    for number, name in ((number, name) for number in range(1, rounds + 1) for name in plan):
+        print(f"# {run} run, launch {number}, {name or 'default'}", file=sys.stderr, flush=True)
+        folder = options.folder / run / (name or "default") / f"launch-{number}"
+        words = [f"--set={text}" for text in options.overrides] + [f"--case={case}" for case in plan[name]]
+        code = subprocess.run(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "hpcdl",
+                "run",
+                str(options.suite),
+                "-o",
+                str(folder),
+                "--resume",
+                *words,
+            ],
+            env={**os.environ, **variables[name], LAUNCH: str(number)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL if name else None,
+            check=False,
+        ).returncode
+        failed |= code == FAILED and not name  # an algorithm need not serve all cases
+        if code not in {OK, FAILED} and not name:
+            sys.exit(code)
+        if not (folder / "run.h5").exists():
+            continue
+        finished = read(folder)
+        for launch in launches(finished):
+            (record,) = marked(finished, [launch.record])
+            cell = (record.problem(), record.ranks, record.aggregation if record.kind == "replay" else "")
+            if len(launch.seconds) and record.correct is not False and not record.independent:
+                scheme = record.training if record.kind == "replay" else record.aggregation
+                cells.setdefault(cell, {}).setdefault((str(scheme), name), {})[number] = launch
+    return cells, failed
+
+
+def _default(tried: Tried) -> tuple[str, str]:
+    return DEFAULTS[_first(next(iter(tried.values()))).record.kind]
+
+
+def _first(launches: dict[int, Launch]) -> Launch:
+    return next(iter(launches.values()))
+
+
+def _seconds(launches: dict[int, Launch]) -> float:
+    return median(launch.typical(launch.seconds) for launch in launches.values())
+
+
+def _candidates(tried: Tried) -> list[tuple[str, str]]:
+    """Return the default, and the fastest scheme and algorithm that are faster; empty if none is."""
+    limit = _seconds(tried[_default(tried)]) if _default(tried) in tried else 0
+    slowest_first = sorted(tried, key=lambda name: -_seconds(tried[name]))
+    best = {bool(name[1]): name for name in slowest_first if _seconds(tried[name]) < limit}
+    return [_default(tried), *best.values()] if best else []
+
+
+def _row(tried: Tried, again: Tried) -> JsonObject:
+    """Return a row of the table, as for ``--json``.
+
+    A gain is the default's time by the candidate's, with Student's interval over the rounds of the second run.
+    Disturbed rounds do not count if three others are left.
+    """
+    from hpcdl.analysis.statistics.estimates import share_interval
+
+    base, gains = again.get(_default(tried)) or tried[_default(tried)], {}
+    for (scheme, algorithm), launches in again.items():
+        rounds = [number for number in base if number in launches]
+        fair = [number for number in rounds if not (base[number].disturbed or launches[number].disturbed)]
+        rounds = fair if len(fair) > 2 else rounds
+        ratios = [_seconds({0: base[number]}) / _seconds({0: launches[number]}) for number in rounds]
+        if launches is not base and len(ratios) > 1:
+            times = share_interval(median(ratios), ratios)
+            confirmed = True if times.low > 1 else False if times.high < 1 + MIN_GAIN else None
+            name = algorithm.partition(" ")[2] or scheme
+            kind = "library_algorithm" if algorithm else "scheme"
+            gains[kind] = {"name": name, **times._asdict(), "confirmed": confirmed}
+    record = _first(base).record
+    record.disturbed = next((launch.disturbed for launch in base.values() if launch.disturbed), None)
+    columns = ("kind", "collective", "model", "aggregation", "dtype", "message_bytes", "ranks", "nodes", "marks")
+    return {
+        **{name: getattr(record, name) for name in columns},
+        "default_seconds": _seconds(base),
+        "times_the_best": max([1.0, *(gain["value"] for gain in gains.values() if gain["confirmed"])]),
+        "gains": gains,
+    }
+
+
+def _lines(rows: list[JsonObject]) -> list[str]:
+    """Return the lines of the table."""
+    lines = [
+        "# default (us): native, or synchronous with its own bucket size; x: its time by that of the best, 1",
+        "# unless the 95 % interval of a gain in the second run is above 1",
+        f"#{'':>15}{'ranks':>6}{'default':>12}{'x':>7}  {'scheme':<48}algorithm of the library",
+    ]
+    for row in rows:
+        what = row["message_bytes"] or f"{row['model']} {row['aggregation']}"
+        begin = f"{what:>16}{row['ranks']:>6}{1e6 * row['default_seconds']:>12.2f}{row['times_the_best']:>7.2f}"
+        shown = {"scheme": "-", "library_algorithm": "-"}
+        for kind, gain in row["gains"].items():
+            word = {True: "", None: "not confirmed ", False: "no gain "}[gain["confirmed"]]
+            shown[kind] = f"{gain['name']} {word}({gain['low']:.2f} to {gain['high']:.2f})"
+        marks = " ".join(row["marks"]).upper()
+        lines.append(f"{begin}  {shown['scheme']:<48}{shown['library_algorithm']}  {marks}".rstrip())
+    return lines
+
+
+def _write(folder: Path, rows: list[JsonObject]) -> list[str]:
+    """Write the table of ``auto`` and the library's rules; return a line about each file."""
+    from hpcdl.launch.library_algorithms import write_rules
+
+    table, rules = "", dict[int, dict[str, list[tuple[int, str]]]]()
+    for row in sorted((row for row in rows if row["collective"]), key=lambda row: row["message_bytes"]):
+        best = {kind: gain["name"] for kind, gain in row["gains"].items() if gain["confirmed"]}
+        sizes = rules.setdefault(row["ranks"], {}).setdefault(row["collective"], [(0, "")])
+        sizes.append((row["message_bytes"], best.get("library_algorithm", "")))
+        if row["collective"] == "allreduce":
+            scheme = best.get("scheme", "native")
+            table += f'[[rule]]\nranks = {row["ranks"]}\nfrom_bytes = {sizes[-1][0]}\naggregation = "{scheme}"\n'
+    (folder / "auto.toml").write_text(table, encoding="utf-8")
+    lines = [f'# aggregation = {{name = "auto", table = "{folder.absolute()}/auto.toml"}}'] if table else []
+    for ranks, of_ranks in sorted(rules.items()):
+        chosen = {name: sizes for name, sizes in of_ranks.items() if any(algorithm for _, algorithm in sizes)}
+        lines += [f"# {ranks} ranks: export {write_rules(folder, ranks, chosen)}"] if chosen else []
+    return lines
+
+
+COMMAND: Final = Command(
+    17,
+    "find the best schemes, algorithms and bucket sizes",
+    "Find the fastest scheme, and the MPI library's fastest algorithm, for each size of a collective or of those "
+    "in a suite, and the best bucket size of its replays. A gain over the default counts if a second run confirms "
+    "it. DIR gets a table for aggregation auto and rules for the library. Exit code 3: half of the rows are open.",
+    arguments,
+    execute,
+    "hpcdl tune allreduce -n 2 -o tuned",
+)

@@ -1,0 +1,177 @@
+"""Best schemes and algorithms, confirmed by a second run, and the files that make hpcdl and the library use them."""
+
+import json
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hpcdl.aggregation.parts.collectives import schemes
+from hpcdl.analysis.run.launches import Launch
+from hpcdl.analysis.run.record import Record
+from hpcdl.commands import tune
+from hpcdl.launch import library_algorithms
+
+from .conftest import TRAIN
+
+
+def measured(*, disturbed=(), **launches):
+    """Return launches by scheme and algorithm, by round; ``_ring``: the algorithm ring. Seconds are given."""
+    tried = {}
+    for name, seconds in launches.items():
+        scheme, algorithm = ("native", f"allreduce {name[1:]}") if name.startswith("_") else (name, "")
+        record = Record(kind="collective", collective="allreduce", aggregation=scheme, message_bytes=64, ranks=2)
+        tried[scheme, algorithm] = {
+            number: replace(
+                _unmeasured(record), seconds=np.array([time]), disturbed="x" if number in disturbed else None
+            )
+            for number, time in enumerate(seconds)
+        }
+    return tried
+
+
+def _unmeasured(record):
+    nothing = np.empty(0)
+    counts = {"total_steps": 1, "warmup_steps": 0, "ranks_recorded": 2}
+    return Launch(record, nothing, nothing, nothing, nothing, nothing, nothing, nothing, **counts)
+
+
+def test_the_fastest_scheme_and_algorithm_are_measured_again_with_the_default():
+    first = measured(native=[3.0], ring=[2.0], butterfly=[1.0], tree=[4.0], _ring=[2.5], _nb=[9.0])
+    assert tune._candidates(first) == [("native", ""), ("native", "allreduce ring"), ("butterfly", "")]
+    assert tune._candidates(measured(native=[1.0], ring=[2.0], _nb=[1.5])) == []
+    assert tune._candidates(measured(ring=[2.0])) == []  # nothing to compare with
+
+
+@pytest.mark.parametrize(
+    ("seconds", "confirmed", "factor"),
+    [([1.0, 1.1, 1.0], True, 2.0), ([2.2, 1.0, 3.0], None, 1.0), ([2.3, 2.2, 2.3], False, 1.0)],
+)
+def test_a_gain_counts_if_its_interval_in_the_second_run_is_above_one(seconds, confirmed, factor):
+    row = tune._row(measured(native=[9.0], ring=[1.0]), measured(native=[2.0, 2.0, 2.0], ring=seconds))
+    gain = row["gains"]["scheme"]
+    assert gain["confirmed"] is confirmed
+    assert gain["low"] <= gain["value"] <= gain["high"]
+    assert row["times_the_best"] == pytest.approx(factor)
+    (line,) = [line for line in tune._lines([row]) if not line.startswith("#")]
+    assert ("ring (" in line) == (confirmed is True)
+
+
+def test_disturbed_rounds_do_not_count_if_three_are_left():
+    times = {"native": [2.0, 9.0, 2.0, 2.0, 9.0], "ring": [1.0, 1.0, 1.0, 1.0, 1.0]}
+    for disturbed, value in (((1, 4), 2.0), ((0, 1, 2, 3, 4), 2.0), ((0, 2, 3), 2.0)):
+        row = tune._row(measured(native=[2.0], ring=[1.0]), measured(**times, disturbed=disturbed))
+        gain = row["gains"]["scheme"]
+        assert gain["value"] == value
+        assert (gain["high"] > 2.01) == (disturbed != (1, 4))
+        assert row["marks"] == ["disturbed"]
+
+
+def test_the_default_s_factor_is_one_where_nothing_was_faster():
+    row = tune._row(measured(native=[2.0, 3.0, 4.0], ring=[5.0]), {})
+    assert (row["times_the_best"], row["default_seconds"], row["gains"]) == (1.0, 3.0, {})
+
+
+RULES = {"allreduce": [(0, ""), (64, "ring"), (4096, ""), (65536, "nb")], "broadcast": [(0, ""), (8, "binomial")]}
+
+
+def chosen(table, size, **call):
+    """Return the algorithm that MPICH's table has for a call: the first branch that holds, at each level."""
+    for condition, inner in table.items():
+        name, relation, value = condition.partition("<" if "<" in condition else "=")
+        if name == "algorithm":
+            return value
+        if "msg_size" in name:
+            holds = value == "any" or size < int(value.lstrip("=")) + value.startswith("=")
+            assert relation
+        else:
+            holds = value == "any" or call.get(name, "yes") == value
+        if holds:
+            return chosen(inner, size, **call)
+    return None
+
+
+def test_mpich_s_table_is_its_own_with_the_rules_in_it(tmp_path):
+    if library_algorithms.load().name != "MPICH":
+        pytest.skip("this Python's library is not MPICH")
+    name, file = library_algorithms.write_rules(tmp_path, 2, RULES).split("=", 1)
+    assert name == "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE"
+    table = json.loads((tmp_path / "mpich-2-ranks.json").read_text())
+    assert file == str(tmp_path / "mpich-2-ranks.json")
+    assert len(table) > 30  # MPICH ends if one of its functions is missing
+    allreduce = table["collective=allreduce"]["comm_type=intra"]
+    usual = {"count": "any"}
+    for size, algorithm in (
+        (64, "intra_ring"),
+        (4095, "intra_ring"),
+        (65536, "allcomm_nb"),
+        (1 << 20, "allcomm_nb"),
+    ):
+        assert chosen(allreduce, size, **usual) == f"MPIR_Allreduce_{algorithm}"
+        assert chosen(allreduce, size, is_commutative="no") != f"MPIR_Allreduce_{algorithm}"
+    for size in (0, 63, 4096, 65535):
+        assert chosen(allreduce, size, **usual) not in {"MPIR_Allreduce_intra_ring", "MPIR_Allreduce_allcomm_nb"}
+    assert chosen(table["collective=bcast"]["comm_type=intra"], 8) == "MPIR_Bcast_intra_binomial"
+
+
+def test_open_mpi_s_rules_have_its_numbers(other, tmp_path):
+    if not other.is_openmpi:
+        pytest.skip("the other library is not Open MPI")
+    code = (
+        "import json, pathlib; from hpcdl.launch.library_algorithms import *;"
+        f"print(write_rules(pathlib.Path({str(tmp_path)!r}), 2, {{'allreduce': [(0, ''), (64, 'ring')]}}));"
+        "print(json.dumps(algorithms('allreduce')))"
+    )
+    ended = subprocess.run([other.python, "-c", code], capture_output=True, text=True, check=True)
+    variables, algorithms = ended.stdout.splitlines()
+    assert variables.endswith(f"dynamic_rules_filename={tmp_path}/openmpi-2-ranks.conf")
+    ring = json.loads(algorithms)["ring"]["OMPI_MCA_coll_tuned_allreduce_algorithm"]
+    words = [
+        line.partition("#")[0].split() for line in (tmp_path / "openmpi-2-ranks.conf").read_text().splitlines()
+    ]
+    assert words == [["1"], ["2"], ["1"], ["1"], ["2"], ["0", "0", "0", "0"], ["64", ring, "0", "0"]]
+
+
+def test_the_files_are_for_each_number_of_ranks(tmp_path):
+    row = tune._row(
+        measured(native=[9.0], ring=[1.0]), measured(native=[2.0, 2.1], ring=[1.0, 1.0], _ring=[9.0, 9.1])
+    )
+    lines = tune._write(tmp_path, [row, {**row, "ranks": 4, "gains": {}}])
+    assert lines == [f'# aggregation = {{name = "auto", table = "{tmp_path}/auto.toml"}}']
+    rule = '[[rule]]\nranks = {}\nfrom_bytes = 64\naggregation = "{}"\n'
+    assert (tmp_path / "auto.toml").read_text() == rule.format(2, "ring") + rule.format(4, "native")
+
+
+def test_a_collective_is_tuned_from_one_command_line(hpcdl):
+    given = ("-b", "64", "-e", "64", "-n", "2", "-r", "2", "--launches", "2", "-o", "tuned", "--json")
+    ended = hpcdl("tune", "all_to_all", *given)
+    assert ended.returncode in {0, 3}, ended.stderr
+    (row,) = json.loads(ended.stdout)["cases"]
+    assert (row["collective"], row["message_bytes"], row["ranks"]) == ("all_to_all", 64, 2)
+    assert row["default_seconds"] > 0
+    assert row["times_the_best"] >= 1
+    assert {path.parent.name for path in (hpcdl.folder / "tuned").glob("*/*/launch-1")} <= {
+        "first",
+        "second",
+        "default",
+    }
+    names = {record["aggregation"] for record in hpcdl.report("tuned/first/default")["cases"]}
+    assert names == {*schemes("all_to_all")}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["allreduc"], "allreduc: no such suite file"),
+        (["allreduce", "-a", "rign"], "unknown 'rign'; did you mean 'ring'?"),
+        (["allreduce", "--launches", "1"], "--launches from 2 on"),
+        (["tiny.toml"], "needs collectives or replays"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(hpcdl, given, message):
+    hpcdl.suite(f"{TRAIN}ranks = 1\nsteps = 1")
+    ended = hpcdl.here("tune", *given)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert ended.stderr.count("\n") == 1
