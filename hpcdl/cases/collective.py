@@ -1,12 +1,13 @@
 """``kind = "collective"``: time a collective by a scheme at a size, and check its results.
 
 With ``network`` it is simulated: size-only payloads, virtual time, any number of ranks in one process.
+With ``concurrent`` another collective of the scheme runs at the same time; each is timed alone, too, in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter
 from typing import Any, Final
@@ -47,6 +48,8 @@ class CollectiveSpec:
     """Keys of a collective; properties raise ValueError for settings that cannot be."""
 
     collective: str = key("allreduce", choices=COLLECTIVES, role="problem")
+    concurrent: str | None = key(None, choices=COLLECTIVES, role="problem")
+    communicators: int = key(1, least=1, most=2, role="method")
     aggregation: Choice = key(folder="aggregation", role="method")
     ranks: int = key(least=1, most=MAX_RANKS, role="scale")
     message_bytes: int | str = key(role="problem")
@@ -88,6 +91,11 @@ class CollectiveSpec:
         """The collective with its settings bound. Raises ValueError if the scheme does not have it."""
         return partial(offered(self.collective, self.aggregation.name), **self.aggregation.settings)
 
+    @property
+    def beside(self) -> CollectiveSpec:
+        """The case of the concurrent collective alone."""
+        return replace(self, collective=str(self.concurrent), concurrent=None, communicators=1)
+
 
 SPEC: Final = CollectiveSpec
 
@@ -98,11 +106,13 @@ LOOP_NS: Final = 2_000_000
 MAX_LOOP: Final = 200
 ROOTED: Final = ("broadcast", "reduce")
 """Their ranks could begin the next operation before others end the last: a loop would time a pipeline."""
+AT_ONCE: Final = ("alone", "beside", "concurrent_alone", "concurrent_beside")
+"""Times of two collectives at once in a record, of which each has ``_p50_seconds`` and ``_p99_seconds``."""
 COPIES: Final = 4
 """Vectors of a rank, at the least: its own, random numbers in float64 and in the case's type."""
 
 
-def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
+def check(spec: CollectiveSpec, given: Collection[str]) -> None:
     """See :class:`hpcdl.suite.Kind`."""
     with about("message_bytes"):
         _check_size(spec)
@@ -115,6 +125,11 @@ def check(spec: CollectiveSpec, _given: Collection[str]) -> None:
         run = spec.scheme
         registry.check_settings(run.func, run.keywords)
         try_out(spec.aggregation, spec.ranks, spec.collective)
+    if spec.concurrent:
+        with about("concurrent"):
+            check(spec.beside, given)
+    elif spec.communicators > 1:
+        raise ValueError("communicators: one collective uses one communicator; name another one as concurrent")
     if spec.network:
         with about("ranks"):
             _operation(spec, spec.aggregation).check(cluster(spec.network, spec.ranks_per_host, spec.topology))
@@ -150,13 +165,15 @@ def _native(name: str) -> bool:
 
 def memory_bytes(spec: CollectiveSpec) -> int:
     """See :class:`hpcdl.suite.Kind`; simulated vectors have no content."""
-    return 0 if spec.network else COPIES * spec.size
+    return 0 if spec.network else COPIES * spec.size * (2 if spec.concurrent else 1)
 
 
 def identity(spec: CollectiveSpec) -> list[str]:
     """See :class:`hpcdl.suite.Kind`."""
     size = spec.message_bytes
     words = [spec.collective, str(spec.aggregation), f"p{spec.ranks}"]
+    if spec.concurrent:
+        words[1:1] = ["beside", spec.concurrent, *(["2comm"] if spec.communicators > 1 else [])]
     return [*words, size if isinstance(size, str) else f"{size}B"]
 
 
@@ -166,6 +183,8 @@ def fields(spec: CollectiveSpec) -> dict[str, Scalar]:
     simulated = spec.network is not None
     return {
         "collective": spec.collective,
+        "concurrent": spec.concurrent,
+        "communicators": spec.communicators if spec.concurrent else None,
         "aggregation": str(spec.aggregation),
         "message_bytes": spec.size,
         "model": size if isinstance(size, str) else None,
@@ -182,7 +201,8 @@ def fields(spec: CollectiveSpec) -> dict[str, Scalar]:
 
 def program(spec: CollectiveSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
     """See :class:`hpcdl.suite.Kind`."""
-    return partial(_simulate if spec.network else _measure, spec, journal)
+    measure = _measure_both if spec.concurrent else _measure
+    return partial(_simulate if spec.network else measure, spec, journal)
 
 
 async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:
@@ -247,6 +267,52 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
     return {"correct": not wrong[0], "chosen": chosen, **description}
 
 
+async def _measure_both(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:
+    """Time two collectives in turn: each alone, then both, which every rank starts in the same order."""
+    second = comm if spec.communicators == 1 else await comm.split(0, comm.rank)
+    specs, comms = (spec, spec.beside), (comm, second)
+    contents = [Contents(each.collective, comm, spec.length, spec.dtype) for each in specs]
+    buffers = [spec.kernels.zeros(spec.length, spec.dtype) for _ in specs]
+    operands = [operand(each.collective, buffer, comm.size) for each, buffer in zip(specs, buffers, strict=True)]
+    beginning = start(spec.start, comm, lambda: journal.read().time_ns)
+    wrong = np.zeros(1)
+
+    async def timed(which: int) -> int:
+        await specs[which].scheme(comms[which], operands[which])
+        return journal.read().time_ns
+
+    spans, times, before = list[tuple[int, int]](), list[list[int]](), journal.read()
+    for _ in range(spec.warmup + spec.repetitions):
+        times.append([])
+        for turn in ((0,), (1,), (0, 1)):
+            for which in turn:
+                buffers[which][:] = contents[which].before
+            begin = await beginning.ready()
+            ends = [await task for task in [comms[which].start(timed(which)) for which in turn]]
+            times[-1] += [end - begin for end in ends]
+            wrong += any(not contents[which].right(buffers[which]) for which in turn)
+        spans.append((begin, max(ends)))
+    after, done = journal.read(), 2 * len(spans)
+    journal.repetitions(spans, (after.messages - before.messages) // done, (after.bytes - before.bytes) // done)
+    slowest = (await comm.allgather_words(np.ravel(times[spec.warmup :]))).max(axis=0).reshape(-1, 4) * 1e-9
+    first, other, beside, concurrent = slowest.T
+    await comm.native("allreduce", wrong)
+    return {
+        "correct": not wrong[0],
+        **_quantiles([first, beside, other, concurrent]),
+        **await beginning.description(spec.warmup),
+    }
+
+
+def _quantiles(times: Sequence[Any]) -> dict[str, Scalar]:
+    """Return the fields of :data:`AT_ONCE`."""
+    return {
+        f"{name}_p{percent}_seconds": float(np.percentile(each, percent))
+        for name, each in zip(AT_ONCE, times, strict=True)
+        for percent in (50, 99)
+    }
+
+
 async def _chosen(
     spec: CollectiveSpec, journal: Journal, comm: Comm
 ) -> tuple[Callable[..., Coroutine[Any, Any, None]], str | None]:
@@ -260,7 +326,8 @@ async def _chosen(
 
 
 def _operation(spec: CollectiveSpec, scheme: Choice) -> Operation:
-    return operation(spec.collective, scheme.name, scheme.settings, spec.ranks, spec.length, spec.dtype)
+    program = operation(spec.collective, scheme.name, scheme.settings, spec.ranks, spec.length, spec.dtype)
+    return replace(program, beside=_operation(spec.beside, scheme)) if spec.concurrent else program
 
 
 async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict[str, Scalar]:
@@ -274,9 +341,12 @@ async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict
     simulation = summed.simulate(network)
     took = perf_counter() - began
     journal.repetitions([(0, round(simulation.seconds * 1e9))], simulation.messages, simulation.bytes)
-    stated = None
-    if (link := network.common_link(spec.ranks)) is not None:  # formulas know one link
+    stated, described = None, dict[str, Scalar]()
+    if summed.beside is not None:
+        alone = [each.simulate(network).seconds for each in (replace(summed, beside=None), summed.beside)]
+        described = _quantiles([alone[0], simulation.ends[0], alone[1], simulation.ends[1]])
+    elif (link := network.common_link(spec.ranks)) is not None:  # formulas know one link
         costs = (link.alpha, link.beta, network.gamma)
         stated = cost.time(summed.function.func, spec.ranks, spec.size, *costs, scheme.settings)
-    described = {"simulation_seconds": took, "simulated_ranks": simulation.simulated_ranks}
+    described |= {"simulation_seconds": took, "simulated_ranks": simulation.simulated_ranks}
     return {**described, "predicted_seconds": stated, "chosen": chosen}

@@ -122,7 +122,8 @@ def predict(
 
 def _program(record: Record) -> tuple[Any, ...]:
     """Return what identifies a predicted program, apart from the number of ranks."""
-    operation = (record.kind, record.collective, record.pattern, record.message_bytes, record.dtype)
+    operation = (record.kind, record.collective, record.concurrent, record.communicators, record.pattern,
+                 record.message_bytes, record.dtype)  # fmt: skip
     return (*operation, record.aggregation, record.compression)
 
 

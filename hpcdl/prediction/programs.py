@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -46,7 +46,8 @@ class MeasuredProgram:
 def measured_programs(records: Iterable[Record]) -> list[MeasuredProgram]:
     """Return the measured programs of a run that a network can be fitted to.
 
-    Omitted are simulated, failed and incorrect cases, cases of one rank, and native or adaptive schemes.
+    Omitted are simulated, failed and incorrect cases, cases of one rank, native or adaptive schemes, and two
+    collectives at once.
     """
     return [program for record in records if (program := measured_program(record))]
 
@@ -54,7 +55,7 @@ def measured_programs(records: Iterable[Record]) -> list[MeasuredProgram]:
 def measured_program(record: Record) -> MeasuredProgram | None:
     """Return the measured program of one record; None if it is omitted from fits."""
     ranks, seconds, scheme = record.ranks, record.time_p50_seconds, str(record.aggregation)
-    if record.network or record.error or record.correct is False or not seconds or ranks < 2:
+    if record.network or record.error or record.correct is False or not seconds or ranks < 2 or record.concurrent:
         return None
     traits = scheme_traits(record)
     program = None if traits.native or traits.adaptive else program_of(record, ranks)
@@ -97,8 +98,13 @@ def program_of(record: Record, ranks: int) -> Program | None:
     size = record.message_bytes or 0
     if record.kind == "collective":
         spec, dtype = record.spec, str(record.dtype)
+        if spec.concurrent and scheme_traits(record).native:
+            return None  # its time is a formula, in which nothing shares links
         length, scheme = size // np.dtype(dtype).itemsize, spec.aggregation
         program = operation(spec.collective, scheme.name, scheme.settings, ranks, length, dtype)
+        if spec.concurrent:
+            beside = operation(spec.concurrent, scheme.name, scheme.settings, ranks, length, dtype)
+            program = replace(program, beside=beside)
         registry.check_settings(program.function.func, scheme.settings)
         operand(spec.collective, phantom(length, dtype), ranks)
         return program

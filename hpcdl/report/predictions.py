@@ -245,7 +245,8 @@ def predicted(rows: Sequence[Record]) -> Section:
     """A table per collective and type: every algorithm by size and ranks."""
     groups: dict[str, list[Record]] = {}
     for row in rows:
-        groups.setdefault(f"{row.collective}, {row.dtype}", []).append(row)
+        beside = f" beside {row.concurrent}" if row.concurrent else ""
+        groups.setdefault(f"{row.collective}{beside}, {row.dtype}", []).append(row)
     header = ("size", "algorithm", "ranks", "predicted", "95 %", "measured", "of measured", "simulated", "")
     tables = [
         Table(title, header, [_cells(row) for row in sorted(group, key=_order)], 2).without_empty()

@@ -59,7 +59,7 @@ def test_a_ring_of_16384_ranks():
     p, n, link = 1 << 14, 4 << 20, NETWORK.link
     simulation = operation("ring", p, n // 4).simulate(NETWORK)
     stated = 2 * (p - 1) * (link.alpha + n / p * link.beta) + n * (p - 1) / p * NETWORK.gamma
-    assert simulation == (pytest.approx(stated, rel=1e-9), 2 * (p - 1), 2 * n * (p - 1) // p, 1)
+    assert simulation[:4] == (pytest.approx(stated, rel=1e-9), 2 * (p - 1), 2 * n * (p - 1) // p, 1)
 
 
 def test_unequal_hosts_are_all_simulated():

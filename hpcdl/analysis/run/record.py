@@ -197,6 +197,16 @@ class Record:
     start_error_seconds: float | None = None
     start_lead_seconds: float | None = None
     starts_late: float | None = None
+    concurrent: str | None = None
+    communicators: int | None = None
+    alone_p50_seconds: float | None = None
+    alone_p99_seconds: float | None = None
+    beside_p50_seconds: float | None = None
+    beside_p99_seconds: float | None = None
+    concurrent_alone_p50_seconds: float | None = None
+    concurrent_alone_p99_seconds: float | None = None
+    concurrent_beside_p50_seconds: float | None = None
+    concurrent_beside_p99_seconds: float | None = None
     simulation_seconds: float | None = None
     simulated_ranks: int | None = None
     late_seconds: float | None = None

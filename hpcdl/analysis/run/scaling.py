@@ -37,7 +37,7 @@ import numpy as np
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.outcome import fidelity, kept, learned
 from hpcdl.analysis.run.points import Point, points_of
-from hpcdl.analysis.run.record import ANY, Record
+from hpcdl.analysis.run.record import ANY, COLUMNS, Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import (
     NOTHING,
@@ -307,7 +307,7 @@ def _scaling(point: Point, points: Sequence[Point]) -> Columns:
 def _collective(point: Point) -> Columns:
     """Times of one operation; bandwidths are those of its median."""
     times = launches_interval(point.seconds)
-    size = point.record.message_bytes
+    size = None if point.record.concurrent else point.record.message_bytes
     name = str(point.record.collective or point.record.kind)
     bandwidth = size / times.value if size is not None and times.value > 0 else None
     factor = bus_factor(name, point.ranks)
@@ -321,6 +321,11 @@ def _collective(point: Point) -> Columns:
         "time_max_seconds": max((float(vector.max()) for vector in measured), default=None),
         "algbw_bytes_per_second": bandwidth,
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
+        **{
+            column: _median([value for one in point.timed if (value := getattr(one.record, column)) is not None])
+            for column in COLUMNS
+            if column.startswith(("alone_", "beside_", "concurrent_"))
+        },
     }
 
 

@@ -159,6 +159,11 @@ REPLAY: Final = Feature("a replay", lambda case: case.kind == "replay")
 SIMULATED_REPLAY: Final = Feature("a simulated replay", lambda case: case.kind == "replay" and case.network)
 COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
 PLAYED: Final = Feature("a compressed replay", lambda case: COMPRESSED_REPLAY.holds(case) and not case.network)
+CONCURRENT: Final = Feature("the key concurrent", lambda case: case.concurrent)
+OUT_OF_PLACE: Final = _changed("collective", "placement")
+SIMULATED_LIBRARY: Final = Feature(
+    "a simulated library", lambda case: case.network and case.scheme and case.scheme.native, "aggregation"
+)
 COLLECTIVE: Final = Feature("a collective", lambda case: case.kind == "collective")
 SIMULATED: Final = Feature("a simulated case", lambda case: case.network, "network")
 TOPOLOGY_KEY: Final = Feature("the key topology", lambda case: case.topology is not None)
@@ -329,6 +334,9 @@ ROWS: Final = (
     Row("sharpness", SHARPNESS, PRUNING, "pruned weights would vary", LEAVE_ONE),
     Row("pruning", PRUNING, NO_ZEROS, "pruned weights would change"),
     Row("pruning", PRUNING, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
+    Row("concurrent", CONCURRENT, SIMULATED_LIBRARY, "its simulation has no messages", ANOTHER),
+    Row("concurrent", CONCURRENT, ADAPTIVE, "it chooses a scheme for one collective", ANOTHER),
+    Row("placement", OUT_OF_PLACE, CONCURRENT, "two collectives are timed in place", LEAVE_ONE),
     Row("aggregation", SUMS_NOTHING, COLLECTIVE, "there is nothing to time", "choose one that sums"),
     Row(
         "aggregation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,6 +31,8 @@ class Simulation(NamedTuple):
     """Sent by the busiest rank; the mean over ranks if they differ and one stands for all."""
     simulated_ranks: int
     """Number of ranks that stand for all by symmetry; all if scheme or network has none."""
+    ends: tuple[float, ...] = ()
+    """Times at which two collectives have ended that began at once (s)."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,20 @@ class Operation:
     length: int
     """Elements of the vector."""
     dtype: str
+    beside: Operation | None = None
+    """A collective of the same scheme that every rank starts with this one."""
 
-    def __call__(self, comm: Comm) -> Coroutine[Any, Any, None]:
+    def __call__(self, comm: Comm) -> Coroutine[Any, Any, Any]:
         """Return the program of a rank."""
+        if self.beside is not None:
+            return self._both(comm, self.beside)
         return self.function(comm, operand(self.collective, self._vector, self.ranks))
+
+    async def _both(self, comm: Comm, beside: Operation) -> list[float]:
+        tasks = [comm.start(each(comm)) for each in (replace(self, beside=None), beside)]
+        for task in tasks:
+            await task
+        return [task.time for task in tasks]
 
     @property
     def _vector(self) -> Array:
@@ -73,16 +85,17 @@ class Operation:
         """
         grid = self.symmetry(network)
         if grid is not None and (outcome := by_symmetry(grid, partial(self._run, network))) is not None:
-            world, _ = outcome
-            return Simulation(world.now, max(world.messages), self._bytes(world), grid.representatives)
+            (world, ends), unequal = outcome
+            if not (unequal and self.beside):
+                return Simulation(world.now, max(world.messages), self._bytes(world), grid.representatives, ends)
         self.check(network)
-        world = self._run(network)
-        return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks)
+        world, ends = self._run(network)
+        return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks, ends)
 
-    def _run(self, network: Network, grid: Shifts | None = None) -> World:
+    def _run(self, network: Network, grid: Shifts | None = None) -> tuple[World, tuple[float, ...]]:
         world = simulated(self.ranks, network, shifts=grid)
-        world.run(self)
-        return world
+        ended = world.run(self)
+        return world, tuple(map(max, zip(*ended, strict=True))) if self.beside else ()
 
     def _bytes(self, world: World) -> int:
         """Return the bytes that a rank sends, by the scheme's formula if parts have different lengths."""

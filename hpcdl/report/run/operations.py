@@ -55,7 +55,8 @@ def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
             given = record.settings
             own = [f"{key}={label(given[key])}" for key in ("backend", "threads") if key in given]
             conditions = (*record.words.values(), *own)
-            group = Group(str(record.collective or kind), int(record.ranks), dtype, network, conditions)
+            what = " and ".join(filter(None, (record.collective or kind, record.concurrent)))
+            group = Group(what, int(record.ranks), dtype, network, conditions)
             groups.setdefault(group, []).append(record)
     return dict(
         sorted(groups.items(), key=lambda record: (record[0].network, record[0].collective, record[0].ranks))

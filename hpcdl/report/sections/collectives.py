@@ -22,6 +22,7 @@ from hpcdl.report.run.operations import (
     ranked,
     sizes,
 )
+from hpcdl.report.verdicts import Verdict
 
 if TYPE_CHECKING:
     from hpcdl.report.run.findings import Findings
@@ -38,6 +39,10 @@ NOTE: Final = (
     "2 ms, by the number of its operations, except of broadcast and reduce. algbw = size / p50; busbw as "
     "nccl-tests defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. "
     "Tied: a test of the launches does not tell it from the fastest; one launch is inconclusive."
+)
+AT_ONCE_NOTE: Final = (
+    "Two at once: p50 is until both have ended. First, second: p50 (p99) of each, alone and beside the other in "
+    "turn. Overlap: the sum of both alone by both at once; 1.00 is none, 2.00 hides one of two equal ones."
 )
 SIMULATED_NOTE: Final = (
     "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "
@@ -65,6 +70,7 @@ def page(findings: Findings) -> Section:
         *([NOTE] if any(not group.network for group in groups) else []),
         *one_launch([record for rows in groups.values() for record in rows]),
         *([SIMULATED_NOTE] if any(group.network for group in groups) else []),
+        *([AT_ONCE_NOTE] if any(record.concurrent for rows in groups.values() for record in rows) else []),
     ]
     return Section("Collectives", notes, tables=[_table(group, rows) for group, rows in groups.items()])
 
@@ -82,7 +88,8 @@ def _table(group: Group, rows: Sequence[Record]) -> Table:
             "algbw",
             "busbw",
         ),
-        *("of best", "of native", "fastest", "closed form", "share", "simulated ranks", "correct"),
+        *("of best", "of native", "fastest", "closed form", "share", "simulated ranks"),
+        *("first alone", "beside second", "second alone", "beside first", "overlap", "correct"),
     )
     cells = [_cells(record, peers) for peers in sizes(rows).values() for record in peers]
     return Table(group.title, header, cells, 2).without_empty()
@@ -108,7 +115,45 @@ def _cells(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
         seconds(stated),
         digits(stated / time) if stated is not None and time else NONE,
         str(record.simulated_ranks or NONE),
+        *(_both(record, f"{which}{how}") for which in ("", "concurrent_") for how in ("alone", "beside")),
+        digits(_apart(record) / time) if _apart(record) and time else NONE,
         NONE if simulated else CHECKED[record.correct],
+    )
+
+
+def _both(record: Record, name: str) -> str:
+    middle, high = (getattr(record, f"{name}_p{percent}_seconds") for percent in (50, 99))
+    return NONE if middle is None else f"{seconds(middle)} ({seconds(high)})"
+
+
+def _apart(record: Record) -> float:
+    """Return the time of two collectives one after the other (s); 0 for one."""
+    return (record.alone_p50_seconds or 0.0) + (record.concurrent_alone_p50_seconds or 0.0)
+
+
+def at_once(findings: Findings) -> list[Verdict]:
+    """Return whether a second communicator shortens two collectives at once, the longest vectors first."""
+    pairs: dict[object, dict[int | None, Record]] = {}
+    for record in reversed(
+        [record for rows in grouped(findings.records, "collective").values() for record in rows]
+    ):
+        if record.concurrent and record.time_p50_seconds:
+            key = (record.problem(), record.aggregation, record.ranks)
+            pairs.setdefault(key, {})[record.communicators] = record
+    return [_second_communicator(pair[1], pair[2]) for pair in pairs.values() if len(pair) > 1]
+
+
+def _second_communicator(one: Record, two: Record) -> Verdict:
+    words = {(BEST, ""): "slower", ("", BEST): "faster", (TIED, TIED): "tied"}
+    times = {"one": one.time_p50_seconds, "two": two.time_p50_seconds, "apart": _apart(one)}
+    return Verdict(
+        topic="at-once",
+        word=words.get((place(one, [one, two]), place(two, [one, two])), "undecided"),
+        question="Does a second communicator overlap two collectives?",
+        case=f"{one.collective} and {one.concurrent} of {volume(one.message_bytes)} by {scheme_name(one)}",
+        launches=[one.launches, two.launches],
+        marks=list(dict.fromkeys([*one.marks, *two.marks])),
+        facts={name: seconds(time) for name, time in times.items()},
     )
 
 
@@ -122,7 +167,8 @@ def answer(findings: Findings) -> Answer | None:
     families: dict[Group, dict[Group, list[Record]]] = {}
     for group, rows in grouped(findings.records, "collective").items():
         families.setdefault(group._replace(ranks=0), {})[group] = rows
-    lines = [line for family in families.values() for line in _lines(family)]
+    lines = [verdict.sentence for verdict in at_once(findings)]
+    lines += [line for family in families.values() for line in _lines(family)]
     return Answer(lines[0], lines[1:]) if lines else None
 
 

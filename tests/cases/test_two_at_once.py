@@ -1,0 +1,118 @@
+"""Two collectives at once: right results on every schedule, simulated times, refusals, and the verdict's words."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from hpcdl import suite
+from hpcdl.aggregation.parts.collectives import schemes
+from hpcdl.cases.collective import _operation
+from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.prediction.programs import program_of
+from hpcdl.report.run.findings import Findings
+from hpcdl.report.sections.collectives import at_once, page
+from hpcdl.report.verdicts import words
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.parts.journal import Journal
+
+CASE = """
+[suite]
+name = "s"
+question = "?"
+[[case]]
+kind = "collective"
+collective = "reduce_scatter"
+concurrent = "allgather"
+ranks = 5
+message_bytes = 4000
+repetitions = 2
+warmup = 1
+"""
+BOTH = sorted(set(schemes("reduce_scatter")) & set(schemes("allgather")))
+
+
+def case(**changed):
+    lines = CASE + "".join(f"{key} = {json.dumps(value)}\n" for key, value in changed.items())
+    return suite.parse(lines, "s.toml").cases[0]
+
+
+@pytest.mark.parametrize("scheme", BOTH)
+@pytest.mark.parametrize("communicators", [1, 2])
+def test_both_are_right_on_any_schedule(scheme, communicators):
+    found = case(aggregation=scheme, communicators=communicators)
+
+    async def rank(comm):
+        journal = Journal(Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0))
+        return await found.module.program(found.spec, journal)(comm)
+
+    for fields in in_process(5, communicators).run(rank):
+        assert fields["correct"] and fields["concurrent_beside_p99_seconds"] == 0
+
+
+@pytest.mark.parametrize(("scheme", "ranks"), [("ring", 8), ("ring", 9), ("halving_doubling", 8)])
+def test_two_on_a_link_take_the_time_of_both(scheme, ranks):
+    spec = replace(case(aggregation=scheme, network="ethernet-1g").spec, ranks=ranks, message_bytes=ranks << 20)
+    network, pair = NETWORKS["ethernet-1g"], _operation(spec, spec.aggregation)
+    both, world = pair.simulate(network), simulated(ranks, network)
+    world.run(pair)
+    assert both.seconds == pytest.approx(world.now, rel=1e-9) and max(both.ends) == both.seconds
+    assert both.bytes == 2 * (ranks - 1) << 20
+    # the port is busy with the bytes of both; latencies and sums of one hide behind the other
+    wire = both.bytes * network.link.beta
+    assert wire <= both.seconds < 1.1 * wire + ranks * network.link.alpha
+
+
+@pytest.mark.parametrize(
+    ("given", "tells"),
+    [
+        ({"aggregation": "tree"}, "collective: reduce_scatter"),
+        ({"aggregation": "ring", "concurrent": "gossip"}, "concurrent: unknown 'gossip'"),
+        ({"aggregation": "ring", "concurrent": "broadcast"}, "concurrent: 'ring' has no broadcast"),
+        ({"aggregation": "auto"}, "'auto'"),
+        ({"aggregation": "native", "network": "gemini"}, "concurrent: "),
+        ({"aggregation": "native", "placement": "out_of_place"}, "placement: "),
+        ({"aggregation": "ring", "communicators": 3}, "communicators: must be at most 2"),
+    ],
+)
+def test_wrong_pairs_end_in_a_line(given, tells):
+    text = CASE
+    for key in given:
+        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(key))
+    text += "".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items())
+    with pytest.raises(suite.UsageError) as caught:
+        suite.parse(text, "s.toml")
+    assert tells.split(": ")[-1] in str(caught.value)
+
+
+def test_the_verdict_is_that_of_the_launches(hand):
+    seen = {}
+    for word, two in {"faster": 5.0, "slower": 20.0, "tied": 10.0, "undecided": None}.items():
+        for communicators, ms in ((1, 10.0), (2, two or 9.0)):
+            for launch in (1, 2, 3) if two else (1,):
+                hand.case(
+                    [[ms + launch * 0.01] * 3] * 4, case=f"{word}{communicators}", kind="collective",
+                    collective="reduce_scatter", concurrent="allgather", communicators=communicators,
+                    aggregation=word, message_bytes=1 << 20, ranks=4, launch=launch, warmup_steps=0,
+                    alone_p50_seconds=5e-3, alone_p99_seconds=6e-3, concurrent_alone_p50_seconds=5e-3,
+                )  # fmt: skip
+    findings = Findings(hand.read(), "run")
+    seen = {verdict.case.split()[-1]: verdict for verdict in at_once(findings)}
+    assert {verdict.word for verdict in seen.values()} == words("at-once")
+    assert all(verdict.word == name for name, verdict in seen.items())
+    assert seen["faster"].sentence.startswith(
+        "reduce_scatter and allgather of 1 MiB by faster: both at once take 5.02 ms on two communicators, less than"
+    )
+    (table,) = page(findings).tables
+    assert len(table.rows) == 8
+
+
+def test_a_library_s_pair_has_no_prediction(hand):
+    hand.case([[1.0]], kind="collective", collective="reduce_scatter", concurrent="allgather", aggregation="native",
+              message_bytes=1024, ranks=4, case="c", settings=json.dumps({"collective": "reduce_scatter",
+              "concurrent": "allgather", "aggregation": "native", "ranks": 4, "message_bytes": 1024}))  # fmt: skip
+    (record,) = Findings(hand.read(), "run").records
+    assert program_of(record, 4) is None
