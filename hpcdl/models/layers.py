@@ -1,17 +1,23 @@
-"""A network of the user's own: a table of layers in a CSV file, whose columns are the fields of ``SizedLayer``."""
+"""Networks known by the sizes of their layers: published ones, and the user's own in a CSV file.
+
+Replays and predictions know their parameters, FLOP and activations; trainings refuse them. Columns of the file are
+the fields of ``SizedLayer``.
+"""
 
 from __future__ import annotations
 
 import csv
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
+from hpcdl.aggregation.parts.cost import evaluate
 from hpcdl.data.parts.dataset import found_file
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import SizedLayer
-from hpcdl.registry import MAX_INTEGER, nearest, shortened
+from hpcdl.registry import MAX_INTEGER, Offer, nearest, shortened
 from hpcdl.trace.files import read_text
 
 MAX_LAYERS: Final = 10_000
@@ -90,3 +96,24 @@ def _value(name: str, text: str) -> Any:
     if not least <= number < MAX_INTEGER or (kind != "number" and number % 1):
         raise ValueError(f"{name}: must be a {kind} from {least}, not {shortened(text)}")
     return number if kind == "number" else int(number)
+
+
+def _published(name: str, table: dict[str, Any]) -> Offer:
+    """Return a network of ``published_sizes.toml``; the rows of a block are one group."""
+    blocks = [(f"block{number}", table["block"]) for number in range(1, 1 + table["blocks"])]
+
+    def model(shape: Shape = tuple(table["shape"]), classes: int = table["classes"]) -> list[SizedLayer]:
+        layers, numbers = [], {"shape": shape, "classes": classes}
+        for group, rows in (("", table["before"]), *blocks, ("", table["after"])):
+            for row, *formulas in rows:
+                parameters, activations, multiply_adds = (int(evaluate(text, numbers)) for text in formulas)
+                sizes = parameters, activations, 2 * multiply_adds, 4 * multiply_adds
+                layers.append(SizedLayer(f"{group}_{row}".strip("_"), *sizes, group=group or None))
+        return layers
+
+    model.__name__, model.__doc__ = name, table["about"]
+    return model
+
+
+_PUBLISHED: Final = tomllib.loads(Path(__file__).with_name("published_sizes.toml").read_text("utf-8"))
+OFFERS: Final = {"layers": layers, **{name: _published(name, table) for name, table in _PUBLISHED.items()}}

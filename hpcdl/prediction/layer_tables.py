@@ -36,6 +36,7 @@ MARK: Final = "hpcdl "
 REST: Final = "rest"
 """Row of the time of a step in no layer: input, loss, the program's own work, and a profiled optimizer."""
 NODE: Final = re.compile(r"(?:COMP_NODE_)?(forward |backward )?(.+?)(_FWD|_BWD_WG|_BWD_IG)?")
+KINDS: Final = ("forward", "_FWD"), ("backward", "_BWD_WG", "_BWD_IG")
 GRADIENT: Final = re.compile(r"COMM_COLL_NODE_(.+)_(?:ALLREDUCE|REDUCESCATTER)")
 
 
@@ -136,9 +137,6 @@ def _timed(times: Mapping[tuple[str, str], float], sizes: Mapping[str, tuple[int
     """Return layers with ``times`` by kind and name; ``sizes``: parameters, activations and batch of each."""
     rows = []
     for name, (parameters, activations, batch) in sizes.items():
-        forward, backward = (
-            sum(times.get((kind, name), 0.0) for kind in kinds)
-            for kinds in (("forward", "_FWD"), ("backward", "_BWD_WG", "_BWD_IG"))
-        )
+        forward, backward = (sum(times.get((kind, name), 0.0) for kind in kinds) for kinds in KINDS)
         rows.append(SizedLayer(name, parameters, activations, None, None, forward, backward, batch))
     return rows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdl import registry
-from hpcdl.models.published_sizes import OFFERS as SIZED
+from hpcdl.models.layers import OFFERS as SIZED
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 
@@ -21,7 +21,7 @@ def outputs(name, shape, **settings):
     return sizes
 
 
-@pytest.mark.parametrize("name", sorted({*registry.names("models")} - {*SIZED, "layers"}))
+@pytest.mark.parametrize("name", sorted({*registry.names("models")} - {*SIZED}))
 def test_any_number_of_classes_and_the_smallest_images(name):
     """One pixel more than the size that is refused below, and three more in width."""
     smallest = {

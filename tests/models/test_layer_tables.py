@@ -95,9 +95,10 @@ network = "gemini"
         conditions = Conditions(case.spec.cluster, case.spec.compute_times, case.spec.images, 1 << 20)
         steps.append(virtual_step(case.spec, conditions))
     assert steps[0].seconds == steps[1].seconds > 0
-    assert worlds[0].messages == worlds[1].messages
-    assert worlds[0].bytes == worlds[1].bytes
-    assert sum(worlds[0].bytes) > 0
+    traffic = [(world.messages, world.bytes) for world in worlds]
+    half = len(traffic) // 2
+    assert traffic[:half] == traffic[half:]
+    assert sum(worlds[-1].bytes) > 0
 
 
 REPLAY = """

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from hpcdl import registry
-from hpcdl.models.published_sizes import OFFERS as SIZED
+from hpcdl.models.layers import OFFERS as SIZED
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.elementwise import Flatten
@@ -105,7 +105,7 @@ def test_every_docstring_states_the_number_of_parameters():
 
 def test_variables_of_models_are_weights_and_biases():
     """A layer with another name for its weights would be missing in |W|."""
-    for name in {*registry.names("models")} - {"layers", *SIZED}:
+    for name in {*registry.names("models")} - {*SIZED}:
         model = registry.find("models", name)
         shape, named = inspect.signature(model).parameters["shape"].default, 0
         for layer in model():

@@ -84,6 +84,7 @@ def test_a_wheel_has_the_suites(tmp_path):
         [
             *(f"hpcdl/suites/{name}.toml" for name in NAMES),
             *(f"hpcdl/papers/{path.name}" for path in suite.PAPERS.glob("*")),
+            "hpcdl/models/published_sizes.toml",
             "hpcdl/report/claims.toml",
             "hpcdl/report/sentences.toml",
         ]
