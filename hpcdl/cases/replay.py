@@ -244,6 +244,7 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
         "bucket_bytes": bucket,
         "nodes": -(-spec.ranks // cluster.ranks_per_host),
         "simulated_ranks": step.simulated_ranks,
+        "bytes_sent_per_host": step.bytes_per_host or None,
         "simulation_seconds": perf_counter() - began,
     }
 

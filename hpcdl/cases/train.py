@@ -232,7 +232,6 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         "activation_bytes_per_rank": max(outputs for _, outputs in spec.stage_bytes),
         "served": spec.strategy.served,
         "gradients_in_flight": spec.strategy.gradients_in_flight(spec.training.in_full),
-        "system": spec.strategy.title(spec.replicas, spec.training.in_full),
     }
 
 

@@ -223,5 +223,7 @@ TRAITS: Final = Strategy(
     scales_loss=False,
     shards_state=True,
     check=_check,
-    title=lambda _ranks, settings: f"ZeRO-{settings['stage']}",
+    title=lambda _ranks, settings: "ZeRO-{stage}{}".format(
+        f" within {settings['ranks_per_node']} ranks" if settings["ranks_per_node"] else "", **settings
+    ),
 )

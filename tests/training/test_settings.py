@@ -102,6 +102,8 @@ def test_the_title_is_the_literatures_name():
         ("softsync", {"collect": 3, "dedicated": True}, "1-softsync"),
         ("m_synchronous", {"collect": 3}, "3-synchronous"),
         ("m_synchronous", {}, "BSP"),
+        ("zero", {"stage": 3}, "ZeRO-3"),
+        ("zero", {"ranks_per_node": 2}, "ZeRO-2 within 2 ranks"),
     ]:
         assert title(4, {"name": name, **settings}) == expected
     thirty = {"name": "softsync", "collect": 2, "dedicated": True}

@@ -8,6 +8,9 @@ from contract.tiny import tiny_session
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import half
+from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.replay import ReplaySpec
+from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.vectors import partition
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -157,3 +160,20 @@ def test_memory_is_that_of_the_formula(stage, monkeypatch):
         assert state == pytest.approx(2 * whole / ranks, rel=0.02)
         parts = {1: 2 * whole, 2: whole + whole / ranks + 2 * longest, 3: 2 * whole / ranks + 4 * longest}[stage]
         assert own.resident_bytes <= 1.02 * parts + 4 * 4096 * depth * (stage > 1)
+
+
+HOSTS = {"model": Choice("models", "lenet5"), "ranks": 8, "batch_per_rank": 1, "flops": 1e12}
+HOSTS |= {"network": "ethernet-10g", "ranks_per_host": 4}
+
+
+def test_a_ring_sends_fewest_bytes_between_hosts():
+    """Of 8 ranks on 2 hosts: one rank of a host sends to the other; parts within hosts cross in the sum alone."""
+    sent = {}
+    for scheme, settings in (("ring", {}), ("direct", {}), ("ring", {"ranks_per_node": 4})):
+        choice = Choice("training", "zero", {"stage": 3, **settings})
+        spec = ReplaySpec(training=choice, aggregation=Choice("aggregation", scheme), **HOSTS)
+        step = virtual_step(spec, Conditions(spec.cluster, spec.compute_times, spec.images))
+        sent[scheme, len(settings)] = step.bytes_per_host / spec.gradient_bytes
+    assert sent["ring", 0] == pytest.approx(3 * 7 / 8, rel=1e-3)
+    assert sent["direct", 0] == pytest.approx(3 * 4 * 4 / 8, rel=1e-3)
+    assert sent["ring", 1] == pytest.approx(2 * 1 / 2, rel=1e-3)

@@ -209,6 +209,7 @@ class Record:
     concurrent_beside_p99_seconds: float | None = None
     simulation_seconds: float | None = None
     simulated_ranks: int | None = None
+    bytes_sent_per_host: float | None = None
     late_seconds: float | None = None
     clock_error_seconds: float | None = None
     error: str | None = None

@@ -279,6 +279,7 @@ class StepSpec:
             "parallelism": str(self.mesh) if self.group_ranks > 1 else None,
             "stages": self.stages if self.stages > 1 else None,
             "microbatches": self.microbatches if self.stages > 1 else None,
+            "system": self.strategy.title(self.replicas, self.training.in_full),
             "lockstep": self.strategy.lockstep,
             "independent": self.independent,
         }

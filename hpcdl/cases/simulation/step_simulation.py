@@ -123,6 +123,8 @@ class VirtualStep(NamedTuple):
     """Mean step time of the slowest rank in each cycle that counts (s); empty without a common step."""
     bytes_sent: float
     """By the rank that sends most, mean over steps."""
+    bytes_per_host: float
+    """Sent to other hosts, mean over hosts and steps; 0 with a topology, whose links are not counted."""
     messages: int
     """Sent by the rank that sends most, in all steps."""
     simulated_ranks: int
@@ -213,9 +215,9 @@ def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: 
     if spec.strategy.lockstep or spec.strategy.periodic:
         spans = np.array([rank["steps"]["end"] - rank["steps"]["begin"] for rank in packed])[:, unsettled:]
         cycles = spans.reshape(len(recorders), -1, cycle).mean(axis=2).max(axis=0) * 1e-9
-    return VirtualStep(
-        cycles, max(world.bytes) / steps, max(world.messages), len(recorders), **tables, unsettled=unsettled
-    )
+    hosts = len({conditions.network.host(rank) for rank in range(len(recorders))})
+    sent, out = max(world.bytes) / steps, world.clock.bytes_between_hosts / (steps * hosts)
+    return VirtualStep(cycles, sent, out, max(world.messages), len(recorders), **tables, unsettled=unsettled)
 
 
 def _columns(tables: Sequence[npt.NDArray[Any]]) -> Columns:

@@ -18,6 +18,7 @@ class _Chance:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
+        self.bytes_between_hosts = 0
 
     def message(self, now: float, _source: int, _dest: int, _size: int) -> float:
         return now + self._random.paretovariate(1)

@@ -113,6 +113,7 @@ class _VirtualTime:
         self._prices = dict(prices)
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
         self._hosts = hosts
+        self.bytes_between_hosts = 0
         self._sending, self._receiving = (_ports(ranks, hosts, network, shifts) for _ in range(2))
         # arithmetic of an exchange does not wait for the end of a layer: the message thread does it
         self._working = [0.0] * ranks
@@ -125,6 +126,7 @@ class _VirtualTime:
             takes = link.alpha + size * link.beta
             out, into = self._hosts + source, self._hosts + dest
         else:
+            self.bytes_between_hosts += size
             takes = self._alpha + size * self._beta
             if self._slow:
                 share = min(self._slow.get(out, 1.0), self._slow.get(into, 1.0))

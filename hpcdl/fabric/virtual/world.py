@@ -38,6 +38,9 @@ class Deadlock(Exception):  # noqa: N818 - the standard term
 class Clock(Protocol):
     """Completion times of operations, in seconds or in any unit that orders the queue."""
 
+    bytes_between_hosts: int
+    """Sum over all messages so far, without a topology."""
+
     def message(self, now: float, source: int, dest: int, size: int) -> float:
         """Return when a message of ``size`` bytes completes whose send and receive have met at ``now``."""
         ...

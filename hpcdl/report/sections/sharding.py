@@ -1,0 +1,72 @@
+"""Sharded training (ZeRO) beside synchronous training: bytes, memory, time, and the rate that links need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
+from hpcdl.report.run.contents import Answer, Declaration, certainty, per_setting
+from hpcdl.report.run.grouping import Method, Row, rows
+
+if TYPE_CHECKING:
+    from hpcdl.report.run.findings import Findings
+
+HEADER: Final = (
+    *("method", "ranks", "step", "beyond computing", "sent per rank", "sent per host"),
+    *("memory per rank", "rate for 0.9"),
+)
+NOTE: Final = (
+    "Beyond computing: step less a rank's computing. Sent per host: to others, if simulated without a topology. "
+    "Memory: parameters, gradients and optimizer state, measured, of the rank that holds most. Rate for 0.9: of a "
+    "rank's link at which computing is 90 % of a step, if all messages overlap with it, and if none does."
+)
+
+
+def _compared(methods: Sequence[Method]) -> list[Row]:
+    """Return the rows of a problem that shards, on several ranks, the most ranks first."""
+    known = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.is_ceiling]
+    known.sort(key=lambda row: -row.scale.record.ranks)
+    return known if any(row.scale.record.strategy == "zero" for row in known) else []
+
+
+def _cells(methods: Sequence[Method]) -> list[tuple[str, ...]]:
+    cells: list[tuple[str, ...]] = []
+    for row in _compared(methods):
+        scale, step = row.scale, row.step_seconds or 0.0
+        sent, computing = scale.median("bytes_sent_per_rank") or 0.0, scale.median("compute_seconds") or 0.0
+        times = (seconds(step), seconds(max(0.0, step - computing) if computing else None))
+        sizes = (sent, scale.median("bytes_sent_per_host"), scale.median("memory_bytes_per_rank"))
+        needed = interval(0.9 * sent / computing, 9 * sent / computing, rate) if computing else NONE
+        cells.append((row.name, str(scale.record.ranks), *times, *map(volume, sizes), needed))
+    return cells
+
+
+COMPARED: Final = {
+    "bytes_sent_per_rank": "sends {} times the bytes",
+    "memory_bytes_per_rank": "holds {} of the memory",
+    "step_seconds": "takes {} times the step",
+}
+"""Columns that the answer compares with those of synchronous training."""
+
+
+def answer(findings: Findings) -> Answer | None:
+    """Return the bytes, memory and step of each sharded method by those of synchronous training, on most ranks."""
+    lines = []
+    for methods in findings.problems:
+        most = [row for row in _compared(methods) if row.scale.record.ranks == methods[0].scales[-1].record.ranks]
+        bases = [row.scale for row in most if row.scale.record.strategy == "synchronous"]
+        for row, base in ((row, base) for row in most for base in bases[:1] if row.scale is not base):
+            pairs = ((words, row.scale.median(name), base.median(name)) for name, words in COMPARED.items())
+            shares = [words.format(digits(own / whole)) for words, own, whole in pairs if own and whole]
+            where = f"{findings.settings.name(methods[0].record)} on {plural(row.scale.record.ranks, 'rank')}"
+            basis = certainty([*row.scale.records, *base.records])
+            lines.append(f"{row.name} {', '.join(shares)} of synchronous training: {where} ({basis}).")
+    return Answer(lines[0], lines[1:]) if lines else None
+
+
+SECTION: Final = Declaration(
+    88,
+    lambda findings: per_setting(findings, "Sharding", HEADER, _cells, NOTE, "most ranks first"),
+    answer=answer,
+)
