@@ -19,6 +19,7 @@ import numpy as np
 from hpcdl.aggregation.parts.collectives import half
 from hpcdl.cases.keys import combinations
 from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes
+from hpcdl.cases.keys.cpu_times import shipped
 from hpcdl.cases.keys.key import (
     MAX_RANKS,
     MAX_STEPS,
@@ -104,6 +105,13 @@ class ReplaySpec(StepSpec):
     @cached_property
     def compute_times(self) -> ComputeTimes:
         """Times of the work of a rank."""
+        if not self.compute_source.given:
+            known = shipped(str(self.model), self.shape, self.images)
+            if known is None:
+                raise ValueError(
+                    f"give exactly one of {', '.join(TIMES)}; no times of the model on a CPU are known"
+                )
+            return known.of_network(self.layers, self.shape).scaled(self.time_scale)
         times = self.compute_source.compute_times(str(self.model), self.layers, self.shape, self.images)
         return times.scaled(self.time_scale)
 
@@ -115,8 +123,8 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
     """See :class:`hpcdl.suite.Kind`. Works out every shape, and reads the run that times are taken from."""
     with about("model"):
         source = spec.compute_source.given
-    if len(source) != 1:
-        raise ValueError(f"{source[1] if source else TIMES[0]}: give exactly one of {', '.join(TIMES)}")
+    if len(source) > 1:
+        raise ValueError(f"{source[1]}: give exactly one of {', '.join(TIMES)}")
     with about("mesh"):
         _ = spec.replicas
     combinations.check("replay", spec)
@@ -136,7 +144,7 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
     if spec.mesh is not None:
         with about("mesh"):
             spec.mesh.check_divisions(spec.layers, spec.shape, spec.ranks)
-    with about(source[0]):
+    with about(source[0] if source else TIMES[0]):
         seconds = spec.all_steps * spec.compute_times.step_seconds(spec.images)
         if not (spec.network or seconds <= MAX_SECONDS):
             raise ValueError(f"the steps would sleep for {seconds:.3g} s, and may for {MAX_SECONDS} s at most")
@@ -179,6 +187,7 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         "lockstep": bool(spec.network) or spec.strategy.lockstep,  # a simulation records the mean step of a cycle
         "warmup_steps": 0 if spec.network else spec.warmup,
         **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "network")},
+        **({} if spec.compute_source.given else {"compute_times": spec.compute_times.source}),
         "modelled_compute_seconds": spec.compute_times.step_seconds(spec.images),
     }
 

@@ -125,7 +125,7 @@ WRONG_VALUES = [
     ("pairwise", {"kind": "pairwize"}, "kind: unknown 'pairwize'; did you mean 'pairwise'?"),
     ("pairwise", {"kind": 3}, "kind: must be a word, not 3"),
     ("pairwise", {"kind": None}, "kind: every case needs one of: collective, pairwise, replay, train"),
-    ("replay", {"flops": None}, "device: give exactly one of device, flops, times"),
+    ("replay", {"flops": None, "model": "vgg19"}, "device: give exactly one of device, flops, times; no times"),
     ("replay", {"flops": 0}, "flops: must be more than 0, not 0"),
     ("replay", {"flops": None, "times": "no/such/run"}, "times: no/such/run"),
     ("replay", {"model": "googlenet", "dataset": "digits"}, "model: "),

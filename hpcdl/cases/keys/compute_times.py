@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -197,6 +197,13 @@ def recorded(run: Run, model: str, shape: Shape, images: int | None = None) -> C
         wanted = f"training of {model!r} on images of {shape_text(shape)}"
         raise ValueError(f"{run.path} has no measured {wanted} with events")
     return found[min(found, key=lambda batch: abs(batch - (images or batch)))]
+
+
+def measured_trainings(run: Run) -> Iterator[tuple[str, str, int, ComputeTimes]]:
+    """Yield model, shape of an image, images of a rank, and times of each training that recorded events."""
+    for index, case in enumerate(run.described):
+        if index in _trainings(run, str(case.get("model"))) and (times := _medians(run, index)):
+            yield str(case["model"]), str(case.get("image_shape")), round(_images_per_rank(run, index)), times
 
 
 def shape_text(shape: Shape) -> str:

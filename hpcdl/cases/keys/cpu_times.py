@@ -1,0 +1,72 @@
+"""Times of layers on one core by batch, in ``cpu_times.csv``: the default of replays and predictions.
+
+``python -m hpcdl.cases.keys.cpu_times RUN "quiet machine"`` writes it from a run of the suite ``layer-times``.
+It begins with date, processor and state of the machine; a row has the microseconds of a call at each batch.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from hpcdl.cases.keys.compute_times import ComputeTimes, measured_trainings, shape_text
+from hpcdl.nn.geometry import Shape
+
+FILE: Final = Path(__file__).with_suffix(".csv")
+
+
+@cache
+def _rows() -> dict[tuple[str, str], dict[str, dict[int, float]]]:
+    """Return the seconds of a call by model and shape of images, label and batch."""
+    found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    lines = FILE.read_text(encoding="utf-8").splitlines()[1:]
+    for model, shape, label, *cells in csv.reader(lines[1:]):
+        batches = lines[0].split(",")[3:]
+        known = {int(batch): float(cell) * 1e-6 for batch, cell in zip(batches, cells, strict=True) if cell}
+        found.setdefault((model, shape), {})[label] = known
+    return found
+
+
+def shipped(model: str, shape: Shape, images: int | None) -> ComputeTimes | None:
+    """Return the times of a rank's batch of ``images`` (None: a large one); None for a model without times.
+
+    Between two measured batches a call's time is interpolated, above the largest it is proportional to the batch.
+    """
+    rows = _rows().get((model, shape_text(shape)), {})
+    if not rows:
+        return None
+    per_image, per_call = {}, {}
+    for label, known in rows.items():
+        largest = max(known)
+        batch = min(images or largest, largest)
+        seconds = float(np.interp(batch, sorted(known), [known[size] for size in sorted(known)]))
+        if label.startswith("update"):
+            per_call[label] = seconds
+        else:
+            per_image[label] = seconds / batch
+    return ComputeTimes(per_image, per_call, FILE.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "))
+
+
+def write(path: Path, state: str) -> None:
+    """Write the times of the trainings in a run, and the ``state`` of its machine. Raises TraceError."""
+    from hpcdl.trace.schema import read
+
+    run, table = read(path), dict[tuple[str, str, str], dict[int, float]]()
+    for model, shape, images, times in measured_trainings(run):
+        for label in (*times.per_image, *times.per_call):
+            table.setdefault((model, shape, label), {})[images] = 1e6 * times.seconds(label, images)
+    batches = sorted({batch for known in table.values() for batch in known})
+    lines = [f"# {run.environment['date'][:10]}, one core of {run.environment['cpu']['model']}, {state}"]
+    lines.append(",".join(["model", "shape", "label", *map(str, batches)]))
+    for key, known in table.items():
+        lines.append(",".join([*key, *(f"{known[batch]:.4g}" if batch in known else "" for batch in batches)]))
+    FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), sys.argv[2])
