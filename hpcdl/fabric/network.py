@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.fabric.topologies.dragonfly import Dragonfly
+from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.topologies.torus import Torus
 
 GIGABIT: Final = 1e9 / 8
@@ -181,12 +182,7 @@ _LINKS: Final = (
         "De Sensi et al. 2020 (arXiv 2008.08886) for latency; 200 Gbit/s per NIC",
     ),
     ("nvlink-4", 2e-6, 450e9, "NVIDIA H100: 18 links, 450 GB/s each way; device-to-device latency about 2 us"),
-    (
-        "gemini",
-        1.5e-6,
-        5.5e9,
-        "Cray Gemini (Titan, FireCaffe's machine), Alverson et al. 2010: 1.5 us, about 5.5 GB/s",
-    ),
+    ("gemini", 1.5e-6, 5.5e9, "Cray Gemini (Titan, FireCaffe's machine), Alverson et al. 2010: 1.5 us, 5.5 GB/s"),
     ("pcie-2", 10e-6, 6e9, "PCI Express 2.0 x16: 8 GB/s less protocol; typical latency of a copy"),
 )
 """Name, latency (s), bandwidth (bytes/s) and source."""
@@ -213,6 +209,11 @@ NETWORKS: Final[dict[str, Network]] = {
             "slingshot-11 as the dragonfly of Frontier, 74 groups of 32 switches of 16 ports, four links between "
             "two groups; a host is one of a node's four NICs",
             topology=Dragonfly(groups=74, routers=32, hosts=16, between=4.0),
+        ),
+        *(  # messages under way share a host's port, and their latencies overlap
+            Network(f"wan-{name}-{ms}ms", Link(ms * 1e-3, beta), "distant hosts", topology=FatTree(hosts=[1024]))
+            for name, beta in (("100m", 1 / (0.094 * GIGABIT)), ("1g", 1 / (0.94 * GIGABIT)))
+            for ms in (1, 50)
         ),
     )
 }
