@@ -268,8 +268,6 @@ class CheckedSums:
     def __init__(self, aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]], *, summed: bool) -> None:
         self.wrong = 0
         """Marks that differed from the expected sum."""
-        self.elements = 0
-        """Elements of all vectors so far."""
         self._aggregate = aggregate
         self._summed = summed
         self._sums = Counter[tuple[int, int]]()
@@ -300,7 +298,6 @@ class CheckedSums:
         key = vector.ctypes.data, vector.size
         number = self._sums[key] % CYCLE
         self._sums[key] += 1
-        self.elements += vector.size
         for part in parts:
             part[::STRIDE] = part[-1:] = rank + 1 + number
         return number

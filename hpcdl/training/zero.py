@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
@@ -24,17 +23,15 @@ EARLY: Final = 1 / 3
 """Share of the parameters that are gathered during backward, which takes two thirds of a step's computing."""
 
 
-@dataclass(eq=False)
 class Unit:
     """Slice of the flat vectors that is reduced and gathered at once; ``own`` is this rank's part."""
 
-    span: slice
-    own: slice
-    optimizer: Any
-    exchanged: Task[None] | None = None
-    """Sum of the last gradient, and the update."""
-    gathered: Task[None] | None = None
-    """None while a rank may have its own part only."""
+    def __init__(self, span: slice, node: Comm, session: Session) -> None:
+        begin, end = partition(session.replica.parameters[span], node.size).begins[node.rank :][:2]
+        self.span, self.own = span, slice(span.start + begin, span.start + end)
+        self.optimizer: Any = session.optimizer_of(self.own)
+        self.exchanged: Task[None] | None = None  # sum of the last gradient, and the update
+        self.gathered: Task[None] | None = None  # none while a rank may have its own part only
 
     def free_others(self, vector: Array) -> None:
         """Free the other ranks' parts of ``vector``."""
@@ -79,12 +76,12 @@ async def zero(
     across = await comm.subcommunicator(lambda rank: rank % size, ("across", size))
     reduce_scatter, allgather = half(session.aggregate, "reduce_scatter"), half(session.aggregate, "allgather")
     smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes
-    units = _units(node, session, _layers(replica.stages) if stage == 3 else session.buckets(smallest))
+    spans = _layers(replica.stages) if stage == 3 else session.buckets(smallest)
+    units = [Unit(span, node, session) for span in spans]
     by_tensor = hasattr(session.optimizer, "halves")
     late = parameters.size * (1 - EARLY if stage < 3 and not by_tensor else 1)
     early = [unit for unit in units if unit.span.start >= late]
-    spans = [unit.span for unit in units] + [layer.span for layer in replica.stages]
-    window = 2 * max(map(_length, spans))
+    window = 2 * max(map(_length, [*spans, *(layer.span for layer in replica.stages)]))
     computed, current = 0, (-1, 0)
     last: Task[None] | None = None
 
@@ -168,15 +165,6 @@ def _layers(stages: Sequence[Stage]) -> list[slice]:
     groups = [[*group] for _, group in groupby(stages, lambda stage: stage.group or stage.name)]
     spans = [slice(group[0].span.start, group[-1].span.stop) for group in reversed(groups)]
     return [span for span in spans if span.start < span.stop]
-
-
-def _units(node: Comm, session: Session, spans: Iterable[slice]) -> list[Unit]:
-    units = []
-    for span in spans:
-        begins = partition(session.replica.parameters[span], node.size).begins[node.rank :]
-        own = slice(span.start + begins[0], span.start + begins[1])
-        units.append(Unit(span, own, session.optimizer_of(own)))
-    return units
 
 
 async def _update_by_tensor(comm: Comm, node: Comm, session: Session, units: Sequence[Unit], rate: float) -> None:

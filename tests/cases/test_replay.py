@@ -9,6 +9,7 @@ import pytest
 from hpcdl import suite
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.none import none
+from hpcdl.aggregation.parts.collectives import half
 from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.key import Choice
@@ -24,6 +25,7 @@ from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.synchronous import synchronous
+from hpcdl.training.zero import zero
 
 STRATEGIES = [synchronous, partial(synchronous, bucket_bytes=4096), layerwise]
 
@@ -61,12 +63,33 @@ def test_every_sum_is_looked_at_and_right(ranks, strategy, aggregate):
     layers = [layer.name for layer in LAYERS]
     for (sums, recorder), labels in zip(played, slept, strict=True):
         assert sums.wrong == 0
-        assert sums.elements == 3 * 431_080
+        assert sum(size * times for (_, size), times in sums._sums.items()) == 3 * 431_080
         assert [step.images for step in recorder.steps] == [5] * 3
         work = [label for label in labels if not label.startswith("update")]
         forward = [f"forward {name}" for name in layers]
         backward = [f"backward {name}" for name in reversed(layers)]
         assert work == ["input", *forward, "loss", *backward] * 3
+
+
+def test_parts_of_sharded_replays_are_looked_at():
+    """Each step reduces and gathers all parameters once; a lost sum, and a lost part, are noticed."""
+
+    class Lossy:
+        def __init__(self, lost):
+            self.lost = lost
+
+        async def reduce_scatter(self, comm, parts):
+            if self.lost != "sum":
+                await half(ring, "reduce_scatter")(comm, parts)
+
+        async def allgather(self, comm, parts):
+            if self.lost != "part":
+                await half(ring, "allgather")(comm, parts)
+
+    for lost in ("", "sum", "part"):
+        for sums, _ in play(3, zero, Lossy(lost), seed=1)[0]:
+            assert sum(size * times for (_, size), times in sums._sums.items()) == 6 * 431_080
+            assert bool(sums.wrong) == bool(lost)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -47,7 +47,6 @@ COMPARED: Final = {
     "memory_bytes_per_rank": "holds {} of the memory",
     "step_seconds": "takes {} times the step",
 }
-"""Columns that the answer compares with those of synchronous training."""
 
 
 def answer(findings: Findings) -> Answer | None:
