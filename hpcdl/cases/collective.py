@@ -34,7 +34,10 @@ from hpcdl.cases.keys.scheme import check_library, table_of, traits_of, try_out
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
 from hpcdl.cases.measuring.timed_collectives import SAME_ON_ALL_RANKS, STARTS, Contents, alike, reals, start
 from hpcdl.cases.simulation.operations import Operation, operation
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.cases.simulation.step_simulation import LATE_SHARE
+from hpcdl.fabric.comm import INPUT, Array, Comm
+from hpcdl.fabric.faults import Delays, Straggler
+from hpcdl.fabric.modelled_compute import accurate_sleep
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import phantom
 from hpcdl.launch.machine import node_memory_bytes, shortage
@@ -62,6 +65,7 @@ class CollectiveSpec:
     network: str | None = key(None, choices=tuple(NETWORKS), role="machine")
     topology: Choice | None = key(None, folder="topologies", around=Site, role="machine")
     ranks_per_host: int = key(1, least=1, most=MAX_RANKS, role="machine")
+    straggler: Straggler | None = key(None, table=Straggler)
     threads: int = key(1, least=1, most=MAX_THREADS, role="problem", column="threads_per_rank")
     trace: str = key("steps", choices=("events", "steps"))
 
@@ -120,6 +124,11 @@ def check(spec: CollectiveSpec, given: Collection[str]) -> None:
         _ = spec.kernels
     combinations.check("collective", spec)
     check_cluster(spec)
+    if spec.straggler is not None:
+        with about("straggler"):
+            spec.straggler.check(spec.ranks)
+            if spec.straggler.factor > 1:
+                raise ValueError("factor: a collective has no work to slow; give seconds")
     with about("aggregation"):
         check_library(spec.aggregation, spec.network)
         run = spec.scheme
@@ -195,6 +204,7 @@ def fields(spec: CollectiveSpec) -> dict[str, Scalar]:
         **({"ranks_per_host": spec.ranks_per_host} if simulated else {}),
         "start": None if simulated else spec.start,
         "placement": None if simulated else spec.placement,
+        **(spec.straggler.fields if spec.straggler else {}),
         "warmup_steps": 0 if simulated else spec.warmup,
     }
 
@@ -221,17 +231,25 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
         given = out_of_place_operand(collective, operands, buffer, comm.size)
     beginning = start(spec.start, comm, lambda: journal.read().time_ns)
     wrong, arrived = np.zeros(1), np.zeros(1)
+    slow, delays = spec.straggler, None
+    if slow is not None and slow.slows(comm.rank):
+        delays, sleep = Delays(slow, comm.rank, 0), accurate_sleep().sleep
+    moments = list[tuple[int, int]]()
 
     async def timed(content: Array, operations: int) -> tuple[int, int]:
         """Return begin and end (ns) of so many operations, before which ``content`` is copied if it must be."""
         place.to_host(buffer[:1])  # waits for the device
-        begin = await beginning.ready()
+        begin = common = await beginning.ready()
+        if delays is not None:
+            sleep(delays.before(INPUT))
+            begin = journal.read().time_ns
         for _ in range(operations):
             if copied:
                 buffer[:] = content
             await scheme(comm, given)
         place.to_host(buffer[:1])
         end = journal.read().time_ns
+        moments.append((begin - common, end - common))
         # checking the result, or spinning in a barrier, would keep cores busy that late ranks may need
         await comm.native("nonblocking allreduce", arrived)
         return begin, end
@@ -247,13 +265,15 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
             begin, end = await timed(operands, loop)
         done += 1 + loop * (loop > 1)
         spans.append((begin, begin + (end - begin) // loop))
-        if number + 1 == spec.warmup and spec.size <= LOOP_BYTES and collective not in ROOTED:
+        if number + 1 == spec.warmup and spec.size <= LOOP_BYTES and collective not in ROOTED and slow is None:
             slowest = int((await comm.allgather_words(np.array([end - begin]))).max())
             loop = min(max(LOOP_NS // max(slowest, 1), 1), MAX_LOOP)
     after = journal.read()
     messages, sent = after.messages - before.messages, after.bytes - before.bytes
     journal.repetitions(spans, messages // done, sent // done)
     description = {"operations": loop, **await beginning.description(spec.warmup)}
+    if slow is not None:
+        description |= await _from_arrivals(comm, moments[spec.warmup :])
     if out_of_place:
         description["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
     sent_from = operands if apart else buffer
@@ -265,6 +285,19 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
         description["same_bits"] = await alike(comm, place.to_host(buffer))
     await comm.native("allreduce", wrong)
     return {"correct": not wrong[0], "chosen": chosen, **description}
+
+
+async def _from_arrivals(comm: Comm, moments: Sequence[tuple[int, int]]) -> dict[str, Scalar]:
+    """Return the median times from the first and the last arrival to the last rank's end, and the late rank.
+
+    ``moments``: arrival and end of each repetition on this rank since the common start (ns).
+    """
+    table = (await comm.allgather_words(np.ravel(moments))).reshape(comm.size, -1, 2) * 1e-9
+    arrivals, end = table[..., 0], table[..., 1].max(axis=0)
+    first, last = (float(np.median(end - at)) for at in (arrivals.min(axis=0), arrivals.max(axis=0)))
+    *_, second, latest = np.sort(np.median(arrivals, axis=1)) if comm.size > 1 else (0.0, 0.0)
+    late = int(np.median(arrivals, axis=1).argmax()) if latest - second > LATE_SHARE * first else None
+    return {"from_first_arrival_seconds": first, "from_last_arrival_seconds": last, "late_rank": late}
 
 
 async def _measure_both(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:

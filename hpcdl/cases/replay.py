@@ -32,13 +32,15 @@ from hpcdl.cases.keys.key import (
 )
 from hpcdl.cases.keys.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
 from hpcdl.cases.keys.step_spec import StepSpec
+from hpcdl.cases.keys.train_spec import MAX_JITTER
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
 from hpcdl.cases.measuring.timed_collectives import alike
 from hpcdl.cases.simulation.exchange_prices import prices_of
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
-from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.modelled_compute import ModelledCompute, oversleep
+from hpcdl.fabric.comm import INPUT, Array, Comm
+from hpcdl.fabric.faults import Delays, Slowed, Straggler
+from hpcdl.fabric.modelled_compute import ModelledCompute, accurate_sleep, oversleep
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import Parts
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
@@ -58,6 +60,9 @@ STRIDE: Final = 65_521
 """Elements between the marks of a vector: a prime, so that they meet the parts of no partition alike."""
 CYCLE: Final = 1000
 """Sums after which a rank's marks repeat; sums over a thousand ranks are exact in float32."""
+
+RANDOM_STEPS: Final = 32
+"""Simulated steps of ranks whose times vary."""
 
 MAX_IMAGES: Final = 10**9
 """Images of a rank's batch, at most."""
@@ -87,6 +92,8 @@ class ReplaySpec(StepSpec):
     network: str | None = key(None, choices=tuple(NETWORKS), role="machine")
     topology: Choice | None = key(None, folder="topologies", around=Site, role="machine")
     ranks_per_host: int = key(1, least=1, role="machine")
+    straggler: Straggler | None = key(None, table=Straggler)
+    jitter: float = key(0.0, least=0, most=MAX_JITTER, role="machine")
     threads: int = key(1, least=1, most=MAX_THREADS, role="problem", column="threads_per_rank")
     trace: str = key("events", choices=("events", "steps", "alternating"))
 
@@ -129,6 +136,9 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
         _ = spec.replicas
     combinations.check("replay", spec)
     check_cluster(spec)
+    if spec.straggler is not None:
+        with about("straggler"):
+            spec.straggler.check(spec.ranks)
     with about("training"):
         spec.strategy.check_settings(spec.ranks, spec.training.in_full)
     _check_batch(spec)
@@ -188,6 +198,8 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         "warmup_steps": 0 if spec.network else spec.warmup,
         **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "network")},
         **({} if spec.compute_source.given else {"compute_times": spec.compute_times.source}),
+        **(spec.straggler.fields if spec.straggler else {}),
+        "jitter": spec.jitter or None,
         "modelled_compute_seconds": spec.compute_times.step_seconds(spec.images),
     }
 
@@ -217,10 +229,17 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         session.bucket_bytes = await fitted_bucket_bytes(comm, sleep)
         gradients, compressed = replica.gradients, session.compressed
 
+        factor, deviation = 1.0, np.sqrt(np.log1p(spec.jitter**2))
+
         def seconds(label: str) -> float:
-            return times.seconds(label, session.inputs.group_shares[-1][1])
+            nonlocal factor
+            if label == INPUT and spec.jitter:
+                factor = random.lognormal(-(deviation**2) / 2, deviation)
+            return factor * times.seconds(label, session.inputs.group_shares[-1][1])
 
         before = journal.read().bytes
+        if spec.straggler is not None and spec.straggler.slows(comm.rank):
+            comm = Slowed(comm, Delays(spec.straggler, comm.rank, 0), accurate_sleep())
         await train(ModelledCompute(comm, seconds, oversleep()), session)
         sent = journal.read().bytes - before
         held = session.resident_bytes or gradients.nbytes
@@ -245,7 +264,8 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
     cluster, times, images = spec.cluster, spec.compute_times, spec.images
     bucket = bucket_bytes(cluster.link.alpha, cluster.link.beta, spec.ranks)
     began = perf_counter()
-    step = virtual_step(spec, Conditions(cluster, times, images, bucket, prices_of(spec)))
+    conditions = Conditions(cluster, times, images, bucket, prices_of(spec), spec.jitter, spec.straggler)
+    step = virtual_step(spec, conditions, RANDOM_STEPS if spec.jitter or spec.straggler else 1)
     computed = max(part.step_seconds(images) for part in spec.stage_times)
     journal.repetitions([(0, round(step.seconds * 1e9))], 0, round(step.bytes_sent), round(computed * 1e9))
     return {
@@ -254,6 +274,7 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
         "nodes": -(-spec.ranks // cluster.ranks_per_host),
         "simulated_ranks": step.simulated_ranks,
         "bytes_sent_per_host": step.bytes_per_host or None,
+        "late_rank": step.late_rank if spec.straggler else None,
         "simulation_seconds": perf_counter() - began,
     }
 

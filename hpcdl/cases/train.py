@@ -37,11 +37,17 @@ CHECKED_STEPS: Final = 100
 
 def _check_faults(spec: TrainSpec) -> None:
     """Raise ValueError, led by its key, for a fault that cannot happen, ends the training or changes nothing."""
-    for key, fault in (("straggler", spec.straggler), ("failure", spec.failure)):
-        if fault is not None and isinstance(fault.rank, int) and not 0 <= fault.rank < spec.ranks:
-            raise ValueError(f"{key}: rank {fault.rank} is not among the {spec.ranks} ranks of the case")
-    slow = spec.straggler
-    if slow is not None and isinstance(slow.rank, int) and slow.probability and slow.rank not in spec.workers:
+    if spec.failure is not None and not 0 <= spec.failure.rank < spec.ranks:
+        raise ValueError(f"failure: rank {spec.failure.rank} is not among the {spec.ranks} ranks of the case")
+    if (slow := spec.straggler) is not None:
+        with about("straggler"):
+            slow.check(spec.ranks)
+    if (
+        slow is not None
+        and isinstance(slow.rank, int)
+        and slow.probability * slow.seconds
+        and slow.rank not in spec.workers
+    ):
         able = f"these have: {spec.workers[0]} to {spec.workers[-1]}"
         raise ValueError(f"straggler: rank: rank {slow.rank} has no batches to pause before; {able}")
     if spec.failure is not None:

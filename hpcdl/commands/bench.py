@@ -23,6 +23,11 @@ MAX_INTERPOLATED: Final = 100
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
     declare(parser)
+    parser.add_argument(
+        "--delays",
+        metavar="SECONDS",
+        help="by which ranks come late: of each rank, such as 0,0.2,0,0, or RANK:SECONDS",
+    )
     parser.set_defaults(
         suite=Path("bench"),
         overrides=[],
@@ -39,6 +44,11 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.launch.process import launched
 
     options.text = suite_text(options, "bench")
+    if options.delays:
+        rank, _, pause = options.delays.rpartition(":")
+        options.text += (
+            f"straggler = {{{f'rank = {rank}, seconds = {pause}' if rank else f'by_rank = [{pause}]'}}}\n"
+        )
     options.finished = partial(_print, options.repetitions, [])
     return in_job(options) if launched(os.environ) else from_shell(options, options.given)
 
@@ -68,11 +78,12 @@ def headings(run: Run, record: Record, repetitions: int) -> list[str]:
     sample = plural(repetitions, "repetition")
     if repetitions <= MAX_INTERPOLATED:
         sample += " (p99 lies between the two longest)"
+    late = f"{'from first':>12}{'from last':>12}  late rank" if record.straggler else ""
     return [
         f"# {record.collective}: {place}, {record.dtype}, {library['library']} {library['version']}",
         f"# times in us of the slowest rank; quantiles over {sample}, each the mean of so many operations (ops)",
         f"# algbw and busbw in GB/s, as nccl-tests defines them; run folder {run.path.parent.parent}",
-        f"#{'bytes':>11}  {'scheme':<20}{'ops':>6}{'p50':>11}{'p99':>11}{'algbw':>10}{'busbw':>10}  correct",
+        f"#{'bytes':>11}  {'scheme':<20}{'ops':>6}{'p50':>11}{'p99':>11}{'algbw':>10}{'busbw':>10}{late}  correct",
     ]
 
 
@@ -84,6 +95,10 @@ def row(record: Record) -> str:
     times = "".join(f"{1e6 * (time or 0):>11.2f}" for time in (record.time_p50_seconds, record.time_p99_seconds))
     known = (record.algbw_bytes_per_second, record.busbw_bytes_per_second)
     rates = "".join(f"{(rate or 0) / 1e9:>10.3f}" for rate in known)
+    if record.straggler:
+        arrivals = (record.from_first_arrival_seconds, record.from_last_arrival_seconds)
+        rates += "".join(f"{1e6 * (time or 0):>12.2f}" for time in arrivals)
+        rates += f"{'none' if record.late_rank is None else record.late_rank:>11}"
     return "  ".join([f"{begin}{times}{rates}", "yes" if record.correct else "NO", *marks])
 
 

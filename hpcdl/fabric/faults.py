@@ -25,16 +25,20 @@ EVERY: Final = "all"
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """A slow rank, or ``"all"``: its work takes ``factor`` times as long, or its batches begin with a pause.
+    """A slow rank, or ``"all"``: its work takes ``factor`` times as long, or its batches have a pause.
 
-    A batch begins with a pause of ``seconds`` with ``probability``, independently on every slow rank. Raises
-    ValueError for a wrong name, for numbers out of range and where the rank would not be slow.
+    A batch has a pause of ``seconds``, or of ``by_rank``, with ``probability``, independently on every slow rank.
+    It comes before the batch, or with ``at`` before its first work of this label, such as "backward". A collective
+    has it before it begins. Raises ValueError for a wrong name, for numbers out of range and where no rank would
+    be slow.
     """
 
-    rank: int | str
+    rank: int | str = EVERY
     factor: float = 1.0
-    probability: float = 0.0
+    probability: float = 1.0
     seconds: float = 0.0
+    by_rank: tuple[float, ...] = ()
+    at: str = INPUT
 
     def __post_init__(self) -> None:
         if isinstance(self.rank, str) and self.rank != EVERY:
@@ -43,18 +47,37 @@ class Straggler:
             raise ValueError(f"factor: must be from 1 to {MAX_FACTOR}, not {self.factor}")
         if not 0 <= self.probability <= 1:
             raise ValueError(f"probability: must be between 0 and 1, not {self.probability}")
-        if not 0 <= self.seconds <= MAX_PAUSE:
-            raise ValueError(f"seconds: must be from 0 to {MAX_PAUSE}, not {self.seconds}")
-        if self.factor == 1 and not self.probability * self.seconds:
-            raise ValueError("give a factor of more than 1, or probability and seconds of its pauses")
+        for pause in (self.seconds, *self.by_rank):
+            if not 0 <= pause <= MAX_PAUSE:
+                raise ValueError(f"seconds: must be from 0 to {MAX_PAUSE}, not {pause}")
+        if self.by_rank and (self.seconds or self.rank != EVERY):
+            raise ValueError("by_rank: has the pauses of all ranks; leave rank and seconds out")
+        if self.at.split()[:1] not in ([INPUT], ["forward"], ["backward"]):
+            raise ValueError(f"at: must begin with input, forward or backward, not {self.at!r}")
+        if self.factor == 1 and not self.probability * self.longest:
+            raise ValueError("give a factor of more than 1, or seconds of its pauses")
 
     def __str__(self) -> str:
         words = ["every rank" if self.rank == EVERY else f"rank {self.rank}"]
         words += [f"{self.factor:g}x slower"] if self.factor > 1 else []
-        words += (
-            [f"pauses {self.seconds:g} s in {self.probability:.3g} of its batches"] if self.probability else []
-        )
+        pauses = "/".join(f"{pause:g}" for pause in self.by_rank or (self.seconds,))
+        where = "" if self.at == INPUT else f" before {self.at}"
+        if self.probability * self.longest:
+            share = f" in {self.probability:.3g} of its batches" if self.probability < 1 else ""
+            words.append(f"pauses {pauses} s{where}{share}")
         return " ".join(words)
+
+    @property
+    def longest(self) -> float:
+        """The longest pause (s)."""
+        return max((self.seconds, *self.by_rank))
+
+    def check(self, ranks: int) -> None:
+        """Raise ValueError for a rank that is none of ``ranks``, and for a list of another length."""
+        if isinstance(self.rank, int) and not 0 <= self.rank < ranks:
+            raise ValueError(f"rank {self.rank} is not among the {ranks} ranks of the case")
+        if self.by_rank and len(self.by_rank) != ranks:
+            raise ValueError(f"by_rank: has {len(self.by_rank)} pauses for {ranks} ranks")
 
     def slows(self, rank: int) -> bool:
         """Return whether ``rank`` is slow."""
@@ -67,8 +90,8 @@ class Straggler:
             "straggler": str(self),
             "straggler_rank": self.rank,
             "straggler_factor": self.factor,
-            "straggler_pause_seconds": self.seconds,
-            "straggler_pause_share": self.probability,
+            "straggler_pause_seconds": self.longest,
+            "straggler_pause_share": self.probability if self.longest else 0.0,
         }
 
 
@@ -77,12 +100,18 @@ class Delays:
 
     def __init__(self, straggler: Straggler, rank: int, seed: int) -> None:
         self._straggler = straggler
+        self._seconds = straggler.by_rank[rank] if straggler.by_rank else straggler.seconds
+        self._due = False
         self._random = random.Random(f"straggler {rank} {seed}")
 
     def before(self, label: str) -> float:
         """Return the pause (s) before work called ``label``; to be called once for each piece."""
         how = self._straggler
-        return how.seconds if label == INPUT and self._random.random() < how.probability else 0.0
+        if label == INPUT:
+            self._due = self._random.random() < how.probability
+        due = self._due and label.startswith(how.at)
+        self._due = self._due and not due
+        return self._seconds if due else 0.0
 
     def after(self, took: float) -> float:
         """Return the delay (s) of work that takes ``took`` seconds without it."""

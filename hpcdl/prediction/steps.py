@@ -188,8 +188,8 @@ def _images(record: Record, spec: StepSpec) -> int:
 
 
 def _jitter(record: Record, spec: Any, work: ComputeTimes) -> float:
-    """Return the jitter of a case; the ranks of a replay sleep for equal times."""
-    return 0.0 if record.kind == "replay" else spec.jitter or work.jitter
+    """Return the jitter of a case; the ranks of a replay sleep for equal times unless it says so."""
+    return spec.jitter if record.kind == "replay" else spec.jitter or work.jitter
 
 
 def predicted_record(

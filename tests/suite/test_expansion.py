@@ -122,6 +122,9 @@ ANOTHER = {
     },
     "collective": {
         "collective": "allgather",
+        "concurrent": "allgather",
+        "communicators": None,
+        "straggler": {"rank": 1, "seconds": 0.1},
         "aggregation": "tree",
         "ranks": 4,
         "message_bytes": "lenet5",
@@ -163,6 +166,8 @@ ANOTHER = {
         "flops": 2e9,
         "times": None,
         "time_scale": 2,
+        "straggler": {"rank": 1, "seconds": 0.1},
+        "jitter": 0.1,
         "network": "gemini",
         "ranks_per_host": None,
         "topology": None,

@@ -197,6 +197,8 @@ class Record:
     start_error_seconds: float | None = None
     start_lead_seconds: float | None = None
     starts_late: float | None = None
+    from_first_arrival_seconds: float | None = None
+    from_last_arrival_seconds: float | None = None
     concurrent: str | None = None
     communicators: int | None = None
     alone_p50_seconds: float | None = None

@@ -324,7 +324,7 @@ def _collective(point: Point) -> Columns:
         **{
             column: _median([value for one in point.timed if (value := getattr(one.record, column)) is not None])
             for column in COLUMNS
-            if column.startswith(("alone_", "beside_", "concurrent_"))
+            if column.startswith(("alone_", "beside_", "concurrent_", "from_"))
         },
     }
 

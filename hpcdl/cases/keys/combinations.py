@@ -337,6 +337,7 @@ ROWS: Final = (
     Row("concurrent", CONCURRENT, SIMULATED_LIBRARY, "its simulation has no messages", ANOTHER),
     Row("concurrent", CONCURRENT, ADAPTIVE, "it chooses a scheme for one collective", ANOTHER),
     Row("placement", OUT_OF_PLACE, CONCURRENT, "two collectives are timed in place", LEAVE_ONE),
+    Row("straggler", _changed("collective", "straggler"), CONCURRENT, "two collectives begin at once", LEAVE_ONE),
     Row("aggregation", SUMS_NOTHING, COLLECTIVE, "there is nothing to time", "choose one that sums"),
     Row(
         "aggregation",
@@ -391,7 +392,7 @@ ROWS: Final = (
     ),
     *(
         Row(key, _changed("collective", key), SIMULATED, "it goes with measured cases", LEAVE)
-        for key in ("backend", "start", "placement", "threads")
+        for key in ("backend", "start", "placement", "straggler", "threads")
     ),
     Row("topology", TOPOLOGY_KEY, MEASURED, "it is for simulated cases", ON_NETWORK),
     Row("aggregation", NATIVE, TOPOLOGY, "its time is a formula that knows no links", ANOTHER),

@@ -47,6 +47,9 @@ UNSETTLED: Final = 2
 MAX_UNEQUAL: Final = 2 * 10**6
 """Messages of all ranks up to which steps with unequal parts are simulated on all ranks: half a minute."""
 
+LATE_SHARE: Final = 0.05
+"""Share of the step, as in traces of real ranks (:mod:`hpcdl.analysis.network.waiting`)."""
+
 MAX_SECONDS: Final = 10**9
 """Virtual time of a training's computing, at most: 31 years; traces count nanoseconds in 64 bits."""
 
@@ -67,6 +70,7 @@ class Conditions:
     """Time of arithmetic between messages, by its label (s per byte that it touches); others take gamma."""
     jitter: float = 0.0
     """Coefficient of variation of each rank's computing; recorded times are medians, given ones means."""
+    straggler: Straggler | None = None
 
 
 class ComputeTimeModel:
@@ -135,11 +139,19 @@ class VirtualStep(NamedTuple):
     """Gradients applied by all ranks: columns of :data:`hpcdl.trace.recorder.UPDATE`, and their rank."""
     unsettled: int
     """Steps at the beginning that do not count."""
+    work: npt.NDArray[np.float64]
+    """Time of each simulated rank's own work in a step (s), with its pauses."""
 
     @property
     def seconds(self) -> float:
         """Median over cycles (s); NaN without a common step."""
         return float(np.median(self.cycles)) if len(self.cycles) else math.nan
+
+    @property
+    def late_rank(self) -> int | None:
+        """The rank that works longer than any other by :data:`LATE_SHARE` of a step; None if there is none."""
+        *_, second, longest = np.sort(self.work) if len(self.work) > 1 else (0.0, 0.0)
+        return int(self.work.argmax()) if longest - second > LATE_SHARE * self.seconds else None
 
 
 def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> VirtualStep:
@@ -162,7 +174,12 @@ def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> Vi
 def _symmetry(spec: StepSpec, conditions: Conditions) -> Shifts | None:
     """Return the shifts of ranks that change no time of a step; None if there are none."""
     scheme = spec.aggregation
-    if conditions.jitter or spec.group_ranks > 1 or not spec.strategy.symmetric(spec.training.in_full):
+    if (
+        conditions.jitter
+        or conditions.straggler
+        or spec.group_ranks > 1
+        or not spec.strategy.symmetric(spec.training.in_full)
+    ):
         return None
     if spec.plan is not None and spec.plan.kind != "vectors":
         return None
@@ -181,6 +198,7 @@ def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: 
         lambda rank: sessions[rank].inputs.group_shares[-1][1],
         ranks,
         jitter=jitter,
+        straggler=conditions.straggler,
     )
     cycle = spec.strategy.cycle(spec.training.in_full)
     unsettled = UNSETTLED * cycle
@@ -210,14 +228,16 @@ def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: 
 
     world.run(train)
     packed = [recorder.pack() for recorder in recorders]
-    tables = {name: _columns([rank[name] for rank in packed]) for name in ("steps", "updates")}
+    rows, updates = (_columns([rank[name] for rank in packed]) for name in ("steps", "updates"))
     cycles = np.empty(0)
     if spec.strategy.lockstep or spec.strategy.periodic:
         spans = np.array([rank["steps"]["end"] - rank["steps"]["begin"] for rank in packed])[:, unsettled:]
         cycles = spans.reshape(len(recorders), -1, cycle).mean(axis=2).max(axis=0) * 1e-9
     hosts = len({conditions.network.host(rank) for rank in range(len(recorders))})
     sent, out = max(world.bytes) / steps, world.clock.bytes_between_hosts / (steps * hosts)
-    return VirtualStep(cycles, sent, out, max(world.messages), len(recorders), **tables, unsettled=unsettled)
+    worked = np.array(work.compute_seconds[: len(recorders)]) / steps
+    counts = (max(world.messages), len(recorders))
+    return VirtualStep(cycles, sent, out, *counts, rows, updates, unsettled, worked)
 
 
 def _columns(tables: Sequence[npt.NDArray[Any]]) -> Columns:

@@ -89,7 +89,17 @@ def _table(group: Group, rows: Sequence[Record]) -> Table:
             "busbw",
         ),
         *("of best", "of native", "fastest", "closed form", "share", "simulated ranks"),
-        *("first alone", "beside second", "second alone", "beside first", "overlap", "correct"),
+        *(
+            "from first",
+            "from last",
+            "late rank",
+            "first alone",
+            "beside second",
+            "second alone",
+            "beside first",
+            "overlap",
+            "correct",
+        ),
     )
     cells = [_cells(record, peers) for peers in sizes(rows).values() for record in peers]
     return Table(group.title, header, cells, 2).without_empty()
@@ -115,6 +125,9 @@ def _cells(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
         seconds(stated),
         digits(stated / time) if stated is not None and time else NONE,
         str(record.simulated_ranks or NONE),
+        seconds(record.from_first_arrival_seconds),
+        seconds(record.from_last_arrival_seconds),
+        NONE if record.late_rank is None or not record.straggler else str(record.late_rank),
         *(_both(record, f"{which}{how}") for which in ("", "concurrent_") for how in ("alone", "beside")),
         digits(_apart(record) / time) if _apart(record) and time else NONE,
         NONE if simulated else CHECKED[record.correct],

@@ -30,6 +30,8 @@ class Slowed(NamedTuple):
     having: float
     ratio: Interval
     """``having`` by ``without``."""
+    late: int | None
+    """Rank that comes late with the straggler."""
     disturbed: bool
     """True if all launches with or all without the straggler were disturbed."""
 
@@ -40,7 +42,7 @@ def slowed(launches: Iterable[Launch]) -> list[Slowed]:
     slow: dict[Key, list[Launch]] = {}
     for launch in launches:
         record = launch.record
-        if not len(launch.seconds) or record.kind != "train":
+        if not len(launch.seconds) or not record.is_training:
             continue
         straggler = record.straggler
         key = (record.configuration("straggler"), record.ranks)
@@ -55,14 +57,16 @@ def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
     times = [[launch.seconds / launch.images for launch in side] for side in sides]
     before, after = (median(launch.images_per_second for launch in side) for side in sides)
     ratio = ratio_interval(*times, middles=("mean", "mean"))
-    return Slowed(having[0].record, before, after, ratio, any(side[0].disturbed for side in sides))
+    late = {launch.record.late_rank if launch.record.network else launch.late_rank for launch in sides[1]}
+    named = late.pop() if len(late) == 1 else None
+    return Slowed(having[0].record, before, after, ratio, named, any(side[0].disturbed for side in sides))
 
 
 def stragglers_page(findings: Findings) -> Section:
     """Return one row per method, scale and straggler."""
     pairs = slowed(findings.launches)
     names = Names(pair.record for pair in pairs)
-    header = ("method", "straggler", "ranks", "images/s without", "with", "with / without", "95 %")
+    header = ("method", "straggler", "ranks", "images/s without", "with", "with / without", "95 %", "late rank")
     rows = [
         (
             names(pair.record),
@@ -72,6 +76,7 @@ def stragglers_page(findings: Findings) -> Section:
             digits(pair.having),
             digits(pair.ratio.value) + (" DISTURBED" if pair.disturbed else ""),
             interval(pair.ratio.low, pair.ratio.high) if math.isfinite(pair.ratio.low) else NONE,
+            NONE if pair.late is None else str(pair.late),
         )
         for pair in pairs
     ]

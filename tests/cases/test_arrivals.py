@@ -1,0 +1,93 @@
+"""Late ranks: they are named from their own work, and a collective is timed from the first and the last arrival."""
+
+import json
+
+import pytest
+
+from hpcdl import suite
+from hpcdl.cases.collective import _from_arrivals
+from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
+from hpcdl.fabric.faults import Straggler
+from hpcdl.fabric.virtual.inprocess import in_process
+
+REPLAY = {"kind": "replay", "model": "lenet5", "dataset": "digits", "ranks": 5, "batch_per_rank": 8, "flops": 1e9}
+COLLECTIVE = {"kind": "collective", "aggregation": "ring", "ranks": 4, "message_bytes": 64}
+SCHEMES = (
+    "ring",
+    "tree",
+    "binomial",
+    "butterfly",
+    "direct",
+    "double_tree",
+    "chain",
+    "circulant",
+    "parameter_server",
+)
+
+
+def case(keys, **changed):
+    text = "".join(f"{key} = {toml(value)}\n" for key, value in {**keys, **changed}.items())
+    return suite.parse(f'[suite]\nname = "s"\nquestion = "?"\n[[case]]\n{text}', "s.toml").cases[0].spec
+
+
+def toml(value):
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {toml(each)}' for key, each in value.items())}}}"
+    return json.dumps(value)
+
+
+def step(spec, straggler=None):
+    return virtual_step(spec, Conditions(spec.cluster, spec.compute_times, spec.images, straggler=straggler))
+
+
+def test_a_delay_in_backward_names_its_rank_in_20_of_20_replays():
+    replays = [(scheme, "synchronous", rank) for rank, scheme in enumerate((*SCHEMES, *SCHEMES))]
+    replays += [("ring", "layerwise", 3), ("tree", "layerwise", 0)]
+    named = 0
+    for scheme, training, number in replays:
+        spec = case(REPLAY, network="ethernet-1g", aggregation=scheme, training=training)
+        late = Straggler(rank=number % 5, seconds=0.2, at="backward")
+        found, even = step(spec, late), step(spec)
+        assert even.late_rank is None
+        assert found.seconds == pytest.approx(even.seconds + 0.2, rel=0.1), "all ranks show the same step"
+        named += found.late_rank == number % 5
+    assert named == len(replays) == 20
+
+
+def test_equal_delays_name_no_rank_and_a_list_the_latest():
+    spec = case(REPLAY, network="ethernet-1g")
+    assert step(spec, Straggler(seconds=0.2)).late_rank is None
+    assert step(spec, Straggler(by_rank=(0.1, 0, 0.3, 0, 0))).late_rank == 2
+
+
+def test_times_count_from_the_first_and_the_last_arrival():
+    async def rank(comm):
+        return await _from_arrivals(comm, [(100 * comm.rank, 1000 + comm.rank)] * 3)
+
+    found = in_process(3).run(rank)[0]
+    assert found["from_first_arrival_seconds"] == pytest.approx(1002e-9)
+    assert found["from_last_arrival_seconds"] == pytest.approx(802e-9)
+    assert found["late_rank"] == 2
+
+
+@pytest.mark.parametrize("keys", [REPLAY, COLLECTIVE])
+@pytest.mark.parametrize(
+    ("straggler", "tells"),
+    [
+        ({"rank": 5, "seconds": 1}, "straggler: rank 5 is not among the"),
+        ({"by_rank": [0, 1, 0]}, "straggler: by_rank: has 3 pauses for"),
+        ({"by_rank": [0, -1, 0, 0]}, "straggler: seconds: must be from 0"),
+        ({"rank": 1, "by_rank": [0, 1, 0, 0]}, "straggler: by_rank: has the pauses of all ranks"),
+        ({"seconds": 1, "at": "update"}, "straggler: at: must begin with"),
+        ({"rank": 1}, "straggler: give a factor"),
+    ],
+)
+def test_wrong_delays_end_in_a_line(keys, straggler, tells):
+    with pytest.raises(suite.UsageError) as caught:
+        case(keys, straggler=straggler)
+    assert tells in str(caught.value)
+
+
+def test_a_collective_has_no_work_to_slow():
+    with pytest.raises(suite.UsageError, match="straggler: factor: a collective has no work to slow"):
+        case(COLLECTIVE, straggler={"rank": 1, "factor": 2})
