@@ -110,8 +110,6 @@ LOOP_NS: Final = 2_000_000
 MAX_LOOP: Final = 200
 ROOTED: Final = ("broadcast", "reduce")
 """Their ranks could begin the next operation before others end the last: a loop would time a pipeline."""
-AT_ONCE: Final = ("alone", "beside", "concurrent_alone", "concurrent_beside")
-"""Times of two collectives at once in a record, of which each has ``_p50_seconds`` and ``_p99_seconds``."""
 COPIES: Final = 4
 """Vectors of a rank, at the least: its own, random numbers in float64 and in the case's type."""
 
@@ -330,20 +328,14 @@ async def _measure_both(spec: CollectiveSpec, journal: Journal, comm: Comm) -> d
     slowest = (await comm.allgather_words(np.ravel(times[spec.warmup :]))).max(axis=0).reshape(-1, 4) * 1e-9
     first, other, beside, concurrent = slowest.T
     await comm.native("allreduce", wrong)
-    return {
-        "correct": not wrong[0],
-        **_quantiles([first, beside, other, concurrent]),
-        **await beginning.description(spec.warmup),
-    }
+    described = {"correct": not wrong[0], **await beginning.description(spec.warmup)}
+    return {**described, **_quantiles([first, beside, other, concurrent])}
 
 
 def _quantiles(times: Sequence[Any]) -> dict[str, Scalar]:
-    """Return the fields of :data:`AT_ONCE`."""
-    return {
-        f"{name}_p{percent}_seconds": float(np.percentile(each, percent))
-        for name, each in zip(AT_ONCE, times, strict=True)
-        for percent in (50, 99)
-    }
+    """Return fields of two collectives: ``times`` of the first alone and beside, and of the second (s)."""
+    each = zip(("alone", "beside", "concurrent_alone", "concurrent_beside"), times, strict=True)
+    return {f"{name}_p{q}_seconds": float(np.percentile(of, q)) for name, of in each for q in (50, 99)}
 
 
 async def _chosen(

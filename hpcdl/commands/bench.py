@@ -23,11 +23,8 @@ MAX_INTERPOLATED: Final = 100
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Declare arguments and options."""
     declare(parser)
-    parser.add_argument(
-        "--delays",
-        metavar="SECONDS",
-        help="by which ranks come late: of each rank, such as 0,0.2,0,0, or RANK:SECONDS",
-    )
+    late = "seconds by which ranks come late: of each rank, such as 0,0.2,0,0, or RANK:SECONDS"
+    parser.add_argument("--delays", metavar="SECONDS", help=late)
     parser.set_defaults(
         suite=Path("bench"),
         overrides=[],
@@ -46,9 +43,8 @@ def execute(options: argparse.Namespace) -> int:
     options.text = suite_text(options, "bench")
     if options.delays:
         rank, _, pause = options.delays.rpartition(":")
-        options.text += (
-            f"straggler = {{{f'rank = {rank}, seconds = {pause}' if rank else f'by_rank = [{pause}]'}}}\n"
-        )
+        delays = f"rank = {rank}, seconds = {pause}" if rank else f"by_rank = [{pause}]"
+        options.text += f"straggler = {{{delays}}}\n"
     options.finished = partial(_print, options.repetitions, [])
     return in_job(options) if launched(os.environ) else from_shell(options, options.given)
 

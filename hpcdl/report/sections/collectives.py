@@ -77,29 +77,11 @@ def page(findings: Findings) -> Section:
 
 def _table(group: Group, rows: Sequence[Record]) -> Table:
     header = (
-        *(
-            "size",
-            "algorithm",
-            "simulated" if group.network else "p50",
-            "95 %",
-            "p95",
-            "p99",
-            "max",
-            "algbw",
-            "busbw",
-        ),
+        *("size", "algorithm", "simulated" if group.network else "p50"),
+        *("95 %", "p95", "p99", "max", "algbw", "busbw"),
         *("of best", "of native", "fastest", "closed form", "share", "simulated ranks"),
-        *(
-            "from first",
-            "from last",
-            "late rank",
-            "first alone",
-            "beside second",
-            "second alone",
-            "beside first",
-            "overlap",
-            "correct",
-        ),
+        *("from first", "from last", "late rank"),
+        *("first alone", "beside second", "second alone", "beside first", "overlap", "correct"),
     )
     cells = [_cells(record, peers) for peers in sizes(rows).values() for record in peers]
     return Table(group.title, header, cells, 2).without_empty()
@@ -147,9 +129,7 @@ def _apart(record: Record) -> float:
 def at_once(findings: Findings) -> list[Verdict]:
     """Return whether a second communicator shortens two collectives at once, the longest vectors first."""
     pairs: dict[object, dict[int | None, Record]] = {}
-    for record in reversed(
-        [record for rows in grouped(findings.records, "collective").values() for record in rows]
-    ):
+    for record in sorted(findings.records, key=lambda record: -(record.message_bytes or 0)):
         if record.concurrent and record.time_p50_seconds:
             key = (record.problem(), record.aggregation, record.ranks)
             pairs.setdefault(key, {})[record.communicators] = record
