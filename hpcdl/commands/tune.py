@@ -17,6 +17,7 @@ from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.launches import Launch
+    from hpcdl.analysis.run.record import Record
     from hpcdl.suite import Case
     from hpcdl.trace.files import JsonObject
 
@@ -54,16 +55,15 @@ def execute(options: argparse.Namespace) -> int:
     plan: Plan = {"": [case.name for case in cases]}
     variables: dict[str, dict[str, str]] = {"": {}}
     for case in cases:
-        if case.kind == "collective" and str(case.setting("aggregation")) == "native":
-            for name, forced in algorithms(case.setting("collective")).items():
-                algorithm = f"{case.setting('collective')} {name}"
-                variables[algorithm] = forced
-                plan.setdefault(algorithm, []).append(case.name)
+        collective = case.setting("collective") if str(case.setting("aggregation")) == "native" else None
+        for name, forced in algorithms(collective).items() if collective else ():
+            variables[f"{collective} {name}"] = forced
+            plan.setdefault(f"{collective} {name}", []).append(case.name)
     first, failed = _run(options, "first", SEARCHES, plan, variables)
     again: Plan = {}
     for tried in first.values():
         for scheme, algorithm in _candidates(tried):
-            again.setdefault(algorithm, []).append(str(_first(tried[scheme, algorithm]).record.case))
+            again.setdefault(algorithm, []).append(str(_record(tried[scheme, algorithm]).case))
     second, failed_again = _run(options, "second", options.launches, again, variables)
     rows = [_row(tried, second.get(cell, {})) for cell, tried in first.items() if _default(tried) in tried]
     written = _write(options.folder, rows)
@@ -86,22 +86,23 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
         if options.aggregation == "all":
             options.aggregation = ",".join(candidates() if name == "allreduce" else schemes(name))
         options.aggregation = ",".join(dict.fromkeys(["native", *options.aggregation.split(",")]))
-        text = suite_text(options, "tune")
-        chosen = suite.parse(text, "tune")
-        options.folder = folder_of(options, chosen)
-        options.folder.mkdir(parents=True, exist_ok=True)
-        options.suite = options.folder / "tune.toml"
-        options.suite.write_text(text, encoding="utf-8")
+        chosen = suite.parse(suite_text(options, "tune"), "tune")
     else:
         options.suite = Path(name)
         chosen = suite.load(options.suite)
         if any(case.kind == "replay" for case in chosen.cases):
             options.overrides = [f'case.training=["synchronous", {BUCKETS}]']
             chosen = suite.load(options.suite, options.overrides)
-        options.folder = folder_of(options, chosen)
+    options.folder = folder_of(options, chosen)
+    if options.folder.exists() and not options.resume:
+        raise suite.UsageError(f"-o {options.folder}: exists; choose another folder or add --resume")
     cases = [case for case in chosen.cases if case.kind in DEFAULTS and not case.setting("network")]
     if not cases or options.launches < 2:
         raise suite.UsageError(f"{name}: tuning needs collectives or replays on ranks, and --launches from 2 on")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if name in COLLECTIVES:
+        options.suite = options.folder / "tune.toml"
+        options.suite.write_text(chosen.text, encoding="utf-8")
     return cases
 
 
@@ -156,11 +157,11 @@ def _run(
 
 
 def _default(tried: Tried) -> tuple[str, str]:
-    return DEFAULTS[_first(next(iter(tried.values()))).record.kind]
+    return DEFAULTS[_record(next(iter(tried.values()))).kind]
 
 
-def _first(launches: dict[int, Launch]) -> Launch:
-    return next(iter(launches.values()))
+def _record(launches: dict[int, Launch]) -> Record:
+    return next(iter(launches.values())).record
 
 
 def _seconds(launches: dict[int, Launch]) -> float:
@@ -195,7 +196,7 @@ def _row(tried: Tried, again: Tried) -> JsonObject:
             name = algorithm.partition(" ")[2] or scheme
             kind = "library_algorithm" if algorithm else "scheme"
             gains[kind] = {"name": name, **times._asdict(), "confirmed": confirmed}
-    record = _first(base).record
+    record = _record(base)
     record.disturbed = next((launch.disturbed for launch in base.values() if launch.disturbed), None)
     columns = ("kind", "collective", "model", "aggregation", "dtype", "message_bytes", "ranks", "nodes", "marks")
     return {

@@ -24,11 +24,9 @@ FILE: Final = Path(__file__).with_suffix(".csv")
 def _rows() -> dict[tuple[str, str], dict[str, dict[int, float]]]:
     """Return the seconds of a call by model and shape of images, label and batch."""
     found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    lines = FILE.read_text(encoding="utf-8").splitlines()[1:]
-    for model, shape, label, *cells in csv.reader(lines[1:]):
-        batches = lines[0].split(",")[3:]
-        known = {int(batch): float(cell) * 1e-6 for batch, cell in zip(batches, cells, strict=True) if cell}
-        found.setdefault((model, shape), {})[label] = known
+    for row in csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()[1:]):
+        model, shape, label = (row.pop(name) for name in ("model", "shape", "label"))
+        found.setdefault((model, shape), {})[label] = {int(n): 1e-6 * float(row[n]) for n in row if row[n]}
     return found
 
 
