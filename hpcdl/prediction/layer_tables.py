@@ -114,7 +114,12 @@ def of_profile(trace: bytes) -> list[SizedLayer]:
         raise ValueError(f"no trace of a PyTorch profiler with marks of layers: {error}") from None
     if step < 1 or not sizes:
         raise ValueError("no two steps with marks of layers; `hpcdl help networks` records them")
-    times = {key: median(each.get(number, 0.0) for number in range(1, step + 1)) for key, each in spent.items()}
+    counted = range(1, step + 1)
+    times = {key: median(each.get(number, 0.0) for number in counted) for key, each in spent.items()}
+    whole = median(sum(each.get(number, 0.0) for each in spent.values()) for number in counted)
+    # where a few of many layers are slow in each step, their medians do not add up to that of the step
+    scale = whole / (sum(times.values()) or 1.0)
+    times = {key: scale * seconds for key, seconds in times.items()}
     rows = _timed(times, {**sizes, REST: (0, 0, min(batch for *_, batch in sizes.values()))})
     return [*rows[:-1], replace(rows[-1], update_seconds=times.get(("update", REST), 0.0))]
 

@@ -52,6 +52,18 @@ def test_of_a_run_with_its_times(table, hpcdl):
     assert layers["rest"].forward_seconds > 0
 
 
+@pytest.mark.parametrize(
+    ("model", "shape"), [("vit_b16", "22"), ("llama3_8b", "0"), ("lenet5", "2x2x1"), ("lenet5", "axb")]
+)
+def test_a_shape_that_does_not_fit_is_refused_in_one_line(model, shape, capsys):
+    try:
+        code = main(["layers", model, "--shape", shape])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def marks(steps):
     """Return the events of marks by hand: of each step its beginning (us), then (time, name) of its other marks."""
     return [

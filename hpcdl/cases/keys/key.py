@@ -139,6 +139,8 @@ def architecture(
     )
     if shape is inspect.Parameter.empty or classes is inspect.Parameter.empty:
         raise ValueError(f"{model.name!r} is made for no size of images; name a dataset")
+    if given and (len(given) != len(shape) or min(given) < 1):
+        raise ValueError(f"{'x'.join(map(str, given))} is no shape of {len(shape)} sides, such as {shape}")
     return given or shape, model.make(given or shape, classes)
 
 
