@@ -17,9 +17,10 @@ HEADER: Final = (
     *("memory per rank", "rate for 0.9"),
 )
 NOTE: Final = (
-    "Beyond computing: step less a rank's computing. Sent per host: to others, if simulated without a topology. "
-    "Memory: parameters, gradients and optimizer state, measured, of the rank that holds most. Rate for 0.9: of a "
-    "rank's link at which computing is 90 % of a step, if all messages overlap with it, and if none does."
+    "Beyond computing: step less a rank's computing. Sent: by the rank that sends most in a step; messages that "
+    "overlap with the next step count there, so that busy cores raise it. Sent per host: to others, if simulated "
+    "without a topology. Memory: parameters, gradients and optimizer state, measured. Rate for 0.9: of a rank's "
+    "link at which computing is 90 % of a step, if all messages overlap with it, and if none does."
 )
 
 
