@@ -220,7 +220,7 @@ def _lines(rows: list[JsonObject]) -> list[str]:
         shown = {"scheme": "-", "library_algorithm": "-"}
         for kind, gain in row["gains"].items():
             word = {True: "", None: "not confirmed ", False: "no gain "}[gain["confirmed"]]
-            shown[kind] = f"{gain['name']} {word}({gain['low']:.2f} to {gain['high']:.2f})"
+            shown[kind] = f"{gain['name']} {word}({gain['low']:.3g} to {gain['high']:.3g})"
         marks = " ".join(row["marks"]).upper()
         lines.append(f"{begin}  {shown['scheme']:<48}{shown['library_algorithm']}  {marks}".rstrip())
     return lines
