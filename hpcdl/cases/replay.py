@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from statistics import fmean
 from time import perf_counter, sleep
 from typing import Any, Final
 
@@ -266,7 +267,8 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
     began = perf_counter()
     conditions = Conditions(cluster, times, images, bucket, prices_of(spec), spec.jitter, spec.straggler)
     step = virtual_step(spec, conditions, RANDOM_STEPS if spec.jitter or spec.straggler else 1)
-    computed = max(part.step_seconds(images) for part in spec.stage_times)
+    own = [part.step_seconds(images) for part in spec.stage_times]
+    computed = fmean(own) if spec.stages > 1 else max(own)  # the wait of a pipeline is of all its ranks
     journal.repetitions([(0, round(step.seconds * 1e9))], 0, round(step.bytes_sent), round(computed * 1e9))
     return {
         "parameters": volumes(spec.layers, spec.shape, 1).parameters,

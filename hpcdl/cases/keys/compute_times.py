@@ -99,12 +99,17 @@ class ComputeTimes:
         return replace(self, per_call={"evaluation": 0.0, **updates, **self.per_call})
 
     def of_stages(self, layers: Sequence[Layer], parts: Sequence[slice]) -> tuple[ComputeTimes, ...]:
-        """Return the times of ranks that update only a part of ``layers`` each; see :meth:`of_network`."""
+        """Return the times of ranks that have only a part of ``layers`` each; see :meth:`of_network`."""
         if len(parts) == 1:
             return (self,)
-        known = self.per_call
-        updates = [sum(known.get(f"update {layer.name}", 0.0) for layer in layers[part]) for part in parts]
-        return tuple(replace(self, per_call={**known, "update": update}) for update in updates)
+        known, stages = self.per_call, list[ComputeTimes]()
+        for part in parts:
+            update = sum(known.get(f"update {layer.name}", 0.0) for layer in layers[part])
+            others = {f"{way} {layer.name}" for way in ("forward", "backward") for layer in layers}
+            others -= {f"{way} {layer.name}" for way in ("forward", "backward") for layer in layers[part]}
+            own = {label: seconds for label, seconds in self.per_image.items() if label not in others}
+            stages.append(replace(self, per_image=own, per_call={**known, "update": update}))
+        return tuple(stages)
 
     def scaled(self, factor: float) -> ComputeTimes:
         """All of them times ``factor``."""

@@ -65,7 +65,8 @@ class BoundSizes:
     """Layer, or rank's part of a layer, that gives arrays of the right shapes.
 
     An array of a whole batch has one row (:attr:`hpcdl.nn.split.layout.Layout.of_batch`) and does not tell the
-    images. So the part that gives it leaves its input for the part that takes it.
+    images. So the part that gives it leaves its input for the part that takes it. A branch that ends by images
+    does not tell those of the whole batch: the fork leaves its input for the switch after the branch.
     """
 
     def __init__(
@@ -82,6 +83,12 @@ class BoundSizes:
         part = layer if isinstance(layer, Part) else None
         self._from_batch, self._to_batch = (part.takes.of_batch, part.gives.of_batch) if part else (False, False)
         self._stash = site.stash(part.of or part.name) if part else []
+        self._joins = part is not None and part.stashes and not (self._from_batch or self._to_batch)
+        self._forks = layer.name.endswith(".fork")
+        self._as_forked = part is not None and part.takes.by_images != part.gives.by_images
+        self._forked = site.stash(f"input of {layer.name.rpartition('.')[0]}") if self._joins else []
+        self._taken = 0
+        """Images of the joint's last input."""
         self._gradients: list[tuple[Array, Array]] = []
         """This layer's gradients, and their values."""
         if draw is not None:
@@ -90,13 +97,19 @@ class BoundSizes:
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
         """See :class:`hpcdl.nn.ops.Bound`."""
-        return self._activations((self._rows(x, self._from_batch, self._to_batch), *self._output), self._dtype)
+        rows = self._rows(x, self._from_batch, self._to_batch)
+        if self._joins:
+            self._taken = len(x)
+            if self._forks:
+                self._forked[:] = [x]
+            rows = len(self._forked[0]) if self._as_forked else rows
+        return self._activations((rows, *self._output), self._dtype)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
         """Write the values of the gradients, if there are any; return an array of the input's shape."""
         for gradient, values in self._gradients:
             gradient[...] = values
-        rows = self._rows(dy, self._to_batch, self._from_batch)
+        rows = self._taken if self._joins else self._rows(dy, self._to_batch, self._from_batch)
         return self._activations((rows, *self._shape), self._dtype) if needs_dx else None
 
     def _rows(self, array: Array, from_batch: bool, to_batch: bool) -> int:

@@ -75,10 +75,11 @@ def pipeline_answer(findings: Findings) -> Answer | None:
         first = next(iter(schedules.values()))
         of_first = {key: row.scale.record.activation_bytes_per_rank for key, row in first.items()}
         ratios = [size / base for key, size in memory.items() if (base := of_first.get(key))]
-        activations = f"activations of {_range([*memory.values()], volume)} a rank"
+        activations = f" (activations of {_range([*memory.values()], volume)} a rank"
         if alike is not first and ratios:
             activations += f", {_range(ratios, digits)} times those of {next(iter(schedules))}"
-        words.append(f"{_range(shares, _percent)} of a step with {schedule} ({activations})")
+        stated = f"{activations})" if any(memory.values()) else ""
+        words.append(f"{_range(shares, _percent)} of a step with {schedule}{stated}")
     every = [row.scale for alike in schedules.values() for row in alike.values()]
     stages = _range([scale.record.stages for scale in every], whole)
     microbatches = _range([scale.record.microbatches for scale in every], whole)
