@@ -55,6 +55,16 @@ def test_near_linear_or_not_is_the_first_line_of_training(hand):
     assert verdict(hand.read())[0] == "1 of 1 method is near-linear at 2 ranks (efficiency >= 0.90)."
 
 
+def test_fewer_ranks_that_are_near_linear_come_before_a_count_of_none(hand):
+    """Before, the first line was the count at the most ranks, which said nothing of fewer."""
+    hand.launches = 2
+    for ranks, ms in ((1, 80), (2, 41), (4, 40)):
+        hand.train([steps(ms)] * ranks, compute=[ms - 1] * ranks)
+    lines = verdict(hand.read())
+    assert lines[0] == "lenet5: near-linear up to 2 ranks with ring (efficiency 0.976, 0.976 to 0.976)."
+    assert "- 0 of 1 method is near-linear at 4 ranks (efficiency >= 0.90)." in lines
+
+
 def two_networks(hand, answer=""):
     """A training that is near-linear on 2 of 4 ranks, and a network whose computing does not scale."""
     hand.launches = 2

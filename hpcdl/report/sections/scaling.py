@@ -204,7 +204,10 @@ def answer(findings: Findings) -> Answer | None:
     ends = [method.scales[-1] for _, methods in problems for method in methods]
     shared = _oversubscription(ends)
     if len(problems) == 1:
-        further = [_count(problems[0][1], shared), *further]
+        compared = problems[0][1]
+        reached, overview = _overview(str(compared[0].record.model), compared)
+        smaller = reached and not any(end.near_linear for end in ends)
+        further = [*([overview] if smaller else []), _count(compared, shared), *further]
     elif problems:
         ordered = sorted((_overview(*problem) for problem in problems), key=lambda pair: -pair[0])
         headline, *others = (verdict for _, verdict in ordered)
