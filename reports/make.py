@@ -214,7 +214,7 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str]:
     lines = [
         *text.replace(f"\n## {main.title}", "\n".join([*image, "", f"## {main.title}"]), 1).rstrip().splitlines(),
         "",
-        f"Basis: {measured_on}. {report.not_shown}".strip(),
+        f"Evidence of the weakest row: {measured_on}. {report.not_shown}".strip(),
         "",
         *foot,
     ]
