@@ -46,6 +46,12 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     assert [chart.title for chart in profiles.charts(found)] == ["Performance profiles"]
 
 
+def test_a_cell_keeps_the_lists_in_its_name(hand):
+    networks = ("tree(hosts=[1, 4],hop_seconds=1)", "tree(hosts=[2, 4],hop_seconds=1)")
+    cells, _ = deciding.page(findings(hand, networks)).tables
+    assert [row[0] for row in cells.rows] == [*networks]
+
+
 def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
     """Cells by the times of two methods; a negative time misses the target."""
     cells = {

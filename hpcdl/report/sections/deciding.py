@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -75,7 +76,7 @@ def _words(decision: Decision) -> list[str]:
     record = decision.record
     conditions = ", ".join(decision.field.conditions).removeprefix("simulated on ")
     problem = (str(name).partition("(")[0] for name in (record.model, record.dataset))
-    return [*problem, plural(record.ranks, "rank"), *filter(None, conditions.split(", "))]
+    return [*problem, plural(record.ranks, "rank"), *filter(None, re.split(r", (?![^(\[]*[)\]])", conditions))]
 
 
 def page(findings: Findings) -> Section:
