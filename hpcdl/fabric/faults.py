@@ -33,7 +33,7 @@ class Straggler:
     be slow.
     """
 
-    rank: int | str = EVERY
+    rank: int | str = ""
     factor: float = 1.0
     probability: float = 1.0
     seconds: float = 0.0
@@ -41,7 +41,9 @@ class Straggler:
     at: str = INPUT
 
     def __post_init__(self) -> None:
-        if isinstance(self.rank, str) and self.rank != EVERY:
+        if not self.by_rank and self.rank == "":
+            raise ValueError("needs a setting 'rank', a number or 'all'")
+        if isinstance(self.rank, str) and self.rank not in (EVERY, ""):
             raise ValueError(f"rank: must be a number or {EVERY!r}, not {self.rank!r}")
         if not 1 <= self.factor <= MAX_FACTOR:
             raise ValueError(f"factor: must be from 1 to {MAX_FACTOR}, not {self.factor}")
@@ -50,7 +52,7 @@ class Straggler:
         for pause in (self.seconds, *self.by_rank):
             if not 0 <= pause <= MAX_PAUSE:
                 raise ValueError(f"seconds: must be from 0 to {MAX_PAUSE}, not {pause}")
-        if self.by_rank and (self.seconds or self.rank != EVERY):
+        if self.by_rank and (self.seconds or self.rank != ""):
             raise ValueError("by_rank: has the pauses of all ranks; leave rank and seconds out")
         if self.at.split()[:1] not in ([INPUT], ["forward"], ["backward"]):
             raise ValueError(f"at: must begin with input, forward or backward, not {self.at!r}")
@@ -58,7 +60,7 @@ class Straggler:
             raise ValueError("give a factor of more than 1, or seconds of its pauses")
 
     def __str__(self) -> str:
-        words = ["every rank" if self.rank == EVERY else f"rank {self.rank}"]
+        words = [f"rank {self.rank}" if isinstance(self.rank, int) else "every rank"]
         words += [f"{self.factor:g}x slower"] if self.factor > 1 else []
         pauses = "/".join(f"{pause:g}" for pause in self.by_rank or (self.seconds,))
         where = "" if self.at == INPUT else f" before {self.at}"
@@ -81,14 +83,14 @@ class Straggler:
 
     def slows(self, rank: int) -> bool:
         """Return whether ``rank`` is slow."""
-        return self.rank in (rank, EVERY)
+        return not isinstance(self.rank, int) or self.rank == rank
 
     @property
     def fields(self) -> dict[str, str | float]:
         """Fields of a record: a description, the rank, the factor, and length and probability of pauses."""
         return {
             "straggler": str(self),
-            "straggler_rank": self.rank,
+            "straggler_rank": EVERY if self.rank == "" else self.rank,
             "straggler_factor": self.factor,
             "straggler_pause_seconds": self.longest,
             "straggler_pause_share": self.probability if self.longest else 0.0,

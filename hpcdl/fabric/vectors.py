@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -91,8 +91,13 @@ def partition(buffer: Array, parts: int) -> Parts:
             Phantom.unequal.add(len(buffer))
             quotient, remainder = quotient + 1, 0
         return _phantom_parts(quotient, remainder, parts, buffer.dtype.str)
+    return Parts(buffer, [buffer[part] for part in _slices(quotient, remainder, parts)])
+
+
+@lru_cache(maxsize=256)  # a training cuts the same few lengths in every step
+def _slices(quotient: int, remainder: int, parts: int) -> tuple[slice, ...]:
     bounds = [i * quotient + min(i, remainder) for i in range(parts + 1)]
-    return Parts(buffer, [buffer[lo:hi] for lo, hi in pairwise(bounds)])
+    return tuple(slice(lo, hi) for lo, hi in pairwise(bounds))
 
 
 @cache

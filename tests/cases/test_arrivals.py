@@ -56,7 +56,7 @@ def test_a_delay_in_backward_names_its_rank_in_20_of_20_replays():
 
 def test_equal_delays_name_no_rank_and_a_list_the_latest():
     spec = case(REPLAY, network="ethernet-1g")
-    assert step(spec, Straggler(seconds=0.2)).late_rank is None
+    assert step(spec, Straggler(rank="all", seconds=0.2)).late_rank is None
     assert step(spec, Straggler(by_rank=(0.1, 0, 0.3, 0, 0))).late_rank == 2
 
 
@@ -78,7 +78,7 @@ def test_times_count_from_the_first_and_the_last_arrival():
         ({"by_rank": [0, 1, 0]}, "straggler: by_rank: has 3 pauses for"),
         ({"by_rank": [0, -1, 0, 0]}, "straggler: seconds: must be from 0"),
         ({"rank": 1, "by_rank": [0, 1, 0, 0]}, "straggler: by_rank: has the pauses of all ranks"),
-        ({"seconds": 1, "at": "update"}, "straggler: at: must begin with"),
+        ({"rank": 1, "seconds": 1, "at": "update"}, "straggler: at: must begin with"),
         ({"rank": 1}, "straggler: give a factor"),
     ],
 )

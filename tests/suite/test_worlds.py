@@ -12,7 +12,7 @@ def test_impossible_settings_are_refused(written, refused):
         ({"straggler": {"rank": 1, "factor": 0.5}}, "straggler: factor: must be from 1 to 10000, not 0.5"),
         ({"straggler": {"rank": 1, "fctor": 5}}, "straggler: unknown setting 'fctor'; did you mean 'factor'?"),
         ({"straggler": {"factor": 5}}, "straggler: needs a setting 'rank'"),
-        ({"straggler": {"rank": 1}}, "straggler: give a factor of more than 1, or probability and seconds"),
+        ({"straggler": {"rank": 1}}, "straggler: give a factor of more than 1, or seconds of its pauses"),
         ({"straggler": {"rank": 1, "factor": "big"}}, "straggler: setting 'factor' must be float, not 'big'"),
         ({"straggler": 5}, "straggler: must be a table, as {key = value}, not 5"),
         (
