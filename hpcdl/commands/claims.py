@@ -23,7 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    from hpcdl.report.claims import claims, decide, document
+    from hpcdl.report.claims import sources
+    from hpcdl.report.claims_page import decisions, document
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.verdicts import exit_code
     from hpcdl.suite import UsageError
@@ -31,15 +32,14 @@ def execute(options: argparse.Namespace) -> int:
     check_page(options.output, ".html", ".md")
     if not options.runs.is_dir():
         raise UsageError(f"{options.runs}: no such folder")
-    known = claims()
-    names = {clause.run for claim in known for clause in claim.clauses}
-    records = {name: _records(options.runs / name) for name in names}
-    decisions = [decide(claim, records) for claim in known]
-    page = document(decisions)
+    known = sources()
+    names = {clause.run for source in known for claim in source.claims for clause in claim.clauses}
+    decided = decisions(known, {name: _records(options.runs / name) for name in names})
+    page = document(known, decided)
     if options.output is not None:
         write_page(options.output, [page])
     print(coloured(plain([page])), end="")
-    return exit_code([page.verdicts[0], *(decision.verdict for decision in decisions)])
+    return exit_code(page.verdicts)
 
 
 def _records(folder: Path) -> list[Record]:

@@ -1,4 +1,19 @@
-"""Claims of papers, decided by runs; ``claims.toml`` beside this file describes its keys."""
+"""Claims of the sources, decided by runs.
+
+``hpcdl/papers/claims`` has a file for each source: ``title``, ``source``, and each ``[[claim]]`` in the source's
+order. A claim has its sentence (``text``), its ``place`` in the source, and one or more clauses. A clause has the
+keys of its claim that it does not give itself:
+
+``run``, ``field``, ``case``
+    the number: a field of the records of that run whose columns have these texts ("None": without a value);
+``by``, ``minus``
+    columns of other records, by whose number it is divided, or whose number is subtracted;
+``above``, ``below``, ``because``
+    limits, which the sentence contains, and their reason.
+
+``would_decide`` says what an undecided claim needs; a claim without clauses has it alone. ``here = "fails"`` says
+that runs are known to contradict the claim: the command fails when a decided claim comes out otherwise.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +21,37 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Final
 
 from hpcdl.analysis.run.record import Mark, Record
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, bounded_exp, mean_interval
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.report.formats.cells import NONE, digits, plural
-from hpcdl.report.formats.document import Document, Section, Table, headed
+from hpcdl.report.formats.cells import NONE, digits
 from hpcdl.report.verdicts import Verdict
+from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping
 
-FILE: Final = Path(__file__).parent / "claims.toml"
+SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
+"""Files, in the order of the page."""
 HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
 EXPECTED: Final = {"holds": HOLDS, "fails": FAILS}
-LUCK: Final = "final_accuracy"
-"""Field that depends on the seed: one seed decides nothing."""
+SEEDED: Final = {"final_accuracy", "best_accuracy", "train_accuracy", "final_loss", "sharpness", "diverged"}
+"""Fields that depend on the seed, as those of a target do: one seed decides nothing."""
+COUNTED: Final = {
+    "compression_ratio",
+    "parameters",
+    "global_batch",
+    "messages_per_rank",
+    "tuning",
+    "tuning_images",
+}
+"""Fields that are counted, as those with bytes are; arithmetic decides them."""
 BOUNDS: Final = {"time_p50_seconds": ("time_p50_low_seconds", "time_p50_high_seconds")}
 """Fields of an interval that are not named after their field."""
+ONE_SEED: Final = "one seed"
+CORES: Final = "oversubscribed"
+REMEDIES: Final = {ONE_SEED: "more seeds", CORES: "times of ranks that have cores of their own"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +67,22 @@ class Clause:
     minus: JsonMapping | None = None
     above: float | None = None
     below: float | None = None
+    because: str = ""
 
     @property
     def number(self) -> str:
         """What is computed, in words."""
         return ("ratio of " if self.by else "difference of " if self.minus else "") + self.field.replace("_", " ")
+
+    @property
+    def is_seeded(self) -> bool:
+        """True if the number depends on the seed of a training."""
+        return self.field in SEEDED or self.field.endswith("_to_target")
+
+    @property
+    def is_timed(self) -> bool:
+        """True if the number depends on the time of the machine."""
+        return any(word in self.field for word in ("second", "efficiency", "speedup"))
 
 
 @dataclass(frozen=True)
@@ -52,9 +90,20 @@ class Claim:
     """A sentence of a source; it holds if all of its clauses hold."""
 
     text: str
-    source: str
+    place: str
     clauses: Sequence[Clause]
     here: str = "holds"
+    would_decide: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source and its claims."""
+
+    name: str
+    title: str
+    source: str
+    claims: Sequence[Claim]
 
 
 @dataclass(frozen=True)
@@ -63,8 +112,10 @@ class ClauseDecision:
 
     clause: Clause
     value: Interval
-    """Median and bounds; not a number without records."""
+    """Value and bounds; not a number without records."""
     marks: Sequence[Mark] = ()
+    doubt: str = ""
+    """Reason for which the number decides nothing: a key of :data:`REMEDIES`, or empty."""
 
     @property
     def verdict(self) -> str:
@@ -72,6 +123,8 @@ class ClauseDecision:
         value, low, high = self.value
         if math.isnan(value):
             return ABSENT
+        if self.doubt:
+            return OPEN
         above, below = self.clause.above, self.clause.below
         if (above is None or low > above) and (below is None or high < below):
             return HOLDS
@@ -82,8 +135,25 @@ class ClauseDecision:
     def here(self) -> tuple[str, str]:
         """Number and bounds, as texts."""
         value, low, high = self.value
-        bounds = "one seed" if math.isinf(low) else NONE if low == high else f"{digits(low)} to {digits(high)}"
+        bounds = self.doubt or (NONE if low == high else f"{digits(low)} to {digits(high)}")
         return (NONE, NONE) if math.isnan(value) else (digits(value), bounds)
+
+    @property
+    def means(self) -> str:
+        """What decides it: arithmetic, a simulation or a measurement, with further marks."""
+        if math.isnan(self.value.value):
+            return NONE
+        if self.clause.field in COUNTED or ("bytes" in self.clause.field and not self.clause.is_timed):
+            return "arithmetic"
+        simulated = "simulated" in self.marks
+        return ", ".join(["simulated" if simulated else "measured", *(m for m in self.marks if m != "simulated")])
+
+    @property
+    def remedy(self) -> str:
+        """What would decide an open clause."""
+        if self.verdict == ABSENT:
+            return f"a run of {self.clause.run} with its cases"
+        return REMEDIES.get(self.doubt, "more seeds or launches: the interval contains the limit")
 
 
 @dataclass(frozen=True)
@@ -110,6 +180,14 @@ class Decision:
         return list(dict.fromkeys(mark for clause in self.clauses for mark in clause.marks))
 
     @property
+    def remedy(self) -> str:
+        """What would decide it; empty if it is decided."""
+        if self.word in EXPECTED.values():
+            return ""
+        needs = dict.fromkeys(one.remedy for one in self.clauses if one.verdict in {OPEN, ABSENT})
+        return self.claim.would_decide or "; ".join(needs)
+
+    @property
     def verdict(self) -> Verdict:
         """Verdict on the claim; on one that comes out otherwise than before it fails."""
         numbers = "; ".join(
@@ -123,20 +201,27 @@ class Decision:
             word="otherwise" if self.is_surprising else self.word,
             question=self.claim.text,
             case=self.claim.text,
-            size=self.clauses[0].value,
+            size=self.clauses[0].value if self.clauses else NOTHING,
             marks=self.marks,
-            facts={"numbers": numbers, "verdict": self.word},
+            remedy=f"It takes {self.remedy}." if self.remedy else "",
+            facts={"numbers": numbers or "no number", "verdict": self.word},
         )
 
 
-def claims() -> list[Claim]:
-    """Return the claims of the package; a clause has the keys of its claim that it does not give itself."""
+def sources() -> list[Source]:
+    """Return the sources of the package with their claims."""
+    return [_source(name) for name in SOURCES]
+
+
+def _source(name: str) -> Source:
+    data = tomllib.loads((PAPERS / "claims" / f"{name}.toml").read_text(encoding="utf-8"))
     known = []
-    for table in tomllib.loads(FILE.read_text(encoding="utf-8"))["claim"]:
-        text, source, here = table.pop("text"), table.pop("source"), table.pop("here", "holds")
-        clauses = table.pop("clause", [{}])
-        known.append(Claim(text, source, [Clause(**{**table, **clause}) for clause in clauses], here))
-    return known
+    for table in data["claim"]:
+        text, place, here = table.pop("text"), table.pop("place"), table.pop("here", "holds")
+        would_decide = table.pop("would_decide", "")
+        clauses = table.pop("clause", [{}] if table else [])
+        known.append(Claim(text, place, [Clause(**{**table, **clause}) for clause in clauses], here, would_decide))
+    return Source(name, data["title"], data["source"], known)
 
 
 def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
@@ -147,20 +232,15 @@ def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
 def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
     other = clause.by or clause.minus
     sides = [_known(clause.field, case, records) for case in (clause.case, other) if case is not None]
-    used = [record for side in sides for record, _ in side]
-    marks = dict.fromkeys(mark for record in used for mark in record.marks)
-    known = [mark for mark in marks if mark == "simulated" or _is_timed(clause.field)]
-    value, *seconds = [_value(clause.field, side) for side in sides]
-    for at, least, most in seconds:
-        if clause.minus:
-            value = Interval(value.value - at, value.low - most, value.high - least)
-        else:
-            value = Interval(value.value / at, value.low / most, value.high / least) if least > 0 else NOTHING
-    return ClauseDecision(clause, value, known if not math.isnan(value.value) else [])
-
-
-def _is_timed(field: str) -> bool:
-    return any(word in field for word in ("second", "efficiency", "speedup"))
+    value = _compared(clause, sides)
+    if math.isnan(value.value):
+        return ClauseDecision(clause, NOTHING)
+    marks = dict.fromkeys(mark for side in sides for record, _ in side for mark in record.marks)
+    known = [mark for mark in marks if mark == "simulated" or clause.is_timed]
+    if clause.is_seeded and min(len(_by_seed(side)) for side in sides) < 2:
+        return ClauseDecision(clause, value, known, ONE_SEED)
+    doubt = CORES if CORES in known and "simulated" not in known else ""
+    return ClauseDecision(clause, value, known, doubt)
 
 
 def _known(field: str, case: JsonMapping, records: Sequence[Record]) -> list[tuple[Record, float]]:
@@ -173,14 +253,42 @@ def _known(field: str, case: JsonMapping, records: Sequence[Record]) -> list[tup
     ]
 
 
-def _value(field: str, known: Sequence[tuple[Record, float]]) -> Interval:
-    """Return the median over the records of a case, and the ends of their intervals or of their range."""
-    if not known:
+def _by_seed(side: Sequence[tuple[Record, float]]) -> dict[int | None, float]:
+    """Return the median over the records of each seed."""
+    seeds = dict.fromkeys(record.seed for record, _ in side)
+    return {seed: median(value for record, value in side if record.seed == seed) for seed in seeds}
+
+
+def _compared(clause: Clause, sides: Sequence[Sequence[tuple[Record, float]]]) -> Interval:
+    """Return the number of a clause: by seed if both sides have the same ones, else of each side apart."""
+    if not all(sides):
         return NOTHING
-    if field == LUCK and len(known) == 1:
-        return Interval(known[0][1], -math.inf, math.inf)
-    lows, highs = zip(*(_bounds(record, field, number) for record, number in known), strict=True)
-    return Interval(median(number for _, number in known), min(lows), max(highs))
+    seeds = [_by_seed(side) for side in sides]
+    first, last = seeds[0], seeds[-1]
+    logarithmic = bool(clause.by)
+    if clause.is_seeded and len(sides) == 2 and len(first) > 1 and first.keys() == last.keys():
+        pairs = [(first[seed], last[seed]) for seed in first]
+        if not logarithmic:
+            return mean_interval([value - at for value, at in pairs])
+        if all(0 < at < math.inf and 0 < value < math.inf for value, at in pairs):
+            return Interval(*map(bounded_exp, mean_interval([math.log(value / at) for value, at in pairs])))
+    value, *seconds = [_value(clause.field, side) for side in sides]
+    for at, least, most in seconds:
+        if clause.minus:
+            return Interval(value.value - at, value.low - most, value.high - least)
+        if least <= 0 or math.inf == value.value == at:
+            return NOTHING
+        return Interval(value.value / at, value.low / most, value.high / least)
+    return value
+
+
+def _value(field: str, known: Sequence[tuple[Record, float]]) -> Interval:
+    """Return the mean over seeds with its interval; with intervals of the records, the median and their ends."""
+    seeds = _by_seed(known)
+    if len(seeds) > 1 and all(map(math.isfinite, seeds.values())) and _bounds(known[0][0], field) is None:
+        return mean_interval([*seeds.values()])
+    ends = [_bounds(record, field) or (number, number) for record, number in known]
+    return Interval(median(number for _, number in known), min(ends)[0], max(high for _, high in ends))
 
 
 def _number(record: Record, field: str) -> float | None:
@@ -196,61 +304,12 @@ def _number(record: Record, field: str) -> float | None:
             (record.time_p50_seconds or math.nan) - (record.messages_per_rank or 0) * link.alpha if link else None
         )
     value = record.stated(field)
-    return None if value is None else float(value)
+    if value is None:  # one that missed its target needs more than any other
+        return math.inf if field.endswith("_to_target") and record.target_accuracy is not None else None
+    return float(value)
 
 
-def _bounds(record: Record, field: str, value: float) -> tuple[float, float]:
-    """Return the bounds of a record's interval; the value twice if it has none."""
+def _bounds(record: Record, field: str) -> tuple[float, float] | None:
+    """Return the bounds of a record's interval; None if it has none."""
     low, high = (record.stated(name) for name in BOUNDS.get(field, (f"{field}_low", f"{field}_high")))
-    return (value, value) if low is None or high is None else (float(low), float(high))
-
-
-def summary(decisions: Sequence[Decision]) -> Verdict:
-    """Return how many claims are decided."""
-    words = [decision.word for decision in decisions]
-    holds, fails = words.count(HOLDS), words.count(FAILS)
-    return Verdict(
-        topic="claims",
-        word="decided" if holds + fails else "nothing decided",
-        facts={
-            "decided": str(holds + fails),
-            "claims": plural(len(decisions), "claim"),
-            "counts": f"{holds} hold, {fails} do not hold here",
-        },
-    )
-
-
-def document(decisions: Sequence[Decision]) -> Document:
-    """Return the decisions as a document."""
-    every = [decision.verdict for decision in decisions]
-    surprising = [verdict for verdict in every if verdict.word == "otherwise"]
-    failing = [verdict for verdict in every if verdict.word == FAILS]
-    header = ("claim", "source", "verdict", "here", "95 % or range", "limit", "number", "run", "marks")
-    rows = [row for decision in decisions for row in _rows(decision)]
-    note = (
-        "A clause holds if the whole interval of its number is on the claimed side of its limits; a claim if all "
-        "of its clauses do. Intervals are those of the runs' reports; without one the range over seeds. A "
-        "simulated number has none. Accuracies of one seed decide nothing."
-    )
-    table = Table("", header, rows, 3, [note], key="verdict")
-    return headed(
-        "hpcdl: claims", [summary(decisions), *surprising, *failing], [Section("Claims", tables=[table])]
-    )
-
-
-def _rows(decision: Decision) -> list[tuple[str, ...]]:
-    """Return the row of a claim; of several clauses also a row for each."""
-    claim, clauses = decision.claim, decision.clauses
-    if len(clauses) == 1:
-        return [(claim.text, claim.source, *_cells(clauses[0]))]
-    whole = (claim.text, claim.source, decision.word, *[NONE] * 5, ", ".join(decision.marks) or NONE)
-    return [whole, *((f"- {clause.clause.text}", NONE, *_cells(clause)) for clause in clauses)]
-
-
-def _cells(decision: ClauseDecision) -> tuple[str, ...]:
-    clause = decision.clause
-    limits = [
-        f"{sign} {limit:g}" for sign, limit in ((">", clause.above), ("<", clause.below)) if limit is not None
-    ]
-    marks = ", ".join(decision.marks) or NONE
-    return decision.verdict, *decision.here, ", ".join(limits), clause.number, clause.run, marks
+    return None if low is None or high is None else (float(low), float(high))

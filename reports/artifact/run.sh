@@ -1,6 +1,6 @@
 #!/bin/sh
 # The artifact of a review: runs of a quarter of an hour on two cores that decide the main claims, then the claims. The exit
-# code is that of `hpcdl claims`: 1 if one comes out otherwise than hpcdl/report/claims.toml says. As root also on emulated hosts.
+# code is that of `hpcdl claims`: 1 if one comes out otherwise than hpcdl/papers/claims says. As root also on emulated hosts.
 set -eu
 runs=$1
 mkdir -p "$runs"

@@ -9,11 +9,18 @@ import pytest
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
 from hpcdl.cli import main
-from hpcdl.report.claims import Claim, Clause, claims, decide, document, summary
+from hpcdl.report.claims import SOURCES, Claim, Clause, Source, decide, sources
+from hpcdl.report.claims_page import decisions, document, summary
 from hpcdl.report.verdicts import exit_code, words
 
 ROOT = Path(__file__).parents[2]
+STATEMENTS = tomllib.loads((Path(__file__).parent / "statements.toml").read_text())
 HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
+WORDS = {0.9: "near-linear", 0.5: "half", 0.1: "tenth", 0.01: "hundredth", 10: "ten ", 2: "twice"}
+
+
+def claims():
+    return [claim for source in sources() for claim in source.claims]
 
 
 def record(name, value, low=None, high=None, **fields):
@@ -21,8 +28,8 @@ def record(name, value, low=None, high=None, **fields):
 
 
 def decided(records, field="step_seconds", here="holds", **limits):
-    case = {"aggregation": "ring"} if field == "step_seconds" else {}
-    claim = Claim("t", "s", [Clause(run="r", field=field, case=case, **limits)], here)
+    limits = {"case": {"aggregation": "ring"} if field == "step_seconds" else {}, **limits}
+    claim = Claim("t", "s", [Clause(run="r", field=field, **limits)], here)
     return decide(claim, {"r": records})
 
 
@@ -38,19 +45,74 @@ def test_a_ratio_is_decided_by_its_whole_interval():
         assert decision.is_surprising == (verdict == FAILS)
 
 
-def test_seeds_span_a_range_and_failed_cases_do_not_count():
-    records = [record("ring", value, seed=value) for value in (1.0, 2.0, 4.0)]
+def test_seeds_have_students_interval_and_failed_cases_do_not_count():
+    records = [record("ring", value, seed=value) for value in (1.0, 2.0, 3.0)]
     records += [record("ring", 100.0, error="it failed")]
-    assert decided(records, below=5).clauses[0].value == (2.0, 1.0, 4.0)
+    value, low, high = decided(records, below=5).clauses[0].value
+    assert (value, high - value, value - low) == pytest.approx((2.0, 4.3027 / 3**0.5, 4.3027 / 3**0.5), 1e-4)
     assert decided(records, below=3).word == OPEN
 
 
-def test_the_accuracy_of_one_seed_decides_nothing():
-    assert decided([Record(final_accuracy=0.9)], "final_accuracy", above=0.5).word == OPEN
-    assert (
-        decided([Record(final_accuracy=accuracy) for accuracy in (0.8, 0.9)], "final_accuracy", above=0.5).word
-        == HOLDS
-    )
+def test_differences_and_ratios_are_by_seed():
+    rows = [("ring", 0.5, 1), ("ring", 0.8, 2), ("tree", 0.25, 1), ("tree", 0.4, 2)]
+    records = [Record(aggregation=name, final_loss=loss, seed=seed) for name, loss, seed in rows]
+    case, tree = {"aggregation": "ring"}, {"aggregation": "tree"}
+    ratio = decided(records, "final_loss", case=case, by=tree, above=1.9, below=2.1)
+    assert ratio.clauses[0].value == pytest.approx((2, 2, 2))
+    difference = decided(records, "final_loss", case=case, minus=tree, above=0)
+    assert difference.clauses[0].value.value == pytest.approx(0.325)
+    assert difference.word == OPEN
+
+
+def test_one_seed_decides_no_accuracy_and_no_target():
+    for field in ("final_accuracy", "final_loss", "seconds_to_target", "epochs_to_target", "diverged"):
+        for seeds, verdict in (([1], OPEN), ([1, 1], OPEN), ([1, 2], HOLDS)):
+            known = {} if field == "diverged" else {field: 0.9}
+            records = [Record(seed=seed, diverged_step=3, **known) for seed in seeds]
+            assert decided(records, field, above=0.5).word == verdict, (field, seeds)
+
+
+def test_a_missed_target_is_later_than_any_other():
+    rows = [("ring", 2.0), ("tree", None)]
+    records = [
+        Record(aggregation=name, seconds_to_target=value, target_accuracy=0.9, seed=seed)
+        for name, value in rows
+        for seed in (1, 2)
+    ]
+    case, tree = {"aggregation": "ring"}, {"aggregation": "tree"}
+    assert decided(records, "seconds_to_target", case=tree, by=case, above=1).word == HOLDS
+
+
+def test_times_of_ranks_that_share_cores_decide_nothing():
+    shared = decided([record("ring", 1.0, 0.9, 1.1, oversubscribed=True)], below=5)
+    assert (shared.word, shared.remedy) == (OPEN, "times of ranks that have cores of their own")
+    assert decided([record("ring", 1.0, 0.9, 1.1, oversubscribed=True, network="lan")], below=5).word == HOLDS
+
+
+def test_limits_stand_in_their_sentences_and_have_reasons():
+    """0 and 1 are those of a comparison."""
+    for claim in claims():
+        assert claim.clauses or claim.would_decide, claim
+        for clause in claim.clauses:
+            assert clause.because, clause
+            sentence = f"{claim.text}; {clause.text}".lower()
+            numbers = {float(number) for number in re.findall(r"\d+(?:\.\d+)?", sentence.replace(",", ""))}
+            for limit in filter(None, (clause.above, clause.below)):
+                scaled = {abs(limit) * scale for scale in (1, 1e-6, 100, 1 / 3600)}
+                within = {round(abs(limit - 1), 9) * 100}
+                named = numbers & (scaled | within) or WORDS.get(abs(limit), "-") in sentence
+                assert named or (limit == 1 and clause.by), (claim.text, limit)
+
+
+def test_statements_of_the_sources_stand_under_their_headings():
+    known = sources()
+    page = document(known, decisions(known, {clause.run: [] for claim in claims() for clause in claim.clauses}))
+    sections = {section.title: section for section in page.sections}
+    assert STATEMENTS.keys() <= set(SOURCES)
+    for source in known:
+        (table,) = sections[source.title].tables
+        for statement, part in STATEMENTS.get(source.name, {}).items():
+            assert any(part in row[0] for row in table.rows), statement
 
 
 def test_a_claim_holds_if_all_of_its_clauses_hold():
@@ -69,12 +131,15 @@ def test_a_claim_holds_if_all_of_its_clauses_hold():
         "Rings are fast: does not hold here; fast: 1.00 (0.900 to 1.10); slow: 1.00 (0.900 to 1.10) (simulated)."
     )
     shown = [*(one.verdict for one in found), summary(found), summary([found[3]])]
+    assert [one.remedy for one in found[1:4]] == ["", *["a run of none with its cases"] * 2]
+    assert decide(Claim("t", "p", [], would_decide="a GPU"), {}).remedy == "a GPU"
     assert {verdict.word for verdict in shown} == words("claims")
     assert [exit_code([verdict]) for verdict in shown] == [0, 0, 0, 0, 1, 0, 3]
-    (table,) = document([found[1]]).sections[1].tables
-    assert [(row[0], row[2], row[-1]) for row in table.rows][:2] == [
-        ("Rings are fast", FAILS, "simulated"),
-        ("- fast", HOLDS, "simulated"),
+    source = Source("s", "Rings", "a paper", [found[1].claim])
+    (table,) = document([source], [[found[1]]]).sections[-1].tables
+    assert [(row[0], row[2], row[-2]) for row in table.rows][:2] == [
+        ("Rings are fast", f"\N{BALLOT X} {FAILS}", "-"),
+        ("- fast", f"\N{CHECK MARK} {HOLDS}", "simulated"),
     ]
 
 
