@@ -211,7 +211,6 @@ def check_settings(thing: Offer, settings: Settings, around: Offer | None = None
 
 
 def _owners(thing: Offer, setting: str) -> str:
-    """Return a hint that names the other objects of the folder of ``thing`` that have a setting."""
     package = thing.__module__.rpartition(".")[0]
     for folder in (folder for folder, path in FOLDERS.items() if path == package):
         owners = [name for name in names(folder) if setting in settings_of(find(folder, name))]
@@ -236,7 +235,6 @@ def is_scalar(thing: Offer, name: str) -> bool:
 
 
 def _in_range(value: object) -> bool:
-    """Return True if all numbers in ``value`` are finite and fit into 64 bits."""
     if isinstance(value, dict):
         return all(map(_in_range, value.values()))
     if isinstance(value, (list, tuple)):
@@ -282,7 +280,6 @@ def parts(label: str) -> tuple[str, dict[str, str]]:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas outside of brackets."""
     pieces, depth = [""], 0
     for character in text:
         depth += (character in "([{") - (character in ")]}")

@@ -341,7 +341,6 @@ def _quantiles(times: Sequence[Any]) -> dict[str, Scalar]:
 async def _chosen(
     spec: CollectiveSpec, journal: Journal, comm: Comm
 ) -> tuple[Callable[..., Coroutine[Any, Any, None]], str | None]:
-    """The scheme, and its name if it was chosen here."""
     if not traits_of(spec.aggregation).adaptive:
         return spec.scheme, None
     size = spec.size

@@ -317,7 +317,6 @@ class CheckedSums:
             self._look(part, rank + 1 + number)
 
     def _mark(self, vector: Array, parts: Sequence[Array], rank: int) -> int:
-        """Mark the parts of a vector; return the number of operations on it so far."""
         key = vector.ctypes.data, vector.size
         number = self._sums[key] % CYCLE
         self._sums[key] += 1

@@ -50,7 +50,6 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _print(repetitions: int, printed: list[Path], part: Path) -> None:
-    """Print the row of a finished case; before the first of ``printed`` the headings."""
     from hpcdl.analysis.run.cores import marked
     from hpcdl.analysis.run.launches import launches
     from hpcdl.analysis.run.pooling import pool

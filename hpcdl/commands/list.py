@@ -44,7 +44,6 @@ def _subject(word: str) -> str:
 
 
 def _batches(text: str) -> list[int]:
-    """Read ``256,1024``."""
     batches = [whole_number(part) for part in text.split(",")]
     for batch in batches:
         if not 1 <= batch <= MAX_IMAGES:
@@ -111,7 +110,6 @@ def _entry(name: str, offer: Offer, parameters: Mapping[str, inspect.Parameter])
 
 
 def _described(entry: JsonObject, *, volumes: bool) -> str:
-    """Return one line on an entry; with ``volumes`` the volumes of a model instead of its summary."""
     if "parameters" not in entry:
         return str(entry["summary"])
     size = "x".join(map(str, entry["shape"]))
@@ -128,7 +126,6 @@ def _described(entry: JsonObject, *, volumes: bool) -> str:
 
 
 def _settings(entry: JsonObject) -> str:
-    """Return one line with the settings of an entry and their defaults; empty without settings."""
     known = entry.get("defaults", {})
     return ", ".join(
         f"{key} = {json.dumps(known[key])}" if known.get(key) is not None else f"{key} ({kind})"
@@ -165,7 +162,6 @@ def _networks() -> list[JsonObject]:
 
 
 def _schedules() -> list[JsonObject]:
-    """Return the schedules, each with its own settings and those of a warm-up."""
     from hpcdl import registry
     from hpcdl.optim.parts.schedules import SCHEDULES, with_warmup
 
@@ -175,7 +171,6 @@ def _schedules() -> list[JsonObject]:
 
 
 def _suites() -> list[JsonObject]:
-    """Return the suites of the package."""
     import tomllib
 
     from hpcdl.cases.keys.suite_tables import suites

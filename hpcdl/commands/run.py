@@ -97,7 +97,6 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _several(options: argparse.Namespace, *, inside: bool) -> int:
-    """Launch the suite several times, each into its own folder; report the pooled launches."""
     from hpcdl.analysis.run.pooling import runs_in
     from hpcdl.commands.parts.output import rendered
     from hpcdl.launch.mpirun import LAUNCH
@@ -136,7 +135,6 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
 
 
 def _dry_run(options: argparse.Namespace) -> int:
-    """List the cases. Raises UsageError, after the list, if they would exceed this node's memory."""
     from hpcdl.launch.process import launched
     from hpcdl.report.formats.cells import plural
 

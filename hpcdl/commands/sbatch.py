@@ -135,7 +135,6 @@ def _check(options: argparse.Namespace, chosen: Suite) -> None:
 
 
 def _check_unedited(script: Path, text: str) -> None:
-    """Raise UsageError if ``script`` exists with another text than ``text``, perhaps a user's."""
     from hpcdl.suite import UsageError
     from hpcdl.trace.files import read_text
 
@@ -150,7 +149,6 @@ def _check_unedited(script: Path, text: str) -> None:
 
 
 def _without_actions(given: list[str]) -> list[str]:
-    """Return the command line without --dry-run, --submit and -o."""
     kept = [word for word in given if word not in {"--dry-run", "--submit"}]
     if "-o" in kept:
         at = kept.index("-o")
@@ -173,7 +171,6 @@ hpcdl report "$@" --together -o {page}.html
 
 
 def _submit(job: BatchJob, site: SiteProfile, script: Path) -> int:
-    """Submit a job for each number of nodes, and a job that reports when all have ended."""
     import shutil
     import subprocess
 

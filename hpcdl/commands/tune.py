@@ -208,7 +208,6 @@ def _row(tried: Tried, again: Tried) -> JsonObject:
 
 
 def _lines(rows: list[JsonObject]) -> list[str]:
-    """Return the lines of the table."""
     lines = [
         "# default (us): native, or synchronous with its own bucket size; x: its time by that of the best, 1",
         "# unless the 95 % interval of a gain in the second run is above 1",
@@ -227,7 +226,6 @@ def _lines(rows: list[JsonObject]) -> list[str]:
 
 
 def _write(folder: Path, rows: list[JsonObject]) -> list[str]:
-    """Write the table of ``auto`` and the library's rules; return a line about each file."""
     from hpcdl.launch.library_algorithms import write_rules
 
     table, rules = "", dict[int, dict[str, list[tuple[int, str]]]]()

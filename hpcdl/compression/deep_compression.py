@@ -110,7 +110,6 @@ class DeepCompression:
         check_values(reader.at == len(message))
 
     def _most(self, size: int) -> int:
-        """Return the most bytes of a tensor of ``size`` entries."""
         if size <= self._clusters:
             return size * self._dtype.itemsize
         coded = self._code.bound(size, size * (self._clusters - 1)) + self._code.bound(size, size)

@@ -49,7 +49,6 @@ class DGC:
         clipping: float | None = None,
         sparsity_warmup_steps: int = 0,
     ) -> None:
-        """Raise ValueError for a setting out of range."""
         check_density(density)
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1, not {momentum}")

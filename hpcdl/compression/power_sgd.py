@@ -40,7 +40,6 @@ class PowerSGD:
     """
 
     def __init__(self, layout: Layout, *, rank: int = 2) -> None:
-        """Raise ValueError unless ``rank`` is at least 1."""
         if rank < 1:
             raise ValueError(f"rank must be at least 1, not {rank}")
         self._kernels = kernels(layout.device, "low_rank")

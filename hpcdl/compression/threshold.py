@@ -37,7 +37,6 @@ class Threshold:
     def __init__(
         self, layout: Layout, *, tau: float | None = None, density: float = 0.001, decay: float = 1.0
     ) -> None:
-        """Raise ValueError for a setting out of range, and for a decay without ``tau``."""
         check_density(density)
         if tau is not None and not np.inf > np.dtype(layout.dtype).type(tau) > 0:
             raise ValueError(f"tau must be above 0 and finite in {layout.dtype}, not {tau}")

@@ -22,7 +22,6 @@ class TopK:
     signs = False
 
     def __init__(self, layout: Layout, *, density: float = 0.001) -> None:
-        """Raise ValueError unless ``density`` is above 0 and at most 1."""
         check_density(density)
         self.state: dict[str, Array] = {}
         self._layout = layout

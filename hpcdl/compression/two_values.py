@@ -68,7 +68,6 @@ class TwoValues(FixedLength):
 
 
 def _both(values: Array) -> Array:
-    """Return the values of negative and of other entries, (segments, 2)."""
     return values if values.shape[1] == 2 else np.concatenate([-values, values], axis=1)
 
 
@@ -85,7 +84,6 @@ class OneBit(TwoValues):
 
 
 def _means(totals: Array, lengths: Array) -> Array:
-    """Return the means of negative and of other entries of each segment, (segments, 2)."""
     counts = np.stack([totals[:, 2], lengths - totals[:, 2]], axis=1)
     means: Array = totals[:, :2] / np.maximum(counts, 1)
     return means
@@ -103,7 +101,6 @@ class EFSign(TwoValues):
 
 
 def _magnitudes(totals: Array, lengths: Array) -> Array:
-    """Return the mean magnitude of each segment, (segments, 1)."""
     return ((totals[:, 1] - totals[:, 0]) / lengths)[:, None]
 
 

@@ -101,7 +101,6 @@ def write_image_file(source: Path, output: Path, *, size: int = 256) -> None:
 
 
 def _list_images(source: Path) -> dict[str, list[tuple[Path, int]]]:
-    """Return the image files of each split, with their labels."""
     held_out = next((source / name for name in ("val", "test") if (source / name).is_dir()), None)
     if held_out is None:
         raise DataError(f"{source}: has neither val nor test")
@@ -120,7 +119,6 @@ def _list_images(source: Path) -> dict[str, list[tuple[Path, int]]]:
 
 
 def _classes(folder: Path, skipped: list[Path]) -> dict[str, list[Path]]:
-    """Return the image files of each class, sorted by name; add all other entries to ``skipped``."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -136,7 +134,6 @@ def _classes(folder: Path, skipped: list[Path]) -> dict[str, list[Path]]:
 
 
 def _images(folder: Path, skipped: list[Path]) -> list[Path]:
-    """Return the image files of a class, in folders of any depth; add all other entries to ``skipped``."""
     images = []
     for place, folders, files in os.walk(folder, onerror=_refuse):
         inside = [Path(place, name) for name in folders]
@@ -171,7 +168,6 @@ def _decode(pillow: Any, size: int, path: Path) -> tuple[NDArray[np.uint8], bool
 
 
 def _check_kept(image: Any) -> None:
-    """Raise ValueError for an image of more than 8 bits a channel, or of several frames."""
     if image.mode not in EIGHT_BIT_MODES:
         raise ValueError(f"its mode is {image.mode}, but 8 bits a channel would be kept")
     if image.format == "PNG" and image.is_animated:

@@ -42,7 +42,6 @@ class Images:
         """Height, width, channels of one image."""
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return int(self._dataset.shape[0])
 
     def __call__(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -110,7 +109,6 @@ def _sizes(images: Images) -> NDArray[np.int64]:
 
 
 def _split(file: h5py.File, path: Path, split: str) -> tuple[Images, NDArray[np.int64]]:
-    """Return images and labels. Raises DataError for missing or inconsistent ones."""
     import h5py
 
     images, labels = found = [file.get(f"{split}/{name}") for name in ("images", "labels")]

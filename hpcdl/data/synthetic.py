@@ -36,7 +36,6 @@ class SyntheticSplit:
         noise: float,
         seed: list[int],
     ) -> None:
-        """Make ``images`` images of ``shape`` (H, W, C) from ``patterns`` (classes, rows, columns, C)."""
         self.labels = np.arange(images, dtype=np.int64) % len(patterns)
         self._shape = shape
         self._patterns = patterns / np.float32(np.hypot(1, noise))

@@ -137,7 +137,6 @@ def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
 
 
 def _siblings(cpus: Path, core: int) -> frozenset[int]:
-    """Return the hardware threads of the physical core that has the hardware thread ``core``."""
     listed = machine.text(cpus / f"cpu{core}/topology/thread_siblings_list")
     try:
         ranges = [[int(end) for end in part.split("-")] for part in listed.split(",")]

@@ -126,7 +126,6 @@ def _words(value: object) -> str:
 
 
 def _stable(env: JsonMapping) -> JsonObject:
-    """Return the values that the key is a hash of."""
     mpi, cpu, software, gpu = (_dict(env.get(name)) for name in ("mpi", "cpu", "software", "gpu"))
     libraries = _dict(env.get("libraries"))
     rates = sorted(

@@ -137,7 +137,6 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
 
 
 def _connect(world: MPI.Intracomm) -> None:
-    """Exchange a long message with both neighbours."""
     sent, got = np.zeros(MESSAGE, np.uint8), np.zeros(MESSAGE, np.uint8)
     for distance in (1, -1):
         world.Sendrecv(sent, (world.rank + distance) % world.size, 0, got, (world.rank - distance) % world.size)

@@ -138,7 +138,6 @@ def self_launch(
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:
-    """Wait for a signalled launcher to end; terminate it, then kill it, if it does not."""
     for seconds in (2, 30):
         with suppress(subprocess.TimeoutExpired):
             launcher.wait(seconds)

@@ -91,7 +91,6 @@ def leftover(environment: Mapping[str, str]) -> str | None:
 
 
 def _advice(environment: Mapping[str, str]) -> str:
-    """Return how to go on where no launcher started this process."""
     names = [name for name in environment if name in _SIZE_VARIABLES or name.startswith(("PMI_", "PMIX_"))]
     return f"if no launcher started this process: env -u {' -u '.join(names)} hpcdl ..."
 

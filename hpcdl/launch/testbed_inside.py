@@ -140,7 +140,6 @@ def _environment(plan: Plan) -> dict[str, str]:
 
 
 def _files(plan: Plan) -> None:
-    """Create file systems and files that only the testbed sees."""
     _do("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(FOLDER))
     for name in ("bin", "hosts", "temporary", "cgroup"):
         (FOLDER / name).mkdir()
@@ -160,7 +159,6 @@ def _files(plan: Plan) -> None:
 
 
 def _hosts(plan: Plan) -> None:
-    """Create the bridge, the process of each host and its link."""
     # the bridge is also the command's card; it has the hosts' card name, because Hydra uses one name on all hosts
     _do("ip", "-batch", "-", input=f"link set lo up\nlink add {INTERFACE} type bridge\nlink set {INTERFACE} up\n"
         f"address add {HEAD}/24 dev {INTERFACE}\n")  # fmt: skip

@@ -70,7 +70,6 @@ def _layers(rows: Iterator[list[str]]) -> list[SizedLayer]:
 
 
 def _check_columns(columns: Sequence[str]) -> None:
-    """Raise ValueError for a column that is missing, unknown or there twice."""
     given = [group for group in (FLOP, SECONDS) if {*group} & {*columns}] or [FLOP]
     for name in (*NEEDED, *(name for group in given for name in group)):
         if name not in columns:
@@ -81,7 +80,6 @@ def _check_columns(columns: Sequence[str]) -> None:
 
 
 def _value(name: str, text: str) -> Any:
-    """Return the value of a cell. ValueError, led by the column: none of its type, or out of range."""
     if not text and name in OPTIONAL:
         return None
     if name in TEXTS:

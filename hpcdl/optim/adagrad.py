@@ -54,7 +54,6 @@ class Adagrad(_BySquares):
     squares = "sum_of_squares"
 
     def __init__(self, *, epsilon: float = 1e-10, weight_decay: float = 0.0) -> None:
-        """Take ``epsilon`` > 0 (as a gradient) and ``weight_decay`` >= 0; raises ValueError otherwise."""
         super().__init__(weight_decay)
         self.epsilon = positive("epsilon", epsilon)
 
@@ -77,7 +76,6 @@ class RMSProp(_BySquares):
     squares = "mean_square"
 
     def __init__(self, *, smoothing: float = 0.99, epsilon: float = 1e-8, weight_decay: float = 0.0) -> None:
-        """Take ``smoothing`` in [0, 1), ``epsilon`` > 0, ``weight_decay`` >= 0; else raises ValueError."""
         super().__init__(weight_decay)
         self.smoothing = fraction("smoothing", smoothing)
         self.epsilon = positive("epsilon", epsilon)

@@ -39,7 +39,6 @@ class LARS(ByTensor):
     """
 
     def __init__(self, *, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 0.001) -> None:
-        """Take ``momentum`` in [0, 1), ``weight_decay`` >= 0, ``trust`` > 0; raises ValueError otherwise."""
         super().__init__(weight_decay)
         self.momentum = fraction("momentum", momentum)
         self.trust = positive("trust", trust)

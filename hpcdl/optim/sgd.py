@@ -25,7 +25,6 @@ class SGD(Rule):
     def __init__(
         self, *, momentum: float = 0.0, weight_decay: float = 0.0, momentum_correction: bool = False
     ) -> None:
-        """Take ``momentum`` in [0, 1) and ``weight_decay`` >= 0; raises ValueError otherwise."""
         super().__init__(weight_decay)
         self.momentum = fraction("momentum", momentum)
         self.momentum_correction = boolean("momentum_correction", momentum_correction)
@@ -70,7 +69,6 @@ class Nesterov(SGD):
     """
 
     def __init__(self, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
-        """Take ``momentum`` in [0, 1) and ``weight_decay`` >= 0; raises ValueError otherwise."""
         super().__init__(momentum=momentum, weight_decay=weight_decay)
 
     @property

@@ -172,7 +172,6 @@ def _table(changes: Sequence[Change]) -> Table:
 
 
 def _figure(changes: Sequence[Change]) -> Intervals:
-    """Return the ratio of each measure with its interval, the largest first."""
     known = sorted((one for one in changes if math.isfinite(one.ratio)), key=lambda one: -one.ratio)
     half = MAX_ROWS // 2
     shown = known if len(known) <= MAX_ROWS else [*known[:half], *known[-half:]]
@@ -201,7 +200,6 @@ def _visible(ratio: float) -> str:
 
 
 def _shortened(text: str, width: int) -> str:
-    """Return text without its middle if it is longer than ``width``."""
     if len(text) <= width:
         return text
     left = (width - 3) // 2
@@ -234,7 +232,6 @@ def environment_changes(baseline: Sequence[RunSeries], candidate: Sequence[RunSe
 
 
 def _recorded_facts(env: JsonMapping) -> dict[str, str]:
-    """Return recorded facts that are no part of the environment key."""
     cpu, software, git = (table(env, name) for name in ("cpu", "software", "git"))
     changed = "-dirty" if git.get("changed_files") else ""
     ranks = env.get("ranks") or ()

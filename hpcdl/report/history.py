@@ -233,7 +233,6 @@ def _suspect(history: History, suspect: Suspect) -> str:
 
 
 def _environment(history: History) -> dict[int, str]:
-    """Return what is new in the environment, by the number of the job."""
     jobs = history.jobs
     return {
         number: "; ".join(differences(jobs[number - 1].environment, jobs[number].environment)) or OTHER_KEY
@@ -304,7 +303,6 @@ def _words(history: History, change: Change) -> str:
 
 
 def _days(history: History) -> list[float]:
-    """Return the date of each job in days since 1970."""
     dates = [dt.datetime.fromisoformat(job.date) for job in history.jobs]
     return [(date - EPOCH) / dt.timedelta(days=1) for date in dates]
 

@@ -83,7 +83,6 @@ def mesh_records(parallelisms: Sequence[Parallelism]) -> list[JsonObject]:
 
 
 def _measured(parallelism: Parallelism) -> str:
-    """Return the fastest measured mesh beside the chosen one, in a sentence."""
     if parallelism.best is None:
         return ""
     chosen = parallelism.chosen.step_seconds
@@ -311,13 +310,11 @@ def _step(row: Record, group: Sequence[Record]) -> tuple[str, ...]:
 
 
 def _interval(row: Record) -> str:
-    """Return the interval of a predicted time; empty if it is unknown, or exact."""
     low, high = row.predicted_low_seconds, row.predicted_high_seconds
     return "" if low is None or high is None or low == high else interval(low, high, seconds)
 
 
 def _beside(predicted: float | None, measured: float | None) -> str:
-    """Return a predicted number, and the measured one if there is one."""
     if predicted is None:
         return ""
     return digits(predicted) + ("" if measured is None else f" ({digits(measured)})")

@@ -182,7 +182,6 @@ def _run_case(
 
 
 def _end_job(failure: Failure, folder: Path) -> None:
-    """Write the failure into the log, and raise CaseFailedError."""
     append(folder / "log.txt", f"FAILED {failure}\n{failure.details}")
     raise CaseFailedError(f"FAILED {failure}")
 

@@ -195,7 +195,6 @@ class RunFolder:
         return self._earlier.paths.get(case.digest, self._parts / part_name(number, case))
 
     def _finished(self, case: Case) -> bool:
-        """Return True if an earlier job has finished ``case``; record a wrong result."""
         self._failed |= case.digest in self._earlier.wrong
         return case.digest in self._earlier.paths
 

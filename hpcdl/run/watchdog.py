@@ -146,7 +146,6 @@ class Watchdog:
         return None
 
     def _describe(self, watched: Watched, error: str) -> None:
-        """Log the error and the operations of this rank; then give the other ranks time to log theirs."""
         writer = Thread(target=self._log, args=(watched, error), daemon=True)
         begin = monotonic()
         writer.start()

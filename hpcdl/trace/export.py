@@ -106,7 +106,6 @@ def _without(steps: pd.DataFrame, events: pd.DataFrame) -> list[int]:
 
 
 def _longest_range(numbers: list[int]) -> str:
-    """Return the longest range of consecutive numbers, such as 3-7; empty without numbers."""
     groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
     ranges = [[number for _, number in group] for _, group in groups]
     longest = max(ranges, key=len, default=[])
@@ -192,8 +191,6 @@ _TO: Final = {"send": "send to ", "receive": "receive from "}
 
 
 class _Slice(NamedTuple):
-    """Begin or end of a slice."""
-
     time: int
     order: int
     """At the same time ends come before begins."""
@@ -282,7 +279,6 @@ def _lanes(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
 
 
 def _describe(trace: Any, tracks: dict[tuple[int, str], int], names: dict[str, int]) -> None:
-    """Add the packets that name processes, tracks and events."""
     ranks = sorted({rank for rank, _ in tracks})
     for rank in ranks:
         descriptor = trace.packet.add().track_descriptor

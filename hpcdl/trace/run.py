@@ -124,7 +124,6 @@ class Run:
     _load: Callable[[int], tuple[Table, list[str]]]
 
     def __repr__(self) -> str:
-        """Return three lines: where it is, what it has, and when and where it ran."""
         env = self.environment
         mpi = env["mpi"] if isinstance(env.get("mpi"), dict) else {}
         hosts = {rank.get("hostname") for rank in env.get("ranks") or ()}

@@ -68,7 +68,6 @@ async def downpour(
 
 
 def _descend(session: Session, rate: float) -> None:
-    """Subtract the gradients times ``rate`` from the parameters."""
     replica = session.replica
     replica.gradients *= rate
     session.multipliers.scale(replica.gradients)

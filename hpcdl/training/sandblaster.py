@@ -132,7 +132,6 @@ def cycle(_settings: Settings) -> int:
 
 
 def _roles(ranks: int, servers: int) -> tuple[range, range]:
-    """Return the ranks that hold shards and the ranks that work."""
     if servers == 0:
         return range(ranks), range(ranks)
     return range(1, 1 + servers), range(1 + servers, ranks)

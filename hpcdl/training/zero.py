@@ -168,7 +168,6 @@ def _layers(stages: Sequence[Stage]) -> list[slice]:
 
 
 async def _update_by_tensor(comm: Comm, node: Comm, session: Session, units: Sequence[Unit], rate: float) -> None:
-    """Update all parts by the norms of whole tensors."""
     replica, updates = session.replica, []
     squares = np.zeros((len(replica.tensors), 2))
     for unit in units:

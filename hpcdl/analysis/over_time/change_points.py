@@ -140,8 +140,6 @@ class _Series:
 
 
 class _Search:
-    """State of the search."""
-
     def __init__(self, logs: Matrix) -> None:
         self.values = without_job_effects(logs)
         """(series, runs)."""

@@ -136,7 +136,6 @@ def _described(explains: Flags, slow: Flags, costs: Vector, named: list[int]) ->
 
 
 def _length(explains: Flags, slow: Flags, costs: Vector, chosen: list[int]) -> float:
-    """Return the length of the description by ``chosen``."""
     free = np.logical_not(explains[chosen].any(axis=0, keepdims=True))
     return float(_surprise(free, slow)[0]) + float(costs[chosen].sum())
 

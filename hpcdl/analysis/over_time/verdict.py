@@ -113,7 +113,6 @@ def _waiting(row: int, count: int, since: Vector, *, unstable: bool) -> Waiting 
 
 
 def _together(changes: Sequence[Change]) -> list[list[Change]]:
-    """Return the changes in one direction at one run, for each run."""
     groups: list[list[Change]] = []
     for change in changes:
         for group in reversed(groups):

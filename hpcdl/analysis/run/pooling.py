@@ -109,7 +109,6 @@ def _all(runs: Sequence[Run], name: str) -> list[object]:
 
 
 def _joined(frames: Sequence[pd.DataFrame], begins: Sequence[int]) -> pd.DataFrame:
-    """Return the frames as one, with the case numbers of each after those of the frames before."""
     import pandas as pd
 
     moved = [

@@ -143,7 +143,6 @@ def judge(records: Iterable[Record]) -> None:
 
 
 def _has_verdict(record: Record) -> bool:
-    """Return True if the efficiency was measured against another scale, undisturbed and with communication."""
     if record.efficiency is None or record.ranks == record.base_ranks or record.independent:
         return False
     return not (record.disturbed or record.base_disturbed)
@@ -253,7 +252,6 @@ def _training(point: Point, points: Sequence[Point]) -> Columns:
 
 
 def _step(point: Point) -> Interval:
-    """Step time; without bounds where Student's interval of few windows reaches below 0."""
     interval = launches_interval(point.seconds, point.middle)
     return interval if not interval.low < 0 else Interval(interval.value, math.nan, math.nan)
 

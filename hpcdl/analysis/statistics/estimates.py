@@ -177,6 +177,5 @@ def compared(
 
 
 def _welch(vector: Vector, other: Vector) -> tuple[float, float]:
-    """Bounds of the difference of two means."""
     low, high = difference([other], [vector]).bounds()
     return float(low[0]), float(high[0])

@@ -94,7 +94,6 @@ def opened(dataset: Choice, validation: float = 0.0) -> Dataset:
 
 @cache
 def _opened(dataset: Choice) -> Dataset:
-    """Return a whole dataset, each once per process: cases share it."""
     settings = {
         key: tuple(setting) if isinstance(setting, list) else setting for key, setting in dataset.settings.items()
     }
@@ -269,7 +268,6 @@ def _made(table: type, value: Any) -> Any:
 
 
 def _check_scalar(value: Any, limits: Key, annotation: str) -> None:
-    """Raise ValueError or TypeError for a value of another type, or out of its limits."""
     types = {kind for word in annotation.split(" | ") for kind in _TYPES.get(word, ())}
     if (isinstance(value, bool) and bool not in types) or not isinstance(value, tuple(types)):
         wanted = " or ".join(sorted(kind.__name__ for kind in types))

@@ -121,7 +121,6 @@ def override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) -> 
 
 
 def _changed(held: Any, path: Sequence[str], value: Any) -> Any:
-    """Return ``held``, or each of a list, with ``value`` at ``path``. Raises TypeError if it is no table."""
     if not path:
         return value
     if isinstance(held, list):

@@ -113,7 +113,6 @@ def _drawn(ranks: int, size: int, seed: int = 0) -> Array:
 
 
 def _check_sum(rows: Array, inputs: Array, where: str) -> None:
-    """Raise BrokenContractError unless each row is the sum of the inputs."""
     for rank, vector in enumerate(rows):
         if not np.array_equal(vector, inputs.sum(axis=0)):
             raise BrokenContractError(f"{where}: rank {rank} does not hold the sum")
@@ -289,7 +288,6 @@ def _of_trainings(what: str, holds: dict[tuple[int, int], bool]) -> Check:
 
 
 def _train(case: suite.Case, schedule: int) -> list[Array]:
-    """Train in this process; return the recorded steps of each rank."""
     recorders = [Recorder(events=False) for _ in range(case.ranks)]
 
     async def rank(comm: Comm) -> None:

@@ -60,7 +60,6 @@ def suite_text(options: argparse.Namespace, name: str) -> str:
 
 
 def _sizes(options: argparse.Namespace) -> list[int]:
-    """Return the sizes in bytes. Raises UsageError."""
     from hpcdl.cases.keys.key import size
     from hpcdl.suite import UsageError
 

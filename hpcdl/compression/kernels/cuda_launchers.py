@@ -35,7 +35,6 @@ class Launcher:
         self._source = source
 
     def _launch(self, kernel: str, dtype: npt.DTypeLike, threads: int, *arguments: Array | float | None) -> None:
-        """Launch a kernel for numbers of type ``dtype``."""
         self._device.launch(self._source, kernel, str(dtype), threads, *arguments)
 
     def _checked(

@@ -30,13 +30,11 @@ _LARGEST: Final = np.float32(65504)
 
 @intrinsic
 def _float(_context: object, _bits: types.Type) -> Intrinsic:
-    """Return the float32 of 32 bits."""
     return types.float32(types.uint32), lambda _c, builder, _s, value: builder.bitcast(value[0], ir.FloatType())
 
 
 @intrinsic
 def _bits(_context: object, _number: types.Type) -> Intrinsic:
-    """Return the 32 bits of a float32."""
     return types.uint32(types.float32), lambda _c, builder, _s, value: builder.bitcast(value[0], ir.IntType(32))
 
 
@@ -52,8 +50,6 @@ def _to_float16(_context: object, _number: types.Type) -> Intrinsic:
 
 @intrinsic
 def _of_float16(_context: object, _bits: types.Type) -> Intrinsic:
-    """Return the float32 of a float16's bits."""
-
     def emit(_context: object, builder: ir.IRBuilder, _signature: object, value: Sequence[ir.Value]) -> ir.Value:
         return builder.fpext(builder.bitcast(value[0], ir.HalfType()), ir.FloatType())
 

@@ -31,7 +31,6 @@ class Split(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Return the number of images."""
         ...
 
     def batch(

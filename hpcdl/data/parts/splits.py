@@ -80,7 +80,6 @@ class ImageSplit:
         normalization: PixelNormalization,
         augmentation: Augmentation,
     ) -> None:
-        """Use ``read``, which returns the images (n, H, W, C) at indices (n,), and ``labels`` (images,)."""
         self.labels = labels
         self._read = read
         self._normalization = normalization

@@ -30,8 +30,6 @@ class _Point(NamedTuple):
 
 
 class _Conditions(NamedTuple):
-    """The strong Wolfe conditions, given loss and slope at length 0."""
-
     loss: float
     slope: float
 

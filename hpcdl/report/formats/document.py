@@ -272,7 +272,6 @@ class Section:
         )
 
     def __bool__(self) -> bool:
-        """True if anything follows the title."""
         return bool(self.paragraphs or self.points or self.charts or self.tables or self.verbatim)
 
 

@@ -65,7 +65,6 @@ def draw_intervals(chart: Intervals, axes: Axes) -> None:
 
 
 def _rows(chart: Bars | Intervals, axes: Axes) -> None:
-    """Label the rows from the top down, and the axis of the values."""
     axes.set_yticks(np.arange(len(chart.labels)), [label(one) for one in chart.labels])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
@@ -154,7 +153,6 @@ def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Cal
 
 
 def _limits(values: Sequence[float], axis: Axis) -> tuple[float, float]:
-    """Return the range of the values and a margin."""
     if axis.base:
         known = [value for value in values if value > 0] or [1.0]
         margin = max((max(known) / min(known)) ** MARGIN, 1.05)

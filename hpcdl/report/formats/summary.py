@@ -111,5 +111,4 @@ def _widths(table: Table) -> list[int]:
 
 
 def _wrapped(text: str, width: int | None = None, indent: str = "") -> list[str]:
-    """Return the lines of a text; ``indent`` begins all but the first."""
     return textwrap.wrap(text, width or min(columns(), PROSE), subsequent_indent=indent, break_on_hyphens=False)

@@ -7,18 +7,16 @@ import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.report import sections
 from hpcdl.report.formats.cells import plural
 from hpcdl.report.formats.document import Chart, Document, Section, Table
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method
 from hpcdl.report.run.warnings import failures, unfinished
 from hpcdl.report.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 ROWS: Final = 24
 """Rows of a section in a short report, all tables together."""
@@ -191,7 +189,6 @@ def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration,
 
 
 def _document(findings: Findings, pages: Sequence[Section]) -> Document:
-    """Return the document; its title has the run's name, and the number of launches if they are pooled."""
     launches = len({fields.get("launch") for fields in findings.run.described})
     title = f"hpcdl: {findings.name}" + (f", {launches} launches" if launches > 1 else "")
     shown = list(filter(None, pages))

@@ -207,7 +207,6 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
 
 
 def _network(record: Record) -> str:
-    """Return the network that is trained, and whether it is simulated or replayed."""
     how = "simulated" if record.network else "replayed" if record.kind == "replay" else ""
     return " ".join(filter(None, (record.model, how)))
 

@@ -110,7 +110,6 @@ class Names:
         }
 
     def _schemes(self, like: Record | None = None) -> set[str]:
-        """Ways of summing, of the strategy of ``like``; one rank sums nothing, a strategy's own is no choice."""
         cases = [
             case for case in self._cases if not like or text_of(case, "training") == text_of(like, "training")
         ]

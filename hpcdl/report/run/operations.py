@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,8 @@ from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import plural, rate, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Series
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 CHECKED: Final = {True: "yes", False: "NO", None: "not checked"}
 """Cell for a result that was right, wrong or not checked."""

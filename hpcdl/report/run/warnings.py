@@ -96,26 +96,22 @@ def _diverged(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _named(names: Sequence[str]) -> str:
-    """Return the first names, and the number of others."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{', '.join(names[:NAMED])}{more}"
 
 
 def _environments(run: Run) -> list[JsonMapping]:
-    """Return the environments of the different machines and libraries that cases of ``run`` ran on."""
     every = (run.environment_of(index) for index in range(len(run.described)))
     return list({machine_key(environment): environment for environment in every}.values())
 
 
 def _mixed(run: Run) -> Iterator[str]:
-    """Cases of one run that ran on several machines, or with several libraries."""
     keys = [str(environment.get("key")) for environment in _environments(run)]
     if len(keys) > 1:
         yield f"MIXED: the cases ran in {len(keys)} environments, which no table keeps apart: {', '.join(keys)}."
 
 
 def _emulated(run: Run) -> Iterator[str]:
-    """Emulated hosts, which all other records describe as nodes."""
     for environment in _environments(run) or [run.environment]:
         testbed = environment.get("emulated")
         if testbed:
@@ -149,7 +145,6 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
 
 
 def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
-    """Ranks x threads against the cores that the ranks of the fullest node may use."""
     cores = usable_cores(run.environment)
     if cores is None:
         yield "cores available to the ranks are unknown: oversubscription was not checked."
@@ -166,7 +161,6 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
 
 
 def _disturbed(records: Sequence[Record]) -> Iterator[str]:
-    """Cases and launches whose ranks lost time to other processes or machines."""
     if disturbed := [record for record in records if record.disturbed]:
         yield (
             f"DISTURBED: {plural(len(disturbed), 'case')} without a verdict, which rankings and later "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,14 +11,11 @@ from hpcdl.analysis.run.deciding import Candidate, Field
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.warnings import diverged
 from hpcdl.report.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 HEADER: Final = (
     *("method", "ranks", "final accuracy", "best accuracy", "final loss", "target reached"),
@@ -64,7 +61,6 @@ def page(findings: Findings) -> Section:
 
 
 def _order(row: Row) -> tuple[float, float]:
-    """Return the key by which the highest final accuracy comes first, then the shortest time to the target."""
     time = row.scale.median("seconds_to_target")
     return -(row.scale.median("final_accuracy") or 0.0), np.inf if time is None else time
 
@@ -90,7 +86,6 @@ def _accuracy(row: Row) -> tuple[str, ...]:
 
 
 def _diverged(scale: Scale) -> str:
-    """Return the text in place of an accuracy if training diverged with any seed; empty if not."""
     steps, tried = [record.diverged_step or 0 for record in diverged(scale.records)], len(scale.records)
     if not steps:
         return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -14,11 +14,9 @@ from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.report.formats.cells import NONE, digits, interval, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 LEAST: Final = 3
 """Batches of a method, at least."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -14,10 +14,8 @@ from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 HEADER: Final = ("dataset", "conditions", "question", "budget", "method", "ranks", "value", "tied with", "of")
 NOTE: Final = (

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.analysis.run.record import Key
 from hpcdl.report.formats.cells import digits
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.contents import Answer, Declaration, certainty
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row
 from hpcdl.report.sections.compression import compared, gain_of
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 
 def answer(findings: Findings) -> Answer | None:

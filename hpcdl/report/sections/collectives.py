@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
 from hpcdl.report.formats.document import REST, Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import (
     BEST,
@@ -23,10 +24,6 @@ from hpcdl.report.run.operations import (
     sizes,
 )
 from hpcdl.report.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 MOST: Final = 5
 """Algorithms of a size in a short report, at most."""
@@ -166,7 +163,6 @@ def answer(findings: Findings) -> Answer | None:
 
 
 def _lines(family: dict[Group, list[Record]]) -> list[str]:
-    """Return the lines of groups that differ in their ranks only, the most ranks first."""
     largest, rows = list(family.items())[-1]
     if len(family) > 1 and len({size for rows in family.values() for size in sizes(rows)}) == 1:
         listed = _fastest([(str(group.ranks), peers) for group, peers in family.items()])

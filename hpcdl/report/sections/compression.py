@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,11 +11,8 @@ from hpcdl.analysis.statistics.estimates import mean_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, rate, seconds, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.contents import Answer, Declaration, certainty, per_setting, without
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 WON: Final = 1.05
 """Compression wins if the step is so many times as fast."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.findings import Findings
 
 TITLE: Final = "Contention"
 LEAST: Final = 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,8 @@ from hpcdl.analysis.statistics.estimates import (
 from hpcdl.report.formats.cells import NONE, digits, interval, seconds, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 HANDED_ON: Final = {"fabric": True, "raw": False}
 """Aggregations of a pairwise case: through the fabric, or plain MPI."""

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 MAX_NAMED: Final = 3
 """Methods that are named; more are counted."""
@@ -121,7 +119,6 @@ def _cell(name: Naming, decision: Decision) -> tuple[str, ...]:
 
 
 def _missed(name: Naming, decision: Decision) -> list[tuple[str, ...]]:
-    """Return a row for each method of a cell that missed the target with a seed, or lost one."""
     return [
         (
             name.cell(decision),
@@ -171,7 +168,6 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
 
 
 def _cause(name: Naming, decision: Decision) -> str:
-    """Return a sentence on the methods that missed the target with a seed; empty if none did."""
     missed = [
         f"{name.place(place)} with {place.missed} of {plural(len(place.seconds), 'seed')}"
         for place in decision.places

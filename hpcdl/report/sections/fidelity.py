@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.report.formats.cells import NONE, digits, plural, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, per_setting
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row
 from hpcdl.report.sections.compression import LOST, compared, difference, points_of
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 NOTE: Final = (
     "Sent: share of a gradient's entries in a message, by bytes and bits, of an allgather. "

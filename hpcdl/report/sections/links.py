@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -15,12 +15,10 @@ from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, interval, plural, rate, seconds, volume
 from hpcdl.report.formats.document import Axis, HeatMap, Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped
 from hpcdl.report.sections.collectives import one_launch
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 
 def pairwise_page(findings: Findings) -> Section:
@@ -119,7 +117,6 @@ def _map(links: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def _range(links: Links, cores: float | None) -> str:
-    """Return a line about the fastest and the slowest pair, and the slowest host."""
     pairs = [
         f"{' with '.join(_rank(links, rank) for rank in pair)} in {seconds(time)}"
         for *pair, time in links.extremes()
@@ -138,7 +135,6 @@ def _rank(links: Links, rank: int) -> str:
 
 
 def _obstacle(links: Links, cores: float | None) -> str:
-    """Return the reason why slow links of the case accuse no host; empty if there is none."""
     if cores is not None and len(links.seconds) > cores * max(1, len(links.names)):
         return "ranks share cores"
     return f"DISTURBED, {links.disturbed}" if links.disturbed else ""

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, Number, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.contents import Answer, Declaration, certainty
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Scale, rows
 from hpcdl.report.run.method_names import Names, scheme_name
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
@@ -72,7 +69,6 @@ def _less(scale: Scale, base: Scale | None, name: str) -> Interval:
 
 
 def _is_one_sum(scale: Scale) -> bool:
-    """Return True if all gradients are summed after backward, so that nothing overlaps."""
     return parts(str(scale.record.training)) == ("synchronous", {"bucket_bytes": "0"})
 
 

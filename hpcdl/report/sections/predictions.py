@@ -100,7 +100,6 @@ def predicted_answer(findings: Findings) -> Answer | None:
 
 
 def _by_algorithm(rows: Sequence[Record]) -> Table:
-    """Which algorithms a network explains, and which it does not."""
     ratios: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         ratios.setdefault((scheme_name(row), row.ranks), []).append(ratio_of(row))

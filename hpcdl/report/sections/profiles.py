@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -11,11 +11,9 @@ from hpcdl.analysis.run.deciding import WIDEST, Decision, area
 from hpcdl.report.formats.cells import NONE, digits, interval, plural
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration, certainty
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections.deciding import naming
 from hpcdl.report.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 HEADER: Final = ("method", "area", "first", "missed", "least ratio", "median ratio", "largest ratio")
 

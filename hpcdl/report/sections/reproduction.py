@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.analysis.run.cores import UNKNOWN, facts
 from hpcdl.analysis.run.record import Record
@@ -12,11 +12,9 @@ from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names, text_of
 from hpcdl.trace.files import JsonMapping
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 
 def settings_page(findings: Findings) -> Section:
@@ -91,7 +89,6 @@ def job_page(findings: Findings) -> Section:
 
 
 def _words(*parts: object) -> str:
-    """The first line of each part that is known."""
     lines = (str(part).strip("\0 \n").split("\n")[0] for part in parts if part not in {None, UNKNOWN, ""})
     return " ".join(lines)
 

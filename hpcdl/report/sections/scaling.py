@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
@@ -13,12 +13,10 @@ from hpcdl.nn.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
 from hpcdl.report.sections.collectives import one_launch
 from hpcdl.report.verdicts import Verdict
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 EXPOSED: Final = "exposed_communication_seconds"
 """In a record; its bounds have the ending _low and _high."""
@@ -99,7 +97,6 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
 
 
 def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[str]) -> list[str]:
-    """Return the notes that apply to a table."""
     free = [row.scale.records[0].strategy for row in shown if not row.scale.records[0].keeps_step]
     seeds = max(len(scale.records) for method in methods for scale in method.scales)
     doubtful = sorted({row.scale.record.ranks for row in shown if row.scale.record.ceiling_disturbed})
@@ -120,7 +117,6 @@ def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[st
 
 
 def _reached(scale: Scale) -> float | None:
-    """Return the median time to the target; None if a case did not reach it."""
     times = scale.values("seconds_to_target")
     return median(times) if len(times) == len(scale.records) else None
 
@@ -142,7 +138,6 @@ def _predicted(scale: Scale) -> tuple[str, str]:
 
 
 def _efficiency(row: Row) -> tuple[str, str, str]:
-    """Return speedup, efficiency and its interval."""
     scale = row.scale
     if not row.is_compared:
         return NONE, NONE, NONE
@@ -166,7 +161,6 @@ def _exposed(row: Row) -> tuple[str, str]:
 
 
 def _base(row: Row) -> str:
-    """Return ranks and step of the case that a row is compared with; a dash if there is none."""
     ranks, step = row.scale.record.base_ranks, row.scale.median("base_step_seconds")
     return f"{plural(ranks, 'rank')}, step {seconds(step)}" if row.is_compared and ranks else NONE
 
@@ -242,7 +236,6 @@ def _count(methods: Sequence[Method], shared: str) -> Verdict:
 
 
 def _oversubscription(ends: Sequence[Scale]) -> str:
-    """Return a warning about measured scales whose ranks share cores; empty if none do."""
     shared = ", ".join(map(str, sorted({end.record.ranks for end in ends if end.record.oversubscribed})))
     return f"OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling." if shared else ""
 

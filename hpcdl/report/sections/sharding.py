@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
 from hpcdl.report.run.contents import Answer, Declaration, certainty, per_setting
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 HEADER: Final = (
     *("method", "ranks", "step", "beyond computing", "sent per rank", "sent per host"),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.report.formats.cells import NONE, digits, percent
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.contents import EVIDENCE, Declaration, per_setting
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, rows
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 SHOWN: Final = 4
 """Staleness values with one column each: 0 to 3."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.analysis.run.record import Key
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Bars, Section
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty, per_setting
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
 from hpcdl.training.parts.split.schedules import bubble_share
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 PIPELINES: Final = (
     *("method", "ranks", "stages", "microbatches", "bubble", "of these stages", "(S-1)/(M+S-1)"),
@@ -33,7 +30,6 @@ PIPELINE_NOTE: Final = (
 
 
 def _pipelines(methods: Sequence[Method]) -> list[tuple[str, ...]]:
-    """Return one row per pipeline."""
     cells: list[tuple[str, ...]] = []
     for row in rows(methods):
         scale = row.scale

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.report.formats.cells import plural
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run import contents
 from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.warnings import diverged, failed_processes, failures, unfinished, without_result
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
-
 
 WARNINGS: Final = Declaration(
     5,
@@ -36,7 +33,6 @@ def verdict_page(findings: Findings) -> Section:
 
 
 def _state(findings: Findings) -> str:
-    """Return the number of failed, missing and diverged cases."""
     records, broken = findings.records, len(unfinished(findings.run))
     failed, lost, states = len(failures(records)) + broken, len(diverged(records)), []
     if failed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
@@ -14,10 +14,8 @@ from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, seconds
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names
-
-if TYPE_CHECKING:
-    from hpcdl.report.run.findings import Findings
 
 
 class Slowed(NamedTuple):
@@ -131,7 +129,6 @@ def page(findings: Findings) -> Section:
 
 
 def _share(waiting: Waiting) -> float:
-    """Return the share of a step in which ranks wait."""
     step = float(waiting.step_seconds.mean())
     return float(waiting.waiting.mean()) / step if step else 0.0
 

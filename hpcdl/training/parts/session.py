@@ -105,7 +105,6 @@ class Session:
     _parts: list[Optimizer] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """Pass the multipliers to the optimizer; make this rank's exchange of compressed gradients."""
         replica = self.replica
         if not replica.backend.sizes_only:
             self.multipliers = Multipliers.of(replica.tensors)

@@ -44,7 +44,6 @@ class Snapshots:
     """
 
     def __init__(self, session: Session) -> None:
-        """Start the training time of the snapshots."""
         self._session = session
         self._taken: list[_Snapshot] = []
         self._statistics: dict[int, Array] = {}

@@ -82,7 +82,6 @@ class _Affine(Op):
             self._launch("bias_relu", grid, y, bias, rows, self._biases, int(self._relu))
 
     def _multiply(self, x: Array, weight: Array, y: Array) -> None:
-        """Fill ``y`` with the products."""
         raise NotImplementedError
 
     def _differentiate(self, dz: Array, x: Array, weights: Weights, dx: Array | None) -> None:
@@ -162,13 +161,11 @@ class _Windows(_Affine):
         self._sizes = (*g.image, *g.output[:2], *g.kernel, *g.stride, *g.padding)
 
     def _gather(self, x: Array, group: int = 0) -> Array:
-        """Copy the windows of all positions, in the channels of a group, to (N, P Q, R S C)."""
         columns = self._empty((len(x), self._positions, self._span))
         self._copy("gather_windows", columns.size, x, columns, len(x), group)
         return columns
 
     def _scatter(self, columns: Array, dx: Array, group: int = 0) -> None:
-        """Add windows to their pixels, in the channels of a group."""
         self._copy("scatter_windows", dx.size, columns, dx, len(dx), group)
 
     def _copy(self, kernel: str, size: int, source: Array, to: Array, batch: int, group: int) -> None:

@@ -20,8 +20,6 @@ _Key = tuple[object, ...]
 
 
 class _Recording(NamedTuple):
-    """A recorded pass: function that replays it, its input and output arrays."""
-
     start: Callable[[], None]
     source: Array
     result: Array | None

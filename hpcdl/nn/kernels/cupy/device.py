@@ -159,11 +159,9 @@ class Op:
         self._saved: tuple[Array, ...] = ()
 
     def _empty(self, shape: Shape) -> Array:
-        """Return an uninitialised array of activations."""
         return self._device.empty(shape, storage_dtype(self._dtype))
 
     def _exact(self, *shape: int) -> Array:
-        """Return an uninitialised array of the precision of parameters."""
         return self._device.empty(shape, master(self._dtype))
 
     def _launch(self, kernel: str, grid: Grid | int, *arguments: Array | float | None) -> None:

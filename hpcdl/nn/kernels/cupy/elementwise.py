@@ -16,8 +16,6 @@ from hpcdl.nn.kernels.cupy.device import Device, Op, grid_over_rows
 
 
 class _Activation(Op):
-    """Activation that keeps its outputs, from which its gradient follows."""
-
     kernels: ClassVar[tuple[str, str]]
     """Of forward and backward."""
 

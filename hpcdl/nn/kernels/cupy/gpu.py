@@ -227,12 +227,10 @@ class Gpu:
 
 
 def _pitch(matrix: Array) -> int:
-    """Return the distance between rows, in elements."""
     return max(int(matrix.strides[-2] // matrix.itemsize), int(matrix.shape[-1]), 1)
 
 
 def _step(matrices: Array) -> int:
-    """Return the distance between matrices, in elements."""
     return int(matrices.strides[0] // matrices.itemsize)
 
 

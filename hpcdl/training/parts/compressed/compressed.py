@@ -177,13 +177,11 @@ class Compressed:
         return await comm.compute("evaluation", partial(_compared, exchanged, self._dense, norm))
 
     def _keep(self, span: slice, gradient: Array) -> None:
-        """Keep this rank's gradient of a watched step."""
         if self._dense is None:
             self._dense = np.zeros_like(gradient, shape=self.layout.size)
         self._dense[span] = gradient
 
     def _begin(self, comm: Comm) -> Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]]:
-        """Make the compressor of this rank; return the exchange."""
         plan, tensors = self.plan, self.layout.tensors
         scheme, settings = plan.aggregation, plan.scheme_settings
         layout = replace(self.layout, rank=comm.rank, ranks=comm.size)
@@ -233,7 +231,6 @@ class Compressed:
         return MessageCodec(VectorMessages(compressor, fed_back=False), self.layout.tensors, rank, sparse=False)
 
     def _make(self, layout: Layout, *, residual: bool = True) -> None:
-        """Make the compressor of this rank, and its residual."""
         self.compressor = self.plan.make(layout)
         self.state.update(self.compressor.state)
         self.residual = self._vector("residual") if residual and self.plan.feeds_back else None

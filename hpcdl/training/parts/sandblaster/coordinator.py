@@ -214,7 +214,6 @@ class LbfgsCoordinator:
         return self._portions.loss / self._session.global_batch
 
     async def _receive_report(self) -> None:
-        """Receive one report and send the next order to its rank, if there is one."""
         words = np.zeros(len(Report._fields))
         try:
             worker = (await self._comm.recv(words, ANY, REPORT)).source
@@ -252,7 +251,6 @@ class LbfgsCoordinator:
             await self._remove(rank)
 
     async def _remove(self, rank: int) -> None:
-        """Assign the portions of a failed rank to others. Raises PeerLost for a shard or the last worker."""
         if rank not in self._running:
             return
         self._running.discard(rank)

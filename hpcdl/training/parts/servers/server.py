@@ -116,7 +116,6 @@ class Server:
             self._take_snapshot()
 
     async def _receive_request(self) -> None:
-        """Receive one request, and its gradient if it has one."""
         header = buffer(Request)
         status = await self._comm.recv(header, ANY, REQUEST)
         request = Request(*header.tolist())
@@ -215,7 +214,6 @@ class Server:
         self._evaluated = self._applied
 
     async def _answer_allowed(self) -> None:
-        """Answer the waiting workers that the bound allows to continue, in the order of their requests."""
         for waiting in list(self._waiting):
             if waiting in self._waiting and self._may_continue(
                 *waiting
@@ -254,7 +252,6 @@ class Server:
         self._answering = self._comm.start(self._send(worker, answer, self._answering), shared_tags=True)
 
     async def _send(self, worker: int, answer: Answer, previous: Task[None] | None) -> None:
-        """Send an answer and the copy of the shard, after the ``previous`` answer."""
         if previous is not None:
             await previous
         try:
@@ -266,13 +263,11 @@ class Server:
             self._remove_worker(lost.rank)
 
     async def _finish_answers(self) -> None:
-        """Wait until no answer is under way."""
         if self._answering is not None:
             await self._answering
             self._answering = None
 
     def _remove_worker(self, worker: int) -> None:
-        """Remove a worker that has left or failed; its mini-batches that were not pushed can be granted again."""
         removed = self._running.pop(worker, None)
         if removed is not None:
             self._budget += (removed.granted - removed.pushed) * self._rank.weights[worker]

@@ -64,7 +64,6 @@ def _workers(ranks: int, settings: Settings) -> range:
 
 
 def _may_fail(ranks: int, settings: Settings) -> range:
-    """Return the workers that are no servers."""
     return _workers(ranks, settings)[0 if settings["dedicated"] else settings.get("servers", 1) :]
 
 

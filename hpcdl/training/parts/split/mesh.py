@@ -71,7 +71,6 @@ class Mesh:
 
     @property
     def _sizes(self) -> str:
-        """The given numbers, in words."""
         numbers = {
             "data": self.data,
             "model": self.model,

@@ -33,13 +33,11 @@ from hpcdl.training.parts.split.schedules import Microbatch, Section, gpipe, in_
 
 
 def _in_turns(shares: Sequence[Range], rank: int, step: int) -> Range:
-    """Return all images of ``rank``, if it is its turn."""
     length = shares[rank][1] - shares[rank][0]
     return (0, length) if rank == step else (0, 0)
 
 
 def _in_slices(shares: Sequence[Range], rank: int, step: int) -> Range:
-    """Return the slice of ``rank``'s images of a pass."""
     ends = bounds(shares[rank][1] - shares[rank][0], len(shares))
     return ends[step], ends[step + 1]
 
@@ -173,7 +171,6 @@ class Later(Neighbour):
 
 
 def _batch(like: Array, images: int) -> Array:
-    """Return an uninitialised array of ``images`` as those of ``like``."""
     shape = like.shape[1:]
     return empty(images * math.prod(shape), like).reshape(images, *shape)
 
