@@ -27,8 +27,8 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.noise_and_sharpness import training_gap
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.sharpness import training_gap
 from hpcdl.training.parts.split.mesh import placed
 
 CHECKED_STEPS: Final = 100

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Final
 
 from hpcdl.launch.process import child_preparation
-from hpcdl.launch.relay import DEVICE
 from hpcdl.registry import shortened
 from hpcdl.trace.files import JsonObject
 
@@ -52,7 +51,7 @@ class Plan:
     ``rate`` and the values of ``slow``, by host, are texts as in ``tc``; ``bytes_per_second`` has the rate of
     every host as ``tc`` reads it, equal in both directions. With ``trunk``, the first half of the hosts and the
     others are on two switches, which a link of this rate joins. Frames reach their host after ``latency``, in
-    seconds, delayed by netem or, with ``relayed``, by :mod:`hpcdl.launch.relay`.
+    seconds, delayed by netem or, with ``relayed``, by :mod:`hpcdl.launch.testbed_inside`.
     """
 
     hosts: int
@@ -159,6 +158,7 @@ def run_in_testbed(planned: Plan, command: Sequence[str]) -> int:
 TESTBED: Final = "HPCDL_TESTBED"
 """Description of the testbed as JSON; set in a testbed."""
 
+DEVICE: Final = Path("/dev/net/tun")
 INTERFACE: Final = "eth0"
 """The network interface of every emulated host."""
 

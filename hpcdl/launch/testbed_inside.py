@@ -6,26 +6,59 @@
     ------+--------------+-----------+------ bridge   so that sending and receiving have the rate
 
 With a trunk, the second half of the hosts is on a second bridge, and a pair of cards joins the bridges. Latency
-is that of netem at the cards on the bridge, or of pairs of cards that :mod:`hpcdl.launch.relay` joins.
+is that of netem at the cards on the bridge, or of pairs of cards that :mod:`hpcdl.launch.testbed_inside` joins.
 
 ``python -m hpcdl.launch.testbed_inside PLAN COMMAND...``; see :mod:`hpcdl.launch.testbed`.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import signal
+import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from select import select
 from threading import Thread
+from time import monotonic
 from typing import Final
 
-from hpcdl.launch.relay import card, relay
-from hpcdl.launch.testbed import INTERFACE, TESTBED, Plan, command_path, launcher_settings
+from hpcdl.launch.testbed import DEVICE, INTERFACE, TESTBED, Plan, command_path, launcher_settings
+
+
+def card(name: str) -> int:
+    """Return the file descriptor of a new TAP card, with sums and cuts of TCP left to others."""
+    descriptor = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK)
+    # TUNSETIFF: TAP, NO_PI, VNET_HDR; TUNSETOFFLOAD: CSUM, TSO4, TSO6
+    fcntl.ioctl(descriptor, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x0002 | 0x1000 | 0x4000))
+    fcntl.ioctl(descriptor, 0x400454D0, 0x01 | 0x02 | 0x04)
+    return descriptor
+
+
+def relay(cards: Mapping[int, int], seconds: float) -> None:
+    """Pass frames between pairs of cards, each after half of ``seconds``, for ever: hosts are two pairs apart.
+
+    For kernels without netem. TCP's frames pass uncut, with a header that says how to cut them (tuntap.rst).
+    """
+    peers = {**cards, **{other: one for one, other in cards.items()}}
+    waiting = deque[tuple[float, int, bytes]]()
+    while True:
+        readable, _, _ = select(list(peers), [], [], max(0.0, waiting[0][0] - monotonic()) if waiting else None)
+        for source in readable:
+            with suppress(OSError):  # no more frames, or a card that is down or full, which loses one
+                while frame := os.read(source, 1 << 17):
+                    waiting.append((monotonic() + seconds / 2, peers[source], frame))
+        while waiting and waiting[0][0] <= monotonic():
+            with suppress(OSError):
+                os.write(*waiting.popleft()[1:])
+
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - a new tmpfs in our mounts, removed when this process ends
 NETWORK: Final = "10.77.0"

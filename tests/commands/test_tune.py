@@ -11,7 +11,6 @@ from hpcdl.aggregation.parts.collectives import schemes
 from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.record import Record
 from hpcdl.commands import tune
-from hpcdl.launch import library_algorithms
 
 from .conftest import TRAIN
 
@@ -93,9 +92,9 @@ def chosen(table, size, **call):
 
 
 def test_mpich_s_table_is_its_own_with_the_rules_in_it(tmp_path):
-    if library_algorithms.load().name != "MPICH":
+    if tune.load().name != "MPICH":
         pytest.skip("this Python's library is not MPICH")
-    name, file = library_algorithms.write_rules(tmp_path, 2, RULES).split("=", 1)
+    name, file = tune.write_rules(tmp_path, 2, RULES).split("=", 1)
     assert name == "MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE"
     table = json.loads((tmp_path / "mpich-2-ranks.json").read_text())
     assert file == str(tmp_path / "mpich-2-ranks.json")
@@ -119,7 +118,7 @@ def test_open_mpi_s_rules_have_its_numbers(other, tmp_path):
     if not other.is_openmpi:
         pytest.skip("the other library is not Open MPI")
     code = (
-        "import json, pathlib; from hpcdl.launch.library_algorithms import *;"
+        "import json, pathlib; from hpcdl.commands.tune import *;"
         f"print(write_rules(pathlib.Path({str(tmp_path)!r}), 2, {{'allreduce': [(0, ''), (64, 'ring')]}}));"
         "print(json.dumps(algorithms('allreduce')))"
     )

@@ -13,7 +13,7 @@ from hpcdl import registry
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parts.compressed.exchanges import shards
-from hpcdl.training.parts.compressed.sizes import of_sizes
+from hpcdl.training.parts.compressed.plan import of_sizes
 
 RANKS = [*range(1, 10), 16]
 PAIRS = [(compressor, scheme) for compressor in COMPRESSORS for scheme in SCHEMES if fits(compressor, scheme)]

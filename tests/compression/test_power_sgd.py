@@ -14,7 +14,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.training.parts.compressed.sizes import of_sizes
+from hpcdl.training.parts.compressed.plan import of_sizes
 
 
 def resnet18():

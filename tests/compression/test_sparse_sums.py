@@ -9,7 +9,7 @@ from contract.largest import Accumulating, Selected
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.training.parts.compressed.sizes import of_sizes
+from hpcdl.training.parts.compressed.plan import of_sizes
 
 RANKS = [1, 2, 3, 5, 8]
 OWN = Compression(error_feedback=False, own_residual="accumulated")

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from hpcdl.data.parts.prefetch import Prefetch
+from hpcdl.training.parts.inputs import Prefetch
 
 
 def threads():

@@ -10,7 +10,7 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.replica import Replica
-from hpcdl.training.parts.sharpness import largest_eigenvalue, training_gap
+from hpcdl.training.parts.noise_and_sharpness import largest_eigenvalue, training_gap
 
 IMAGES = 64
 

@@ -24,8 +24,7 @@ from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Scalar
-from hpcdl.training.parts.compressed.plan import Plan
-from hpcdl.training.parts.compressed.sizes import of_sizes
+from hpcdl.training.parts.compressed.plan import Plan, of_sizes
 from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import NoUpdates, SizedInputs
 from hpcdl.training.parts.journal import Journal

@@ -68,6 +68,7 @@ class Version(argparse.Action):
     """Print the version and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        """See :class:`Version`."""
         from importlib.metadata import version  # late: each rank of a job parses its command line
 
         print(f"hpcdl {version('hpcdl')}")

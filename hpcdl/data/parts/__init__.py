@@ -1,10 +1,10 @@
-"""Parts that datasets share: reading, shuffling, augmentation and prefetching.
+"""Parts that datasets share: reading, shuffling and augmentation.
 
 ::
 
     files ──dataset.py──> bytes and labels ──splits.py──> batch(indices) ──augmentation.py──> normalised floats
                                                               ^
-                          sharding.py: indices of a rank at a step; prefetch.py: one step ahead, in a thread
+                          sharding.py: indices of a rank at a step
 
 Images stay bytes until a batch is asked for, so that a dataset takes a quarter of its size in floats.
 

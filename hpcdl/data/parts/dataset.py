@@ -30,8 +30,7 @@ class Split(Protocol):
         """Class of every image, (images,), from 0 to classes - 1."""
         ...
 
-    def __len__(self) -> int:
-        ...
+    def __len__(self) -> int: ...
 
     def batch(
         self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None

@@ -3,7 +3,7 @@
 Every strategy uses ``session.py`` (its arguments), ``gradient.py`` (one gradient, layer by layer), ``inputs.py``,
 ``evaluation.py``, ``journal.py`` (times of steps) and ``traits.py`` (what a strategy declares). Several use
 ``bucketing.py`` (slices of the gradient), ``topologies.py`` (graphs of gossip) or ``step_counter.py`` (steps for
-ranks that keep none in common). ``noise_scale.py``, ``sharpness.py`` and ``snapshots.py`` observe a training.
+ranks that keep none in common). ``noise_and_sharpness.py`` and ``snapshots.py`` observe a training.
 Rooms have the parts of one idea:
 
 - ``compressed``: sums of gradients that a compressor has made smaller.

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.data.parts.dataset import Split
-from hpcdl.data.parts.prefetch import Prefetch
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
-from hpcdl.training.parts.inputs import Inputs
+from hpcdl.training.parts.inputs import Inputs, Prefetch
 from hpcdl.training.parts.journal import Journal, Moment
 from hpcdl.training.parts.split.model_group import using
 

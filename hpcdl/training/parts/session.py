@@ -21,7 +21,7 @@ from hpcdl.training.parts.compressed.plan import Plan
 from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.noise_scale import NoiseScale
+from hpcdl.training.parts.noise_and_sharpness import NoiseScale
 from hpcdl.training.parts.split.flow import WHOLE, Flow
 from hpcdl.training.parts.split.mesh import Place
 from hpcdl.training.parts.split.model_group import ModelGroup

@@ -14,6 +14,5 @@ The one rule: sent + residual = gradient + earlier residual, on every rank and f
 
 ``plan.py`` chooses the exchange of a case from its compressor and its aggregation; open it first.
 ``compressed.py`` is one rank's compressor with its residual, ``exchanges.py`` has the exchanges, ``piece.py`` the
-unit that is exchanged, and its messages between two ranks. ``sizes.py`` compresses gradients of simulations, which
-have sizes and no values.
+unit that is exchanged, and its messages between two ranks.
 """

@@ -1,8 +1,8 @@
-"""Accuracy and sharpness of a trained network on training images."""
+"""Gradient noise scale (McCandlish et al. 2018), and accuracy and sharpness on training images."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -10,10 +10,66 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.data.parts.dataset import Split
-from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.nn.backend import Backend
 from hpcdl.nn.layer import Layer
 from hpcdl.nn.replica import Replica
+
+QUARTERS: Final = 4
+"""Parts of the training with a number each: noise grows while the loss falls."""
+
+
+class NoiseScale:
+    """Estimates of the gradient noise scale, summed over the steps of each quarter of the training.
+
+    The squared norms of the gradient of a rank's own images, before the sum, and of that of the whole batch, after
+    it, give unbiased estimates of the squared true gradient and of the trace of the covariance of gradients of
+    images (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1).
+    """
+
+    def __init__(self, gradients: Array, global_batch: int, steps: int) -> None:
+        self._gradients = gradients
+        self._batch = global_batch
+        self._steps = steps
+        self._own = self._all = 0.0
+        self._sums = np.zeros((QUARTERS, 2))
+        """Squared gradient, and trace of the covariance."""
+
+    def watched(
+        self, reduce: Callable[[slice], Coroutine[Any, Any, None]]
+    ) -> Callable[[slice], Coroutine[Any, Any, None]]:
+        """Return ``reduce``, which also takes the norms of its part of the gradient, before and after."""
+
+        async def reduced(span: slice) -> None:
+            part = self._gradients[span]
+            self._own += float(part @ part)
+            await reduce(span)
+            self._all += float(part @ part)
+
+        return reduced
+
+    def add(self, step: int, images: int) -> None:
+        """End a step in which this rank had ``images`` of the batch; its gradient is divided by all of them."""
+        whole, own = self._batch, images
+        if 0 < own < whole:
+            alone = self._own * (whole / own) ** 2
+            square = (whole * self._all - own * alone) / (whole - own)
+            trace = (alone - self._all) / (1 / own - 1 / whole)
+            self._sums[QUARTERS * step // self._steps] += (square, trace)
+        self._own = self._all = 0.0
+
+    async def fields(self, comm: Comm) -> dict[str, float | None]:
+        """Return the noise scale in images, trace by squared gradient, of each quarter; all ranks call, once.
+
+        None where no step was taken, or where the estimate of the squared gradient is not positive.
+        """
+        sums = self._sums.copy()
+        await comm.native("allreduce", sums.reshape(-1))
+        return {
+            f"noise_scale_q{quarter}": float(trace / square) if square > 0 and np.isfinite(trace) else None
+            for quarter, (square, trace) in enumerate(sums, 1)
+        }
+
 
 Vector = NDArray[np.float64]
 
