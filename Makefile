@@ -86,7 +86,7 @@ peers-training: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare through
 nights: $(VENV)/ready-to-test  ## 18 nights on emulated hosts, one link slow in four: hpcdl history names it (as root)
 	$(BIN)/python tests/testbed/nights.py $(NIGHTS)
 
-meshes: $(VENV)/ready-to-test  ## steps of all meshes on 2, 4 and 8 emulated hosts beside predictions, 18 minutes (as root)
+meshes: $(VENV)/ready-to-test  ## steps of all meshes on 2, 4 and 8 emulated hosts beside predictions, two rates, 18 minutes (as root)
 	$(BIN)/python tests/testbed/meshes.py $(MESHES)
 
 reports: $(VENV)/ready  ## write the pages of reports/ again, of the measurements in reports/data

@@ -143,6 +143,8 @@ class Suite:
     cases: tuple[Case, ...]
     others: tuple[Case, ...] = ()
     """Those that were not chosen, which are not checked: a run folder may hold them."""
+    only_full: int = 0
+    """Cases that ``full`` would add."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,8 @@ class _Draft:
     """Keys that the suite gives."""
     complaint: str | None
     """The first value that its key cannot have."""
+    full: bool
+    """True if it runs only with ``--full``, or if ``--case`` names it."""
 
     def check(self) -> Case:
         """Return the case. Raises UsageError if it cannot be run."""
@@ -173,6 +177,7 @@ def load(
     globs: Sequence[str] = (),
     *,
     ranks: int | None = None,
+    full: bool = False,
     check: bool = True,
 ) -> Suite:
     """Read a suite: a file, or one that comes with hpcdl, by name; see :func:`parse`.
@@ -188,7 +193,7 @@ def load(
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return parse(text, str(path), overrides, globs, ranks=ranks, check=check)
+    return parse(text, str(path), overrides, globs, ranks=ranks, full=full, check=check)
 
 
 def parse(
@@ -198,12 +203,14 @@ def parse(
     globs: Sequence[str] = (),
     *,
     ranks: int | None = None,
+    full: bool = False,
     check: bool = True,
 ) -> Suite:
     """Turn the text of the suite file ``source`` into cases.
 
     ``overrides`` are the arguments of ``--set``: ``case.KEY=VALUE`` or ``suite.KEY=VALUE``, as in TOML. With
-    ``globs`` only the cases of :func:`matching` names are chosen and checked. ``ranks`` is the number of ranks of
+    ``globs`` only the cases of :func:`matching` names are chosen and checked; without, those that the suite marks
+    ``full`` are left out unless ``full``. ``ranks`` is the number of ranks of
     cases with ``ranks = "all"``: those of the job, by default as many as this process has cores, and at least two.
     Raises UsageError for anything that could not run to its end: unknown keys and names, values out of range,
     missing data, impossible shapes. Of a case that is not chosen only the keys, and what names it, must be right;
@@ -213,7 +220,10 @@ def parse(
         name, question, drafts = _drafts(text, source, overrides, ranks or max(2, len(os.sched_getaffinity(0))))
     except ValueError as error:
         raise UsageError(str(error)) from None
-    chosen = [drafts[place] for place in matching([draft.case.name for draft in drafts], globs)]
+    named = [drafts[place] for place in matching([draft.case.name for draft in drafts], globs)]
+    chosen = [draft for draft in named if globs or full or not draft.full]
+    if not chosen:
+        raise UsageError(f"{source}: all cases have full = true; run them with --full")
     checked = tuple(draft.check() if check else draft.case for draft in chosen)
     seen = set()
     for case in checked:
@@ -223,7 +233,7 @@ def parse(
             raise UsageError(f"{source}: the case {case.name!r} is there twice")
         seen.add(case.name)
     others = tuple(draft.case for draft in drafts if draft.complaint is None and draft.case.name not in seen)
-    return Suite(name, question, text, checked, others)
+    return Suite(name, question, text, checked, others, len(named) - len(chosen))
 
 
 def lack_of_memory(cases: Sequence[Case], hosts: Sequence[Hashable]) -> str | None:
@@ -294,7 +304,7 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
     drafts: list[_Draft] = []
     for number, table in enumerate(written, 1):
         where = f"{source}: [[case]] {number}"
-        drafts += [_draft(name, values, where) for values in expanded(table, where)]
+        drafts += [_draft(name, values, where, full=full) for values, full in expanded(table, where)]
         if len(drafts) > MAX_CASES:
             raise UsageError(f"{where}: the suite has more than {MAX_CASES} cases")
     return name, question, list(_named_apart(drafts))
@@ -316,7 +326,7 @@ def papers(text: str) -> list[str]:
     return [name for name in every if (PAPERS / f"{name}.toml").is_file()]
 
 
-def _draft(suite: str, values: JsonObject, where: str) -> _Draft:
+def _draft(suite: str, values: JsonObject, where: str, *, full: bool) -> _Draft:
     """Settle the values of a case and name it. Raises UsageError if it cannot be named, and ValueError."""
     kind = values.pop("kind")
     if not isinstance(kind, str):
@@ -333,7 +343,7 @@ def _draft(suite: str, values: JsonObject, where: str) -> _Draft:
             complaints += [f"{where}: {name}: {wrong}"] if wrong else []
     limit = held.pop("timeout_seconds", None)
     case = Case(suite, kind, kind, module.SPEC(**held), limit)
-    draft = _Draft(case, where, held.keys(), next(iter(complaints), None))
+    draft = _Draft(case, where, held.keys(), next(iter(complaints), None), full)
     try:
         name = "-".join([kind, *module.identity(case.spec)])
     except Exception as error:  # noqa: BLE001 - an unchecked value can be anything

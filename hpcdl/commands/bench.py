@@ -29,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         suite=Path("bench"),
         overrides=[],
         case=[],
+        full=False,
         launches=1,
         mix_environments=False,
         case_timeout=None,

@@ -12,6 +12,7 @@ from hpcdl.commands.parts.parser import (
     Command,
     case_patterns,
     complete,
+    full_option,
     path,
     suite_path,
     suites_and_files,
@@ -42,6 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "-o", dest="folder", type=path, metavar="DIR", help="run folder (default: runs/SUITE-TIME)"
     )
     case_patterns(parser, "select cases by name; data and sizes of others are not checked")
+    full_option(parser)
     parser.add_argument(
         "--set",
         action="append",
@@ -143,7 +145,8 @@ def _dry_run(options: argparse.Namespace) -> int:
     for case in chosen.cases:
         print(f"{case.name}  ({plural(case.processes, 'rank')}, {case.digest})")
     most = max(case.processes for case in chosen.cases)
-    print(f"{plural(len(chosen.cases), 'case')}, {plural(most, 'rank')}", flush=True)
+    more = f"; --full adds {plural(chosen.only_full, 'case')}" if chosen.only_full else ""
+    print(f"{plural(len(chosen.cases), 'case')}, {plural(most, 'rank')}{more}", flush=True)
     if not launched(os.environ):
         check_memory(chosen, ranks)
     return OK

@@ -13,6 +13,7 @@ from hpcdl.commands.parts.parser import (
     Command,
     case_patterns,
     complete,
+    full_option,
     path,
     suite_path,
     suites_and_files,
@@ -48,6 +49,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--launches", type=whole_number, default=1, metavar="N", help="a job array of N independent launches"
     )
     case_patterns(parser, "as of hpcdl run")
+    full_option(parser)
     parser.add_argument(
         "--set", action="append", default=[], dest="overrides", metavar="case.KEY=VALUE", help="as of hpcdl run"
     )
@@ -77,7 +79,9 @@ def execute(options: argparse.Namespace) -> int:
 
     on_gpus = options.gpus_per_node is not None
     ranks = options.nodes[0] * options.ranks_per_node
-    chosen = suite.load(options.suite, options.overrides, options.case, ranks=ranks, check=not on_gpus)
+    chosen = suite.load(
+        options.suite, options.overrides, options.case, ranks=ranks, full=options.full, check=not on_gpus
+    )
     _check(options, chosen)
     try:
         site = site_profile(options.site)
@@ -93,7 +97,8 @@ def execute(options: argparse.Namespace) -> int:
         options.gpus_per_node,
         options.time,
         options.launches,
-        tuple(word for glob in options.case for word in ("--case", glob))
+        ("--full",) * options.full
+        + tuple(word for glob in options.case for word in ("--case", glob))
         + tuple(word for override in options.overrides for word in ("--set", override)),
     )
     try:

@@ -44,7 +44,7 @@ def test_fields_of_a_spec_are_frozen_keys():
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
 def test_the_settings_of_a_record_make_the_spec_again(path, monkeypatch):
     monkeypatch.setattr(suite.Case, "module", property(lambda case: Unchecked(module_of(case.kind))))
-    for case in suite.load(path).cases:
+    for case in suite.load(path, full=True).cases:
         text = json.dumps(given(case.spec))
         assert restored(type(case.spec), json.loads(text)) == case.spec
 

@@ -296,6 +296,23 @@ def test_cases_are_selected_by_pattern_or_by_name(written):
             matching("*ring*", glob)
 
 
+def test_further_values_need_full_or_a_pattern(written):
+    text = written(aggregation=["ring", "tree"], seed=[1], full={"seed": [2, 3], "aggregation": "chain"})
+
+    def chosen(*globs, overrides=(), full=False):
+        cases = suite.parse(text, "s.toml", overrides, globs, full=full).cases
+        return [(case.spec.aggregation.name, case.spec.seed) for case in cases]
+
+    assert chosen() == [("ring", 1), ("tree", 1)]
+    assert chosen(full=True) == [(scheme, seed) for scheme in ("ring", "tree", "chain") for seed in (1, 2, 3)]
+    assert chosen("*seed=3*") == [("ring", 3), ("tree", 3), ("chain", 3)]
+    assert chosen(overrides=["case.seed=7"], full=True) == [("ring", 7), ("tree", 7), ("chain", 7)]
+    assert suite.parse(text, "s.toml").only_full == 7
+    assert suite.parse(text, "s.toml", full=True).only_full == 0
+    with pytest.raises(suite.UsageError, match="all cases have full = true; run them with --full"):
+        suite.parse(written(full=True), "s.toml")
+
+
 def test_every_kind_accepts_a_time_limit_that_does_not_change_its_digest(parsed):
     for kind in list(ANOTHER):
         (case,), (limited,) = parsed(kind), parsed(kind, timeout_seconds=90)

@@ -112,6 +112,8 @@ def override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) -> 
         for pair in _EITHER_OR:
             if path[1] in pair:
                 table.pop(pair[1 - pair.index(path[1])], None)
+        if isinstance(further := table.get("full"), dict):
+            further.pop(path[1], None)
         field = _keys_of(table).get(path[1])
         default = field.default.name if field is not None and isinstance(field.default, Choice) else {}
         try:
@@ -137,15 +139,25 @@ def _keys_of(table: Mapping[str, Any]) -> dict[str, Field[Any]]:
     return keys(Common) | {name: field for each in known for name, field in keys(module_of(each).SPEC).items()}
 
 
-def expanded(table: Mapping[str, Any], where: str) -> Iterable[dict[str, Any]]:
-    """Yield all combinations of the listed values, those of settings in tables too. Raises ValueError."""
+def expanded(table: Mapping[str, Any], where: str) -> Iterable[tuple[dict[str, Any], bool]]:
+    """Yield all combinations of the listed values, those of settings in tables too; True: only --full runs it.
+
+    ``full = true`` marks all, ``full = {KEY = VALUES}`` those with a further value. Raises ValueError.
+    """
+    table = dict(table)
+    full = table.pop("full", False)
+    further = full if isinstance(full, dict) else {}
+    if full is not True and full is not False and not isinstance(full, dict):
+        raise ValueError(f"{where}: full: must be true, or a table of further values, not {full!r}")
+    check_keys(further, table, f"{where}: full")
     if "kind" not in table:
         raise ValueError(f"{where}: kind: every case needs one of: {', '.join(kinds())}")
     known = _keys_of(table)
     listed = {
         name: [
-            one
-            for entry in (value if isinstance(value, list) else [value])
+            (one, only_full)
+            for values, only_full in ((value, full is True), (further.get(name, []), True))
+            for entry in (values if isinstance(values, list) else [values])
             for one in _spread(entry, known.get(name))
         ]
         for name, value in table.items()
@@ -157,7 +169,10 @@ def expanded(table: Mapping[str, Any], where: str) -> Iterable[dict[str, Any]]:
     if count > MAX_CASES:
         raise ValueError(f"{where}: its lists make {count} cases; a suite has at most {MAX_CASES}")
     for combination in itertools.product(*listed.values()):
-        yield dict(zip(listed, combination, strict=True))
+        yield (
+            {name: value for name, (value, _) in zip(listed, combination, strict=True)},
+            any(only_full for _, only_full in combination),
+        )
 
 
 def _spread(value: Any, field: Field[Any] | None) -> list[Any]:
@@ -182,7 +197,7 @@ def _spread(value: Any, field: Field[Any] | None) -> list[Any]:
 
 def check_complete(kind: str, spec: type, values: Mapping[str, Any], where: str) -> None:
     """Raise ValueError for an unknown key, and for one that is missing."""
-    check_keys(values, keys(Common) | keys(spec), where)
+    check_keys(values, [*keys(Common), *keys(spec), "full"], where)
     for name, field in keys(spec).items():
         if name not in values and field.default is MISSING:
             raise ValueError(f"{where}: {name}: a {kind} case needs it")

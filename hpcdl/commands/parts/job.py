@@ -26,8 +26,15 @@ def load_suite(options: argparse.Namespace) -> Suite:
     testbed = emulated()
     ranks = options.ranks or (testbed["hosts"] if testbed else None)
     if options.text is not None:
-        return suite.parse(options.text, str(options.suite), options.overrides, options.case, ranks=ranks)
-    return suite.load(options.suite, options.overrides, options.case, ranks=ranks)
+        return parsed(options.text, options, ranks)
+    return suite.load(options.suite, options.overrides, options.case, ranks=ranks, full=options.full)
+
+
+def parsed(text: str, options: argparse.Namespace, ranks: int | None) -> Suite:
+    """Return the suite of a text with the options. Raises UsageError."""
+    from hpcdl import suite
+
+    return suite.parse(text, str(options.suite), options.overrides, options.case, ranks=ranks, full=options.full)
 
 
 def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
@@ -220,7 +227,7 @@ def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
     text, complaint = library.bcast((text, complaint))
     if not complaint:
         try:
-            chosen = suite.parse(text, str(options.suite), options.overrides, options.case, ranks=mpi.comm.size)
+            chosen = parsed(text, options, mpi.comm.size)
         except suite.UsageError as error:
             complaint = f"rank {mpi.comm.rank}: {error}"  # for example a file that only rank 0 can read
         complaint = next(filter(None, library.allgather(complaint)), "")

@@ -125,6 +125,11 @@ def case_patterns(parser: argparse.ArgumentParser, effect: str) -> None:
     complete(patterns, cases)
 
 
+def full_option(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--full``."""
+    parser.add_argument("--full", action="store_true", help="run also the cases that the suite marks `full`")
+
+
 def complete(action: argparse.Action, words: Callable[..., list[str]]) -> None:
     """Let a shell complete an argument by ``words``, one of the functions below; argcomplete calls it."""
     action.completer = words  # type: ignore[attr-defined]
@@ -156,4 +161,4 @@ def cases(parsed_args: argparse.Namespace, **_: object) -> list[str]:
     source: Path = given.get("suite") or given.get("source") or given["run"]
     if source.is_dir() or source.suffix == ".h5":
         return [str(fields.get("case")) for fields in read(runs_in(source)[0], wanted=()).described]
-    return [case.name for case in suite.load(source, check=False).cases]
+    return [case.name for case in suite.load(source, full=True, check=False).cases]
