@@ -210,6 +210,22 @@ NETWORKS: Final[dict[str, Network]] = {
             "two groups; a host is one of a node's four NICs",
             topology=Dragonfly(groups=74, routers=32, hosts=16, between=4.0),
         ),
+        Network(
+            "rdma-100g",
+            Link(2.5e-6, 1 / (94 * GIGABIT)),
+            "ethernet-100g at the rate of tcp-100g; 0.2 us to post a message, assumed",
+            topology=FatTree(hosts=[1024]),
+            site=Site(overhead_seconds=0.2e-6),
+        ),
+        Network(
+            "tcp-100g",
+            Link(15e-6, 1 / (94 * GIGABIT)),
+            "latency of ethernet-10g; 5 us for the calls of a message, assumed; one core copies a byte before it "
+            "is summed, at 42 Gbit/s (Cai et al. 2021, Understanding host network stack overheads)",
+            gamma=1 / 10e9 + 1 / (42 * GIGABIT),
+            topology=FatTree(hosts=[1024]),
+            site=Site(overhead_seconds=5e-6),
+        ),
         *(  # messages under way share a host's port, and their latencies overlap
             Network(f"wan-{name}-{ms}ms", Link(ms * 1e-3, beta), "distant hosts", topology=FatTree(hosts=[1024]))
             for name, beta in (("100m", 1 / (0.094 * GIGABIT)), ("1g", 1 / (0.94 * GIGABIT)))

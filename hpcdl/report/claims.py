@@ -28,6 +28,7 @@ from hpcdl.analysis.run.record import Mark, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, bounded_exp, mean_interval
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.report.formats.cells import NONE, digits
+from hpcdl.report.published_results import IMAGES
 from hpcdl.report.verdicts import Verdict
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping
@@ -36,7 +37,15 @@ SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
 """Files, in the order of the page."""
 HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
 EXPECTED: Final = {"holds": HOLDS, "fails": FAILS}
-SEEDED: Final = {"final_accuracy", "best_accuracy", "train_accuracy", "final_loss", "sharpness", "diverged"}
+SEEDED: Final = {
+    "final_accuracy",
+    "best_accuracy",
+    "train_accuracy",
+    "final_loss",
+    "sharpness",
+    "diverged",
+    "smallest_eigenvalue",
+}
 """Fields that depend on the seed, as those of a target do: one seed decides nothing."""
 COUNTED: Final = {
     "compression_ratio",
@@ -82,7 +91,7 @@ class Clause:
     @property
     def is_timed(self) -> bool:
         """True if the number depends on the time of the machine."""
-        return any(word in self.field for word in ("second", "efficiency", "speedup"))
+        return any(word in self.field for word in ("second", "hours", "efficiency", "speedup"))
 
 
 @dataclass(frozen=True)
@@ -260,15 +269,15 @@ def _by_seed(side: Sequence[tuple[Record, float]]) -> dict[int | None, float]:
 
 
 def _compared(clause: Clause, sides: Sequence[Sequence[tuple[Record, float]]]) -> Interval:
-    """Return the number of a clause: by seed if both sides have the same ones, else of each side apart."""
+    """Return the number of a clause: by seed if both sides share some, else of each side apart."""
     if not all(sides):
         return NOTHING
     seeds = [_by_seed(side) for side in sides]
     first, last = seeds[0], seeds[-1]
-    logarithmic = bool(clause.by)
-    if clause.is_seeded and len(sides) == 2 and len(first) > 1 and first.keys() == last.keys():
-        pairs = [(first[seed], last[seed]) for seed in first]
-        if not logarithmic:
+    common = [seed for seed in first if seed in last]
+    if clause.is_seeded and len(sides) == 2 and len(common) > 1:
+        pairs = [(first[seed], last[seed]) for seed in common]
+        if clause.minus:
             return mean_interval([value - at for value, at in pairs])
         if all(0 < at < math.inf and 0 < value < math.inf for value, at in pairs):
             return Interval(*map(bounded_exp, mean_interval([math.log(value / at) for value, at in pairs])))
@@ -297,6 +306,8 @@ def _number(record: Record, field: str) -> float | None:
         return float(record.diverged_step is not None)
     if field == "bytes_per_image":
         return (record.bytes_sent_per_rank or 0.0) / (record.global_batch or math.nan)
+    if field == "hours_of_64_epochs":
+        return 64 * IMAGES / (record.images_per_second or math.nan) / 3600
     if field == "seconds_without_latency":
         network = NETWORKS[str(record.network)].on(record.settings.get("ranks_per_host", 1))
         link = network.common_link(record.ranks)

@@ -13,11 +13,22 @@ from hpcdl.report.verdicts import Verdict
 
 MARKS: Final = {HOLDS: "\N{CHECK MARK}", FAILS: "\N{BALLOT X}", OPEN: "?", ABSENT: "?"}
 """Mark of a verdict, before its words."""
-HEADER: Final = ("claim", "place", "verdict", "here", "interval", "limit", "number", "decided by", "run")
+HEADER: Final = (
+    "claim",
+    "place",
+    "verdict",
+    "here",
+    "interval",
+    "limit",
+    "decided by",
+    "number",
+    "run",
+    "reason of the limit",
+)
 NOTE: Final = (
     "A clause holds if the whole interval of its number is on the claimed side of its limits; a claim if all of "
     "its clauses do. Intervals are those of the runs' reports, or Student's t over seeds, of differences by seed "
-    "where both sides have the same seeds. One seed, or a time of ranks that share cores, decides nothing."
+    "where both sides share some. One seed, or a time of ranks that share cores, decides nothing."
 )
 
 
@@ -72,7 +83,7 @@ def _rows(decision: Decision) -> Iterator[Row]:
     if len(clauses) == 1:
         yield claim.text, claim.place, *_cells(clauses[0])
         return
-    yield claim.text, claim.place, marked(decision.word), *[NONE] * 6
+    yield claim.text, claim.place, marked(decision.word), *[NONE] * 7
     for clause in clauses:
         yield f"- {clause.clause.text}", NONE, *_cells(clause)
 
@@ -82,8 +93,8 @@ def _cells(decision: ClauseDecision) -> Row:
     limits = [
         f"{sign} {limit:g}" for sign, limit in ((">", clause.above), ("<", clause.below)) if limit is not None
     ]
-    limit = f"{', '.join(limits)}: {clause.because}" if clause.because else ", ".join(limits)
-    return marked(decision.verdict), *decision.here, limit, clause.number, decision.means, clause.run
+    limit, reason = ", ".join(limits), clause.because or NONE
+    return marked(decision.verdict), *decision.here, limit, decision.means, clause.number, clause.run, reason
 
 
 def marked(verdict: str) -> str:

@@ -8,6 +8,7 @@ ranks, or only the ``ranks`` for what the paper did not try. A figure is reprodu
 from __future__ import annotations
 
 import inspect
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ QUANTITIES: Final[dict[str, Callable[[Record, Record, float], float]]] = {
     "operations a second": lambda record, _base, _epochs: 1 / _time(record),
     "images a second": lambda record, _base, _epochs: _images_a_second(record),
     "speed-up per image": lambda record, base, _epochs: _images_a_second(record) / _images_a_second(base),
+    "efficiency": lambda record, _base, _epochs: record.efficiency or math.nan,
     "hours": lambda record, _base, epochs: epochs * IMAGES / _images_a_second(record) / 3600,
 }
 """Quantity of a record, of the record of the same network on one rank, and of a number of epochs."""

@@ -161,6 +161,7 @@ class Record:
     discarded_share: float | None = None
     train_accuracy: float | None = None
     sharpness: float | None = None
+    smallest_eigenvalue: float | None = None
     replica_drift: float | None = None
     tuning: int | None = None
     tuned: str | None = None

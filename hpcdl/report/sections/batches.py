@@ -123,6 +123,7 @@ HEADER: Final = (
     "final accuracy",
     "train - test",
     "sharpness",
+    "smallest eigenvalue",
     "noise scale",
     "tuned",
 )
@@ -149,7 +150,7 @@ def page(findings: Findings) -> Section:
             digits(batch.median("epochs_to_target")),
             digits(batch.median("final_accuracy")),
             digits(batch.gap),
-            *(digits(batch.median(field)) for field in ("sharpness", "noise_scale_q4")),
+            *(digits(batch.median(field)) for field in ("sharpness", "smallest_eigenvalue", "noise_scale_q4")),
             str(batch.records[0].tuned or NONE),
         )
         for name, batches in _methods(findings).items()

@@ -83,11 +83,11 @@ TOLERANCE: Final = 1e-4
 MAX_ITERATIONS: Final = 300
 
 
-def largest_eigenvalue(gradient: Callable[[Vector], Vector], x: Vector) -> float:
-    """Return the largest eigenvalue of the derivative of ``gradient``, a Hessian, at ``x`` (n,).
+def extreme_eigenvalues(gradient: Callable[[Vector], Vector], x: Vector) -> tuple[float, float]:
+    """Return the smallest and the largest eigenvalue of the derivative of ``gradient``, a Hessian, at ``x`` (n,).
 
-    Power iteration on H v = (g(x + h v) - g(x - h v)) / 2h; shifted if the eigenvalue of largest magnitude is
-    negative.
+    Power iteration on H v = (g(x + h v) - g(x - h v)) / 2h finds the one of larger magnitude; shifted by it, the
+    other.
     """
     step = STEP * max(1.0, float(np.linalg.norm(x)))
 
@@ -95,7 +95,8 @@ def largest_eigenvalue(gradient: Callable[[Vector], Vector], x: Vector) -> float
         return (gradient(x + step * v) - gradient(x - step * v)) / (2 * step) - shift * v
 
     extreme = _dominant(partial(product, 0.0), x.size)
-    return extreme if extreme >= 0 else extreme + _dominant(partial(product, extreme), x.size)
+    other = extreme + _dominant(partial(product, extreme), x.size)
+    return (other, extreme) if extreme >= 0 else (extreme, other)
 
 
 def _dominant(product: Callable[[Vector], Vector], size: int) -> float:
@@ -121,14 +122,14 @@ def training_gap(
     images: int,
     batch: int,
 ) -> dict[str, float | None]:
-    """Return ``train_accuracy`` and ``sharpness`` of a network on ``images`` random images of ``split``.
+    """Return accuracy, ``sharpness`` and ``smallest_eigenvalue`` of a network on random images of ``split``.
 
     The sample is equal in all trainings, and not augmented. It is computed in float64, in batches of at most
     ``batch`` images, of which batch normalisation has the statistics; dropout has fixed random numbers. None for
     parameters that are not finite.
     """
     if not np.isfinite(parameters).all():
-        return {"train_accuracy": None, "sharpness": None}
+        return {"train_accuracy": None, "sharpness": None, "smallest_eigenvalue": None}
     sample = np.sort(np.random.default_rng(0).choice(len(split), images, replace=False))
     batches = [split.batch(part, "float64") for part in np.array_split(sample, -(-images // batch))]
     replica = Replica(layers, batches[0][0].shape[1:], backend=kernels, dtype="float64")
@@ -152,5 +153,6 @@ def training_gap(
             total += replica.gradients
         return total
 
-    sharpness = largest_eigenvalue(gradient, replica.parameters.copy())
-    return {"train_accuracy": correct / images, "sharpness": sharpness if np.isfinite(sharpness) else None}
+    ends = extreme_eigenvalues(gradient, replica.parameters.copy())
+    smallest, largest = (end if np.isfinite(end) else None for end in ends)
+    return {"train_accuracy": correct / images, "sharpness": largest, "smallest_eigenvalue": smallest}
