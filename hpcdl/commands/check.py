@@ -1,7 +1,5 @@
 """``hpcdl check``: check this machine before a run, or check an aggregation scheme or a training strategy."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import Final

@@ -1,7 +1,5 @@
 """``hpcdl help``: the pages of hpcdl/docs, one for each activity."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """``hpcdl history``: since when is it slower, in an archive of runs?"""
 
-from __future__ import annotations
-
 import argparse
 import datetime as dt
 import sys

@@ -1,7 +1,5 @@
 """``hpcdl predict``: predict times on another network, or on more ranks."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from time import monotonic

@@ -1,7 +1,5 @@
 """``hpcdl report``: write the report of runs."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

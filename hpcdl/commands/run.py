@@ -1,7 +1,5 @@
 """``hpcdl run``: run a suite, from a shell or as one rank of an MPI job."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from functools import partial

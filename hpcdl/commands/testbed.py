@@ -1,7 +1,5 @@
 """``hpcdl testbed``: run a command on an emulated cluster."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Final
 

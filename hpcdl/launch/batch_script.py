@@ -1,7 +1,5 @@
 """Batch scripts for Slurm."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import textwrap

@@ -5,8 +5,6 @@ returns its :class:`Usage`; rank 0 compares those of all ranks, since ranks of t
 a machine or container does not tell are -1.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import resource

@@ -6,8 +6,6 @@ and after a run. Unknown values are the text ``"unknown"``; they are neither omi
 ``root`` is the folder that contains ``proc`` and ``sys``.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import functools
 import hashlib

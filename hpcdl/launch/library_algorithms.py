@@ -3,8 +3,6 @@
 Rules are for one number of ranks: a library applies them, as it does the variables, to sub-communicators too.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -3,8 +3,6 @@
 ``root`` is the folder that contains ``proc`` and ``sys``. Unknown values are the text ``"unknown"``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Start ``mpirun`` from ``hpcdl run``, so that no launcher is needed on a workstation."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

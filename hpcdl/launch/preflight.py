@@ -4,8 +4,6 @@ From a shell it checks this host (cores, governor, clock, network, disk, GPU) an
 checks all hosts and the ranks of the job.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -6,8 +6,6 @@ before the other ranks are killed; the end of the process comes later, often aft
 the pipes in the order in which they were closed.
 """
 
-from __future__ import annotations
-
 import os
 import select
 from contextlib import suppress

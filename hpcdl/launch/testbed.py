@@ -5,8 +5,6 @@ is :mod:`hpcdl.launch.testbed_inside`. When that process ends, the kernel kills 
 links, mounts and files. It ends with the command, or when this process ends in any way.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -11,8 +11,6 @@ is that of netem at the cards on the bridge, or of pairs of cards that :mod:`hpc
 ``python -m hpcdl.launch.testbed_inside PLAN COMMAND...``; see :mod:`hpcdl.launch.testbed`.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import math

@@ -3,8 +3,6 @@
 The page has the verdict, differences of the environments, then all measures, the worst first.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 In HTML it has figures of the measures that changed, and a table of all measures, too.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Final

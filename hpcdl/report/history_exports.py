@@ -1,7 +1,5 @@
 """A history for JSON, for JUnit XML and for OpenMetrics."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Predicted times beside measured ones, errors of the network that predicts, and predicted meshes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from statistics import median

@@ -5,8 +5,6 @@ A paper's file has its ``source``, ``notes``, ``[[volumes]]`` of networks at bat
 ranks, or only the ``ranks`` for what the paper did not try. A figure is reproduced if it is within ``tolerance``.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import tomllib

@@ -7,8 +7,6 @@ format string with the case and the ``facts`` of the verdict. A sentence without
 To say something new, add a row, choose it where the numbers are, and let the test of the topic make it appear.
 """
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence

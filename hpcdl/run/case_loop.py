@@ -1,7 +1,5 @@
 """Run the cases of a suite in this MPI job; write a run folder."""
 
-from __future__ import annotations
-
 import os
 import signal
 import traceback

@@ -4,8 +4,6 @@
 that fails writes ``DIGEST.failed``. A case without these files and without a part has not begun.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """Start the ranks of a run; start them again for the remaining cases after a case has ended the job."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

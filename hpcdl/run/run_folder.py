@@ -1,7 +1,5 @@
 """Write a run folder: parts, log, run.h5 and report. Rank 0 alone."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

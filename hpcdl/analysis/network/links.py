@@ -1,7 +1,5 @@
 """Speed of the link between each pair of ranks, and slow hosts and links."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

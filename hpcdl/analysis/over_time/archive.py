@@ -1,7 +1,5 @@
 """Runs in a folder of run folders; files that are no runs are named and left out."""
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json

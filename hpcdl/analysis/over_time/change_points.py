@@ -19,8 +19,6 @@ two states: changes between levels that it had are reported no more.
 :func:`calibrate` counts false alarms on an archive's own noise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

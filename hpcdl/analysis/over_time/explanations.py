@@ -10,8 +10,6 @@ A host is named if the shortest description without it is longer by :data:`EVIDE
 hosts together only, one of them is slow.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

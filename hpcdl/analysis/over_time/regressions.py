@@ -9,8 +9,6 @@ it; everything else is inconclusive. Launches that a gap sets apart are counted:
 regression by Fisher's exact test.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math

@@ -11,8 +11,6 @@ Left out are simulated cases, whose times are a model's, and disturbed cases, in
 ranks' cores (:mod:`hpcdl.analysis.run.disturbance`). A disturbed case that failed stays: it failed.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

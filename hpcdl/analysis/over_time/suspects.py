@@ -6,8 +6,6 @@ usual one beyond noise. It is named if it is slow in so many of its runs in a ro
 by the share of slow runs of others. Two usual runs in a row clear a suspect.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ A finding is open from the run that brought it to light until a repair, whenever
 one is not open until its expiry, and while the acceptance covers its size.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Facts of an environment: cores that ranks may use and want, and the job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

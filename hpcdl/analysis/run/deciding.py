@@ -7,8 +7,6 @@ method that reached the target with no seed is out. A method with fewer than :da
 its cell open. Times of two methods with the same seed hardly correlate, so that the test does not pair them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final

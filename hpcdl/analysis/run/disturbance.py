@@ -11,8 +11,6 @@ context switches, frequencies and retransmissions are recorded and are no cause:
 own work, and a slow clock or a bad link is a finding about the machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 

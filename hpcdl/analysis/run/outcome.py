@@ -3,8 +3,6 @@
 Numbers are medians over launches.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

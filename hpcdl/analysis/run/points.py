@@ -1,7 +1,5 @@
 """Launches grouped into the points that become records."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -25,8 +25,6 @@ Welch's test compares the logarithms of the launches' median step times, and p-v
 launches: there the interval over steps decides.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ measure is shrunk towards that of all (empirical Bayes: Smyth, Stat. Appl. Genet
 that varies far more than the others keeps its own variance (Phipson et al., Ann. Appl. Stat. 10, 2016).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple

@@ -5,8 +5,6 @@ takes as long as its slowest rank; quantiles are taken over iterations, after th
 medians; every median has an interval.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple

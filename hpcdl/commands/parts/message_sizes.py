@@ -1,7 +1,5 @@
 """Options of commands that measure a collective over message sizes, and the suite that they describe."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from typing import Final

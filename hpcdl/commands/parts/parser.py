@@ -1,7 +1,5 @@
 """Parse command lines, where an error is one line with the nearest valid name, and complete them in a shell."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

@@ -3,8 +3,6 @@
 All machines draw the same bits, and the cut into buckets does not matter.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels that search and sample magnitudes; see :mod:`hpcdl.compression.parts.selection`."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

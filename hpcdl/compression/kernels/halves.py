@@ -3,8 +3,6 @@
 16-bit numbers, float16 and bfloat16, are given by their bits, as uint16.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -3,8 +3,6 @@
 The first bit is the lowest of the first byte.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 

@@ -5,8 +5,6 @@ codes of a block, one byte each, stay in the cache. A buffer of codes is a multi
 after the last entry are zero.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -3,8 +3,6 @@
 The symbol of an entry is 0 for level 0, else 2 x level - 1, one more if it is negative.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels of low-rank matrices. Their sums have a fixed order, so that all ranks get the same bits."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Signs of entries, one bit each; a set bit is -1."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcdl.compiled import njit

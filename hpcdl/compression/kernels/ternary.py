@@ -1,7 +1,5 @@
 """Random ternary levels -1, 0 and +1, two bits each, times one scaler per segment of the vector."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcdl.compiled import njit

@@ -1,7 +1,5 @@
 """One bit per entry, and two values per segment of the vector: one for negative entries, one for the others."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from hpcdl.compiled import njit

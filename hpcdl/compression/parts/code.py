@@ -4,8 +4,6 @@ A code turns a sequence of integers, 0 to 2^32 - 1, into bytes and back. Integer
 levels of a quantiser or numbers of clusters. Bits fill a byte from its lowest; zeros fill the last byte.
 """
 
-from __future__ import annotations
-
 from typing import Final, Protocol
 
 import numpy as np

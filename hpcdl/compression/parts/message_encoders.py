@@ -1,7 +1,5 @@
 """Messages of selected entries: positions by an entropy code or a bitmap, then signs or values."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

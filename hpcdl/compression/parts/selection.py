@@ -4,8 +4,6 @@ Magnitudes are compared as integers: for finite numbers, those of the bits witho
 integer comparison finds large entries, infinities and NaN; compilers make vector instructions of it.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final, NoReturn
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dataset: two splits of labelled images, with their source and digest; search and reading of its files."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Assignment of images to ranks: one shuffle per epoch, and contiguous shares of every batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate

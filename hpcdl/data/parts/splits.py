@@ -1,7 +1,5 @@
 """Training, test and validation set of a dataset: images as stored, normalisation, sets held in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final

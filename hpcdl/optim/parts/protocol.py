@@ -1,7 +1,5 @@
 """Protocol of optimizers, their base, checks of their settings, and the step that Adam and AdamW share."""
 
-from __future__ import annotations
-
 import math
 from typing import Final, Protocol
 

@@ -5,8 +5,6 @@ number of updates of the whole training. Settings are fractions of the training,
 length.
 """
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Numbers as people read them: a sensible unit and three significant digits. A missing number is a dash."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable

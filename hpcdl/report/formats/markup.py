@@ -1,7 +1,5 @@
 """Markdown, and LaTeX whose tables are ready for another document that loads booktabs and longtable."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final

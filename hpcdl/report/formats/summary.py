@@ -1,7 +1,5 @@
 """Plain text for a terminal: results without the evidence of the whole report."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -1,7 +1,5 @@
 """Contents of a report: all sections, a short form of them, or the outcome for a terminal."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Numbers from one run: each reduction is computed once, at its first use, and every section draws from it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Names of rows: as brief as the other rows of a table allow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Single operations, grouped by comparability; the fastest of each group; charts of bandwidth and time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple

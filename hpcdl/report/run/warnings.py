@@ -1,7 +1,5 @@
 """Warnings: doubts about the measured numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Accuracy at the end, and its course over time and epochs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

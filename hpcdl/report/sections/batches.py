@@ -1,7 +1,5 @@
 """Steps to the target over the batch: where larger batches stop saving steps (Shallue et al. 2019)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

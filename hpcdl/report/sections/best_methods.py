@@ -1,7 +1,5 @@
 """Best methods by four criteria: speed, accuracy, accuracy within a time, accuracy within a number of epochs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

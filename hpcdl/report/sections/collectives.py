@@ -1,7 +1,5 @@
 """Collectives: times by size, and the fastest algorithm of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 

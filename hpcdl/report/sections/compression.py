@@ -1,7 +1,5 @@
 """Compression of gradients: bytes, time, accuracy and break-even of each compressor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

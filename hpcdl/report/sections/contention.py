@@ -1,7 +1,5 @@
 """Collectives on several topologies: how slow each scheme gets where messages share links."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

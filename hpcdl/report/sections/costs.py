@@ -1,7 +1,5 @@
 """Costs of the fabric and of tracing: the same program with and without, measured in one run."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Final, NamedTuple

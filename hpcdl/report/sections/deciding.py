@@ -1,7 +1,5 @@
 """Time to the target: the first method of each cell, and the searches for settings."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Fidelity of compressed gradients: entries sent, bits of each, cosine, error and residuals of each compressor."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

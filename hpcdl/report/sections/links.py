@@ -1,7 +1,5 @@
 """Hosts and links: speed of each and the slow ones, messages of pairs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

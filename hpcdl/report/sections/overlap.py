@@ -1,7 +1,5 @@
 """Overlap: time that a strategy saves by sending gradients while it computes, and the share it overlaps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Predictions of a fitted network beside measured times, and published figures beside ours."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Performance profiles (Dolan & More 2002): times to the target of each method by that of the first of a cell."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Settings, job and statistics in words, and the command and the suite that repeat the run."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """Scaling: step time and efficiency by the number of ranks, and which methods are near-linear."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import median

@@ -1,7 +1,5 @@
 """Sharded training (ZeRO) beside synchronous training: bytes, memory, time, and the rate that links need."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Staleness of gradients: updates between the reading of the parameters and the use of their gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Verdict: the answer to the suite's question, and failures; and the warnings."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from hpcdl.report.formats.cells import plural

@@ -1,7 +1,5 @@
 """Waiting and transfer: time of ranks in communication, late ranks, and stragglers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from statistics import median

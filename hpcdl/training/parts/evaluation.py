@@ -1,7 +1,5 @@
 """Evaluations of a training: when they are due, and tests of the whole network by all ranks together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """One gradient of one rank: input, forward, loss and backward, layer by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Inputs of a training on one rank: its shares of the batches of a dataset, or batches of sizes alone."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

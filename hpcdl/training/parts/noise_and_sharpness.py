@@ -1,7 +1,5 @@
 """Gradient noise scale (McCandlish et al. 2018), and accuracy and sharpness on training images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final

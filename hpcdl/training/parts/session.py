@@ -1,7 +1,5 @@
 """Arguments of a strategy: replica, optimizer, inputs, evaluations, aggregation, and the length of training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from copy import deepcopy

@@ -1,7 +1,5 @@
 """Copies of parameters and running statistics during training, tested after its end."""
 
-from __future__ import annotations
-
 from functools import partial
 from operator import itruediv
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Counter of a training's steps, which assigns them one by one to ranks that keep no common step."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Final
 

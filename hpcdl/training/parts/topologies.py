@@ -1,7 +1,5 @@
 """Communication graphs for gossip, their mixing weights, and schedules of directed pushes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import permutations
 from math import isqrt

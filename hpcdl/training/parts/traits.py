@@ -1,7 +1,5 @@
 """Traits that a strategy declares at the end of its module: ``TRAITS: Final = Strategy(check=check)``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final

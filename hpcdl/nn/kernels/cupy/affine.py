@@ -1,7 +1,5 @@
 """Layers that are matrix products: convolutions, fully connected and locally connected layers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The cupy backend, and graphs of its kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

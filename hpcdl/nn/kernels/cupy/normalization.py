@@ -1,7 +1,5 @@
 """Batch normalisation by cuDNN, and local response normalisation."""
 
-from __future__ import annotations
-
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 from hpcdl.nn.kernels.cupy.device import Device, EnginePlan, Op, Uid, is_aligned

@@ -1,7 +1,5 @@
 """Pooling; backward gathers gradients, so that each sum has a fixed order."""
 
-from __future__ import annotations
-
 import math
 
 from hpcdl.fabric.comm import Array

@@ -1,7 +1,5 @@
 """Compressed gradients of one rank: its compressor, its residual, and its exchanges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Coroutine
 from dataclasses import replace

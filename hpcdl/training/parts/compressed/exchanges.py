@@ -1,7 +1,5 @@
 """Exchanges of compressed gradients: sums of entries or vectors, messages to all ranks, servers of shards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial

@@ -1,7 +1,5 @@
 """Rules by which servers apply gradients and let workers continue: all differences between the papers' servers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Server of asynchronous training: keeps one shard of the parameters and grants mini-batches."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from functools import partial

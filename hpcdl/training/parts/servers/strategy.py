@@ -1,7 +1,5 @@
 """What strategies with servers share: the program of a rank, the checks of settings, and the traits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 

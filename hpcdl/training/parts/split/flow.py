@@ -4,8 +4,6 @@ Layers compute on the arrays that they are given; the flow alone communicates. I
 their gradients within the group, from one layout to another.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

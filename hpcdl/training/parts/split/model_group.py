@@ -1,7 +1,5 @@
 """Model group: ranks that hold the parts of one replica's layers and work on one batch together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ DistBelief, sections 4 and 5.1: a rank of a replica exchanges parameters and gra
 hold the same parts, its data group. The first rank of a model group decides for the whole replica.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

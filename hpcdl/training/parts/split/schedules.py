@@ -1,7 +1,5 @@
 """Microbatches, sections of consecutive layers that work on them, and the schedules of their passes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
