@@ -86,7 +86,13 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
     latency = 0.0 if delay is None else delay.total_seconds()
     if latency > 10:
         raise NoTestbed(f"--latency: must be at most 10 s, not {latency:g} s")
-    _check_machine()
+    if sys.platform != "linux":
+        raise NoTestbed(f"testbed: needs Linux (network namespaces), not {sys.platform}")
+    if os.geteuid() != 0:
+        raise NoTestbed("testbed: needs root to create network namespaces")
+    for program, package in PACKAGES.items():
+        if shutil.which(program) is None:
+            raise NoTestbed(f"testbed: needs the program {program}: apt-get install {package}")
     usual = _bytes_per_second(rate, f"--rate {rate}")
     reduced = {host: _bytes_per_second(its_rate, f"--slow {host}:{its_rate}") for host, its_rate in slower.items()}
     joined = _bytes_per_second(trunk, f"--trunk {trunk}") if trunk else 0
@@ -95,16 +101,6 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
     if relayed and not DEVICE.exists():
         raise NoTestbed(f"--latency: the kernel has neither netem nor {DEVICE}; load sch_netem or tun")
     return Plan(hosts, rate, slower, dict.fromkeys(names, usual) | reduced, trunk, joined, latency, relayed)
-
-
-def _check_machine() -> None:
-    if sys.platform != "linux":
-        raise NoTestbed(f"testbed: needs Linux (network namespaces), not {sys.platform}")
-    if os.geteuid() != 0:
-        raise NoTestbed("testbed: needs root to create network namespaces")
-    for program, package in PACKAGES.items():
-        if shutil.which(program) is None:
-            raise NoTestbed(f"testbed: needs the program {program}: apt-get install {package}")
 
 
 def _bytes_per_second(rate: str, option: str) -> int:

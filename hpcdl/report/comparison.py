@@ -132,7 +132,8 @@ def verdict_of(change: Change, width: int = 10_000) -> Verdict:
 def _power(comparison: Comparison) -> list[str]:
     visible = [change.smallest for change in comparison.changes if math.isfinite(change.smallest)]
     if visible:
-        smallest = _visible(float(np.median(visible)))
+        ratio = float(np.median(visible))
+        smallest = f"{100 * (ratio - 1):.1f} %" if ratio < MAX_RATIO else "no change"
         return [f"smallest slowdown found with 80 % probability (median measure): {smallest}"]
     if comparison.count(INCONCLUSIVE):
         return ["one launch does not show how launches vary: hpcdl run SUITE --launches 6"]
@@ -191,10 +192,6 @@ def _ratio(value: Number) -> str:
 
 def _percent(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f}" if math.isfinite(ratio) else NONE
-
-
-def _visible(ratio: float) -> str:
-    return f"{100 * (ratio - 1):.1f} %" if ratio < MAX_RATIO else "no change"
 
 
 def _shortened(text: str, width: int) -> str:

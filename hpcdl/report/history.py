@@ -264,7 +264,8 @@ def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
 
 def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
     history = verdict.history
-    x = _days(history)
+    dates = [dt.datetime.fromisoformat(job.date) for job in history.jobs]
+    x = [(date - EPOCH) / dt.timedelta(days=1) for date in dates]
     lines, levels = [], []
     for number, row in enumerate(rows, 1):
         values = history.seconds[row]
@@ -298,11 +299,6 @@ def _words(history: History, change: Change) -> str:
     slower = "slower" if change.ratio.value > 1 else "faster"
     size = f"{signed(change.ratio.value)} ({_bounds(change.ratio)})"
     return f"{slower} since {day(history.jobs[change.first])}: {size}"
-
-
-def _days(history: History) -> list[float]:
-    dates = [dt.datetime.fromisoformat(job.date) for job in history.jobs]
-    return [(date - EPOCH) / dt.timedelta(days=1) for date in dates]
 
 
 def _dates(x: Sequence[float]) -> Axis:

@@ -31,6 +31,11 @@ FAR: Final = 4
 """Ranks of a prediction by the most that were measured, from which on it is extrapolated."""
 
 
+def _median() -> Any:
+    """Return a field that is recorded with each launch of a case, of which the record has the median."""
+    return field(default=None, metadata={"median": True})
+
+
 @dataclass(kw_only=True, eq=False)
 class Record:
     """One case; None: unknown, or it does not apply. The order is that of ``--json``."""
@@ -198,18 +203,18 @@ class Record:
     start_error_seconds: float | None = None
     start_lead_seconds: float | None = None
     starts_late: float | None = None
-    from_first_arrival_seconds: float | None = None
-    from_last_arrival_seconds: float | None = None
+    from_first_arrival_seconds: float | None = _median()
+    from_last_arrival_seconds: float | None = _median()
     concurrent: str | None = None
     communicators: int | None = None
-    alone_p50_seconds: float | None = None
-    alone_p99_seconds: float | None = None
-    beside_p50_seconds: float | None = None
-    beside_p99_seconds: float | None = None
-    concurrent_alone_p50_seconds: float | None = None
-    concurrent_alone_p99_seconds: float | None = None
-    concurrent_beside_p50_seconds: float | None = None
-    concurrent_beside_p99_seconds: float | None = None
+    alone_p50_seconds: float | None = _median()
+    alone_p99_seconds: float | None = _median()
+    beside_p50_seconds: float | None = _median()
+    beside_p99_seconds: float | None = _median()
+    concurrent_alone_p50_seconds: float | None = _median()
+    concurrent_alone_p99_seconds: float | None = _median()
+    concurrent_beside_p50_seconds: float | None = _median()
+    concurrent_beside_p99_seconds: float | None = _median()
     simulation_seconds: float | None = None
     simulated_ranks: int | None = None
     bytes_sent_per_host: float | None = None
@@ -371,6 +376,8 @@ class Record:
 
 COLUMNS: Final = tuple(one.name for one in fields(Record) if one.name not in {"settings", "further"})
 """Names of the columns, in their order."""
+MEDIANS: Final = tuple(one.name for one in fields(Record) if "median" in one.metadata)
+"""Columns that have the median over launches of what each launch has recorded."""
 
 
 @lru_cache(maxsize=4096)

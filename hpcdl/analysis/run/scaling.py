@@ -35,7 +35,7 @@ import numpy as np
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.outcome import fidelity, kept, learned
 from hpcdl.analysis.run.points import Point, points_of
-from hpcdl.analysis.run.record import ANY, COLUMNS, Record
+from hpcdl.analysis.run.record import ANY, MEDIANS, Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import (
     NOTHING,
@@ -319,8 +319,7 @@ def _collective(point: Point) -> Columns:
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
         **{
             column: _median([value for one in point.timed if (value := getattr(one.record, column)) is not None])
-            for column in COLUMNS
-            if column.startswith(("alone_", "beside_", "concurrent_", "from_"))
+            for column in MEDIANS
         },
     }
 

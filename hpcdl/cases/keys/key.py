@@ -250,21 +250,18 @@ def _converted(field: Field[Any], value: Any) -> Any:
     if limits.folder is not None:
         return Choice.of(limits.folder, value)
     if limits.table is not None:
-        return _made(limits.table, value)
+        table = limits.table
+        if not isinstance(value, dict):
+            raise TypeError(f"must be a table, as {{key = value}}, not {registry.shortened(value)}")
+        registry.check_settings(table, value)
+        full = registry.in_full(table, value)
+        return table(
+            **{name: tuple(setting) if isinstance(setting, list) else setting for name, setting in full.items()}
+        )
     if field.name.endswith("_bytes") and isinstance(value, str) and (found := size(value)) is not None:
         value = found
     _check_scalar(value, limits, getattr(field.type, "__name__", str(field.type)))
     return value
-
-
-def _made(table: type, value: Any) -> Any:
-    if not isinstance(value, dict):
-        raise TypeError(f"must be a table, as {{key = value}}, not {registry.shortened(value)}")
-    registry.check_settings(table, value)
-    full = registry.in_full(table, value)
-    return table(
-        **{name: tuple(setting) if isinstance(setting, list) else setting for name, setting in full.items()}
-    )
 
 
 def _check_scalar(value: Any, limits: Key, annotation: str) -> None:

@@ -74,37 +74,40 @@ def read_accepted(path: Path) -> list[Accepted]:
     return accepted
 
 
+@contextmanager
+def analysis_of(folders: Sequence[Path]) -> Iterator[None]:
+    """Turn the errors of reading and analysing the runs in ``folders`` into UsageError."""
+    from hpcdl.analysis.run.points import AmbiguousCaseError
+    from hpcdl.suite import UsageError
+    from hpcdl.trace.recorder import TraceError, analysed
+
+    try:
+        with analysed(" ".join(map(str, folders))):
+            yield
+    except (TraceError, AmbiguousCaseError, ValueError) as error:
+        raise UsageError(str(error)) from None
+
+
 def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -> list[str]:
     """Return the report of the runs in ``folders`` in each of ``forms``; with ``launches`` the runs are pooled.
 
     Raises UsageError.
     """
-    from hpcdl.analysis.run.points import AmbiguousCaseError
     from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.report.run.render import renderings
-    from hpcdl.suite import UsageError
-    from hpcdl.trace.recorder import TraceError, analysed
 
-    try:
-        with analysed(" ".join(map(str, folders))):
-            runs = [read_pooled(group) for group in ([folders] if launches else ([folder] for folder in folders))]
-            return renderings(runs, forms)
-    except (TraceError, AmbiguousCaseError, ValueError) as error:
-        raise UsageError(str(error)) from None
+    with analysis_of(folders):
+        runs = [read_pooled(group) for group in ([folders] if launches else ([folder] for folder in folders))]
+        return renderings(runs, forms)
 
 
 def write_records(file: Path, folders: Sequence[Path]) -> None:
     """Write the records of the runs in ``folders``, pooled, to the ``file`` that -o names. Raises UsageError."""
     from hpcdl.analysis.run.pooling import read_pooled
-    from hpcdl.suite import UsageError
-    from hpcdl.trace.recorder import TraceError, analysed
     from hpcdl.trace.records import packed
 
-    try:
-        with analysed(" ".join(map(str, folders))):
-            data = packed(read_pooled(folders))
-    except (TraceError, ValueError) as error:
-        raise UsageError(str(error)) from None
+    with analysis_of(folders):
+        data = packed(read_pooled(folders))
     with output_path("-o", file) as path:
         path.write_bytes(data)
 

@@ -1,12 +1,16 @@
 """Sharded training (ZeRO) beside synchronous training: bytes, memory, time, and the rate that links need."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
+from hpcdl import registry
+from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
 from hpcdl.report.run.contents import Answer, Declaration, certainty, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
+from hpcdl.training.parts.traits import Strategy
 
 HEADER: Final = (
     *("method", "ranks", "step", "beyond computing", "sent per rank", "sent per host"),
@@ -24,7 +28,13 @@ def _compared(methods: Sequence[Method]) -> list[Row]:
     """Return the rows of a problem that shards, on several ranks, the most ranks first."""
     known = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.is_ceiling]
     known.sort(key=lambda row: -row.scale.record.ranks)
-    return known if any(row.scale.record.strategy == "zero" for row in known) else []
+    return known if any(_shards(row.scale.record) for row in known) else []
+
+
+def _shards(record: Record) -> bool:
+    with suppress(ValueError):  # a strategy of another program
+        return registry.traits("training", record.strategy, Strategy).shards_state
+    return False
 
 
 def _cells(methods: Sequence[Method]) -> list[tuple[str, ...]]:

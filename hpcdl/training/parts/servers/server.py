@@ -192,20 +192,17 @@ class Server:
             if gradient.worker in self._running:
                 self._running[gradient.worker].applied += gradient.batches
         if self._rules.discards is not None:
-            self._discard_under_way()
+            # mini-batches under way are discarded, and can be granted again at once
+            for worker, running in self._running.items():
+                discarded = running.granted - running.pushed
+                self._budget += discarded * self._rank.weights[worker]
+                running.finished = running.pushed = running.granted
+                running.applied += discarded
         self._version += 1
         self._applied += sum(gradient.parts for gradient in self._collected)
         self._collected.clear()
         if session.evaluation.due(self._applied // parts):
             self._take_snapshot()
-
-    def _discard_under_way(self) -> None:
-        """Count the mini-batches under way as discarded, so that they can be granted again at once."""
-        for worker, running in self._running.items():
-            discarded = running.granted - running.pushed
-            self._budget += discarded * self._rank.weights[worker]
-            running.finished = running.pushed = running.granted
-            running.applied += discarded
 
     def _take_snapshot(self) -> None:
         self._rank.snapshots.take(self._applied // self._rank.parts, self._shard, self._start)
