@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.job import from_shell, in_job
-from hpcdl.commands.parts.message_sizes import declare, suite_text
-from hpcdl.commands.parts.parser import Command
+from hpcdl.commands.parts.parser import Command, declare, suite_text
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
@@ -51,7 +50,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _print(repetitions: int, printed: list[Path], part: Path) -> None:
-    from hpcdl.analysis.run.cores import marked
+    from hpcdl.analysis.run.disturbance import marked
     from hpcdl.analysis.run.launches import launches
     from hpcdl.analysis.run.pooling import pool
     from hpcdl.analysis.run.scaling import records

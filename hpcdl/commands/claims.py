@@ -44,10 +44,9 @@ def execute(options: argparse.Namespace) -> int:
 
 def _records(folder: Path) -> list[Record]:
     """Return the records of a run, launches taken together; none without such a run. Raises UsageError."""
-    from hpcdl.analysis.run.cores import marked
+    from hpcdl.analysis.run.disturbance import marked
     from hpcdl.analysis.run.launches import launches
-    from hpcdl.analysis.run.points import AmbiguousCaseError
-    from hpcdl.analysis.run.pooling import read_pooled
+    from hpcdl.analysis.run.pooling import AmbiguousCaseError, read_pooled
     from hpcdl.analysis.run.scaling import records
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError

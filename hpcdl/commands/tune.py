@@ -11,8 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.commands.parts.job import folder_of
-from hpcdl.commands.parts.message_sizes import declare, suite_text
-from hpcdl.commands.parts.parser import Command, whole_number
+from hpcdl.commands.parts.parser import Command, declare, suite_text, whole_number
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
@@ -113,7 +112,7 @@ def _run(
 
     A cell is a problem on a number of ranks; of a replay, with its scheme. Exits if a launch was refused.
     """
-    from hpcdl.analysis.run.cores import marked
+    from hpcdl.analysis.run.disturbance import marked
     from hpcdl.analysis.run.launches import launches
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.trace.schema import read

@@ -13,10 +13,9 @@ from time import perf_counter
 from typing import Any
 
 from hpcdl import registry, suite
-from hpcdl.analysis.run.cores import marked
+from hpcdl.analysis.run.disturbance import marked
 from hpcdl.analysis.run.launches import launches
-from hpcdl.analysis.run.points import AmbiguousCaseError
-from hpcdl.analysis.run.pooling import read_pooled
+from hpcdl.analysis.run.pooling import AmbiguousCaseError, read_pooled
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
 from hpcdl.cases.keys.compute_times import ComputeTimes, Recorded

@@ -24,7 +24,7 @@ from hpcdl.analysis.over_time.regressions import (
     Comparison,
 )
 from hpcdl.analysis.over_time.series import RunSeries
-from hpcdl.analysis.run.cores import facts as table
+from hpcdl.analysis.run.disturbance import facts as table
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, Number, plural, seconds

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.mpirun import self_launch
+from hpcdl.launch.mpirun import RankProcesses, self_launch
 from hpcdl.launch.process import RELAUNCH, batch_advice
-from hpcdl.launch.rank_processes import RankProcesses
 from hpcdl.run import failed_cases
 
 PERIOD: Final = 0.25

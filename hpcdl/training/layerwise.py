@@ -13,7 +13,7 @@ from hpcdl.nn.stage import Stage
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.replicas import place_among
+from hpcdl.training.parts.split.model_group import place_among
 from hpcdl.training.parts.traits import Strategy
 
 WIDTH: Final = 2

@@ -9,7 +9,7 @@ from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.replicas import holders, place_among
+from hpcdl.training.parts.split.model_group import holders, place_among
 from hpcdl.training.parts.traits import Settings, Strategy
 
 

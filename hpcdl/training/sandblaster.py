@@ -15,7 +15,7 @@ from hpcdl.training.parts.sandblaster.coordinator import ORDER, REPORT, Command,
 from hpcdl.training.parts.sandblaster.vector_shards import WEIGHTS, Portions, Shard, fetch, push
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import share_statistics
-from hpcdl.training.parts.split.replicas import contribute, follow, holders, leads, members, place_among
+from hpcdl.training.parts.split.model_group import contribute, follow, holders, leads, members, place_among
 from hpcdl.training.parts.traits import Settings, Strategy
 
 COORDINATOR = 0

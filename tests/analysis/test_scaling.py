@@ -3,7 +3,7 @@ import pytest
 import scipy.stats
 
 from hpcdl.analysis.run.launches import launches
-from hpcdl.analysis.run.points import AmbiguousCaseError
+from hpcdl.analysis.run.pooling import AmbiguousCaseError
 from hpcdl.analysis.run.scaling import records
 
 

@@ -6,8 +6,8 @@ from socket import gethostname
 
 import pytest
 
+from hpcdl.launch.mpirun import RankProcesses, announce
 from hpcdl.launch.process import STATUS
-from hpcdl.launch.rank_processes import RankProcesses, announce
 
 
 def sleeping(folder, rank, host=None):

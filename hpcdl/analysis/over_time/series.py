@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.network.links import Links, links
-from hpcdl.analysis.run.cores import slurm_job
+from hpcdl.analysis.run.disturbance import slurm_job
 from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import learned
 from hpcdl.cases.keys.suite_tables import role_of

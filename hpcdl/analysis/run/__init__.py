@@ -5,7 +5,7 @@ describe each case. Out comes a :class:`hpcdl.analysis.run.record.Record` for ea
 
     fields of a case -- Record.of --> Record without numbers
                                            |
-    frames -- launches.py: over ranks -> Launch -- points.py: over launches -> Point -- scaling.py --> Record
+    frames -- launches.py: over ranks -> Launch -- pooling.py: of one case --> Point -- scaling.py --> Record
               slowest rank of each step            equal configuration,              base, efficiency,
                                                    ranks and seed                    near-linear or not
 
@@ -22,7 +22,6 @@ disturbed, diverged, extrapolated or undetermined; sentences, claims, ``hpcdl be
 there. Times are those of undisturbed launches; if all are disturbed, their times are shown with that mark.
 
 ``record.py`` has columns, keys and marks; open it first, then ``launches.py``. ``outcome.py`` is about accuracy,
-memory and staleness, ``deciding.py`` about the time to a target, ``disturbance.py`` about time that other
-processes took, ``cores.py`` about ranks that share cores. ``pooling.py`` makes one run of several launches,
-before all this.
+memory and staleness, ``deciding.py`` about the time to a target, ``disturbance.py`` about ranks that share
+cores and time that other processes took. ``pooling.py`` makes one run of several launches, before all this.
 """

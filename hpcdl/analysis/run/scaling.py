@@ -34,7 +34,7 @@ import numpy as np
 
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.outcome import fidelity, kept, learned
-from hpcdl.analysis.run.points import Point, points_of
+from hpcdl.analysis.run.pooling import Point, points_of
 from hpcdl.analysis.run.record import ANY, MEDIANS, Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import (

@@ -164,6 +164,7 @@ def from_shell(options: argparse.Namespace, given: list[str]) -> int:
 
 def in_job(options: argparse.Namespace) -> int:
     """Run the suite as one rank of a job; return the exit code."""
+    from hpcdl.launch.mpirun import announce
     from hpcdl.launch.process import (
         STATUS,
         abort,
@@ -175,7 +176,6 @@ def in_job(options: argparse.Namespace) -> int:
         start,
         write_status,
     )
-    from hpcdl.launch.rank_processes import announce
     from hpcdl.run.failed_cases import CaseFailedError
 
     library = load()

@@ -77,7 +77,7 @@ def read_accepted(path: Path) -> list[Accepted]:
 @contextmanager
 def analysis_of(folders: Sequence[Path]) -> Iterator[None]:
     """Turn the errors of reading and analysing the runs in ``folders`` into UsageError."""
-    from hpcdl.analysis.run.points import AmbiguousCaseError
+    from hpcdl.analysis.run.pooling import AmbiguousCaseError
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError, analysed
 

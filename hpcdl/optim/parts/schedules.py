@@ -5,6 +5,8 @@ number of updates of the whole training. Settings are fractions of the training,
 length.
 """
 
+from __future__ import annotations
+
 import difflib
 import inspect
 import math

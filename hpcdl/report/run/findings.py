@@ -7,7 +7,7 @@ from functools import cached_property
 from hpcdl.analysis.network import links, waiting
 from hpcdl.analysis.network.links import Links
 from hpcdl.analysis.network.waiting import Waiting
-from hpcdl.analysis.run import cores, deciding
+from hpcdl.analysis.run import deciding, disturbance
 from hpcdl.analysis.run.deciding import Decision, Field
 from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import Staleness, staleness
@@ -43,7 +43,7 @@ class Findings:
     @cached_property
     def records(self) -> list[Record]:
         """One record per case and seed. Raises AmbiguousCaseError."""
-        return cores.marked(self.run, records(self.launches))
+        return disturbance.marked(self.run, records(self.launches))
 
     @cached_property
     def problems(self) -> list[list[Method]]:
@@ -63,7 +63,7 @@ class Findings:
     @cached_property
     def usable_cores(self) -> float | None:
         """Cores of the smallest node that its ranks may use; None if unknown."""
-        return cores.usable_cores(self.run.environment)
+        return disturbance.usable_cores(self.run.environment)
 
     @cached_property
     def fields(self) -> list[Field]:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.analysis.run.cores import UNKNOWN, facts, slurm_job
+from hpcdl.analysis.run.disturbance import UNKNOWN, facts, slurm_job
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats import exports, markup, summary
 from hpcdl.report.predictions import described
@@ -75,7 +75,7 @@ def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
     ``svg:TITLE`` is the first figure whose title begins with TITLE.
 
     Raises ValueError for an unknown format or one without its libraries, a run that is given twice,
-    hpcdl.analysis.run.points.AmbiguousCaseError for two cases that do not differ in any field, and
+    hpcdl.analysis.run.pooling.AmbiguousCaseError for two cases that do not differ in any field, and
     hpcdl.trace.recorder.TraceError for a trace that is damaged.
     """
     named = [name.partition(":")[::2] for name in formats]

@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from hpcdl.analysis.run.cores import UNKNOWN, usable_cores, wanted
-from hpcdl.analysis.run.disturbance import NOTED_STEAL
+from hpcdl.analysis.run.disturbance import NOTED_STEAL, UNKNOWN, usable_cores, wanted
 from hpcdl.analysis.run.pooling import machine_key
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import plural

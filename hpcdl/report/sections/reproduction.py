@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from hpcdl.analysis.run.cores import UNKNOWN, facts
+from hpcdl.analysis.run.disturbance import UNKNOWN, facts
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.report.formats.cells import NONE, plural, volume

@@ -10,7 +10,7 @@ from hpcdl.fabric.vectors import partition
 from hpcdl.training.parts.servers.messages import Layout, Transfers
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
-from hpcdl.training.parts.split.replicas import holders
+from hpcdl.training.parts.split.model_group import holders
 
 ALL: Final = "all"
 """Value of ``collect``: one gradient per worker."""

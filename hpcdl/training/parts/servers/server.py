@@ -14,7 +14,7 @@ from hpcdl.fabric.vectors import partition
 from hpcdl.optim.sgd import SGD
 from hpcdl.training.parts.servers.messages import ANSWER, LEAVE, LOST_SHARD, REQUEST, Answer, Request, buffer
 from hpcdl.training.parts.servers.rules import PASSES, DelayCompensation, ServedRank
-from hpcdl.training.parts.split.replicas import leads
+from hpcdl.training.parts.split.model_group import leads
 
 _FIRST: Final = 0
 """The worker that trains alone during the warm start."""

@@ -1,4 +1,11 @@
-"""Model group: ranks that hold the parts of one replica's layers and work on one batch together."""
+"""Model group: ranks that hold the parts of one replica's layers and work on one batch together.
+
+For other ranks it is one worker: a rank exchanges parameters and gradients only with the ranks that hold the same
+parts, its data group, and the first rank of a model group decides for the whole replica (DistBelief, sections 4 and
+5.1).
+"""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
@@ -6,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import itruediv
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +30,9 @@ from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.split.flow import ModelParallel
 from hpcdl.training.parts.split.mesh import Place
 from hpcdl.training.parts.split.passes import EXCHANGES, Passes
+
+if TYPE_CHECKING:
+    from hpcdl.training.parts.session import Session
 
 
 def segments(parts: Iterable[tuple[slice, bool]], span: slice) -> list[tuple[slice, bool]]:
@@ -214,3 +224,56 @@ def using(replica: Replica, parameters: Array | None) -> Iterator[None]:
     yield
     if own is not None:
         replica.parameters[:] = own
+
+
+_DECISION: Final = 200
+"""Tag of the numbers that the first rank of a model group sends."""
+_CONTRIBUTION: Final = 201
+"""Tag of the numbers that it receives."""
+
+
+def holders(comm: Comm, session: Session) -> Comm:
+    """Return the ranks that hold this rank's parameters, one of each replica: its data group, or all ranks."""
+    return comm if session.group is None else session.group.place.data
+
+
+def place_among(comm: Comm, session: Session) -> tuple[int, int]:
+    """Return the number of this rank's replica, and the number of replicas."""
+    among = holders(comm, session)
+    return among.rank, among.size
+
+
+def members(comm: Comm, session: Session) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each replica, in the order of their parts of the layers."""
+    return tuple((rank,) for rank in range(comm.size)) if session.group is None else session.group.place.ranks
+
+
+def leads(session: Session) -> bool:
+    """Return whether this rank decides for its replica."""
+    return session.group is None or session.group.place.model.rank == 0
+
+
+async def follow(session: Session, numbers: NDArray[np.int64] | NDArray[np.float64]) -> None:
+    """Replace ``numbers`` by those of the rank that decides for the replica."""
+    if session.group is None:
+        return
+    ranks = session.group.place.model
+    if ranks.rank:
+        await ranks.recv(numbers, 0, _DECISION)
+    else:
+        for rank in range(1, ranks.size):
+            await ranks.send(numbers, rank, _DECISION)
+
+
+async def contribute(session: Session, numbers: NDArray[np.float64]) -> None:
+    """Add the ``numbers`` of the replica's ranks on the rank that decides, in the order of ranks."""
+    if session.group is None:
+        return
+    ranks = session.group.place.model
+    if ranks.rank:
+        await ranks.send(numbers, 0, _CONTRIBUTION)
+    else:
+        others = numbers.copy()
+        for rank in range(1, ranks.size):
+            await ranks.recv(others, rank, _CONTRIBUTION)
+            numbers += others
