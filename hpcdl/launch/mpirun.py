@@ -192,9 +192,9 @@ class RankProcesses:
     """Processes of ``ranks`` ranks that have announced themselves in ``folder``, and the one that ended first.
 
     A rank that is killed cannot record its failure, and within milliseconds the launcher ends the other ranks.
-    Each rank keeps a named pipe open. The kernel closes it along with the sockets by which the launcher notices the end,
-    so before the other ranks are killed; the end of the process comes later, often after theirs. An epoll instance
-    gives the pipes in the order in which they were closed.
+    Each rank keeps a named pipe open. The kernel closes it along with the sockets by which the launcher notices
+    the end, so before the other ranks are killed; the end of the process comes later, often after theirs. An
+    epoll instance gives the pipes in the order in which they were closed.
     """
 
     def __init__(self, folder: Path, ranks: int) -> None:
