@@ -17,6 +17,7 @@ rank is one section with one microbatch. A stage of a pipeline is a section whos
 split layers of a hybrid are a section whose microbatches are passes.
 
 ``mesh.py`` has the description of a mesh and the place of a rank in it; open it first. ``model_group.py`` is a
-rank of a group: its input, its buckets and its sums, and what strategies ask about replicas that span ranks. ``flow.py`` moves activations, ``schedules.py`` has GPipe and
-1F1B, ``neighbours.py`` the two ends of a section, ``passes.py`` Krizhevsky's schemes.
+rank of a group: its input, its buckets and its sums, and what strategies ask about replicas that span ranks.
+``flow.py`` moves activations, ``schedules.py`` has GPipe and 1F1B, ``neighbours.py`` the two ends of a section,
+``passes.py`` Krizhevsky's schemes.
 """

@@ -1,8 +1,8 @@
 """Model group: ranks that hold the parts of one replica's layers and work on one batch together.
 
 For other ranks it is one worker: a rank exchanges parameters and gradients only with the ranks that hold the same
-parts, its data group, and the first rank of a model group decides for the whole replica (DistBelief, sections 4 and
-5.1).
+parts, its data group, and the first rank of a model group decides for the whole replica (DistBelief, sections 4
+and 5.1).
 """
 
 from __future__ import annotations
