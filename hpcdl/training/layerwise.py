@@ -84,7 +84,7 @@ async def layerwise(
 
     for step in range(session.steps):
         with session.journal.step(session.inputs.epoch(step), session.learning_rate(step)) as outcome:
-            share = partial(session.inputs.load, step, *place_among(comm, session))
+            share = partial(session.inputs.load, step, *place_among(comm, session.group))
             scale = 1 / session.global_batch
             await gradient(comm, session, share, outcome, scale=scale, before=wait_for, after=complete)
             schedule.end()

@@ -49,7 +49,7 @@ async def parameter_averaging(
     further vector.
     """
     replica, optimizer = session.replica, session.optimizer
-    among, place = holders(comm, session), place_among(comm, session)
+    among, place = holders(comm, session.group), place_among(comm, session.group)
     share = session.inputs.images_of(*place)
     # without an aggregation (the no-communication ceiling) each rank averages with itself only
     weight = 1.0 if session.independent else share / session.global_batch

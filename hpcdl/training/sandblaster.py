@@ -71,7 +71,7 @@ async def sandblaster(
     if session.replica.loss_scale != 1:
         raise ValueError("sandblaster's line search compares losses with gradients and cannot use loss scaling")
     session.inputs.prefetch = 0  # the next portion is not known ahead
-    replicas, (number, _) = members(comm, session), place_among(comm, session)
+    replicas, (number, _) = members(comm, session.group), place_among(comm, session.group)
     serving, working = _roles(len(replicas), servers)
     portions = min(portions_per_worker * len(working), session.global_batch)
     part = replicas[number].index(comm.rank)
@@ -156,7 +156,7 @@ class _Participant:
         Workers begin at different servers.
         """
         parts = [(server, vector[span]) for server, span in self.spans.items()]
-        begin = place_among(self.comm, self.session)[0] % len(parts)
+        begin = place_among(self.comm, self.session.group)[0] % len(parts)
         return [*parts[begin:], *parts[:begin]]
 
     async def report(self, report: Report) -> Order:
@@ -165,18 +165,18 @@ class _Participant:
         The first rank of a replica that spans ranks reports when all its ranks do, with the sum of their losses.
         """
         words, loss = np.zeros(len(Order._fields)), np.array([report.loss])
-        await contribute(self.session, loss)
-        if leads(self.session):
+        await contribute(self.session.group, loss)
+        if leads(self.session.group):
             report = report._replace(loss=float(loss[0]))
             await self.comm.send(np.array(report, float), COORDINATOR, REPORT)
             await self.comm.recv(words, COORDINATOR, ORDER)
-        await follow(self.session, words)
+        await follow(self.session.group, words)
         command, accepted, number, batch, portion = (int(word) for word in words[:5])
         return Order(Command(command), bool(accepted), number, batch, portion, *map(float, words[5:]))
 
     async def test(self, comm: Comm, order: Order, *, is_worker: bool) -> bool:
         """Gather the parameters and test them on all ranks; return whether training may stop."""
-        replica, ranks = self.session.replica, holders(comm, self.session)
+        replica, ranks = self.session.replica, holders(comm, self.session.group)
         replica.parameters[:] = 0
         if self.shard is not None:
             replica.parameters[self.shard.span] = self.shard.vectors[WEIGHTS]

@@ -31,7 +31,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
         rate = session.learning_rate(step)
         with session.journal.step(session.inputs.epoch(step), rate) as outcome:
             buckets.begin()
-            share = partial(session.inputs.load, step, *place_among(comm, session))
+            share = partial(session.inputs.load, step, *place_among(comm, session.group))
             await gradient(
                 comm, session, share, outcome, scale=1 / session.global_batch, after=buckets.start_complete
             )

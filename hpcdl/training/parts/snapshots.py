@@ -85,7 +85,7 @@ class Snapshots:
         over the ranks that ``worked``; the last snapshot is tested with the present ones. Collective; at least
         one rank must have a snapshot.
         """
-        session, ranks = self._session, holders(comm, self._session)
+        session, ranks = self._session, holders(comm, self._session.group)
         taken = np.zeros(comm.size, np.int64)
         taken[comm.rank] = len(self._taken)
         await comm.native("allreduce", taken)

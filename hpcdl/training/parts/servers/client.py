@@ -136,7 +136,7 @@ class Client:
             await self._comm.apply("copy", copy, self._parameters.nbytes)
         self._versions = [answer.version for answer in answers]
         decision = np.array([answers[0].granted, answers[0].applied])
-        await follow(self.session, decision)
+        await follow(self.session.group, decision)
         granted, self._applied = (int(number) for number in decision)
         self.left += granted
 

@@ -74,7 +74,7 @@ class ServedRank:
             raise ValueError("asynchronous training has no loss scaling; float32 and bfloat16 need none")
         self.comm = comm
         self.session = session
-        self.ranks = holders(comm, session)
+        self.ranks = holders(comm, session.group)
         """The ranks that hold the same parameters; :attr:`layout` counts them."""
         self.layout = layout = Layout.of(self.ranks.size, rules.servers, dedicated=rules.dedicated)
         self.weights = session.inputs.shares.among(layout.workers)

@@ -81,7 +81,7 @@ class Server:
         self._applied = 0
         self._evaluated = -1
         # only the first server grants mini-batches, because two servers could disagree
-        grants = comm.rank == layout.first and leads(session)
+        grants = comm.rank == layout.first and leads(session.group)
         self._budget = session.steps * rank.parts if grants else sys.maxsize
         clocks = [0, *[rules.warm_start] * (layout.workers - 1)]
         self._running = {worker: _Worker(clock, clock, clock, clock) for worker, clock in enumerate(clocks)}

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import itruediv
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,6 @@ from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.split.flow import ModelParallel
 from hpcdl.training.parts.split.mesh import Place
 from hpcdl.training.parts.split.passes import EXCHANGES, Passes
-
-if TYPE_CHECKING:
-    from hpcdl.training.parts.session import Session
 
 
 def segments(parts: Iterable[tuple[slice, bool]], span: slice) -> list[tuple[slice, bool]]:
@@ -232,32 +229,32 @@ _CONTRIBUTION: Final = 201
 """Tag of the numbers that it receives."""
 
 
-def holders(comm: Comm, session: Session) -> Comm:
+def holders(comm: Comm, group: ModelGroup | None) -> Comm:
     """Return the ranks that hold this rank's parameters, one of each replica: its data group, or all ranks."""
-    return comm if session.group is None else session.group.place.data
+    return comm if group is None else group.place.data
 
 
-def place_among(comm: Comm, session: Session) -> tuple[int, int]:
+def place_among(comm: Comm, group: ModelGroup | None) -> tuple[int, int]:
     """Return the number of this rank's replica, and the number of replicas."""
-    among = holders(comm, session)
+    among = holders(comm, group)
     return among.rank, among.size
 
 
-def members(comm: Comm, session: Session) -> tuple[tuple[int, ...], ...]:
+def members(comm: Comm, group: ModelGroup | None) -> tuple[tuple[int, ...], ...]:
     """Return the ranks of each replica, in the order of their parts of the layers."""
-    return tuple((rank,) for rank in range(comm.size)) if session.group is None else session.group.place.ranks
+    return tuple((rank,) for rank in range(comm.size)) if group is None else group.place.ranks
 
 
-def leads(session: Session) -> bool:
+def leads(group: ModelGroup | None) -> bool:
     """Return whether this rank decides for its replica."""
-    return session.group is None or session.group.place.model.rank == 0
+    return group is None or group.place.model.rank == 0
 
 
-async def follow(session: Session, numbers: NDArray[np.int64] | NDArray[np.float64]) -> None:
+async def follow(group: ModelGroup | None, numbers: NDArray[np.int64] | NDArray[np.float64]) -> None:
     """Replace ``numbers`` by those of the rank that decides for the replica."""
-    if session.group is None:
+    if group is None:
         return
-    ranks = session.group.place.model
+    ranks = group.place.model
     if ranks.rank:
         await ranks.recv(numbers, 0, _DECISION)
     else:
@@ -265,11 +262,11 @@ async def follow(session: Session, numbers: NDArray[np.int64] | NDArray[np.float
             await ranks.send(numbers, rank, _DECISION)
 
 
-async def contribute(session: Session, numbers: NDArray[np.float64]) -> None:
+async def contribute(group: ModelGroup | None, numbers: NDArray[np.float64]) -> None:
     """Add the ``numbers`` of the replica's ranks on the rank that decides, in the order of ranks."""
-    if session.group is None:
+    if group is None:
         return
-    ranks = session.group.place.model
+    ranks = group.place.model
     if ranks.rank:
         await ranks.send(numbers, 0, _CONTRIBUTION)
     else:
