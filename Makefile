@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 OTHER := .venv-openmpi
 PLANS := .venv-gpu-plans
+EMPTY := .venv-release
 BIN := $(VENV)/bin
 GPU_PYTHON ?= python3
 GPU_RESULTS ?= runs/gpu-check
@@ -22,7 +23,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes reports measurements artifact gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes reports measurements artifact release gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -99,6 +100,16 @@ measurements: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## measure all repor
 artifact: $(VENV)/ready  ## what a reviewer reproduces in a quarter of an hour; fails if a claim comes out otherwise
 	PATH=$(CURDIR)/$(BIN):$$PATH sh reports/artifact/run.sh $(ARTIFACT)
 
+release: $(VENV)/ready  ## wheel and sdist in dist/, checked, and quickstart from the wheel in an empty environment and folder
+	rm -rf dist $(EMPTY)
+	$(BIN)/python -m pip install -q build twine
+	$(BIN)/python -m build -o dist . > /dev/null
+	$(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv $(EMPTY)
+	$(EMPTY)/bin/python -m pip install -q "$$(echo $(CURDIR)/dist/*.whl)[mpich]"
+	cd $(EMPTY) && env -u PYTHONPATH PATH=$(CURDIR)/$(EMPTY)/bin:$$PATH hpcdl run quickstart -o quickstart > quickstart.txt
+	head -5 $(EMPTY)/quickstart.txt
+
 gpu-check:  ## on a machine with a GPU: all GPU checks, 9 minutes; results in $(GPU_RESULTS)
 	$(GPU_PYTHON) tests/gpu/check.py $(GPU_RESULTS) $(GPU_OPTIONS)
 
@@ -110,7 +121,7 @@ format: $(VENV)/ready-to-test  ## fix and format with ruff
 	$(BIN)/ruff format
 
 clean:  ## remove the virtual environments and files of tools
-	rm -rf $(VENV) $(OTHER) $(PLANS) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OTHER) $(PLANS) $(EMPTY) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 %/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
