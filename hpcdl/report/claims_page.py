@@ -13,18 +13,7 @@ from hpcdl.report.verdicts import Verdict
 
 MARKS: Final = {HOLDS: "\N{CHECK MARK}", FAILS: "\N{BALLOT X}", OPEN: "?", ABSENT: "?"}
 """Mark of a verdict, before its words."""
-HEADER: Final = (
-    "claim",
-    "place",
-    "verdict",
-    "here",
-    "interval",
-    "limit",
-    "decided by",
-    "number",
-    "run",
-    "reason of the limit",
-)
+HEADER: Final = ("claim", "verdict", "here", "interval", "limit", "decided by", "number", "run", "reason")
 NOTE: Final = (
     "A clause holds if the whole interval of its number is on the claimed side of its limits; a claim if all of "
     "its clauses do. Intervals are those of the runs' reports, or Student's t over seeds, of differences by seed "
@@ -47,7 +36,7 @@ def summary(decided: Sequence[Decision]) -> Verdict:
         facts={
             "decided": str(holds + fails),
             "claims": plural(len(decided), "claim"),
-            "counts": f"{holds} hold, {fails} do not hold here",
+            "counts": f"{holds} hold{'s' * (holds == 1)}, {fails} {'does' if fails == 1 else 'do'} not hold here",
         },
     )
 
@@ -61,31 +50,32 @@ def document(sources: Sequence[Source], by_source: Sequence[Sequence[Decision]])
 
 
 def _counts(sources: Sequence[Source], by_source: Sequence[Sequence[Decision]]) -> Section:
-    """Return the number of claims with each verdict, by source."""
-    words = [[OPEN if one.word == ABSENT else one.word for one in decided] for decided in by_source]
-    parts = {word: [float(each.count(word)) for each in words] for word in (HOLDS, FAILS, OPEN)}
-    titles = [source.title for source in sources]
+    """Return the number of decided claims by source."""
+    words = [[one.word for one in decided] for decided in by_source]
+    parts = {word: [float(each.count(word)) for each in words] for word in (HOLDS, FAILS)}
+    titles = [f"{source.title} (of {len(source.claims)})" for source in sources]
     return Section(
-        "Claims by source", [NOTE], charts=[Bars("Claims by source", titles, parts, Axis("claims", whole))]
+        "Claims by source", [NOTE], charts=[Bars("Decided claims", titles, parts, Axis("claims", whole))]
     )
 
 
 def _section(source: Source, decided: Sequence[Decision]) -> Section:
     rows = [row for decision in decided for row in _rows(decision)]
     open_ones = [f"{one.claim.text}. Undecided: it takes {one.remedy}." for one in decided if one.remedy]
-    table = Table("", HEADER, rows, 3, key="verdict")
+    table = Table("", HEADER, rows, 2, key="verdict")
     return Section(source.title, [f"{source.source}. {summary(decided).sentence}"], open_ones, [table])
 
 
 def _rows(decision: Decision) -> Iterator[Row]:
     """Yield the row of a claim; of several clauses also a row for each."""
     claim, clauses = decision.claim, decision.clauses
+    text = f"{claim.text} ({claim.place})"
     if len(clauses) == 1:
-        yield claim.text, claim.place, *_cells(clauses[0])
+        yield text, *_cells(clauses[0])
         return
-    yield claim.text, claim.place, marked(decision.word), *[NONE] * 7
+    yield text, marked(decision.word), *[NONE] * 7
     for clause in clauses:
-        yield f"- {clause.clause.text}", NONE, *_cells(clause)
+        yield f"- {clause.clause.text}", *_cells(clause)
 
 
 def _cells(decision: ClauseDecision) -> Row:
