@@ -48,7 +48,7 @@ async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
         # Rank r begins with chunk r - 1, whose sum goes around once; so chunk r ends here, complete.
         for step in range(1, size):
             into = chunks[(rank - step - 1) % size]
-            arriving = inbox[: len(into)]
+            arriving = inbox if len(into) == len(inbox) else inbox[: len(into)]
             await comm.exchange(chunks[(rank - step) % size], right, arriving, left)
             await comm.add(into, arriving)
 

@@ -6,12 +6,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property, lru_cache
 from itertools import accumulate, pairwise
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcdl.fabric.comm import Array
+
+SHORT_BYTES: Final = 65536
+"""Vectors up to this size are prepared for their next use, because a message takes as long as Python's steps."""
+
+_MAX_SHORT_PARTS: Final = 32
+_short_parts: dict[tuple[int, int], Parts] = {}
+"""Parts of short vectors that have memory of their own, by identity, which is theirs while they are here."""
 
 
 class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
@@ -84,14 +91,24 @@ class Parts(list[Array]):
 
 
 def partition(buffer: Array, parts: int) -> Parts:
-    """Cut a vector into ``parts`` consecutive views whose lengths differ by one at most, longer ones first."""
+    """Cut a vector into ``parts`` consecutive views whose lengths differ by one at most, longer ones first.
+
+    The list is for reading only: the next call for a short vector may return the same one.
+    """
+    if (known := _short_parts.get((id(buffer), parts))) is not None:
+        return known
     quotient, remainder = divmod(len(buffer), parts)
     if type(buffer) is Phantom:
         if remainder and Phantom.unequal is not None:
             Phantom.unequal.add(len(buffer))
             quotient, remainder = quotient + 1, 0
         return _phantom_parts(quotient, remainder, parts, buffer.dtype.str)
-    return Parts(buffer, [buffer[part] for part in _slices(quotient, remainder, parts)])
+    made = Parts(buffer, [buffer[part] for part in _slices(quotient, remainder, parts)])
+    if buffer.nbytes <= SHORT_BYTES and not isinstance(getattr(buffer, "base", None), np.ndarray):
+        if len(_short_parts) >= _MAX_SHORT_PARTS:
+            _short_parts.clear()
+        _short_parts[id(buffer), parts] = made
+    return made
 
 
 @lru_cache(maxsize=256)  # a training cuts the same few lengths in every step
@@ -153,25 +170,24 @@ class BufferPool:
 
     def __init__(self, make: Callable[[int, Array], Array] = empty) -> None:
         self._make = make
-        self._free: dict[tuple[str, str, int], list[Array]] = {}
+        self._free: dict[tuple[type, np.dtype[Any], int], list[_Borrowed]] = {}
 
     def borrow(self, size: int, like: Array) -> _Borrowed:
-        key = (type(like).__module__, like.dtype.str, size)
-        return _Borrowed(self._free.setdefault(key, []), size, like, self._make)
+        key = (type(like), like.dtype, size)
+        if (free := self._free.get(key)) is None:
+            free = self._free[key] = []
+        return free.pop() if free else _Borrowed(self._make(size, like), free)
 
 
 class _Borrowed:
-    __slots__ = ("_array", "_free", "_like", "_make", "_size")
+    __slots__ = ("_array", "_free")
 
-    def __init__(self, free: list[Array], size: int, like: Array, make: Callable[[int, Array], Array]) -> None:
-        self._make = make
+    def __init__(self, array: Array, free: list[_Borrowed]) -> None:
+        self._array = array
         self._free = free
-        self._size = size
-        self._like = like
 
     def __enter__(self) -> Array:
-        self._array = self._free.pop() if self._free else self._make(self._size, self._like)
         return self._array
 
     def __exit__(self, *_exception: object) -> None:
-        self._free.append(self._array)
+        self._free.append(self)

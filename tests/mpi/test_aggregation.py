@@ -139,7 +139,7 @@ def test_mpi_gets_operand_and_result_without_copies(collective, blocking, mpi):
     """The library reads from the operand's memory and writes to the result's."""
     main = mpi.comm.library
     spies = [Recording(main), Recording(main.Dup()), Recording(main.Dup())]
-    natives = mpi_native.Natives(BufferPool(lambda *_: pytest.fail("scratch")), *spies, [])
+    natives = mpi_native.Natives(BufferPool(lambda *_: pytest.fail("scratch")), *spies, set())
     operand, result = np.ones((2, 6 * mpi.comm.size))
     waits = natives.run(collective, operand, result, [6] * mpi.comm.size, blocking=blocking)
     for wait in waits:
@@ -175,7 +175,7 @@ def test_persistent_requests_are_kept_and_freed(mpi, monkeypatch):
             assert (buffers[value] == value * comm.size).all()
 
     mpi.run(program(mpi.comm))
-    assert not mpi.persistent_requests
+    assert not mpi.at_end
 
 
 def test_a_persistent_request_keeps_its_vectors_until_the_program_ends(mpi):

@@ -11,7 +11,9 @@ from mpi4py import MPI
 
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.mpi import clock as mpi_clock
+from hpcdl.fabric.mpi import messages
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm
+from hpcdl.fabric.vectors import SHORT_BYTES
 
 pytestmark = pytest.mark.mpi
 
@@ -31,6 +33,29 @@ def test_a_started_ring_makes_progress_within_one_compute(mpi):
 
     assert mpi.run(program(mpi.comm))
     assert (mine == expected).all()
+
+
+def test_exchanges_that_come_again_have_their_own_results(mpi, monkeypatch):
+    """Short ones are prepared, more of them come than are kept, and the last ones are shorter than their buffers."""
+    monkeypatch.setattr(messages, "_MAX_EXCHANGES", 6)
+    buffers = [(np.zeros(size), np.zeros(size)) for size in (1, 2, 3, 5, 0, 1, SHORT_BYTES // 8 + 1)]
+
+    async def program(comm):
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        for turn in range(4):
+            for tag, (outgoing, incoming) in enumerate(buffers):
+                outgoing[:], incoming[:] = comm.rank + turn, -1
+                status = await comm.exchange(outgoing, right, incoming, left, tag)
+                assert (incoming == left + turn).all()
+                assert status == (left, tag, outgoing.size)
+            for _ in range(3):
+                buffers[2][0][:], buffers[3][1][:] = comm.rank + turn, -1
+                status = await comm.exchange(buffers[2][0], right, buffers[3][1], left)
+                assert buffers[3][1].tolist() == [left + turn] * 3 + [-1] * 2
+                assert status == (left, 0, 3)
+
+    mpi.run(program(mpi.comm))
+    assert not mpi.at_end
 
 
 def _until(happened):

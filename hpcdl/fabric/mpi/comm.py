@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
-from operator import iadd
 from time import perf_counter_ns
 from typing import TypeVar, cast
 
@@ -26,7 +24,7 @@ from hpcdl.fabric.device.transport import Transport, choose
 from hpcdl.fabric.mpi.backoff import Backoff, here, sleep_until
 from hpcdl.fabric.mpi.clock import compared
 from hpcdl.fabric.mpi.compute_thread import WORTHWHILE_NS, Job
-from hpcdl.fabric.mpi.messages import PROBES_ANY_SOURCE, Channels, MpiWire
+from hpcdl.fabric.mpi.messages import PROBES_ANY_SOURCE, Channels, MpiWire, RepeatedExchanges
 from hpcdl.fabric.mpi.natives import Natives
 from hpcdl.fabric.mpi.scheduler import Scheduler
 from hpcdl.fabric.task import DEPTHS, Program, Task, operation
@@ -56,11 +54,10 @@ class MpiComm:
         self._channels = Channels(scheduler, communicator)
         pieces = communicator.Dup()
         self._wire = MpiWire(self._channels, pieces)
-        self._natives = Natives(
-            scheduler.scratch, communicator, self._channels.started, pieces, scheduler.persistent_requests
-        )
+        self._natives = Natives(scheduler.scratch, communicator, self._channels.started, pieces, scheduler.at_end)
         self._depth = depth
         self._subcommunicators: dict[Hashable, Task[MpiComm]] = {}
+        self._repeated = RepeatedExchanges(communicator, scheduler.at_end)
         self._status = MPI.Status()
 
     @property
@@ -124,9 +121,12 @@ class MpiComm:
     def exchange(
         self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0
     ) -> Generator[Wait, None, Status]:
-        check_exchange(dest, source, tag, self.size)
         scheduler = self._scheduler
         begin = perf_counter_ns()
+        key = (id(outgoing), dest, id(incoming), source, tag)
+        ready = self._repeated.ready.get(key) if scheduler.may_block and scheduler.events is None else None
+        if ready is None:
+            check_exchange(dest, source, tag, self.size)
         if not isinstance(outgoing, np.ndarray):
             transport = self._transport()
             _, answer = yield from both(
@@ -137,8 +137,19 @@ class MpiComm:
                 self._record("recv", begin, answer.source, answer.count * incoming.itemsize)
         elif scheduler.may_block:
             status = self._status
-            if scheduler.events is None:
+            if ready is not None:
+                arrival, departure, answer = ready
+                try:
+                    arrival.Start()
+                    departure.Start()
+                    departure.Wait()
+                    arrival.Wait(status)
+                except MPI.Exception:
+                    self._repeated.free()
+                    raise
+            elif scheduler.events is None:
                 self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
+                self._repeated.prepare(key, outgoing, incoming)
             else:
                 # Two requests tell when each direction ended, for the trace; Sendrecv tells only when both have.
                 receiving = self._main.Irecv(incoming, source, tag)
@@ -146,7 +157,9 @@ class MpiComm:
                 receiving.Wait(status)
                 self._record("recv", begin, status.source, status.count)
                 sending.Wait()
-            answer = Status(status.source, tag, status.count // incoming.itemsize)
+            count = status.count // incoming.itemsize
+            if ready is None or answer.count != count:
+                answer = Status(source, tag, count)
         else:
             status = MPI.Status()
             arrived = self._channels.receive(incoming, source, tag, status)
@@ -172,8 +185,12 @@ class MpiComm:
             self._record(label, begin, -1, touched_bytes)
         return result
 
-    def add(self, into: Array, addend: Array) -> Program[Array]:
-        return self.apply("add", partial(iadd, into, addend), into.nbytes)
+    async def add(self, into: Array, addend: Array) -> Array:
+        begin = perf_counter_ns()
+        into += addend
+        if self._scheduler.events is not None:
+            self._record("add", begin, -1, into.nbytes)
+        return into
 
     @operation
     def compute(self, label: str, work: Callable[[], T]) -> Generator[Wait, None, T]:
@@ -236,8 +253,11 @@ class MpiComm:
         begin = perf_counter_ns()
         # blocking and non-blocking collectives do not match, so all ranks must choose by the program
         blocking = self._scheduler.running.space == 0
-        operand, result = operand_and_result(buffer)
-        yield from self._natives.run(collective, operand, result, counts, blocking=blocking)
+        if blocking and isinstance(buffer, np.ndarray) and (call := self._natives.simple.get(collective)):
+            call(buffer)
+        else:
+            operand, result = operand_and_result(buffer)
+            yield from self._natives.run(collective, operand, result, counts, blocking=blocking)
         if self._scheduler.events is not None:
             self._record(f"native {collective}", begin, -1, buffer.nbytes)
 

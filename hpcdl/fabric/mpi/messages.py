@@ -11,6 +11,7 @@ from mpi4py import MPI
 from hpcdl.fabric.comm import ANY, TAGS, Array, Status
 from hpcdl.fabric.device.staged_copy import NUMBERS, Wait, Words
 from hpcdl.fabric.mpi.scheduler import Scheduler
+from hpcdl.fabric.vectors import SHORT_BYTES
 
 _TAG_LIMIT: Final = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 32767  # the least that MPI allows
 
@@ -19,6 +20,10 @@ _SPACES: Final = 1 << ((_TAG_LIMIT + 1) // TAGS).bit_length() - 1
 
 PROBES_ANY_SOURCE: Final = MPI.get_vendor()[0] == "MPICH"
 """True if receives from any rank probe first: posted ones of MPICH 5.0 between hosts stay open for ever."""
+
+
+_MAX_EXCHANGES: Final = 256
+"""Short exchanges on one communicator whose arrays are kept."""
 
 
 class Channels:
@@ -70,6 +75,42 @@ def _probed(channel: MPI.Intracomm, buffer: Array, tag: int, status: MPI.Status)
         return request is not None and request.Test(status)
 
     return done
+
+
+class RepeatedExchanges:
+    """Persistent requests of a main program's short exchanges, on one communicator, from the second time on.
+
+    An exchange is found by the identities of its arrays: to read addresses takes as long as the message. Arrays
+    are kept alive, so that their identities remain theirs. ``at_end`` gets :meth:`free`.
+    """
+
+    def __init__(self, communicator: MPI.Intracomm, at_end: set[Callable[[], None]]) -> None:
+        self.ready: dict[tuple[int, ...], tuple[MPI.Prequest, MPI.Prequest, Status]] = {}
+        """Receive, send, and status of a full message, by arguments; those of arrays are their identities."""
+        self._arrays: dict[tuple[int, ...], tuple[Array, Array]] = {}
+        self._communicator = communicator
+        self._at_end = at_end
+
+    def prepare(self, key: tuple[int, ...], outgoing: Array, incoming: Array) -> None:
+        """Make the requests of an exchange that has come before; note one that has not."""
+        if key in self._arrays:
+            _, dest, _, source, tag = key
+            receiving = self._communicator.Recv_init(incoming, source, tag)
+            sending = self._communicator.Send_init(outgoing, dest, tag)
+            self.ready[key] = receiving, sending, Status(source, tag, incoming.size)
+        elif outgoing.nbytes <= SHORT_BYTES >= incoming.nbytes:
+            if len(self._arrays) >= _MAX_EXCHANGES:
+                self.free()
+            self._arrays[key] = outgoing, incoming
+            self._at_end.add(self.free)
+
+    def free(self) -> None:
+        """Free all requests."""
+        for receiving, sending, _ in self.ready.values():
+            receiving.Free()
+            sending.Free()
+        self.ready.clear()
+        self._arrays.clear()
 
 
 class AnyTag:

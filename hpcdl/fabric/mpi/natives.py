@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -45,12 +46,12 @@ class PersistentRequests:
     wait for ever. All ranks use the same vectors in the same order; so they make and free requests in the same
     order.
 
-    ``in_use`` gets this object while it has requests; :meth:`free` is to be called when the program has ended.
+    ``at_end`` gets :meth:`free`, which is to be called when the program has ended.
     """
 
-    def __init__(self, communicator: MPI.Intracomm, in_use: list[PersistentRequests]) -> None:
+    def __init__(self, communicator: MPI.Intracomm, at_end: set[Callable[[], None]]) -> None:
         self._communicator = communicator
-        self._in_use = in_use
+        self._at_end = at_end
         self._requests: dict[tuple[int, ...], _Request] = {}
         """By addresses, bytes and type number of the vectors; the most recently used request is the last one."""
 
@@ -87,7 +88,7 @@ class PersistentRequests:
         except NotImplementedError:
             raise ValueError("this MPI library has no MPI_Allreduce_init: it came with MPI 4.0") from None
         if not self._requests:
-            self._in_use.append(self)
+            self._at_end.add(self.free)
         made = _Request(request, vectors)
         left = _MAX_BYTES - made.nbytes - sum(request.nbytes for request in self._requests.values())
         while self._requests and (left < 0 or len(self._requests) >= _MAX_REQUESTS):
@@ -112,7 +113,7 @@ _CALLS: Final = {
 class Natives:
     """The collectives of one communicator: blocking ones on ``main``, others on ``nonblocking`` and ``second``.
 
-    ``persistent`` lists the holders of persistent requests, which the scheduler frees when a program has ended.
+    ``at_end`` is that of :class:`PersistentRequests`.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class Natives:
         main: MPI.Intracomm,
         nonblocking: MPI.Intracomm,
         second: MPI.Intracomm,
-        persistent: list[PersistentRequests],
+        at_end: set[Callable[[], None]],
     ) -> None:
         self._scratch = scratch
         self._main = main
@@ -131,8 +132,13 @@ class Natives:
         self._gathered = 0
         """Numbers of started programs' reduce-scatters, and of their allgathers, that have begun."""
         self._nccl: Nccl | None = None
-        self._persistent = PersistentRequests(main, persistent)
-        self._persistent_nonblocking = PersistentRequests(nonblocking, persistent)
+        self._persistent = PersistentRequests(main, at_end)
+        self._persistent_nonblocking = PersistentRequests(nonblocking, at_end)
+        self.simple: dict[str, Callable[[Array], object]] = {
+            "allreduce": partial(main.Allreduce, MPI.IN_PLACE),
+            "barrier": lambda _: main.Barrier(),
+        }
+        """Blocking calls in place of a main program, past :meth:`run`: its steps take as long as a short one."""
 
     def run(
         self, collective: str, operand: Array | None, buffer: Array, counts: Sequence[int], *, blocking: bool

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import TypeVar
 
@@ -13,7 +14,6 @@ from hpcdl.fabric.device.staged_copy import Wait
 from hpcdl.fabric.device.transport import Transport
 from hpcdl.fabric.mpi.backoff import Backoff
 from hpcdl.fabric.mpi.compute_thread import Worker
-from hpcdl.fabric.mpi.natives import PersistentRequests
 from hpcdl.fabric.shared_memory import SharedMemory
 from hpcdl.fabric.task import AnyTask, Program, Task
 from hpcdl.fabric.vectors import BufferPool
@@ -40,8 +40,8 @@ class Scheduler:
         self.shared_pool = BufferPool(lambda size, like: self.memory.allocate(size, like.dtype))
         self.backoff = Backoff(ranks_per_core)
         self.worker = Worker(Backoff(ranks_per_core, at_work=True))
-        self.persistent_requests: list[PersistentRequests] = []
-        """Of each communicator on which the running program has made some."""
+        self.at_end: set[Callable[[], None]] = set()
+        """Functions that free the persistent requests of the running program."""
         self.lasted: dict[str, int] = {}
         """Duration of the last work of each label, in ns."""
         self.transport: Transport | None = None
@@ -88,8 +88,8 @@ class Scheduler:
             # A main program that failed leaves requests open: the library must not block for later ones.
             self._in_flight += not main.done
             self.memory.release()
-            while self.persistent_requests:
-                self.persistent_requests.pop().free()
+            while self.at_end:
+                self.at_end.pop()()
         return main.result  # type: ignore[return-value]
 
     def raise_failures(self) -> None:
