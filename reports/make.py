@@ -19,10 +19,16 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.run.findings import Findings
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -30,8 +36,14 @@ DATA = HERE / "data"
 MADE = DATA / "made.json"
 LOCK = Lock()
 """Of the file ``made.json``."""
+CLUSTERS = HERE / "clusters"
+"""Records of real clusters, CLUSTER/REPORT.json.gz: a report shows them after those of its own machine."""
 ROWS = 12
 """Rows of a page's table, at most."""
+CLUSTER_ROWS = 6
+"""Rows of a cluster's table, at most."""
+FACTS = ("nodes", "MPI", "processor", "network", "date")
+"""Facts of the section Job that a cluster's table is headed by."""
 POINTS = 4
 """Sentences of a page beside its answer, at most."""
 HEAD = """# Reports
@@ -186,6 +198,43 @@ def measure(runs: Path, names: list[str]) -> int:
     return 0 if all(every) else 1
 
 
+def answering(report: Report, found: Findings, whole: Document) -> tuple[Section, list[Section]]:
+    """Return the section whose table a page shows, and those that answer the suite's question."""
+    from hpcdl.report.run import contents
+
+    titles = [report.table] if report.table else [one.page(found).title for one in contents.answers(found)[0]]
+    by_title = {one.title: one for one in whole.sections}
+    chosen = [by_title[title] for title in [*titles, whole.main] if title in by_title]
+    others = [one for one in whole.sections[1:] if one.title != "Warnings"]
+    return next((one for one in [*chosen, *others] if one.tables), whole.sections[-1]), chosen
+
+
+def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:
+    """Return the lines of a page about real clusters, and of each its name, question, answer and date."""
+    from hpcdl.analysis.run.pooling import read_pooled
+    from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.formats.markup import markdown as written
+    from hpcdl.report.run import contents
+    from hpcdl.report.run.findings import findings
+
+    lines: list[str] = []
+    rows: list[Sequence[str]] = []
+    for file in sorted(CLUSTERS.glob(f"*/{report.name}.json.gz")):
+        name = file.parent.name
+        (found,) = findings([read_pooled([file])])
+        whole = contents.document(found)
+        main, _ = answering(report, found, whole)
+        answer = whole.sections[0].paragraphs[0]
+        job = {fact: value for one in whole.sections if one.title == "Job" for fact, value in one.tables[0].rows}
+        place = "; ".join(f"{fact} {job[fact]}" for fact in FACTS if fact in job)
+        evidence = f"Evidence of the weakest row: {contents.certainty(found.records)}."
+        tables = [main.tables[0].without_empty().first(CLUSTER_ROWS)] if main.tables else []
+        section = Section(f"On {name}", [answer, f"{place}. {evidence}"], tables=tables)
+        lines += written([Document("", [section])]).strip().splitlines()[1:]
+        rows.append((name, found.question or report.content, answer, str(job.get("date", ""))[:10]))
+    return lines, rows
+
+
 def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str]:
     """Write the page of a report, and its figure; return its question and answer."""
     foot = [
@@ -211,12 +260,8 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str]:
     (found,) = findings([read_pooled([report.data])])
     whole = contents.document(found, charts=True)
     answer, points = whole.sections[0].paragraphs[0], whole.sections[0].points[:POINTS]
-    titles = [report.table] if report.table else [one.page(found).title for one in contents.answers(found)[0]]
-    by_title = {one.title: one for one in whole.sections}
-    answering = [by_title[title] for title in [*titles, whole.main] if title in by_title]
-    others = [one for one in whole.sections[1:] if one.title != "Warnings"]
-    main = next((one for one in [*answering, *others] if one.tables), whole.sections[-1])
-    charts = [chart for one in (main, *answering, *whole.sections) for chart in one.charts]
+    main, answers = answering(report, found, whole)
+    charts = [chart for one in (main, *answers, *whole.sections) for chart in one.charts]
     chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
         (HERE / f"{report.name}.svg").write_text(standalone(figure(chart, 1), chart.title, chart.note))
@@ -230,6 +275,7 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str]:
         f"Evidence of the weakest row: {measured_on}. {report.not_shown}".strip(),
         "",
         *foot,
+        *on_clusters(report)[0],
     ]
     (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
     return found.question or report.content, answer
@@ -244,6 +290,8 @@ def render() -> int:
             cells = [text.replace("|", "\\|") for text in write_page(report, of)]
             link = f"[{report.name}]({report.name}.md)"
             rows.append(f"| {link} | {' | '.join(cells)} | {of['minutes']} | {of['commit']} | {of['date']} |")
+            for cluster, question, answer, date in [] if report.printed else on_clusters(report)[1]:
+                rows.append(f"| {link} on {cluster} | {question} | {answer} | | | {date} |".replace("\n", " "))
         elif kept := sorted(file.name for file in HERE.glob(f"{report.name}.*") if file.suffix != ".toml"):
             older.append(f"- {', '.join(f'[{name}]({name})' for name in kept)}: {report.content}")
     text = HEAD + "\n".join(rows) + "\n" + (OLDER + "\n".join(older) + "\n" if older else "")

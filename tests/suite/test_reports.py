@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import re
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -46,7 +47,11 @@ def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, mon
     for name in ("HERE", "DATA"):
         monkeypatch.setattr(make, name, tmp_path)
     monkeypatch.setattr(make, "MADE", tmp_path / "made.json")
+    monkeypatch.setattr(make, "CLUSTERS", tmp_path / "clusters")
     (tmp_path / "simulated.json.gz").write_bytes(packed(read(hand.folder)))
+    cluster = tmp_path / "clusters" / "mine" / "simulated.json.gz"
+    cluster.parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "simulated.json.gz", cluster)
     (tmp_path / "reports.toml").write_bytes((ROOT / "reports/reports.toml").read_bytes())
     facts = {"minutes": 3.0, "commit": "abc1234", "machine": "2 cores", "date": "2026-11-26"}
     (tmp_path / "made.json").write_text(json.dumps({"simulated": facts}))
@@ -55,9 +60,13 @@ def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, mon
     assert page[0] == "# Which scheme is fastest?"
     assert page[2] == "## Answer"
     assert any(line.endswith("(simulated.svg)") for line in page)
-    assert 3 <= sum(line.startswith("| ") for line in page) <= 13
-    assert page[-1] == "2 cores, commit abc1234, 2026-11-26, 3 minutes."
+    here = page.index("## On mine")
+    assert 3 <= sum(line.startswith("| ") for line in page[:here]) <= 13
+    assert page[here - 2] == "2 cores, commit abc1234, 2026-11-26, 3 minutes."
+    assert page[here + 2] == page[4]
+    assert 3 <= sum(line.startswith("| ") for line in page[here:]) <= 7
     assert len(page) <= 80
+    assert "[simulated](simulated.md) on mine | Which scheme is fastest? |" in (tmp_path / "README.md").read_text()
     assert "[simulated](simulated.md) | Which scheme is fastest?" in (tmp_path / "README.md").read_text()
 
 
