@@ -12,7 +12,7 @@ import socket
 import weakref
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from hpcdl.fabric.comm import Array
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_MAX_PLACES: Final = 256
 _serials = count(1)
 
 
@@ -41,6 +42,10 @@ class SharedMemory:
         self._own: dict[int, tuple[int, int, int]] = {}
         """By the first byte's address: length, file descriptor, serial number."""
         self._mapped: dict[tuple[int, int], mmap.mmap] = {}
+        self._places: dict[int, tuple[weakref.ref[Array], npt.NDArray[np.int64]]] = {}
+        """Places by the identities of arrays that may have ended."""
+        self._views: dict[tuple[bytes, np.dtype[Any], int], Array] = {}
+        """Arrays of others by place, type and size."""
 
     def allocate(self, size: int, dtype: npt.DTypeLike = np.float32) -> Array:
         """Make a vector of ``size`` zeros that others of this host can map; it lives while arrays on it do."""
@@ -59,17 +64,26 @@ class SharedMemory:
 
     def place(self, array: Array) -> npt.NDArray[np.int64]:
         """Return the place of ``array``, (6,): host, process, file, serial, first byte, 1 (0: not shared)."""
+        if (known := self._places.get(id(array))) is not None and known[0]() is array:
+            return known[1].copy()
         begin = array.ctypes.data
+        place = np.array([self.host, os.getpid(), 0, 0, 0, 0])
         for address, (length, file, serial) in self._own.items():
             if address <= begin <= begin + array.nbytes <= address + length and array.flags.c_contiguous:
-                return np.array([self.host, os.getpid(), file, serial, begin - address, 1])
-        return np.array([self.host, os.getpid(), 0, 0, 0, 0])
+                place[2:] = file, serial, begin - address, 1
+        if len(self._places) >= _MAX_PLACES:
+            self._places.clear()
+        self._places[id(array)] = weakref.ref(array), place
+        return place.copy()
 
     def map(self, place: npt.NDArray[np.int64], like: Array) -> Array:
         """Map another process's array at ``place``, of the size and type of ``like``.
 
         Raises ValueError if it is on another host or the system refuses.
         """
+        key = (place.tobytes(), like.dtype, like.size)
+        if (known := self._views.get(key)) is not None:
+            return known
         host, process, file, serial, begin, _ = place.tolist()
         if host != self.host:
             raise ValueError("ranks on different hosts share no memory")
@@ -80,11 +94,13 @@ class SharedMemory:
                     self._mapped[process, serial] = mmap.mmap(theirs.fileno(), 0)
             except OSError as error:
                 raise ValueError(f"the memory of process {process} cannot be mapped: {error.strerror}") from None
-        return np.frombuffer(self._mapped[process, serial], like.dtype, like.size, begin)
+        self._views[key] = view = np.frombuffer(self._mapped[process, serial], like.dtype, like.size, begin)
+        return view
 
     def release(self) -> None:
         """Unmap the vectors of others, who may have freed them."""
         self._mapped.clear()
+        self._views.clear()
 
     def _forget(self, address: int, file: int) -> None:
         self._own.pop(address, None)
