@@ -8,6 +8,8 @@ keys of its claim that it does not give itself:
     the number: a field of the records of that run whose columns have these texts ("None": without a value);
 ``by``, ``minus``
     columns of other records, by whose number it is divided, or whose number is subtracted;
+``against``
+    another field, with which the field's rank correlation over the records is the number;
 ``above``, ``below``, ``because``
     limits, which the sentence contains, and their reason.
 
@@ -25,7 +27,7 @@ from statistics import median
 from typing import Final
 
 from hpcdl.analysis.run.record import Mark, Record
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval, bounded_exp, mean_interval
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, bounded_exp, mean_interval, rank_correlation
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.report.formats.cells import NONE, digits
 from hpcdl.report.published_results import IMAGES
@@ -45,9 +47,14 @@ SEEDED: Final = {
     "sharpness",
     "diverged",
     "smallest_eigenvalue",
+    "test_loss",
+    "test_accuracy",
 }
 """Fields that depend on the seed, as those of a target do: one seed decides nothing."""
+FLOP_BY_BYTE: Final = ("flop_by_byte_of_parameters", "flop_by_byte_sent")
+"""Arithmetic of a replica's step, by the bytes of the parameters, or by those that each rank sends."""
 COUNTED: Final = {
+    *FLOP_BY_BYTE,
     "compression_ratio",
     "parameters",
     "global_batch",
@@ -74,6 +81,7 @@ class Clause:
     case: JsonMapping
     by: JsonMapping | None = None
     minus: JsonMapping | None = None
+    against: str = ""
     above: float | None = None
     below: float | None = None
     because: str = ""
@@ -81,7 +89,10 @@ class Clause:
     @property
     def number(self) -> str:
         """What is computed, in words."""
-        return ("ratio of " if self.by else "difference of " if self.minus else "") + self.field.replace("_", " ")
+        field = self.field.replace("_", " ")
+        if self.against:
+            return f"rank correlation of {field} and {self.against.replace('_', ' ')}"
+        return ("ratio of " if self.by else "difference of " if self.minus else "") + field
 
     @property
     def is_seeded(self) -> bool:
@@ -241,7 +252,7 @@ def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
 def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
     other = clause.by or clause.minus
     sides = [_known(clause.field, case, records) for case in (clause.case, other) if case is not None]
-    value = _compared(clause, sides)
+    value = _correlated(clause.against, sides[0]) if clause.against else _compared(clause, sides)
     if math.isnan(value.value):
         return ClauseDecision(clause, NOTHING)
     marks = dict.fromkeys(mark for side in sides for record, _ in side for mark in record.marks)
@@ -291,6 +302,12 @@ def _compared(clause: Clause, sides: Sequence[Sequence[tuple[Record, float]]]) -
     return value
 
 
+def _correlated(other: str, side: Sequence[tuple[Record, float]]) -> Interval:
+    """Return the rank correlation of the numbers of the records with another field of them."""
+    pairs = [(number, known) for record, number in side if (known := _number(record, other)) is not None]
+    return rank_correlation(*zip(*pairs, strict=True)) if pairs else NOTHING
+
+
 def _value(field: str, known: Sequence[tuple[Record, float]]) -> Interval:
     """Return the mean over seeds with its interval; with intervals of the records, the median and their ends."""
     seeds = _by_seed(known)
@@ -306,6 +323,12 @@ def _number(record: Record, field: str) -> float | None:
         return float(record.diverged_step is not None)
     if field == "bytes_per_image":
         return (record.bytes_sent_per_rank or 0.0) / (record.global_batch or math.nan)
+    if field in FLOP_BY_BYTE:
+        flop = (record.modelled_compute_seconds or math.nan) * (record.flops or math.nan)
+        size = record.bytes_sent_per_rank if field == "flop_by_byte_sent" else 4 * (record.parameters or 0)
+        return flop / (size or math.nan)
+    if field == "rank_seconds_to_target":
+        return record.ranks * (_number(record, "seconds_to_target") or math.nan)
     if field == "hours_of_64_epochs":
         return 64 * IMAGES / (record.images_per_second or math.nan) / 3600
     if field == "seconds_without_latency":

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from scipy.stats import spearmanr
 
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
@@ -81,6 +82,21 @@ def test_a_missed_target_is_later_than_any_other():
     ]
     case, tree = {"aggregation": "ring"}, {"aggregation": "tree"}
     assert decided(records, "seconds_to_target", case=tree, by=case, above=1).word == HOLDS
+
+
+def test_a_rank_correlation_is_a_number_of_all_records():
+    """As scipy's; LeNet is out of order."""
+    rows = [("lenet5", 3.0, 0.1), ("nin", 2.0, 0.2), ("vgg11", 5.0, 0.4), ("vgg16", 6.0, 0.5), ("vgg19", 7.0, 0.6)]
+    records = [
+        Record(aggregation="ring", step_seconds=value, modelled_compute_seconds=seconds, flops=1e9, parameters=1000)
+        for _, seconds, value in rows
+    ]
+    decision = decided(records, against="flop_by_byte_of_parameters", above=0.2)
+    value, low, high = decision.clauses[0].value
+    expected = spearmanr([row[1] for row in rows], [row[2] for row in rows]).statistic
+    assert value == pytest.approx(expected)
+    assert low < expected < high < 1
+    assert decided(records[:3], against="flop_by_byte_of_parameters", above=0.2).word == ABSENT
 
 
 def test_times_of_ranks_that_share_cores_decide_nothing():

@@ -92,6 +92,21 @@ def share_interval(share: float, samples: npt.ArrayLike, together: int = 1, conf
     return Interval(share, math.exp(low), math.exp(high))
 
 
+def rank_correlation(first: npt.ArrayLike, second: npt.ArrayLike) -> Interval:
+    """Spearman's rank correlation of two series, with the 95 % interval of Bonett & Wright (2000).
+
+    Both are (n,), without ties; fewer than 4 values give no bounds.
+    """
+    places = [np.argsort(np.argsort(np.asarray(series, np.float64))) for series in (first, second)]
+    count = len(places[0])
+    if count < 4:
+        return NOTHING
+    value = float(np.corrcoef(*places)[0, 1])
+    middle = math.atanh(min(max(value, -1 + 1e-12), 1 - 1e-12))
+    reach = 1.96 * math.sqrt((1 + value**2 / 2) / (count - 3))
+    return Interval(value, math.tanh(middle - reach), math.tanh(middle + reach))
+
+
 def student_quantile(freedom: float, confidence: float) -> float:
     """T such that Student's t with ``freedom`` >= 1 degrees is within -T to T with probability ``confidence``."""
     return float(upper((1 - confidence) / 2, freedom))
