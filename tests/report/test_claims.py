@@ -88,7 +88,9 @@ def test_a_rank_correlation_is_a_number_of_all_records():
     """As scipy's; LeNet is out of order."""
     rows = [("lenet5", 3.0, 0.1), ("nin", 2.0, 0.2), ("vgg11", 5.0, 0.4), ("vgg16", 6.0, 0.5), ("vgg19", 7.0, 0.6)]
     records = [
-        Record(aggregation="ring", step_seconds=value, modelled_compute_seconds=seconds, flops=1e9, parameters=1000)
+        Record(
+            aggregation="ring", step_seconds=value, modelled_compute_seconds=seconds, flops=1e9, parameters=1000
+        )
         for _, seconds, value in rows
     ]
     decision = decided(records, against="flop_by_byte_of_parameters", above=0.2)
