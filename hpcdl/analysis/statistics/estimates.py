@@ -97,11 +97,11 @@ def rank_correlation(first: npt.ArrayLike, second: npt.ArrayLike) -> Interval:
 
     Both are (n,), without ties; fewer than 4 values give no bounds.
     """
-    places = [np.argsort(np.argsort(np.asarray(series, np.float64))) for series in (first, second)]
-    count = len(places[0])
+    places = np.array([np.argsort(np.argsort(np.asarray(series, np.float64))) for series in (first, second)])
+    count = places.shape[1]
     if count < 4:
         return NOTHING
-    value = float(np.corrcoef(*places)[0, 1])
+    value = float(np.corrcoef(places)[0, 1])
     middle = math.atanh(min(max(value, -1 + 1e-12), 1 - 1e-12))
     reach = 1.96 * math.sqrt((1 + value**2 / 2) / (count - 3))
     return Interval(value, math.tanh(middle - reach), math.tanh(middle + reach))
