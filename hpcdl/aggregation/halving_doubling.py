@@ -129,10 +129,10 @@ async def _halve(comm: Comm, whole: Array, me: int, division: _Division) -> None
     middle = division.edge(distance)
     with comm.scratch(max(middle, len(whole) - middle), whole) as inbox:
         while distance:
-            mine, theirs = (division.block(whole, number, distance) for number in (me, me ^ distance))
-            partner = division.rank(me ^ distance)
-            await comm.exchange(theirs, partner, inbox[: len(mine)], partner)
-            await comm.add(mine, inbox[: len(mine)])
+            mine, theirs = division.block(whole, me, distance), division.block(whole, me ^ distance, distance)
+            partner, arriving = division.rank(me ^ distance), inbox[: len(mine)]
+            await comm.exchange(theirs, partner, arriving, partner)
+            await comm.add(mine, arriving)
             distance //= 2
 
 
@@ -140,7 +140,7 @@ async def _double(comm: Comm, whole: Array, me: int, division: _Division) -> Non
     """Recursive doubling: gather the parts on every number."""
     distance = 1
     while distance < division.power:
-        mine, theirs = (division.block(whole, number, distance) for number in (me, me ^ distance))
+        mine, theirs = division.block(whole, me, distance), division.block(whole, me ^ distance, distance)
         partner = division.rank(me ^ distance)
         await comm.exchange(mine, partner, theirs, partner)
         distance *= 2

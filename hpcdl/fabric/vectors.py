@@ -25,8 +25,11 @@ class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
     """A size-only payload for simulation: an array that has a size and takes no memory.
 
     Programs treat it like any other array, as on PyTorch's meta device: what they write is dropped, and copies,
-    views and concatenations have sizes only.
+    views and concatenations have sizes only. Those of :func:`phantom` keep their sizes and slices, which a message
+    reads; numpy makes them anew.
     """
+
+    __slots__ = ("_views", "nbytes", "size")
 
     unequal: ClassVar[set[int] | None] = None
     """If a set, :func:`partition` makes all parts as long as the longest, and adds lengths with unequal ones."""
@@ -43,6 +46,25 @@ class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
     def view(self, dtype: npt.DTypeLike) -> Array:  # type: ignore[override] # numpy's other forms have no use here
         """Return as many bytes as another type's elements."""
         return phantom(self.nbytes // np.dtype(dtype).itemsize, dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a view; slices of a vector are kept."""
+        try:
+            return self._views[index.start, index.stop, index.step]
+        except (AttributeError, KeyError):
+            view = super().__getitem__(index)
+        if type(index) is slice and self.ndim == 1:
+            view = self._views[index.start, index.stop, index.step] = phantom(len(view), self.dtype)
+        return view
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the sizes of a view of numpy's, or an empty collection of slices."""
+        if name == "_views":
+            self._views: dict[tuple[Any, Any, Any], Array] = {}
+            return self._views
+        if name in self.__slots__:
+            return getattr(super(), name)
+        raise AttributeError(name)
 
     def __setitem__(self, _index: object, _values: object) -> None:
         """Do nothing: there are no elements to write."""
@@ -68,8 +90,15 @@ def equal_parts() -> Iterator[set[int]]:
 
 def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:
     """Return a size-only vector of ``size`` elements (stride 0, read-only)."""
+    return _vector(size, np.dtype(dtype))
+
+
+@lru_cache(maxsize=1 << 16)
+def _vector(size: int, dtype: np.dtype[Any]) -> Phantom:
     # stride 0: all elements are one number, so that any size takes no memory
-    return np.broadcast_to(np.zeros((), dtype), (size,)).view(Phantom)
+    vector = np.broadcast_to(np.zeros((), dtype), (size,)).view(Phantom)
+    vector.size, vector.nbytes = size, size * dtype.itemsize  # type: ignore[misc]
+    return vector
 
 
 class Parts(list[Array]):

@@ -40,7 +40,7 @@ class Run:
             for rank, recorder in enumerate(self.recorders)
         ]
         world.run(lambda comm: strategy(comm, self.sessions[comm.rank]))
-        assert not [post for group in world.groups for box in group.mailboxes.values() for post in box.posts()]
+        assert not [post for group in world.groups for box in group.mailboxes() for post in box.posts()]
 
     @staticmethod
     def _may_fail(failure, rank):

@@ -42,7 +42,7 @@ def divided(replicas, ranks, layers, shape, strategy, seed=0, mesh=None, **setti
     found = world.run(
         lambda comm: train_divided(comm, layers, shape, mesh, strategy=strategy, recorders=recorders, **settings)
     )
-    assert not [post for group in world.groups for box in group.mailboxes.values() for post in box.posts()]
+    assert not [post for group in world.groups for box in group.mailboxes() for post in box.posts()]
     return found, recorders
 
 

@@ -34,7 +34,7 @@ def descend(world, *, make=quartic.session, settings=None, **session):
     recorders = [Recorder(events=False) for _ in range(world.ranks)]
     sessions = [make(recorder, **session) for recorder in recorders]
     world.run(lambda comm: quartic.descend(comm, sessions[comm.rank], **settings or {}))
-    assert not [post for group in world.groups for box in group.mailboxes.values() for post in box.posts()]
+    assert not [post for group in world.groups for box in group.mailboxes() for post in box.posts()]
     return sessions, recorders
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
@@ -54,14 +53,16 @@ class Failures:
 class Group:
     """The members of a communicator: ranks of the world in order, and the number of splits that made it."""
 
-    __slots__ = ("depth", "divisions", "failures", "gatherings", "mailboxes", "members", "places", "posted")
+    __slots__ = ("depth", "divisions", "failures", "gatherings", "mailbox", "members", "places", "posted", "wild")
 
     def __init__(self, members: tuple[int, ...], depth: int) -> None:
         if depth >= DEPTHS:
             raise ValueError(f"communicators split more than {DEPTHS} deep")
         self.members = members
         self.depth = depth
-        self.mailboxes: defaultdict[int, Mailbox] = defaultdict(Mailbox)
+        self.mailbox = Mailbox()
+        self.wild: dict[tuple[int, int], Mailbox] = {}
+        """Posts of messages to a rank in a tag space that has received by wildcards, apart from the others."""
         self.posted = 0
         """Number of posts."""
         self.gatherings: dict[tuple[int, int], Gathering] = {}
@@ -77,11 +78,21 @@ class Group:
         group, dest = self.places[receiver]
         return group, self.places[source][1], dest
 
-    def tidy(self, address: int) -> None:
+    def mailboxes(self) -> list[Mailbox]:
+        """Return all mailboxes."""
+        return [self.mailbox, *self.wild.values()]
+
+    def open(self, space: int, rank: int) -> Mailbox:
+        """Return the mailbox for wildcards of ``rank``."""
+        if (space, rank) not in self.wild:
+            self.wild[space, rank] = self.mailbox.part(space, rank)
+        return self.wild[space, rank]
+
+    def tidy(self, space: int, rank: int) -> None:
         """Drop an empty mailbox of a started program: a training run starts programs by the million."""
-        mailbox = self.mailboxes[address]
-        if not (mailbox.sends or mailbox.receives or mailbox.open):
-            del self.mailboxes[address]
+        mailbox = self.wild.get((space, rank))
+        if space and mailbox is not None and not (mailbox.sends or mailbox.receives or mailbox.open):
+            del self.wild[space, rank]
 
 
 class Gathering:

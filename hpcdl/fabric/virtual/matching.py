@@ -34,38 +34,49 @@ class Post(NamedTuple):
         return f"{peer}, {tag}, {self.buffer.size} elements"
 
 
-Queues = dict[tuple[int, int], Entry | deque[Entry]]
-"""By rank and tag, in the order of posting; most have one post."""
+Key = tuple[int, int, int, int]
+"""Tag space, receiver, sender and tag of a message."""
+
+Queues = dict[Key, Entry | deque[Entry]]
+"""Posts in their order; most queues have one."""
 
 
 class Mailbox:
-    """Sends to one rank, and its receives, in one tag space."""
+    """Posts of a communicator, or those of messages to one rank in one tag space, if it receives by wildcards."""
 
     __slots__ = ("open", "receives", "sends")
 
     def __init__(self) -> None:
         self.sends: Queues = {}
-        """By the rank that sends."""
         self.receives: Queues = {}
-        """By source and tag."""
+        """Those without a wildcard."""
         self.open: list[Entry] = []
         """Receives with a wildcard, in the order of posting."""
 
-    def take_receive(self, rank: int, tag: int) -> Entry | None:
-        """Take out the receive that a send of ``rank`` meets."""
-        exact = self.receives.get((rank, tag))
+    def take_receive(self, key: Key) -> Entry | None:
+        """Take out the receive that a send meets."""
+        exact = self.receives.get(key)
+        _, _, rank, tag = key
         for place, post in enumerate(self.open):
             number, _, _, source, wanted, _ = post
             if exact is not None and _entries(exact)[0][0] < number:
                 break
             if source in (ANY, rank) and wanted in (ANY, tag):
                 return self.open.pop(place)
-        return take(self.receives, (rank, tag))
+        return take(self.receives, key)
 
     def take_send(self, source: int, tag: int) -> Entry | None:
         """Take out the send that a receive from ``source`` meets; one of both is a wildcard."""
-        keys = [(rank, t) for rank, t in self.sends if source in (ANY, rank) and tag in (ANY, t)]
+        keys = [key for key in self.sends if source in (ANY, key[2]) and tag in (ANY, key[3])]
         return take(self.sends, min(keys, key=lambda key: _entries(self.sends[key])[0][0])) if keys else None
+
+    def part(self, space: int, rank: int) -> Mailbox:
+        """Take out all posts of messages to one rank in one tag space."""
+        part = Mailbox()
+        for queues, moved in ((self.sends, part.sends), (self.receives, part.receives)):
+            for key in [key for key in queues if key[:2] == (space, rank)]:
+                moved[key] = queues.pop(key)
+        return part
 
     def posts(self) -> Iterator[tuple[str, Post]]:
         """Yield all waiting posts as (description, post), in the order of posting."""
@@ -88,7 +99,7 @@ class Mailbox:
         self.open = [entry for entry in self.open if entry[1] is not task]
 
 
-def hold(queues: Queues, key: tuple[int, int], post: Entry) -> None:
+def hold(queues: Queues, key: Key, post: Entry) -> None:
     """Keep ``post`` until its other half comes."""
     queue = queues.setdefault(key, post)
     if isinstance(queue, deque):
@@ -97,11 +108,14 @@ def hold(queues: Queues, key: tuple[int, int], post: Entry) -> None:
         queues[key] = deque([queue, post])
 
 
-def take(queues: Queues, key: tuple[int, int]) -> Entry | None:
+def take(queues: Queues, key: Key) -> Entry | None:
     """Take out the first post under ``key``."""
     queue = queues.pop(key, None)
-    if not isinstance(queue, deque):
-        return queue
+    return first(queues, key, queue) if isinstance(queue, deque) else queue
+
+
+def first(queues: Queues, key: Key, queue: deque[Entry]) -> Entry:
+    """Take the first post of a queue that has been taken out under ``key``; put back the others."""
     post = queue.popleft()
     if queue:
         queues[key] = queue

@@ -110,6 +110,7 @@ class World:
         self._end = 0.0
         self._failed: list[AnyTask] = []
         self._held: dict[int, list[AnyTask]] = {}
+        self._statuses: dict[tuple[int, int, int], Status] = {}
 
     def run(self, program: Callable[[Comm], Program[T]]) -> list[T]:
         """Run ``program(comm)`` on every rank and return the results in the order of ranks.
@@ -121,9 +122,9 @@ class World:
         if self.shifts is not None:
             group.places = {rank: (group, rank) for rank in range(self.ranks)}
         running = self.ranks if self.shifts is None else self.shifts.representatives
-        comms = [self.make_comm(self, group, rank) for rank in range(running)]
-        mains = [self.launch(Task(program(comm)), comm.rank, self.now) for comm in comms]
         with _collecting_seldom():
+            comms = [self.make_comm(self, group, rank) for rank in range(running)]
+            mains = [self.launch(Task(program(comm)), comm.rank, self.now) for comm in comms]
             try:
                 self._run_moments()
             finally:
@@ -220,13 +221,17 @@ class World:
         """Deliver a message of the rank ``source``, ``rank`` to its receiver, and set when both ends go on."""
         if type(room) is not Phantom:
             deliver(rank, sent, receiving.rank, room)
-        status = receiving.answer
-        if type(status) is not Status or status != (rank, tag, sent.size):  # most are those of the last message
-            receiving.answer = Status(rank, tag, sent.size)
+        answer = (rank, tag, sent.size)
+        if (status := self._statuses.get(answer)) is None:
+            status = self._statuses[answer] = Status(*answer)
+        receiving.answer = status
         size = sent.nbytes
         self.messages[sending.rank] += 1
         self.bytes[sending.rank] += size
-        self.transfer(source, size, receiving, sending)
+        if self._flows is None:  # as in transfer()
+            self._arrive(self.clock.message(self.now, source, receiving.rank, size), receiving, sending)
+        else:
+            self._flows.send(self.now, source, receiving.rank, size, (receiving, sending))
 
     def transfer(self, source: int, size: int, receiving: AnyTask, sending: AnyTask) -> None:
         """Move ``size`` bytes from the rank ``source`` to that of ``receiving``; both tasks wait for it."""
@@ -236,19 +241,17 @@ class World:
             self._flows.send(self.now, source, receiving.rank, size, (receiving, sending))
 
     def _arrive(self, when: float, receiving: AnyTask, sending: AnyTask) -> None:
-        agenda = self._agenda
         receiving.arrived = sending.sent = when
-        for task in (receiving, sending):
-            task.waiting -= 1
-            if task.time < when:  # noqa: PLR1730 - max() takes as long as the rest
-                task.time = when
-            if not task.waiting:  # as in wake()
-                due = agenda.get(task.time)
-                if due is None:
-                    agenda[task.time] = [task]
-                    heappush(self._moments, task.time)
-                else:
-                    due.append(task)
+        if receiving.time < when:  # noqa: PLR1730 - max() takes as long as the rest
+            receiving.time = when
+        receiving.waiting -= 1
+        if not receiving.waiting:
+            self.wake(receiving, receiving.time)
+        if sending.time < when:  # noqa: PLR1730
+            sending.time = when
+        sending.waiting -= 1
+        if not sending.waiting:
+            self.wake(sending, sending.time)
 
     def hold(self, rank: int) -> None:
         """Stop all programs of ``rank``: its main program is inside the library."""
@@ -281,7 +284,7 @@ class World:
             if rank not in group.members:
                 continue
             group.failures.failed.append(group.members.index(rank))
-            for mailbox in list(group.mailboxes.values()):
+            for mailbox in group.mailboxes():
                 for task, loss in group.failures.withdraw(mailbox):
                     self._raise_in(task, loss, group)
             for turn, gathering in list(group.gatherings.items()):
@@ -296,7 +299,7 @@ class World:
 
     def _raise_in(self, task: AnyTask, loss: PeerLost, group: Group) -> None:
         """Let ``task`` go on with an exception from the operation that it waits in."""
-        for mailbox in group.mailboxes.values():
+        for mailbox in group.mailboxes():
             mailbox.forget(task)
         task.thrown = loss
         self.wake(task, max(self.now, task.time))
@@ -332,7 +335,7 @@ class World:
         self._raise_errors(self._failed)
         lines = []
         for group in self.groups:
-            for mailbox in group.mailboxes.values():
+            for mailbox in group.mailboxes():
                 for doing, post in mailbox.posts():
                     rank = post.task.rank
                     lines.append((rank, f"rank {rank} {doing} {post}"))
