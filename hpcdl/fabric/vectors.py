@@ -25,14 +25,18 @@ class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
     """A size-only payload for simulation: an array that has a size and takes no memory.
 
     Programs treat it like any other array, as on PyTorch's meta device: what they write is dropped, and copies,
-    views and concatenations have sizes only. Those of :func:`phantom` keep their sizes and slices, which a message
-    reads; numpy makes them anew.
+    views and concatenations have sizes only.
     """
 
     __slots__ = ("_views", "nbytes", "size")
 
     unequal: ClassVar[set[int] | None] = None
     """If a set, :func:`partition` makes all parts as long as the longest, and adds lengths with unequal ones."""
+
+    def __array_finalize__(self, _made_from: object) -> None:
+        """Keep the sizes, which every message reads, and slices: numpy takes long to make them."""
+        self.size, self.nbytes = super().size, super().nbytes  # type: ignore[misc]
+        self._views: dict[tuple[Any, Any, Any], Any] = {}
 
     def _unchanged(self, _operand: object) -> Self:
         return self
@@ -45,26 +49,17 @@ class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
 
     def view(self, dtype: npt.DTypeLike) -> Array:  # type: ignore[override] # numpy's other forms have no use here
         """Return as many bytes as another type's elements."""
-        return phantom(self.nbytes // np.dtype(dtype).itemsize, dtype)
+        kind = np.dtype(dtype)
+        return phantom(self.nbytes // kind.itemsize, kind)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a view; slices of a vector are kept."""
-        try:
-            return self._views[index.start, index.stop, index.step]
-        except (AttributeError, KeyError):
-            view = super().__getitem__(index)
-        if type(index) is slice and self.ndim == 1:
-            view = self._views[index.start, index.stop, index.step] = phantom(len(view), self.dtype)
-        return view
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the sizes of a view of numpy's, or an empty collection of slices."""
-        if name == "_views":
-            self._views: dict[tuple[Any, Any, Any], Array] = {}
-            return self._views
-        if name in self.__slots__:
-            return getattr(super(), name)
-        raise AttributeError(name)
+        """Return a view."""
+        if type(index) is not slice:
+            return super().__getitem__(index)
+        key = (index.start, index.stop, index.step)
+        if key not in self._views:
+            self._views[key] = super().__getitem__(index)
+        return self._views[key]
 
     def __setitem__(self, _index: object, _values: object) -> None:
         """Do nothing: there are no elements to write."""
@@ -88,17 +83,11 @@ def equal_parts() -> Iterator[set[int]]:
         Phantom.unequal = None
 
 
+@lru_cache(maxsize=1 << 16)
 def phantom(size: int, dtype: npt.DTypeLike = np.float32) -> Array:
     """Return a size-only vector of ``size`` elements (stride 0, read-only)."""
-    return _vector(size, np.dtype(dtype))
-
-
-@lru_cache(maxsize=1 << 16)
-def _vector(size: int, dtype: np.dtype[Any]) -> Phantom:
     # stride 0: all elements are one number, so that any size takes no memory
-    vector = np.broadcast_to(np.zeros((), dtype), (size,)).view(Phantom)
-    vector.size, vector.nbytes = size, size * dtype.itemsize  # type: ignore[misc]
-    return vector
+    return np.broadcast_to(np.zeros((), dtype), (size,)).view(Phantom)
 
 
 class Parts(list[Array]):
