@@ -11,15 +11,18 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.compute_times import ComputeTimes
-from hpcdl.fabric.network import Network
-from hpcdl.prediction.fitting import CannotFitError, Fit, fit, seconds, summary
+from hpcdl.fabric.network import Network, Site
+from hpcdl.prediction.fitting import MAX_MESSAGES, CannotFitError, Fit, Vector, fit, seconds, summary
 from hpcdl.prediction.network_file import SCHEME, Certainty, PricedNetwork
-from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program
+from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program, on_shared_ports
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.run import Run
 
 CHECKED: Final = 3
 """Smallest number of measured times per cost parameter for a fit in a report."""
+
+OVERHEADS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares of alpha that are tried as overhead: time of messages under way at once that does not overlap."""
 
 MAX_REPORT_MESSAGES: Final = 60_000
 """Most messages that a report simulates for a fit; they take about half a second."""
@@ -35,12 +38,16 @@ class Fitted:
     library: str
     notes: Sequence[str] = ()
     """Measurements that the fit omits."""
+    shared: Sequence[MeasuredProgram] = ()
+    """Programs whose messages share ports: they determine the overhead only."""
+    overhead: float = 0.0
+    """See :attr:`hpcdl.fabric.network.Site.overhead_seconds`."""
 
     @property
     def network(self) -> Network:
         """Return the network, named after the run."""
         source = f"fitted to {len(self.fit.programs)} times of {', '.join(filter(None, (self.run, self.date)))}"
-        return replace(self.fit.network, name=f"fitted to {self.run}", source=source)
+        return replace(_with(self.fit, self.overhead), name=f"fitted to {self.run}", source=source)
 
     @property
     def most_ranks(self) -> int:
@@ -50,8 +57,8 @@ class Fitted:
     @cached_property
     def errors(self) -> dict[str, dict[str, Any]]:
         """Return median and worst error of fitted times, all and by scheme, and of times predicted from others."""
-        schemes = np.array([program.scheme for program in self.fit.programs])
-        logarithms = np.log1p(self.fit.errors)
+        schemes = np.array([program.scheme for program in (*self.fit.programs, *self.shared)])
+        logarithms = np.concatenate([np.log1p(self.fit.errors), _logarithms(self.shared, self.network)])
         return {
             **{
                 f"{SCHEME}{name}": summary(logarithms[schemes == name]) for name in dict.fromkeys(schemes.tolist())
@@ -101,14 +108,35 @@ class RunPrediction:
 def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] = ()) -> Fitted:
     """Fit a network to measured programs, except those whose messages share ports. Raises CannotFitError."""
     serial = [program for program in programs if not program.shares_ports]
-    left_out = dict.fromkeys(program.scheme for program in programs if program.shares_ports)
-    if left_out:
-        line = f"Left out of the fit: {', '.join(left_out)} on more than two ranks, whose messages share ports"
-        notes = [*notes, f"{line}; a prediction of it divides the rate of a port fairly among its messages."]
+    shared = cheapest([program for program in programs if program.shares_ports], MAX_MESSAGES)
     mpi = run.environment.get("mpi")
     library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
     date = str(run.environment.get("date") or "")
-    return Fitted(fit(serial, hosts(run)), run.path.name, date, library, notes)
+    costs = fit(serial, hosts(run))
+    overhead = 0.0
+    if shared:
+        halves = [costs.network.link.alpha * share / 2 for share in OVERHEADS]
+        overhead = min(halves, key=lambda half: np.abs(_logarithms(shared, _with(costs, half))).mean())
+        names = ", ".join(dict.fromkeys(program.scheme for program in shared))
+        line = (
+            f"Left out of the fit: {names} on more than two ranks, whose messages share ports; a prediction of it"
+        )
+        model = f"divides a port's rate fairly, and a message occupies both its ranks for {overhead * 1e6:.3g} us."
+        notes = [*notes, f"{line} {model}"]
+    return Fitted(costs, run.path.name, date, library, notes, shared, overhead)
+
+
+def _with(costs: Fit, overhead: float) -> Network:
+    return replace(costs.network, site=Site(overhead_seconds=overhead))
+
+
+def _logarithms(programs: Sequence[MeasuredProgram], network: Network) -> Vector:
+    """Return the logarithms of predicted by measured times."""
+    return np.log(np.array([_seconds(program, network) / program.seconds for program in programs], np.float64))
+
+
+def _seconds(program: MeasuredProgram, network: Network) -> float:
+    return seconds(program, on_shared_ports(network, program.ranks) if program.shares_ports else network)
 
 
 def with_own_cores(measured: Sequence[Record]) -> tuple[list[Record], list[str]]:
@@ -153,7 +181,7 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
     predicted = [replace(record) for record in measured]
     rows = [predicted[places[id(program)]] for program in chosen]
     for row, program in zip(rows, chosen, strict=True):
-        row.predicted_seconds = seconds(program, explained.network)
+        row.predicted_seconds = _seconds(program, explained.network)
     replays = [row for row in predicted if row.kind == "replay" and not row.network and not row.error]
     steps, _ = predicted_steps(replays, _given_times, PricedNetwork(explained.network))
     by_case = {row.case: row.predicted_seconds for row in steps}

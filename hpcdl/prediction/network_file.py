@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.cases.keys.key import Choice, with_topology
-from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network
+from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network, Site
 from hpcdl.registry import MAX_INTEGER, shortened
 from hpcdl.trace.files import parse_toml, read_text
 
@@ -122,6 +122,7 @@ def format_network(network: Network, origin: Mapping[str, Any], certainty: Certa
             "source": network.source,
             "ranks_per_host": ranks_per_host,
             "gamma": network.gamma,
+            "overhead": network.site.overhead_seconds or None,
         },
         "link": {"alpha": network.link.alpha, "beta": network.link.beta},
         "inside": {"alpha": network.inside.alpha, "beta": network.inside.beta},
@@ -171,6 +172,7 @@ def load_network(path: Path) -> PricedNetwork:
         link=inside if ranks_per_host == EVERY_RANK else _link(tables, "link", path),
         source=str(head.get("source", path)),
         gamma=_price(head, "network", "gamma", path),
+        site=Site(overhead_seconds=_price({"overhead": 0.0, **head}, "network", "overhead", path)),
         inside=inside,
         ranks_per_host=ranks_per_host,
     )

@@ -5,6 +5,7 @@ The network is a preset, in a file, or fitted to a run's measurements; see :mod:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +27,7 @@ from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.fabric.network import NETWORKS, Network
 from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
 from hpcdl.prediction.fitting import CannotFitError, bounds, uncertainty
-from hpcdl.prediction.network_file import Certainty, NetworkFileError, PricedNetwork, load_network
+from hpcdl.prediction.network_file import SCHEME, Certainty, NetworkFileError, PricedNetwork, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import (
     check_hosts,
@@ -131,7 +132,7 @@ def _operations(
     wanted: Sequence[Record], priced: PricedNetwork, ranks: Sequence[int]
 ) -> tuple[list[Record], list[str]]:
     """Return predictions of collectives and exchanges, and the cases without one, with reasons."""
-    cluster = priced.network
+    cluster, certainty = priced.network, priced.certainty
     programs: dict[tuple[Any, ...], dict[int, Record]] = {}
     for record in wanted:
         if not record.is_training:
@@ -155,7 +156,9 @@ def _operations(
                 break
             row = _row(like, known.get(p), p, priced, seconds)
             row.simulated_ranks, row.simulation_seconds = simulated_ranks, perf_counter() - began
-            half, row.undetermined = uncertainty(program, p, cluster, priced.certainty, str(like.aggregation))
+            half, row.undetermined = uncertainty(program, p, cluster, certainty, str(like.aggregation))
+            if hosts is not cluster and certainty and f"{SCHEME}{like.aggregation}" not in certainty.errors:
+                half = math.hypot(half, math.log(simulate(program, p, cluster)[0] / seconds))  # perhaps in turns
             row.predicted_low_seconds, row.predicted_high_seconds = bounds(seconds, half)
             rows.append(row)
     return rows, left_out

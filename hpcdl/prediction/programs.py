@@ -16,8 +16,9 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.cases.simulation.operations import Operation, operation
 from hpcdl.fabric.comm import Comm
-from hpcdl.fabric.network import Network
+from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.pairs import rounds
+from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.trace.run import Run
@@ -126,6 +127,17 @@ def hosts(run: Run) -> tuple[int, ...]:
     names = [str(rank.get("hostname", "")) for rank in run.environment.get("ranks") or []]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return tuple(numbers[name] for name in names)
+
+
+def on_shared_ports(network: Network, ranks: int) -> Network:
+    """Return the network for schemes that have several messages of a port under way: they share its rate.
+
+    In turns, as other schemes' messages are sent, theirs would take up to twice as long on odd numbers of ranks.
+    Their latencies overlap but for the overhead, for which each of an exchange's two messages occupies both ranks.
+    """
+    twice = 2 * network.site.overhead_seconds
+    link, inside = (Link(max(each.alpha - twice, 0.0), each.beta) for each in (network.link, network.inside))
+    return replace(network, topology=FatTree(hosts=[ranks]), link=link, inside=inside)
 
 
 def simulate(program: Program, ranks: int, network: Network) -> tuple[float, int]:

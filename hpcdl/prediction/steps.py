@@ -29,11 +29,10 @@ from hpcdl.cases.simulation.operations import operation
 from hpcdl.cases.simulation.step_simulation import Conditions, VirtualStep, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Network
-from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.nn.geometry import master
 from hpcdl.prediction.fitting import bounds, predicted_time
 from hpcdl.prediction.network_file import DOUBTFUL, Certainty, PricedNetwork
-from hpcdl.prediction.programs import check_hosts, scheme_traits
+from hpcdl.prediction.programs import check_hosts, on_shared_ports, scheme_traits
 from hpcdl.training.parts.bucketing import bucket_bytes
 
 Times = Callable[[Record, Any], ComputeTimes]
@@ -110,13 +109,10 @@ def predicted_steps(
 
 
 def with_shared_ports(record: Record, network: Network, ranks: int) -> Network:
-    """Return the network of a case whose scheme has several messages of a port under way: they share its rate.
-
-    In turns, as other schemes' messages are sent, theirs would take up to twice as long on odd numbers of ranks.
-    """
+    """Return the network of a case, :func:`hpcdl.prediction.programs.on_shared_ports` for some schemes."""
     if ranks < 3 or network.topology is not None or not scheme_traits(record).shares_ports:
         return network
-    return replace(network, topology=FatTree(hosts=[ranks]))
+    return on_shared_ports(network, ranks)
 
 
 def _bucket(
