@@ -49,8 +49,7 @@ class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
 
     def view(self, dtype: npt.DTypeLike) -> Array:  # type: ignore[override] # numpy's other forms have no use here
         """Return as many bytes as another type's elements."""
-        kind = np.dtype(dtype)
-        return phantom(self.nbytes // kind.itemsize, kind)
+        return phantom(self.nbytes // np.dtype(dtype).itemsize, np.dtype(dtype))
 
     def __getitem__(self, index: Any) -> Any:
         """Return a view."""

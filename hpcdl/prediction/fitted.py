@@ -14,15 +14,12 @@ from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.fabric.network import Network, Site
 from hpcdl.prediction.fitting import MAX_MESSAGES, CannotFitError, Fit, Vector, fit, seconds, summary
 from hpcdl.prediction.network_file import SCHEME, Certainty, PricedNetwork
-from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program, on_shared_ports
+from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program, with_shared_ports
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.run import Run
 
 CHECKED: Final = 3
 """Smallest number of measured times per cost parameter for a fit in a report."""
-
-OVERHEADS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Shares of alpha that are tried as overhead: time of messages under way at once that does not overlap."""
 
 MAX_REPORT_MESSAGES: Final = 60_000
 """Most messages that a report simulates for a fit; they take about half a second."""
@@ -39,15 +36,13 @@ class Fitted:
     notes: Sequence[str] = ()
     """Measurements that the fit omits."""
     shared: Sequence[MeasuredProgram] = ()
-    """Programs whose messages share ports: they determine the overhead only."""
-    overhead: float = 0.0
-    """See :attr:`hpcdl.fabric.network.Site.overhead_seconds`."""
+    """Programs whose messages share ports; they determine only the overhead."""
 
     @property
     def network(self) -> Network:
         """Return the network, named after the run."""
         source = f"fitted to {len(self.fit.programs)} times of {', '.join(filter(None, (self.run, self.date)))}"
-        return replace(_with(self.fit, self.overhead), name=f"fitted to {self.run}", source=source)
+        return replace(self.fit.network, name=f"fitted to {self.run}", source=source)
 
     @property
     def most_ranks(self) -> int:
@@ -113,21 +108,15 @@ def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] =
     library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
     date = str(run.environment.get("date") or "")
     costs = fit(serial, hosts(run))
-    overhead = 0.0
     if shared:
-        halves = [costs.network.link.alpha * share / 2 for share in OVERHEADS]
-        overhead = min(halves, key=lambda half: np.abs(_logarithms(shared, _with(costs, half))).mean())
+        halves = np.linspace(0, costs.network.link.alpha / 2, 5).tolist()
+        tried = [replace(costs, layout=replace(costs.layout, site=Site(overhead_seconds=each))) for each in halves]
+        costs = min(tried, key=lambda each: np.abs(_logarithms(shared, each.network)).mean())
         names = ", ".join(dict.fromkeys(program.scheme for program in shared))
-        line = (
-            f"Left out of the fit: {names} on more than two ranks, whose messages share ports; a prediction of it"
-        )
-        model = f"divides a port's rate fairly, and a message occupies both its ranks for {overhead * 1e6:.3g} us."
-        notes = [*notes, f"{line} {model}"]
-    return Fitted(costs, run.path.name, date, library, notes, shared, overhead)
-
-
-def _with(costs: Fit, overhead: float) -> Network:
-    return replace(costs.network, site=Site(overhead_seconds=overhead))
+        occupied = f"a message occupies both its ranks for {costs.network.site.overhead_seconds * 1e6:.3g} us"
+        line = f"Left out of the fit: {names} on more than two ranks, whose messages share ports"
+        notes = [*notes, f"{line}; a prediction of it divides a port's rate fairly, and {occupied}."]
+    return Fitted(costs, run.path.name, date, library, notes, shared)
 
 
 def _logarithms(programs: Sequence[MeasuredProgram], network: Network) -> Vector:
@@ -136,7 +125,7 @@ def _logarithms(programs: Sequence[MeasuredProgram], network: Network) -> Vector
 
 
 def _seconds(program: MeasuredProgram, network: Network) -> float:
-    return seconds(program, on_shared_ports(network, program.ranks) if program.shares_ports else network)
+    return seconds(program, with_shared_ports(network, program.ranks, shares=program.shares_ports))
 
 
 def with_own_cores(measured: Sequence[Record]) -> tuple[list[Record], list[str]]:

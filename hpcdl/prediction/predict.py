@@ -5,7 +5,6 @@ The network is a preset, in a file, or fitted to a run's measurements; see :mod:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +26,7 @@ from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.fabric.network import NETWORKS, Network
 from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
 from hpcdl.prediction.fitting import CannotFitError, bounds, uncertainty
-from hpcdl.prediction.network_file import SCHEME, Certainty, NetworkFileError, PricedNetwork, load_network
+from hpcdl.prediction.network_file import Certainty, NetworkFileError, PricedNetwork, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import (
     check_hosts,
@@ -35,8 +34,9 @@ from hpcdl.prediction.programs import (
     program_of,
     scheme_traits,
     simulate,
+    with_shared_ports,
 )
-from hpcdl.prediction.steps import predicted_steps, with_shared_ports
+from hpcdl.prediction.steps import predicted_steps
 from hpcdl.suite import UsageError
 from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.run import Run
@@ -132,7 +132,7 @@ def _operations(
     wanted: Sequence[Record], priced: PricedNetwork, ranks: Sequence[int]
 ) -> tuple[list[Record], list[str]]:
     """Return predictions of collectives and exchanges, and the cases without one, with reasons."""
-    cluster, certainty = priced.network, priced.certainty
+    cluster = priced.network
     programs: dict[tuple[Any, ...], dict[int, Record]] = {}
     for record in wanted:
         if not record.is_training:
@@ -146,7 +146,8 @@ def _operations(
             began = perf_counter()
             try:
                 check_hosts(like, cluster, p)
-                program, hosts = program_of(like, p), with_shared_ports(like, cluster, p)
+                program, shares = program_of(like, p), scheme_traits(like).shares_ports
+                hosts = with_shared_ports(cluster, p, shares=shares)
                 seconds, simulated_ranks = simulate(program, p, hosts) if program is not None else (0.0, p)
             except ValueError as error:
                 left_out.append(f"{like.aggregation} on {p} ranks: {error}")
@@ -156,9 +157,7 @@ def _operations(
                 break
             row = _row(like, known.get(p), p, priced, seconds)
             row.simulated_ranks, row.simulation_seconds = simulated_ranks, perf_counter() - began
-            half, row.undetermined = uncertainty(program, p, cluster, certainty, str(like.aggregation))
-            if hosts is not cluster and certainty and f"{SCHEME}{like.aggregation}" not in certainty.errors:
-                half = math.hypot(half, math.log(simulate(program, p, cluster)[0] / seconds))  # perhaps in turns
+            half, row.undetermined = uncertainty(program, p, cluster, priced.certainty, str(like.aggregation))
             row.predicted_low_seconds, row.predicted_high_seconds = bounds(seconds, half)
             rows.append(row)
     return rows, left_out

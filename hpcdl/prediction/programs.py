@@ -129,12 +129,14 @@ def hosts(run: Run) -> tuple[int, ...]:
     return tuple(numbers[name] for name in names)
 
 
-def on_shared_ports(network: Network, ranks: int) -> Network:
-    """Return the network for schemes that have several messages of a port under way: they share its rate.
+def with_shared_ports(network: Network, ranks: int, *, shares: bool) -> Network:
+    """Return the network of a scheme that ``shares`` ports: messages under way at once share a port's rate.
 
-    In turns, as other schemes' messages are sent, theirs would take up to twice as long on odd numbers of ranks.
-    Their latencies overlap but for the overhead, for which each of an exchange's two messages occupies both ranks.
+    In turns, as other schemes' messages, they would take up to twice as long on odd numbers of ranks. Latencies
+    overlap but for the overhead, for which each of an exchange's two messages occupies both ranks.
     """
+    if not shares or ranks < 3 or network.topology is not None:
+        return network
     twice = 2 * network.site.overhead_seconds
     link, inside = (Link(max(each.alpha - twice, 0.0), each.beta) for each in (network.link, network.inside))
     return replace(network, topology=FatTree(hosts=[ranks]), link=link, inside=inside)

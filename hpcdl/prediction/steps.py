@@ -32,7 +32,7 @@ from hpcdl.fabric.network import Network
 from hpcdl.nn.geometry import master
 from hpcdl.prediction.fitting import bounds, predicted_time
 from hpcdl.prediction.network_file import DOUBTFUL, Certainty, PricedNetwork
-from hpcdl.prediction.programs import check_hosts, on_shared_ports, scheme_traits
+from hpcdl.prediction.programs import check_hosts, scheme_traits, with_shared_ports
 from hpcdl.training.parts.bucketing import bucket_bytes
 
 Times = Callable[[Record, Any], ComputeTimes]
@@ -91,7 +91,7 @@ def predicted_steps(
                 check_hosts(first, network, p)
                 work = times(first, spec)
                 conditions = Conditions(
-                    with_shared_ports(first, network, p),
+                    with_shared_ports(network, p, shares=scheme_traits(first).shares_ports),
                     work,
                     _images(like, spec),
                     _bucket(here, first, p, network, buckets),
@@ -106,13 +106,6 @@ def predicted_steps(
                 row.times_the_measured_ranks = priced.distance(p, farthest)
                 rows.append(row)
     return rows, left_out
-
-
-def with_shared_ports(record: Record, network: Network, ranks: int) -> Network:
-    """Return the network of a case, :func:`hpcdl.prediction.programs.on_shared_ports` for some schemes."""
-    if ranks < 3 or network.topology is not None or not scheme_traits(record).shares_ports:
-        return network
-    return on_shared_ports(network, ranks)
 
 
 def _bucket(

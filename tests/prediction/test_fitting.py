@@ -1,6 +1,8 @@
 """A fit recovers the network of simulated times, and its errors show other times."""
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +10,8 @@ from contract.aggregations import SCHEMES, UNCOSTED
 from contract.records import with_settings
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.fabric.network import NETWORKS, Link, Network
-from hpcdl.prediction.fitted import Fitted
+from hpcdl.fabric.network import NETWORKS, Link, Network, Site
+from hpcdl.prediction.fitted import Fitted, fitted
 from hpcdl.prediction.fitting import (
     EVERY_RANK,
     MAX_MESSAGES,
@@ -22,8 +24,8 @@ from hpcdl.prediction.fitting import (
     summary,
     uncertainty,
 )
-from hpcdl.prediction.network_file import Certainty
-from hpcdl.prediction.programs import MeasuredProgram, cheapest, program_of
+from hpcdl.prediction.network_file import Certainty, format_network, load_network
+from hpcdl.prediction.programs import MeasuredProgram, cheapest, program_of, with_shared_ports
 
 FITTED = ("ring", "tree", "butterfly", "hierarchical")
 OURS = [name for name in SCHEMES if name not in UNCOSTED]
@@ -54,6 +56,20 @@ def certainty(found):
 
 def costs(network):
     return [network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta]
+
+
+def test_the_overhead_of_messages_under_way_at_once_is_recovered_and_saved(tmp_path):
+    network = replace(SLOW_ADDER, site=Site(overhead_seconds=3 / 8 * SLOW_ADDER.link.alpha))
+    direct = [replace(cell("direct", p, size), shares_ports=True) for p in (3, 4, 6) for size in SIZES]
+    direct = [
+        replace(one, seconds=seconds(one, with_shared_ports(network, one.ranks, shares=True))) for one in direct
+    ]
+    environment = {"ranks": [{"hostname": f"host{rank}"} for rank in range(6)]}
+    found = fitted(SimpleNamespace(path=Path("run"), environment=environment), [*timed(network), *direct])
+    assert found.network.site.overhead_seconds == pytest.approx(network.site.overhead_seconds, rel=1e-3)
+    assert found.certainty.error_of("direct") == pytest.approx(0, abs=1e-3)
+    (tmp_path / "net.toml").write_text(format_network(found.network, found.origin, found.certainty))
+    assert load_network(tmp_path / "net.toml").network.site == found.network.site
 
 
 def test_one_rank_a_host():

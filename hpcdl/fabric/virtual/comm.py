@@ -5,7 +5,6 @@ Sends are rendezvous: they return when their receive has the data.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
@@ -18,7 +17,7 @@ from hpcdl.fabric.task import AnyTask, Program, Task, operation
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.fabric.virtual.collectives import COLLECTIVES, collectively
 from hpcdl.fabric.virtual.groups import Gathering, Group
-from hpcdl.fabric.virtual.matching import Entry, first, hold
+from hpcdl.fabric.virtual.matching import hold, take
 from hpcdl.fabric.virtual.shifts import AsymmetryError
 from hpcdl.fabric.virtual.world import World
 from hpcdl.fabric.window import disseminate
@@ -217,23 +216,17 @@ class VirtualComm:
         if loss is not None:
             raise loss
 
-    # most queues have one post: a call of take() or hold() would take longer than what it does
-
     def _send(self, task: AnyTask, buffer: Array, dest: int, tag: int) -> None:
         group, rank, space, world = self._group, self.rank, task.space, self._world
         if world.shifts is not None:
             group, rank, dest = group.shifted(world.shifts, rank, dest)
         mailbox = group.wild.get((space, dest), group.mailbox) if group.wild else group.mailbox
         key = (space, dest, rank, tag)
-        receive = mailbox.take_receive(key) if mailbox.open else mailbox.receives.pop(key, None)
+        receive = mailbox.take_receive(key) if mailbox.open else take(mailbox.receives, key)
         if receive is None:
             group.posted += 1
-            post = (group.posted, task, rank, dest, tag, buffer)
-            if mailbox.sends.setdefault(key, post) is not post:
-                hold(mailbox.sends, key, post)
+            hold(mailbox.sends, key, (group.posted, task, rank, dest, tag, buffer))
             return
-        if isinstance(receive, deque):
-            receive = first(mailbox.receives, key, receive)
         world.complete(task, group.members[rank], rank, tag, buffer, receive[1], receive[5])
         if group.wild:
             group.tidy(space, dest)
@@ -241,7 +234,6 @@ class VirtualComm:
     def _receive(self, task: AnyTask, buffer: Array, source: int, tag: int) -> None:
         group, rank, space = self._group, self.rank, task.space
         key = (space, rank, source, tag)
-        send: Entry | deque[Entry] | None
         if wild := source < 0 or tag < 0:
             if source < 0 and self._world.shifts is not None:
                 raise AsymmetryError("a receive from any rank")
@@ -249,17 +241,15 @@ class VirtualComm:
             send = mailbox.take_send(source, tag)
         else:
             mailbox = group.wild.get((space, rank), group.mailbox) if group.wild else group.mailbox
-            send = mailbox.sends.pop(key, None)
+            send = take(mailbox.sends, key)
         if send is None:
             group.posted += 1
             post = (group.posted, task, rank, source, tag, buffer)
             if wild:
                 mailbox.open.append(post)
-            elif mailbox.receives.setdefault(key, post) is not post:
+            else:
                 hold(mailbox.receives, key, post)
             return
-        if isinstance(send, deque):
-            send = first(mailbox.sends, key, send)
         _, sending, sender, _, sent_tag, sent = send
         self._world.complete(sending, group.members[sender], sender, sent_tag, sent, task, buffer)
         if group.wild:

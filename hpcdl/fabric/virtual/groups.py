@@ -83,10 +83,13 @@ class Group:
         return [self.mailbox, *self.wild.values()]
 
     def open(self, space: int, rank: int) -> Mailbox:
-        """Return the mailbox for wildcards of ``rank``."""
-        if (space, rank) not in self.wild:
-            self.wild[space, rank] = self.mailbox.part(space, rank)
-        return self.wild[space, rank]
+        """Return the mailbox of a rank that receives by wildcards; its posts move there."""
+        mailbox = self.wild.get((space, rank))
+        if mailbox is None:
+            mailbox = self.wild[space, rank] = Mailbox()
+            for queues, moved in ((self.mailbox.sends, mailbox.sends), (self.mailbox.receives, mailbox.receives)):
+                moved.update({key: queues.pop(key) for key in [*queues] if key[:2] == (space, rank)})
+        return mailbox
 
     def tidy(self, space: int, rank: int) -> None:
         """Drop an empty mailbox of a started program: a training run starts programs by the million."""

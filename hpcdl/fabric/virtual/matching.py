@@ -70,14 +70,6 @@ class Mailbox:
         keys = [key for key in self.sends if source in (ANY, key[2]) and tag in (ANY, key[3])]
         return take(self.sends, min(keys, key=lambda key: _entries(self.sends[key])[0][0])) if keys else None
 
-    def part(self, space: int, rank: int) -> Mailbox:
-        """Take out all posts of messages to one rank in one tag space."""
-        part = Mailbox()
-        for queues, moved in ((self.sends, part.sends), (self.receives, part.receives)):
-            for key in [key for key in queues if key[:2] == (space, rank)]:
-                moved[key] = queues.pop(key)
-        return part
-
     def posts(self) -> Iterator[tuple[str, Post]]:
         """Yield all waiting posts as (description, post), in the order of posting."""
         sends, receives = (
@@ -111,11 +103,8 @@ def hold(queues: Queues, key: Key, post: Entry) -> None:
 def take(queues: Queues, key: Key) -> Entry | None:
     """Take out the first post under ``key``."""
     queue = queues.pop(key, None)
-    return first(queues, key, queue) if isinstance(queue, deque) else queue
-
-
-def first(queues: Queues, key: Key, queue: deque[Entry]) -> Entry:
-    """Take the first post of a queue that has been taken out under ``key``; put back the others."""
+    if not isinstance(queue, deque):
+        return queue
     post = queue.popleft()
     if queue:
         queues[key] = queue

@@ -110,7 +110,6 @@ class World:
         self._end = 0.0
         self._failed: list[AnyTask] = []
         self._held: dict[int, list[AnyTask]] = {}
-        self._statuses: dict[tuple[int, int, int], Status] = {}
 
     def run(self, program: Callable[[Comm], Program[T]]) -> list[T]:
         """Run ``program(comm)`` on every rank and return the results in the order of ranks.
@@ -221,17 +220,13 @@ class World:
         """Deliver a message of the rank ``source``, ``rank`` to its receiver, and set when both ends go on."""
         if type(room) is not Phantom:
             deliver(rank, sent, receiving.rank, room)
-        answer = (rank, tag, sent.size)
-        if (status := self._statuses.get(answer)) is None:
-            status = self._statuses[answer] = Status(*answer)
-        receiving.answer = status
+        status = receiving.answer
+        if type(status) is not Status or status != (rank, tag, sent.size):  # most are those of the last message
+            receiving.answer = Status(rank, tag, sent.size)
         size = sent.nbytes
         self.messages[sending.rank] += 1
         self.bytes[sending.rank] += size
-        if self._flows is None:  # as in transfer()
-            self._arrive(self.clock.message(self.now, source, receiving.rank, size), receiving, sending)
-        else:
-            self._flows.send(self.now, source, receiving.rank, size, (receiving, sending))
+        self.transfer(source, size, receiving, sending)
 
     def transfer(self, source: int, size: int, receiving: AnyTask, sending: AnyTask) -> None:
         """Move ``size`` bytes from the rank ``source`` to that of ``receiving``; both tasks wait for it."""
@@ -242,16 +237,12 @@ class World:
 
     def _arrive(self, when: float, receiving: AnyTask, sending: AnyTask) -> None:
         receiving.arrived = sending.sent = when
-        if receiving.time < when:  # noqa: PLR1730 - max() takes as long as the rest
-            receiving.time = when
-        receiving.waiting -= 1
-        if not receiving.waiting:
-            self.wake(receiving, receiving.time)
-        if sending.time < when:  # noqa: PLR1730
-            sending.time = when
-        sending.waiting -= 1
-        if not sending.waiting:
-            self.wake(sending, sending.time)
+        for task in (receiving, sending):
+            task.waiting -= 1
+            if task.time < when:  # noqa: PLR1730 - max() takes as long as the rest
+                task.time = when
+            if not task.waiting:
+                self.wake(task, task.time)
 
     def hold(self, rank: int) -> None:
         """Stop all programs of ``rank``: its main program is inside the library."""
