@@ -75,7 +75,7 @@ check: $(VENV)/ready-to-test  ## ruff and mypy
 peers: $(VENV)/ready-to-test  ## compare training steps with PyTorch (PEERS_OPTIONS="--threads 2 --compile"; needs torch in $(VENV))
 	$(BIN)/python tests/peers/steps.py $(PEERS_OPTIONS)
 
-peers-collectives: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare allreduce with both MPI libraries' and gloo
+peers-collectives: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare allreduce with both MPI libraries' and gloo (OSU=/path/to/osu-micro-benchmarks: with OSU's too)
 	$(BIN)/python tests/peers/collectives.py $(PEERS_OPTIONS)
 
 peers-compression: $(VENV)/ready-to-test  ## compare compressors with copying and PyTorch, one core (needs torch in $(VENV))

@@ -1,17 +1,17 @@
-"""Allreduce on one machine: every scheme, both MPI libraries' own, PyTorch's gloo, and OSU's if found, taking turns.
+"""Allreduce on one machine: every scheme, both MPI libraries' own, PyTorch's gloo, and OSU's beside, taking turns.
 
 Run by ``make peers-collectives``; prints a Markdown table. An operation takes as long as its slowest rank; a turn is
 several operations, after a barrier each, of which the median counts. Over rounds the contenders' turns are shuffled.
 A ratio is the best native's time by the best scheme's of the same round; the scheme and the native are those of the
-least median over rounds. ``osu_allreduce`` runs if it is on the path, by the ``mpirun`` of the path; its turn is one
-run, of which its maximum over ranks counts. The last columns do the same for ``auto``, with what it chose, and the best of all rows that
-its library has, natives included.
+least median over rounds. The last columns do the same for ``auto``, with what it chose, and the best of all rows that
+its library has, natives included. The second row of a size has MPICH's ``native``, and ``osu_allreduce``
+on MPICH if ``OSU=/path/to/osu-micro-benchmarks`` names its sources, which are built in a temporary folder; its turn is
+one run, of which its maximum over ranks of the mean counts. OSU times no barrier between operations.
 """
 
 import argparse
 import os
 import random
-import shutil
 import statistics
 import subprocess
 import sys
@@ -19,13 +19,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from turns import ensembles, mpich, open_mpi, processor, quartiles, serve
+from turns import ROOT, ensembles, mpich, open_mpi, processor, quartiles, serve
 
 SCHEMES = ("ring", "segmented_ring", "halving_doubling", "butterfly", "direct", "two_shot", "auto")
 NATIVES = ("native", "native_reduce_scatter_allgather")
 SIZES = tuple(4 << 2 * i for i in range(13))
 """4 B to 64 MiB."""
-OSU = shutil.which("osu_allreduce")
+OSU = os.environ.get("OSU")
 
 
 def repetitions(size):
@@ -35,6 +35,10 @@ def repetitions(size):
 def play_mpi():
     from hpcdl import registry
     from hpcdl.cases.measuring.autotune import tune
+    from hpcdl.launch.process import load, start
+
+    load()
+    start()  # as runs do, without locks for threads
     from hpcdl.fabric.mpi.comm import Mpi
 
     mpi = Mpi()
@@ -88,21 +92,23 @@ def play_gloo(rank, ranks, meeting):
     serve(rank, answer)
 
 
-def osu(ranks, size):
+def build_osu(folder):
+    """Build OSU's allreduce in ``folder`` for MPICH; return the program."""
+    wrappers = [f"{name}={ROOT}/.venv/bin/{wrapper}" for name, wrapper in (("CC", "mpicc"), ("CXX", "mpicxx"))]
+    place = Path(folder, "c/mpi/collective/blocking")  # since version 7.1
+    for command in (
+        [Path(OSU, "configure").resolve(), *wrappers],
+        ["make", "-C", place, "osu_allreduce"],
+    ):
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return place / "osu_allreduce"
+
+
+def osu(program, ranks, size):
     """Return the maximum over ranks of the time of OSU's allreduce, mean over its iterations (s)."""
-    command = [
-        "mpirun",
-        "-n",
-        str(ranks),
-        OSU,
-        "-f",
-        "-m",
-        f"{size}:{size}",
-        "-x",
-        "3",
-        "-i",
-        str(repetitions(size)),
-    ]
+    count = max(100, min(20_000, (1 << 28) // size))  # a loop without barriers needs more than ours
+    launcher, *_ = mpich(ranks)
+    command = [launcher, "-n", str(ranks), program, "-f", "-m", f"{size}:{size}", "-x", "100", "-i", str(count)]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     last = [line.split() for line in lines if line.strip() and not line.startswith("#")][-1]
     return float(last[3]) * 1e-6  # size, average, minimum, maximum
@@ -125,16 +131,18 @@ def compare(ranks, sizes, rounds):
         }
         ours = [(library, scheme) for library in ("MPICH", "Open MPI") for scheme in SCHEMES]
         theirs = [(library, scheme) for library in ("MPICH", "Open MPI") for scheme in NATIVES]
-        theirs += [("gloo", "gloo"), *([("OSU", "osu_allreduce")] if OSU else [])]
+        theirs += [("gloo", "gloo")]
+        beside = [("OSU", "osu_allreduce")] if OSU else []
+        program = build_osu(folder) if OSU else None
         shuffled = random.Random(0)
         with ensembles(programs) as found:
             for size in sizes:
-                times = {contender: [] for contender in ours + theirs}
+                times = {contender: [] for contender in ours + theirs + beside}
                 chosen = {}
                 for _ in range(rounds):
-                    for library, scheme in shuffled.sample(ours + theirs, len(ours + theirs)):
+                    for library, scheme in shuffled.sample([*times], len(times)):
                         if library == "OSU":
-                            times[library, scheme].append(osu(ranks, size))
+                            times[library, scheme].append(osu(program, ranks, size))
                             continue
                         answers = found[library].play(scheme=scheme, size=size)
                         times[library, scheme].append(seconds(answers))
@@ -167,6 +175,8 @@ def main():
         play_gloo(int(rank), int(ranks), meeting)
         return
     print(f"Allreduce on {processor()}, {os.cpu_count()} cores, {options.rounds} rounds\n")
+    if not OSU:
+        print("OSU was not run: OSU=/path/to/osu-micro-benchmarks names its sources.\n")
     print(
         "| ranks | bytes | best scheme | us | best native | us | ratio | quartiles | auto | us | best/auto | quartiles |"
     )
@@ -188,7 +198,9 @@ def main():
                 took = f"{statistics.median(times[automatic]) * 1e6:.1f}"
                 autos.append(f"{library} {chosen[automatic]} | {took} | {row}")
             print(f"| {ranks} | {size} | {' | '.join(cells)} | {ratio(times, its, mine)} | {autos[0]} |")
-            print(f"| | | | | | | | | {autos[1]} |", flush=True)
+            pair = [("MPICH", "native"), *([("OSU", "osu_allreduce")] if OSU else [])]
+            beside = "; ".join(f"{' '.join(one)} {statistics.median(times[one]) * 1e6:.2f} us" for one in pair)
+            print(f"| | | {beside} | | | | | | {autos[1]} |", flush=True)
 
 
 if __name__ == "__main__":
