@@ -219,6 +219,20 @@ def test_each_sentence_on_accuracy_and_on_a_run_appears(tmp_path):
 
     rows = ([row(0.8), row(0.9)], [row(0.9), row(0.9)], [row(0.9)], [row(None, 3)])
     said = [accuracy._accuracy_range("lenet5", some, "") for some in rows]
+    seeds = {"synchronous": (0.90, 0.91, 0.92), "tree": (0.91, 0.92, 0.91), "gossip": (0.80, 0.81, 0.80)}
+    several = []
+    for name, values in seeds.items():
+        record = Record(ranks=4)
+        known = {"final_accuracy": values, "images_per_second": [20.0 if name == "tree" else 10.0] * 3}
+        scale = SimpleNamespace(record=record, records=[record] * 3, values=known.get)
+        scale.median = lambda column, known=known: sorted(known[column])[1]
+        several.append(SimpleNamespace(name=name, scale=scale))
+    said.append(compared := accuracy._beside_synchronous("lenet5", several, ""))
+    assert compared.sentence == (
+        "lenet5: synchronous training ends at 0.910; as accurate (not told apart, 3 seeds): tree (+0.3 points, "
+        "2.00 times its images/s); less accurate: gossip by 10.7 points."
+    )
+    assert accuracy._beside_synchronous("lenet5", several[1:], "") is None
     assert {one.word for one in said} == words("accuracy")
     assert said[2].sentence == "lenet5: final accuracy 0.900."
     assert replace(said[3], facts={"of": "", "counts": ""}).sentence == "No final accuracy."

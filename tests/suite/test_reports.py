@@ -27,6 +27,13 @@ def test_every_suite_has_a_report():
     assert not run & WITHOUT.keys()
 
 
+def test_all_are_measured_in_150_minutes_and_each_in_12():
+    """By the minutes that they state; two of the simulated ones run at once."""
+    own = [report for report in REPORTS if "needs" not in report]
+    assert max(report["minutes"] for report in own) <= 12
+    assert sum(report["minutes"] / (2 if report.get("simulated") else 1) for report in own) <= 150
+
+
 def test_what_stands_in_the_folder_is_made_or_explained():
     targets = {report["name"] + suffix for report in REPORTS for suffix in (".md", ".svg", ".txt")}
     there = {path.name for path in (ROOT / "reports").iterdir() if path.suffix in {".md", ".svg", ".txt"}}

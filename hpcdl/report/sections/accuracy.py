@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.analysis.run.deciding import Candidate, Field
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
@@ -99,8 +100,8 @@ def _ranged(scale: Scale, name: str, shown: Callable[[Number], str]) -> str:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return per problem the range of final accuracies, and how many reached the target."""
-    lines = []
+    """Return per problem what is as accurate as synchronous training, or the range, and how many met targets."""
+    verdicts = []
     for methods in findings.problems:
         if learned := _learned(methods):
             name, scales = findings.settings.name(methods[0].record), [row.scale for row in learned]
@@ -109,8 +110,46 @@ def answer(findings: Findings) -> Answer | None:
                 counts = f"; {lost} of {cases} diverged"
             if any(scale.record.target_accuracy is not None for scale in scales):
                 counts += f"; {sum(map(_reached, scales))} of {cases} reached the target"
-            lines.append(_accuracy_range(name, learned, counts).sentence)
+            compared = _beside_synchronous(name, learned, counts)
+            verdicts.append(compared or _accuracy_range(name, learned, counts))
+    verdicts.sort(key=lambda verdict: verdict.word != "compared")
+    lines = [verdict.sentence for verdict in verdicts]
     return Answer(lines[0], lines[1:]) if lines else None
+
+
+def _beside_synchronous(name: str, learned: Sequence[Row], counts: str) -> Verdict | None:
+    """Return which methods lose accuracy against dense synchronous training; None without several seeds of it."""
+    known = [row for row in learned if not _diverged(row.scale) and row.scale.record.ranks > 1]
+    base = [row for row in known if row.name in {"synchronous", "BSP"}][:1]
+    others = [row for row in known if row not in base and len(row.scale.values("final_accuracy")) > 1]
+    if not base or len(dense := base[0].scale.values("final_accuracy")) < 2 or not others:
+        return None
+    samples = [np.array(row.scale.values("final_accuracy")) for row in others]
+    change = difference([np.array(dense)] * len(others), samples)
+    tied, lower = [], []
+    speed = base[0].scale.median("images_per_second")
+    for row, points, chance in zip(others, 100 * change.value, adjusted(change.p), strict=True):
+        own = row.scale.median("images_per_second")
+        pace = f", {digits(own / speed)} times its images/s" if own and speed else ""
+        if chance < ALPHA and points < 0:
+            lower.append((points, f"{row.name} by {digits(-points)} points"))
+        else:
+            tied.append((-(own or 0.0), f"{row.name} ({points:+.1f} points{pace})"))
+    facts = {
+        "of": f"{name}: " if name else "",
+        "seeds": plural(len(dense), "seed"),
+        "base": digits(base[0].scale.median("final_accuracy")),
+        "tied": _named(tied),
+        "lower": _named(lower),
+        "counts": counts,
+    }
+    return Verdict(topic="accuracy", word="compared", case=name, facts=facts)
+
+
+def _named(ordered: Sequence[tuple[float, str]]) -> str:
+    """Return the texts in ascending order, of more than four the first three."""
+    texts = [text for _, text in sorted(ordered)]
+    return "; ".join(texts if len(texts) < 5 else [*texts[:3], f"{len(texts) - 3} more"]) or "none"
 
 
 def _accuracy_range(name: str, learned: Sequence[Row], counts: str) -> Verdict:
