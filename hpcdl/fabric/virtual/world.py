@@ -121,9 +121,9 @@ class World:
         if self.shifts is not None:
             group.places = {rank: (group, rank) for rank in range(self.ranks)}
         running = self.ranks if self.shifts is None else self.shifts.representatives
+        comms = [self.make_comm(self, group, rank) for rank in range(running)]
+        mains = [self.launch(Task(program(comm)), comm.rank, self.now) for comm in comms]
         with _collecting_seldom():
-            comms = [self.make_comm(self, group, rank) for rank in range(running)]
-            mains = [self.launch(Task(program(comm)), comm.rank, self.now) for comm in comms]
             try:
                 self._run_moments()
             finally:
