@@ -1,4 +1,4 @@
-"""One bit per entry and values of segments: 1-bit SGD (Seide et al. 2014), EF-signSGD (Karimireddy 2019)."""
+"""One bit per entry: signs alone, with a majority vote (signSGD), or with values (1-bit SGD, EF-signSGD)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,35 @@ from hpcdl.compression.parts.protocol import (
     tensors,
 )
 from hpcdl.fabric.comm import Array
+
+
+class Sign(FixedLength):
+    """Signs of the entries, not scaled: w -= rate * vote, so rates are about those of Adam.
+
+    A server sums the votes and encodes the sum again: the majority vote (Bernstein et al. 2018), 2 bits an entry. An
+    allgather yields the sum of the votes, -p to p.
+
+    Zeros and ties are + and - in turn: (-1)^(position + step), on all ranks alike, so that a weight without
+    gradient stays where it is.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._kernels = kernels(layout.device, "signs")
+        self.state: dict[str, Array] = {}
+
+    def bound(self, span: slice) -> int:
+        """Return the bytes of a message: an eighth of the entries."""
+        return int(span.stop - span.start + 7) // 8
+
+    def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
+        length = self.bound(span)
+        check_finite(self._kernels.encode(vector, wire[:length], (span.start + step) & 1))
+        return length
+
+    def decode(self, span: slice, message: Bytes, into: Array) -> None:
+        check_length(message, self.bound(span))
+        check_padding(message, len(into))
+        self._kernels.decode(message, into)
 
 
 class TwoValues(FixedLength):
@@ -104,8 +133,16 @@ def _magnitudes(totals: Array, lengths: Array) -> Array:
     return ((totals[:, 1] - totals[:, 0]) / lengths)[:, None]
 
 
-OFFERS: Final = {"one_bit": OneBit, "ef_sign": EFSign}
+OFFERS: Final = {"sign": Sign, "one_bit": OneBit, "ef_sign": EFSign}
 TRAITS: Final = {
+    "sign": Compression(
+        error_feedback=False,
+        both_ways=True,
+        on_device=True,
+        scaled=False,
+        sends_zeros=False,
+        title="Bernstein 2018",
+    ),
     "one_bit": Compression(both_ways=True, sends_zeros=False, on_device=True, title="Seide 2014"),
     "ef_sign": Compression(both_ways=True, sends_zeros=False, on_device=True, title="Karimireddy 2019"),
 }

@@ -60,7 +60,7 @@ class LARS(ByTensor):
 class LAMB(Moments, ByTensor):
     """u = m' / (sqrt(s') + epsilon) + weight_decay * w;  w -= rate * |w| / |u| * u, for each tensor.
 
-    m' and s' are those of :class:`hpcdl.optim.adam.Adam`; the ratio is 1 where a norm is 0. Biases and batch
+    m' and s' are those of :class:`hpcdl.optim.adaptive.Adam`; the ratio is 1 where a norm is 0. Biases and batch
     normalisation have no decay and the ratio 1. Source: You et al. 2020 (arXiv 1904.00962, algorithm 2).
 
     State: ``mean`` and ``mean_square``. Tensors must be whole, as for :class:`hpcdl.optim.lars.LARS`.

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from contract.compressors import decoded, encoded, layout
 
-from hpcdl.compression.sign import Sign
-from hpcdl.compression.two_values import EFSign
+from hpcdl.compression.two_values import EFSign, Sign
 
 LENGTH = 1003
 

@@ -6,7 +6,7 @@ import pytest
 from hpcdl.nn.backend import backend
 from hpcdl.nn.reduced_weights import Pruning, prune, pruned
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.adam import Adam
+from hpcdl.optim.adaptive import Adam
 from hpcdl.optim.sgd import SGD, Nesterov
 
 SHARE = 0.75

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hpcdl.optim.adagrad import Adagrad, RMSProp
-from hpcdl.optim.adam import Adam, AdamW
+from hpcdl.optim.adaptive import Adagrad, Adam, AdamW, RMSProp
 from hpcdl.optim.lars import LAMB, LARS
 from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.parts.loss_scaling import LossScaling

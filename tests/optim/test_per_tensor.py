@@ -9,8 +9,7 @@ import pytest
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.adagrad import Adagrad, RMSProp
-from hpcdl.optim.adam import Adam
+from hpcdl.optim.adaptive import Adagrad, Adam, RMSProp
 from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.parts import per_tensor as module
 from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers

@@ -13,8 +13,7 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.adagrad import Adagrad, RMSProp
-from hpcdl.optim.adam import Adam
+from hpcdl.optim.adaptive import Adagrad, Adam, RMSProp
 from hpcdl.optim.sgd import SGD
 from hpcdl.training.synchronous import synchronous
 

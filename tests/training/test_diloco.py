@@ -10,7 +10,7 @@ from contract.tiny import PARAMETERS, RATE, tiny_session
 
 from hpcdl.aggregation.ring import ring
 from hpcdl.data.parts.sharding import Shares
-from hpcdl.optim.adam import AdamW
+from hpcdl.optim.adaptive import AdamW
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.diloco import TRAITS, diloco

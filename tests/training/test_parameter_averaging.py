@@ -6,7 +6,7 @@ from contract import tiny
 from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
 
 from hpcdl.data.parts.sharding import EQUAL, Shares
-from hpcdl.optim.adam import Adam
+from hpcdl.optim.adaptive import Adam
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder

@@ -11,7 +11,7 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.split.division import divide
-from hpcdl.optim.adagrad import Adagrad
+from hpcdl.optim.adaptive import Adagrad
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.parts.split.mesh import Mesh, placed
