@@ -10,8 +10,6 @@ folder of the suite. It is imported only if the user typed the name, in a suite 
 never trusted with code.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import inspect

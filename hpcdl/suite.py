@@ -1,7 +1,5 @@
 """Suites: TOML text to checked cases, each with a frozen spec. The only place where text becomes objects."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ Their difference is the cost of the fabric. ``pattern``: ``pair`` is ranks 0 and
 every two ranks in rounds without conflict, ``bisection`` one half with the other, all at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from time import perf_counter_ns

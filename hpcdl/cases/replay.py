@@ -5,8 +5,6 @@ strategy does: an interconnect is tested under the traffic of a training, with n
 With ``network`` the same steps take virtual time on a modelled network: any number of ranks in one process.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``kind = "train"``: train a network on a dataset by a strategy, and see how fast and how well."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Coroutine
 from functools import partial

@@ -27,8 +27,8 @@ from hpcdl.fabric.comm import Array
 class Sign(FixedLength):
     """Signs of the entries, not scaled: w -= rate * vote, so rates are about those of Adam.
 
-    A server sums the votes and encodes the sum again: the majority vote (Bernstein et al. 2018), at 2 bits per entry
-    both ways. An allgather yields the sum of the votes, -p to p.
+    A server sums the votes and encodes the sum again: the majority vote (Bernstein et al. 2018), at 2 bits per
+    entry both ways. An allgather yields the sum of the votes, -p to p.
 
     Zeros and ties are + and - in turn: (-1)^(position + step), on all ranks alike, so that a weight without
     gradient stays where it is.

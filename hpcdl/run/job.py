@@ -1,7 +1,5 @@
 """The ranks of an MPI job: communicators of its cases, agreement among ranks, recovery from failed cases."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf

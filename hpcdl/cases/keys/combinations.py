@@ -4,8 +4,6 @@ A feature is a property of a case, such as model parallelism, or one that a name
 such as an aggregation that sums nothing. ``hpcdl list combinations`` prints the table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property, partial

@@ -4,8 +4,6 @@
 It begins with date, processor and state of the machine; a row has the microseconds of a call at each batch.
 """
 
-from __future__ import annotations
-
 import csv
 import sys
 from functools import cache

@@ -1,7 +1,5 @@
 """Aggregation and compression of a case: traits, trials before the run, plan, exchange, and record."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Final

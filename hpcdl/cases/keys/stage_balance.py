@@ -1,7 +1,5 @@
 """Division of a network's layers into the stages of a pipeline, balanced by their times."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise

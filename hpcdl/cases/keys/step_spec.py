@@ -1,7 +1,5 @@
 """What kinds of case that consist of training steps derive from their keys."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from functools import cached_property

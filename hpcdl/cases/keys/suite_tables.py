@@ -1,7 +1,5 @@
 """Tables of a suite file: arguments of ``--set`` put into them, and lists expanded to their product."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pkgutil

@@ -1,7 +1,5 @@
 """Settings of a training case, and the objects made of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

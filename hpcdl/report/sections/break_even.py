@@ -1,7 +1,5 @@
 """Break-even of compression over networks: the fastest network on which each compressor's step is still faster."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

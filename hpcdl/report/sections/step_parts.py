@@ -1,7 +1,5 @@
 """Parts of a step: figure of its time, bubbles of pipelines, memory and consensus."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final

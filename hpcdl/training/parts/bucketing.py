@@ -5,8 +5,6 @@ and beta of the links give the shortest length that is worth its latency. Only t
 hide the last bucket, so large tensors are cut, and the last bucket is short.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence

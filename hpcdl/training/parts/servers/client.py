@@ -1,7 +1,5 @@
 """Client of a worker of asynchronous training: exchanges with all servers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -5,8 +5,6 @@ parts, its data group, and the first rank of a model group decides for the whole
 and 5.1).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 All have the same interface, so that one program runs every section (:mod:`hpcdl.training.parts.gradient`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -10,8 +10,6 @@ Batch normalisation needs the statistics of all images. So the passes end before
 the layers from there on work on the whole batch, after the forwards of all passes and before their backwards.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
