@@ -21,7 +21,6 @@ SUBJECTS: Final = (
     *("networks", "topologies", "suites", "combinations"),
 )
 MAX_IMAGES: Final = 10**9
-"""Largest batch."""
 USUAL_BATCH: Final = 256
 
 

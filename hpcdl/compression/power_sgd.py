@@ -21,7 +21,6 @@ class Matrix(NamedTuple):
     """A tensor as a matrix of outputs by all other axes."""
 
     span: slice
-    """Slice of the flat gradient."""
     rows: int
     columns: int
     q: slice

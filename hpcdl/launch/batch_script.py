@@ -21,7 +21,6 @@ class SiteProfile:
     account: str | None = None
     """The account to be charged; None: the user's default."""
     modules: tuple[str, ...] = ()
-    """Environment modules to load."""
     launcher: str = "mpirun"
     """The command that starts ranks, without their number, such as ``srun --mpi=pmi2``."""
     environment: tuple[str, ...] = ()
@@ -94,7 +93,6 @@ class BatchJob:
     launches: int = 1
     """Tasks of a job array; each is an independent launch."""
     options: tuple[str, ...] = ()
-    """Options for ``hpcdl run``."""
 
 
 def batch_script(job: BatchJob, site: SiteProfile) -> str:

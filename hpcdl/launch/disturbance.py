@@ -31,7 +31,6 @@ class Sample(NamedTuple):
 
     time_ns: int
     cpu_ns: int
-    """CPU time of this process."""
     involuntary_switches: int
     busy_ns: int
     """CPU time of all processes on the cores, without interrupts."""

@@ -158,7 +158,6 @@ class Library(NamedTuple):
     name: str
     """"MPICH", "Open MPI", ..."""
     major: int
-    """First number of its version."""
     text: str
     """Full version text; MPICH's includes its configuration."""
 

@@ -154,7 +154,6 @@ TESTBED: Final = "HPCDL_TESTBED"
 
 DEVICE: Final = Path("/dev/net/tun")
 INTERFACE: Final = "eth0"
-"""The network interface of every emulated host."""
 
 
 class TestbedError(Exception):

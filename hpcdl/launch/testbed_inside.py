@@ -61,7 +61,6 @@ def relay(cards: Mapping[int, int], seconds: float) -> None:
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - a new tmpfs in our mounts, removed when this process ends
 NETWORK: Final = "10.77.0"
 SECOND: Final = "switch2"
-"""The second bridge."""
 HEAD: Final = f"{NETWORK}.254"
 """Address of the command's card, the bridge."""
 

@@ -14,7 +14,6 @@ class _BySquares(Rule):
     """Base: each scalar's gradient is divided by the root of its accumulated squares."""
 
     squares: str
-    """Name of the state."""
     epsilon: float
 
     def step(self, parameters: Array, gradients: Array, rate: float) -> None:

@@ -28,7 +28,6 @@ class Failure:
 
     case: str
     error: str
-    """One line."""
     rank: int | None = None
     """The first rank that failed; None if no rank recorded a failure."""
     details: str = ""

@@ -46,7 +46,6 @@ class Watched:
     part: Path | None
     """Future result of the case; None between cases."""
     limit: float | None
-    """Time limit (s)."""
     has_programs: bool
     """True if this rank runs a program that can wait for other ranks."""
 

@@ -19,11 +19,9 @@ from hpcdl.training.parts.split.model_group import contribute, follow, holders, 
 from hpcdl.training.parts.traits import Settings, Strategy
 
 COORDINATOR = 0
-"""Rank of the coordinator."""
 MAX_HISTORY: Final = 1000
 """Largest number of L-BFGS pairs; each takes the memory of two parameter vectors."""
 MAX_SEARCH: Final = 1000
-"""Largest number of trials of a line search."""
 
 
 async def sandblaster(

@@ -41,7 +41,6 @@ class Links:
     Of several launches one median per launch.
     """
     disturbed: str | None = None
-    """Disturbance from outside the job."""
 
     @property
     def seconds(self) -> Matrix:

@@ -62,7 +62,6 @@ class Waiting:
 
     record: Record
     steps: int
-    """Steps that were read."""
     step_seconds: Vector
     waiting: Vector
     transfer: Vector

@@ -87,7 +87,6 @@ class Change:
     found: int
     """Run that made the change significant."""
     p: float
-    """Two-sided p value."""
     ratio: Interval
     """Values after by values before, with a 95 % interval; of all values between the neighbouring changes."""
     returned: bool

@@ -46,7 +46,6 @@ class Explanation:
 
     hosts: Sequence[int]
     first: int
-    """First slow run."""
     found: int
     """Run with which it was named."""
     ended: int | None

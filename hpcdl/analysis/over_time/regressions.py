@@ -120,7 +120,6 @@ MEASURE_NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seco
 Value = tuple[str, str, float]
 """Job, run and number (s) of one launch."""
 Cases = Mapping[tuple[str, str], list[CaseSeries]]
-"""Cases of a run by suite and name."""
 
 
 @dataclass(frozen=True)

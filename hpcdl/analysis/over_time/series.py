@@ -68,7 +68,6 @@ class CaseSeries:
     collective: str = ""
     """Operation of a collective case."""
     nodes: int = 1
-    """Hosts of its ranks."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,6 @@ class RunSeries:
     environments: dict[str, JsonObject]
     """Environments of all cases, by key."""
     cases: tuple[CaseSeries, ...]
-    """Measured cases."""
     without_result: dict[str, str]
     """Cases that failed, or could not be run, by name: the reason."""
     disturbed: dict[str, str]
@@ -244,7 +242,6 @@ class History:
     seconds: Matrix
     """(series, jobs): median over the launches of a job; NaN where a job has no value."""
     cases: dict[tuple[str, str], CaseSeries]
-    """Description of each case, by name and settings: the newest."""
 
     @property
     def logs(self) -> Matrix:

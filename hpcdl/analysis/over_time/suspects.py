@@ -58,7 +58,6 @@ class Suspect:
     kind: Kind
     source: Source
     first: int
-    """First slow run."""
     found: int
     """Run with which it was named."""
     ended: int | None

@@ -139,7 +139,6 @@ class Decision:
 
     field: Field
     record: Record
-    """A case of the cell."""
     places: Sequence[Timed]
     budget: float
     """Time up to which times count (s); infinite if no seed missed the target."""

@@ -38,7 +38,6 @@ class Disturbance(NamedTuple):
     stolen: float = 0.0
     """Share of the time of the rank from which the hypervisor took most."""
     cause: str | None = None
-    """Cause and extent if the case is disturbed."""
 
 
 def disturbance(ranks: Mapping[str, Rows]) -> Disturbance:

@@ -98,7 +98,6 @@ def _level(moments: Vector, begin: Vector, end: Vector, height: Vector) -> Vecto
 Columns = dict[str, Rows]
 
 REDUCED: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
-"""Tables of a run that are reduced over its ranks."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,6 @@ class Launch:
     """
 
     record: Record
-    """The case, without measured numbers."""
     seconds: Vector
     """Seconds of the slowest rank; for windows those of all ranks together."""
     compute_seconds: Vector
@@ -157,7 +155,6 @@ class Launch:
     transfer_seconds: float | None = None
     """Time in which a rank moves bytes, mean over ranks and steps."""
     late_rank: int | None = None
-    """Rank that is late in most steps."""
     late_seconds: float | None = None
     """Longest waiting of another rank for it in a step, mean over steps."""
 

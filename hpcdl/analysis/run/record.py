@@ -375,7 +375,6 @@ class Record:
 
 
 COLUMNS: Final = tuple(one.name for one in fields(Record) if one.name not in {"settings", "further"})
-"""Names of the columns, in their order."""
 MEDIANS: Final = tuple(one.name for one in fields(Record) if "median" in one.metadata)
 """Columns that have the median over launches of what each launch has recorded."""
 

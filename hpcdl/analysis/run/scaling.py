@@ -173,7 +173,6 @@ def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
 
 
 Columns = dict[str, Any]
-"""Values of columns of a record, by name."""
 
 
 def _record(point: Point, points: Sequence[Point]) -> Record:

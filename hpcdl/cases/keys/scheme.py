@@ -178,7 +178,6 @@ def check_lengths(plan: Plan) -> None:
 
 
 NONE: Final = "none"
-"""The compression that is none."""
 
 
 def plan(compression: Choice, aggregation: Choice) -> Plan | None:

@@ -30,7 +30,6 @@ class Command:
     description: str
     """First paragraph of the command's own ``--help``."""
     arguments: Callable[[argparse.ArgumentParser], None]
-    """Declare arguments and options."""
     execute: Callable[[argparse.Namespace], int]
     """Run the command with its options; return the exit code."""
     example: str

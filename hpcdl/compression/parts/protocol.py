@@ -65,7 +65,6 @@ class Sparse(NamedTuple):
     indices: Array
     """Positions, rising, int32 (k,)."""
     values: Array
-    """Values, (k,)."""
 
 
 class Summable(Protocol):

@@ -20,7 +20,6 @@ MIN_SAMPLE: Final = 4096
 
 
 Magnitude = np.unsignedinteger[Any]
-"""Bits of a magnitude."""
 
 
 def bits_of(vector: Array) -> Array:

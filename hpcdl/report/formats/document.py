@@ -39,7 +39,6 @@ class Axis:
 
     label: str
     shown: Callable[[Number], str] = digits
-    """Text of a value."""
     base: int = 0
     """Base of a logarithmic scale; 0: linear."""
     ticks: Sequence[float] = ()
@@ -282,7 +281,6 @@ class Document:
     title: str
     sections: Sequence[Section]
     question: str = ""
-    """The suite's question."""
     verdicts: Sequence[Verdict] = ()
     """Answers, the most important first; colours and exit code follow from them."""
     main: str = ""

@@ -27,7 +27,6 @@ class Findings:
 
     run: Run
     name: str
-    """Name of the run in this report."""
 
     @cached_property
     def launches(self) -> list[Launch]:

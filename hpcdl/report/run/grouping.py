@@ -169,7 +169,6 @@ class Settings:
     """The problems of a report."""
 
     common: str
-    """Settings that all problems share."""
     own: Mapping[Key, tuple[str, str]]
     """Name and further settings of each problem. Empty if there is only one."""
 

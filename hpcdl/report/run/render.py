@@ -108,7 +108,6 @@ def _written(runs: Sequence[Findings], name: str, title: str) -> str:
 
 
 Row = dict[str, Any]
-"""A record by columns."""
 
 ORIGIN: Final = (
     *("run", "date", "hosts", "mpi_library", "mpi_version", "hpcdl_version", "commit", "environment_key"),

@@ -30,7 +30,6 @@ FIDELITY: Final = {
     "largest": "residual_norm_largest",
     **{f"quarter {quarter}": f"residual_to_gradient_q{quarter}" for quarter in range(1, 5)},
 }
-"""Field by column."""
 
 
 def page(findings: Findings) -> Section:

@@ -20,14 +20,12 @@ class Slowed(NamedTuple):
     """One method at one scale with one kind of straggler; seeds are launches."""
 
     record: Record
-    """A case with the straggler."""
     without: float
     """Images per second, the median over seeds; all that were measured by the time they took."""
     having: float
     ratio: Interval
     """``having`` by ``without``."""
     late: int | None
-    """Rank that comes late with the straggler."""
     disturbed: bool
     """True if all launches with or all without the straggler were disturbed."""
 

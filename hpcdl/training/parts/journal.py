@@ -15,7 +15,6 @@ class Moment(NamedTuple):
     """Moment of training for which an evaluation is recorded later."""
 
     steps: int
-    """Number of steps of this rank."""
     training_ns: int
     """Time since :meth:`Journal.begin`."""
 

@@ -76,7 +76,6 @@ class Session:
     evaluation: Evaluation
     journal: Journal
     learning_rate: Callable[[int], float]
-    """Learning rate of each step."""
     global_batch: int
     steps: int
     seed: int
@@ -87,7 +86,6 @@ class Session:
     compression: Plan | None = None
     """Compression of gradients; None: they are summed dense."""
     compressed: Compressed | None = field(default=None, init=False)
-    """Compressor and residual of this rank."""
     group: ModelGroup | None = None
     """This rank of a model group; None: every rank has all layers."""
     place: Place | None = None

@@ -19,7 +19,6 @@ from hpcdl.nn.geometry import BatchNormGeometry, Shape, WindowGeometry, master, 
 T = TypeVar("T")
 
 THREADS: Final = 256
-"""Threads per block."""
 
 BLOCKS: Final = 4096
 """Most blocks of a launch; kernels loop with a grid stride. Several per multiprocessor of any present GPU."""
@@ -68,7 +67,6 @@ class EnginePlan:
 
     graph: Any
     workspace: int
-    """Workspace size (bytes)."""
 
 
 class Device(Protocol):

@@ -17,7 +17,6 @@ class Piece(NamedTuple):
     """Part of the gradient that ranks sum in one exchange."""
 
     span: slice
-    """Slice of the flat gradient."""
     gradient: Array
     """This rank's values, replaced by the sum, (span length,)."""
     residual: Array | None

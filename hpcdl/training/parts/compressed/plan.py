@@ -57,12 +57,9 @@ class Plan:
     traits: Compression
     settings: ExchangeSettings
     scheme: Callable[..., Any]
-    """Aggregation, without its settings."""
     scheme_settings: Mapping[str, Any]
     aggregation: Aggregation
-    """Traits of the aggregation."""
     codec: type[MessageCodec] = MessageCodec
-    """Writer and reader of the messages of an encoder."""
 
     @property
     def feeds_back(self) -> bool:

@@ -80,4 +80,3 @@ WITH_SERVERS: Final = Strategy(
     # one worker may train on all mini-batches of a global batch
     most_steps=lambda ranks, settings: len(_workers(ranks, settings)),
 )
-"""Traits of all strategies with servers."""

@@ -68,7 +68,6 @@ class Microbatch(NamedTuple):
     """Images that pass through the layers together."""
 
     labels: Array
-    """Labels of this rank's images."""
     shares: Sequence[Range]
     """Shares of the model group's ranks in the images."""
 
