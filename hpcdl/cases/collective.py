@@ -108,6 +108,8 @@ LOOP_BYTES: Final = 65536
 a single operation is about as long as the ranks' differences in leaving a barrier."""
 LOOP_NS: Final = 2_000_000
 MAX_LOOP: Final = 200
+TRIED_LOOP: Final = 10
+"""Operations by whose time the loop is made: a single one follows a check, with cold caches."""
 ROOTED: Final = ("broadcast", "reduce")
 """Their ranks could begin the next operation before others end the last: a loop would time a pipeline."""
 COPIES: Final = 4
@@ -264,8 +266,11 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
         done += 1 + loop * (loop > 1)
         spans.append((begin, begin + (end - begin) // loop))
         if number + 1 == spec.warmup and spec.size <= LOOP_BYTES and collective not in ROOTED and slow is None:
+            buffer[:] = 0
+            begin, end = await timed(operands, TRIED_LOOP)
+            done += TRIED_LOOP
             slowest = int((await comm.allgather_words(np.array([end - begin]))).max())
-            loop = min(max(LOOP_NS // max(slowest, 1), 1), MAX_LOOP)
+            loop = min(max(LOOP_NS * TRIED_LOOP // max(slowest, 1), 1), MAX_LOOP)
     after = journal.read()
     messages, sent = after.messages - before.messages, after.bytes - before.bytes
     journal.repetitions(spans, messages // done, sent // done)
