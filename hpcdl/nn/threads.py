@@ -9,43 +9,26 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-MIN_ELEMENTS_PER_THREAD: Final = 1 << 15
-"""Waking a thread takes about as long as adding so many elements."""
+MIN_ELEMENTS_PER_THREAD: Final = 1 << 20
+"""Waking a thread takes about as long as adding so many elements, while compiled kernels' own threads spin."""
 
-
-class _Workers:
-    """Thread pool, created on first use and enlarged when the limit grows."""
-
-    def __init__(self) -> None:
-        self.limit = 1
-        self._pool: ThreadPoolExecutor | None = None
-        self._size = 0
-
-    def pool(self) -> ThreadPoolExecutor:
-        if self._pool is None or self._size < self.limit - 1:
-            if self._pool is not None:
-                self._pool.shutdown()
-            self._size = self.limit - 1
-            self._pool = ThreadPoolExecutor(self._size, "hpcdl-kernels")
-        return self._pool
-
-
-_WORKERS: Final = _Workers()
+_LIMIT: Final = [1]
+_POOL: Final = ThreadPoolExecutor(1 << 10, "hpcdl-kernels")  # starts threads when they are needed
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Context manager: kernels of this process may use ``count`` >= 1 threads in the body."""
-    before, _WORKERS.limit = _WORKERS.limit, count
+    before, _LIMIT[0] = _LIMIT[0], count
     try:
         yield
     finally:
-        _WORKERS.limit = before
+        _LIMIT[0] = before
 
 
 def limit() -> int:
     """Return the number of threads that this process's kernels may use."""
-    return _WORKERS.limit
+    return _LIMIT[0]
 
 
 def parallel_ranges(count: int, work: Callable[[int, int], T], *, elements: int) -> list[T]:
@@ -54,9 +37,9 @@ def parallel_ranges(count: int, work: Callable[[int, int], T], *, elements: int)
     ``elements`` is the total number of elements that the work reads; small work uses fewer threads. ``work``
     should release the GIL. The calling thread runs the first part.
     """
-    parts = max(min(_WORKERS.limit, count, elements // MIN_ELEMENTS_PER_THREAD), 1)
+    parts = max(min(_LIMIT[0], count, elements // MIN_ELEMENTS_PER_THREAD), 1)
     if parts == 1:
         return [work(0, count)]
     bounds = [i * count // parts for i in range(parts + 1)]
-    others = [_WORKERS.pool().submit(work, bounds[i], bounds[i + 1]) for i in range(1, parts)]
+    others = [_POOL.submit(work, bounds[i], bounds[i + 1]) for i in range(1, parts)]
     return [work(0, bounds[1]), *(other.result() for other in others)]

@@ -11,7 +11,6 @@ import pytest
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 
-from hpcdl.nn import threads as threads_module
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import BatchNormGeometry, WindowGeometry
 from hpcdl.nn.kernels import numba as package
@@ -118,32 +117,63 @@ def test_winograd_rounding_errors_are_small():
 
 PARTED = {
     "winograd": (Winograd, WINOGRAD["groups"]),
+    "winograd, rows": (Winograd, geometry((23, 9, 16), 16, 5, 2)),
     "direct": (Convolution, geometry((9, 8, 12), 10, 3, 1, 2, 2, relu=True)),
     "three channels": (Convolution, geometry((12, 13, 3), 32, 5, 2, 2)),
+    "one tap": (Convolution, geometry((7, 6, 20), 70, 1, relu=True)),
 }
 
 
 @pytest.mark.parametrize("name", PARTED)
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_threads_change_nothing_but_the_order_of_sums(name, count, monkeypatch):
+    """Also for one image, which rows or filters are divided of; every run adds in the same order."""
     kind, places = PARTED[name]
-    alone = run(kind(places), places, images=5)
-    monkeypatch.setattr(threads_module, "MIN_ELEMENTS_PER_THREAD", 1)
     monkeypatch.setattr(parts, "MIN_OPERATIONS", 1)
-    with threads(count):
-        together = run(kind(places), places, images=5)
-    for ours, theirs in zip(together, alone, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+    for images in (1, 5):
+        alone = run(kind(places), places, images)
+        with threads(count):
+            together, again = (run(kind(places), places, images) for _ in range(2))
+        for ours, theirs, same in zip(together, alone, again, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+            np.testing.assert_array_equal(ours, same)
+
+
+def test_one_image_is_enough_for_several_threads(monkeypatch):
+    """Before, threads had images, and all but one slept."""
+    used = []
+    monkeypatch.setattr(parts.numba, "set_num_threads", used.append)
+    window = geometry((30, 30, 64), 64, 3, 1)
+    pool = WindowGeometry((60, 60, 64), (58, 58, 64), (3, 3), (1, 1), (0, 0), "float64")
+    with threads(2):
+        run(Winograd(window), window, images=1)
+        assert len(used) >= 3
+        for places in (geometry((30, 30, 64), 64, 1), geometry((30, 30, 64), 64, 3, 1, 2)):
+            used.clear()
+            run(Convolution(places), places, images=1)
+            assert used == [2, 2]
+        used.clear()
+        op = backend("numba").max_pooling(pool)
+        op.backward(op.forward(np.ones((1, *pool.image))))
+        assert used == [2, 2]
+
+
+def test_parts_of_lines_or_of_filters_cost_least():
+    """Many pixels and few weights: lines; few pixels and many weights: filters."""
+    bounds = np.arange(5)
+    assert parts.grid(bounds, 224, 4, weights=1 << 10, pixels=1 << 20, products=1 << 26) == (4, 1)
+    assert parts.grid(bounds, 14, 24, weights=1 << 20, pixels=1 << 16, products=1 << 26) == (1, 4)
+    assert parts.grid(bounds, 1, 24, weights=1 << 10, pixels=1 << 20, products=1 << 26) == (1, 4)
 
 
 def test_parallel_ranges_cover_everything_in_order():
     with threads(4):
         for count in (0, 1, 3, 4, 17):
-            bounds = parallel_ranges(count, lambda i, j: (i, j), elements=1 << 20)
+            bounds = parallel_ranges(count, lambda i, j: (i, j), elements=1 << 25)
             assert [i for part in bounds for i in range(*part)] == list(range(count))
         with pytest.raises(ZeroDivisionError):
-            parallel_ranges(8, lambda i, _: 1 // (6 - i), elements=1 << 20)
-    assert parallel_ranges(9, lambda i, j: (i, j), elements=1 << 20) == [(0, 9)]
+            parallel_ranges(8, lambda i, _: 1 // (6 - i), elements=1 << 25)
+    assert parallel_ranges(9, lambda i, j: (i, j), elements=1 << 25) == [(0, 9)]
 
 
 def test_variance_with_a_large_mean():

@@ -22,17 +22,17 @@ from turns import ROOT, THREADS, ensembles, processor, quartiles, serve
 sys.path[:0] = [str(ROOT / "tests/models")]
 
 NETWORKS = {
-    "lenet5": ((28, 28, 1), 10, 64),
-    "cifar_quick": ((32, 32, 3), 10, 64),
-    "resnet20": ((32, 32, 3), 10, 64),
-    "resnet56": ((32, 32, 3), 10, 32),
-    "nin_cifar": ((32, 32, 3), 10, 32),
-    "alexnet": ((227, 227, 3), 1000, 16),
-    "googlenet": ((224, 224, 3), 1000, 16),
+    "lenet5": ((28, 28, 1), 10, 24),
+    "cifar_quick": ((32, 32, 3), 10, 36),
+    "resnet20": ((32, 32, 3), 10, 24),
+    "resnet56": ((32, 32, 3), 10, 12),
+    "nin_cifar": ((32, 32, 3), 10, 10),
+    "alexnet": ((227, 227, 3), 1000, 9),
+    "googlenet": ((224, 224, 3), 1000, 5),
     "vgg16": ((224, 224, 3), 1000, 4),
-    "resnet50": ((224, 224, 3), 1000, 8),
+    "resnet50": ((224, 224, 3), 1000, 4),
 }
-"""Image shape, classes, images a step."""
+"""Image shape, classes, images a step: few, as a rank of many has, so that threads cannot all have images."""
 
 LAYOUTS = ("channels_last", "contiguous_format")
 TURN = 0.2

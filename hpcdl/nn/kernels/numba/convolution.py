@@ -11,7 +11,6 @@ other strides.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,9 +19,10 @@ from numba import prange
 from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Pair, Shape, WindowGeometry
-from hpcdl.nn.kernels.numba.parts import bounds
+from hpcdl.nn.kernels.numba.parts import PRODUCTS, bounds, grid, share
 from hpcdl.nn.kernels.numba.vectors import (
     VECTORS,
+    Counts,
     copy_region,
     divide_rows,
     lanes,
@@ -45,19 +45,33 @@ Places = tuple[Pair, Pair, Pair]
 
 @njit(nogil=True, cache=True)
 def differentiate(
-    saved: Arrays, dy: Array, packed: Array, gradients: Arrays, frames: Arrays, places: Places
+    saved: Arrays, dy: Array, weights: Arrays, gradients: Arrays, frames: Arrays, places: Places, at: Counts
 ) -> None:
-    """Overwrite ``gradients``: (groups, K, R, S, C) of the weights, of the biases and the inputs unless empty.
+    """Overwrite a part of ``gradients``: (groups, K, R, S, C) of the weights, of the biases and the inputs.
 
-    ``saved``: inputs, and outputs of a ReLU. ``packed`` are the weights from
-    :func:`hpcdl.nn.kernels.numba.vectors.pack_reversed`. ``frames``: memory for an image and its gradient with a
-    border. ``places``: stride, padding and margin. Each array is empty if not used.
+    ``saved``: inputs, and outputs of a ReLU. ``weights``: the layer's, and memory for those of
+    :func:`hpcdl.nn.kernels.numba.vectors.pack_reversed`, packed already if lines are divided. ``frames``:
+    memory for an image and its gradient with a border. ``places``: stride, padding and margin. Each array is empty
+    if not used. ``at``: number of the part, and how many parts divide the lines of all images, and the panels of
+    filters and of channels.
     """
-    (x, y), (dweight, dbias, dx), (frame, dz), (stride, padding, margin) = saved, gradients, frames, places
-    groups, filters, _, _, channels = dweight.shape
-    dweight[:] = 0
-    dbias[:] = 0
+    (x, y), (weight, packed), (dweight, dbias, dx) = saved, weights, gradients
+    (frame, dz), (stride, padding, margin) = frames, places
+    groups, filters, kernel_rows, kernel_columns, channels = dweight.shape
+    rows, height = dy.shape[1], dx.shape[1]
+    down, across = at[0] // at[2], at[0] % at[2]
+    begin, end = share(len(dy) * rows, down, at[1])
+    top, bottom = share(len(dx) * height, down, at[1])
+    panels = share(packed.shape[3], across, at[2])
+    own = share(filters, across, at[2])
+    if at[1] == 1:
+        pack_reversed(weight, packed, panels[0], panels[1])
+    dweight[:, own[0] : own[1]] = 0
     for n in range(len(dy)):
+        lines = max(begin - n * rows, 0), min(end - n * rows, rows)
+        into = max(top - n * height, 0), min(bottom - n * height, height)
+        if lines[0] >= lines[1] and (len(dx) == 0 or into[0] >= into[1]):
+            continue
         for g in range(groups):
             image, gradient, corner = x[n], dy[n], (0, 0)
             if frame.size:
@@ -68,34 +82,40 @@ def differentiate(
                 if len(y):
                     rectify_region(y[n], g * filters, -margin[0], -margin[1], dz)
                 gradient, corner = dz, margin
-            if dbias.size:
-                _add_pixels(gradient, corner, dy.shape[1:3], dbias[g * filters : (g + 1) * filters])
-            _weight_gradient(image, gradient, corner, dweight[g], dy.shape[1:3], stride)
-            if len(dx):
-                _input_gradient(gradient, packed[:, :, g], dx[n], g * channels, dweight.shape, padding, margin)
+            flat = not frame.size and kernel_rows * kernel_columns * stride[0] * stride[1] == 1
+            if lines[0] < lines[1]:
+                if dbias.size:
+                    _add_pixels(gradient, corner, lines, dy.shape[2], own, dbias[g * filters : (g + 1) * filters])
+                _weight_gradient(
+                    image, gradient, corner, dweight[g], (lines[0], lines[1], dy.shape[2]), own, stride, flat
+                )
+            if len(dx) and into[0] < into[1]:
+                box = (g * channels, into[0], into[1], panels[0], panels[1])
+                _input_gradient(gradient, packed[:, :, g], dx[n], dweight.shape, padding, margin, box, flat)
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _differentiate_in_parts(
-    parts: Array, saved: Arrays, dy: Array, packed: Array, gradients: Arrays, frames: Arrays, places: Places
+    saved: Arrays, dy: Array, weights: Arrays, gradients: Arrays, frames: Arrays, places: Places, grid: Pair
 ) -> None:
     # numba passes arrays and numbers to the threads, not tuples of them
     (x, y), (dweights, dbiases, dx), (images, dzs), (stride, padding, margin) = saved, gradients, frames, places
-    for part in prange(len(parts) - 1):
-        i, j = parts[part], parts[part + 1]
-        into, memory = (dweights[part], dbiases[part], dx[i:j]), (images[part], dzs[part])
-        differentiate((x[i:j], y[i:j]), dy[i:j], packed, into, memory, (stride, padding, margin))
+    (weight, packed), (down, across) = weights, grid
+    for part in prange(down * across):
+        into, memory = (dweights[part // across], dbiases[part // across], dx), (images[part], dzs[part])
+        given = (weight, packed)
+        differentiate((x, y), dy, given, into, memory, (stride, padding, margin), (part, down, across))
 
 
 @njit(nogil=True, cache=True)
-def _add_pixels(gradient: Array, corner: Pair, output: Pair, dbias: Array) -> None:
-    total = np.zeros_like(dbias)
-    for p in range(output[0]):
-        for q in range(output[1]):
-            pixel = gradient[corner[0] + p, corner[1] + q]
-            for j in range(len(dbias)):
+def _add_pixels(gradient: Array, corner: Pair, lines: Pair, columns: int, own: Pair, dbias: Array) -> None:
+    total = np.zeros(own[1] - own[0], dbias.dtype)
+    for p in range(lines[0], lines[1]):
+        for q in range(columns):
+            pixel = gradient[corner[0] + p, corner[1] + q, own[0] : own[1]]
+            for j in range(len(total)):
                 total[j] += pixel[j]
-    dbias += total
+    dbias[own[0] : own[1]] += total
 
 
 @njit(nogil=True, cache=True)
@@ -107,23 +127,30 @@ def _cached_rows(image: Array, gradient: Array, stride: Pair) -> int:
 
 @njit(nogil=True, cache=True)
 def _weight_gradient(
-    image: Array, gradient: Array, corner: Pair, dweight: Array, output: Pair, stride: Pair
+    image: Array, gradient: Array, corner: Pair, dweight: Array, lines: Shape, own: Pair, stride: Pair, flat: bool
 ) -> None:
-    """Add one image's contribution to dweight (K, R, S, C): tile rows are filters, tile columns a window's row."""
-    filters, taps, _, channels = dweight.shape
+    """Add an image's contribution to filters ``own`` of dweight (K, R, S, C).
+
+    ``lines``: first and last row of the gradient, and its columns; rows follow each other in memory if ``flat``.
+    Tile rows are filters, tile columns a window's row.
+    """
+    _, taps, _, channels = dweight.shape
     run, wide, item = dweight.shape[2] * channels, image.shape[1], image.itemsize
     floor = dweight.dtype.type(-np.inf)
     width = VECTORS * lanes(floor)
-    pieces, size, larger = divide_rows(filters)
+    pieces, size, larger = divide_rows(own[1] - own[0])
     # All taps read the same few rows before the next ones: these come from the cache then, not from memory.
     step = _cached_rows(image, gradient, stride)
-    for p in range(0, output[0], step):
-        k = 0
+    for p in range(lines[0], lines[1], step):
+        outer, inner = min(step, lines[1] - p), lines[2]
+        if flat:
+            outer, inner = 1, outer * inner
+        k = own[0]
         for piece in range(pieces):
             height = size + (piece < larger)
             for r in range(taps):
                 for j in range(0, run, width):
-                    shape = (height, min(width, run - j), min(step, output[0] - p), output[1])
+                    shape = (height, min(width, run - j), outer, inner)
                     first = gradient[corner[0] + p, corner[1]].ctypes.data + k * item
                     left = (first, 1, gradient.shape[1] * gradient.shape[2], gradient.shape[2])
                     origin = image.ctypes.data + ((p * stride[0] + r) * wide * channels + j) * item
@@ -134,37 +161,49 @@ def _weight_gradient(
 
 @njit(nogil=True, cache=True)
 def _input_gradient(
-    gradient: Array, packed: Array, dx: Array, channel: int, weights: Shape, padding: Pair, margin: Pair
+    gradient: Array, packed: Array, dx: Array, weights: Shape, padding: Pair, margin: Pair, box: Counts, flat: bool
 ) -> None:
-    """Overwrite one image's gradient, from channel ``channel`` on; packed is (a, b, panels, terms, width)."""
-    height, width, total = dx.shape
-    vertical, horizontal, count, _, many = packed.shape
+    """Overwrite the ``box`` of an image's gradient: first channel, first and last row, first and last panel.
+
+    ``packed`` is (a, b, panels, terms, width).
+    """
+    channel, first, last, low, high = box
+    _, width, total = dx.shape
+    vertical, horizontal, _, _, many = packed.shape
     _, filters, kernel_rows, kernel_columns, channels = weights
     wide, item = gradient.shape[1], dx.itemsize
     floor = dx.dtype.type(-np.inf)
     zeros = np.zeros(many, dx.dtype)
-    # Pixels whose place has the same remainder (a, b) by the stride meet the same taps.
-    for a in range(vertical):
-        taps = max(-(-(kernel_rows - a) // vertical), 0)
-        for b in range(horizontal):
-            others = max(-(-(kernel_columns - b) // horizontal), 0)
-            begin = (b - padding[1]) % horizontal
-            if begin >= width:
-                continue
-            pieces, size, larger = divide_rows((width - 1 - begin) // horizontal + 1)
-            for panel in range(count):
-                for h in range((a - padding[0]) % vertical, height, vertical):
-                    t = (h + padding[0]) // vertical + margin[0] - (taps - 1)
-                    w = begin
-                    for piece in range(pieces):
-                        rows = size + (piece < larger)
-                        u = (w + padding[1]) // horizontal + margin[1] - (others - 1)
-                        shape = (rows, min(many, channels - panel * many), taps, others * filters)
-                        left = (gradient.ctypes.data + (t * wide + u) * filters * item, filters, wide * filters, 1)
-                        right = (packed[a, b, panel].ctypes.data, others * filters * many, many)
-                        into = dx.ctypes.data + ((h * width + w) * total + channel + panel * many) * item
-                        tile(shape, left, right, (zeros.ctypes.data, 0), (into, horizontal * total), floor)
-                        w += rows * horizontal
+    # All panels read the same few rows of the gradient from the cache. They begin at multiples of the stride.
+    step = max(CACHED_BYTES // 2 // (wide * filters * item), 1) * vertical
+    for start in range(first, last, step):
+        stop = min(start + step, last)
+        # Pixels whose place has the same remainder (a, b) by the stride meet the same taps.
+        for a in range(vertical):
+            taps = max(-(-(kernel_rows - a) // vertical), 0)
+            for b in range(horizontal):
+                others = max(-(-(kernel_columns - b) // horizontal), 0)
+                begin = (b - padding[1]) % horizontal
+                if begin >= width:
+                    continue
+                lines, columns = stop, (width - 1 - begin) // horizontal + 1
+                if flat:
+                    lines, columns = start + 1, (stop - start) * width
+                pieces, size, larger = divide_rows(columns)
+                for panel in range(low, high):
+                    for h in range(start + (a - padding[0] - start) % vertical, lines, vertical):
+                        t = (h + padding[0]) // vertical + margin[0] - (taps - 1)
+                        w = begin
+                        for piece in range(pieces):
+                            height = size + (piece < larger)
+                            u = (w + padding[1]) // horizontal + margin[1] - (others - 1)
+                            shape = (height, min(many, channels - panel * many), taps, others * filters)
+                            source = gradient.ctypes.data + (t * wide + u) * filters * item
+                            left = (source, filters, wide * filters, 1)
+                            right = (packed[a, b, panel].ctypes.data, others * filters * many, many)
+                            into = dx.ctypes.data + ((h * width + w) * total + channel + panel * many) * item
+                            tile(shape, left, right, (zeros.ctypes.data, 0), (into, horizontal * total), floor)
+                            w += height * horizontal
 
 
 NO_FRAME: Final = (0, 0, 0)
@@ -175,9 +214,6 @@ class Convolution:
     """Every convolution, one image at a time, so that copies for padding or groups stay in the cache."""
 
     def __init__(self, geometry: WindowGeometry) -> None:
-        self._output = geometry.output
-        if geometry.kernel == geometry.stride == (1, 1) and geometry.padding == (0, 0):
-            geometry = _in_one_row(geometry)
         self._geometry = geometry
         self._saved: tuple[Array, ...] = ()
         height, width, channels = geometry.image
@@ -196,50 +232,58 @@ class Convolution:
     def forward(self, x: Array, weights: Weights) -> Array:
         self._saved = ()
         geometry = self._geometry
-        y = allocate((len(x), *self._output), x.dtype)
+        y = allocate((len(x), *geometry.output), x.dtype)
         grouped = weights.weight.reshape(geometry.groups, self._filters, -1, self._channels)
         packed = allocate((geometry.groups, *panels(grouped.shape[2] * self._channels, self._filters, x)), x.dtype)
-        pack(grouped, packed)
         start = np.zeros(geometry.output[2], x.dtype) if weights.bias is None else weights.bias
-        images, outputs = x.reshape(len(x), *geometry.image), y.reshape(len(y), *geometry.output)
         floor = x.dtype.type(0 if geometry.relu else -math.inf)
         places = (geometry.kernel, geometry.stride, geometry.padding)
-        parts = bounds(len(x), y.size * grouped[0, 0].size)
-        frames = allocate((len(parts) - 1, *self._frame), x.dtype)
-        if len(frames) == 1:
-            _forward(images, packed, start, outputs, frames[0], places, floor)
+        count, across = self._divided(x, y, grouped.size, packed.shape[1])
+        if across[0] > 1:
+            pack(grouped, packed, 0, packed.shape[1])
+        frames = allocate((count, *self._frame), x.dtype)
+        given = ((x, y), (grouped, packed, start))
+        if count == 1:
+            _forward(*given, frames[0], places, floor, (0, *across))
         else:
-            _forward_in_parts(parts, images, packed, start, outputs, frames, places, floor)
+            _forward_in_parts(*given, frames, places, floor, across)
         self._saved = (x, y if geometry.relu else allocate((0, *geometry.output), x.dtype))
         return y
 
     def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
         geometry, (weight, _, dweight, dbias) = self._geometry, weights
         (x, y), self._saved = self._saved, ()
-        saved = (x.reshape(len(x), *geometry.image), y.reshape(len(y), *geometry.output))
-        gradients = dy.reshape(len(dy), *geometry.output)
         grouped = (geometry.groups, self._filters, *geometry.kernel, self._channels)
         dx = allocate((len(x) if needs_dx else 0, *geometry.image), x.dtype)
         taps = (self._margin[0] + 1) * (self._margin[1] + 1)
         residues = geometry.stride if needs_dx else (0, 0)
         terms = panels(taps * self._filters, self._channels, x)
         packed = allocate((*residues, geometry.groups, *terms), x.dtype)
-        pack_reversed(weight.reshape(grouped), packed)
-        parts = bounds(len(dy), dy.size * weight[0].size)
-        count = len(parts) - 1
-        dbiases = np.empty((count, 0 if dbias is None else len(dbias)), x.dtype)
+        count, across = self._divided(x, dy, weight.size, panels(1, self._filters, x)[0])
+        if across[0] > 1:
+            pack_reversed(weight.reshape(grouped), packed, 0, terms[0])
+        dbiases = np.zeros((across[0], 0 if dbias is None else len(dbias)), x.dtype)
         frames = tuple(allocate((count, *shape), x.dtype) for shape in (self._frame, self._gradient_frame))
         places = (geometry.stride, geometry.padding, self._margin)
+        given = ((x, y), dy, (weight.reshape(grouped), packed))
+        whole = dweight.reshape(1, *grouped)
+        dweights = whole if across[0] == 1 else allocate((across[0], *grouped), x.dtype)
         if count == 1:
-            into, memory = (dweight.reshape(grouped), dbiases[0], dx), (frames[0][0], frames[1][0])
-            differentiate(saved, gradients, packed, into, memory, places)
+            into, memory = (dweights[0], dbiases[0], dx), (frames[0][0], frames[1][0])
+            differentiate(*given, into, memory, places, (0, *across))
         else:
-            dweights = allocate((count, *grouped), x.dtype)
-            _differentiate_in_parts(parts, saved, gradients, packed, (dweights, dbiases, dx), frames, places)
-            add_parts(dweights, dweight.reshape(grouped))
+            _differentiate_in_parts(*given, (dweights, dbiases, dx), frames, places, across)
+        if across[0] > 1:
+            add_parts(dweights, whole[0])
         if dbias is not None:
             dbias[...] = dbiases.sum(axis=0)
-        return dx.reshape(x.shape) if needs_dx else None
+        return dx if needs_dx else None
+
+    def _divided(self, x: Array, y: Array, weights: int, panels: int) -> tuple[int, Pair]:
+        """Return the number of parts, and how they divide lines and panels."""
+        lines, products = len(y) * y.shape[1], y.size * (weights // y.shape[3])
+        parts = bounds(lines * panels, products // PRODUCTS)
+        return len(parts) - 1, grid(parts, lines, panels, weights, x.size + y.size, products)
 
 
 def add_parts(parts: Array, total: Array) -> None:
@@ -249,53 +293,64 @@ def add_parts(parts: Array, total: Array) -> None:
         total += other
 
 
-def _in_one_row(geometry: WindowGeometry) -> WindowGeometry:
-    """Return an equivalent 1x1 convolution on images of one row; long rows fill tiles better."""
-    height, width, channels = geometry.image
-    image, output = (1, height * width, channels), (1, height * width, geometry.output[2])
-    return replace(geometry, image=image, output=output)
-
-
 def _needed(frame: Shape, image: Shape) -> Shape:
     return NO_FRAME if frame == image else frame
 
 
 @njit(nogil=True, cache=True)
-def _forward(x: Array, packed: Array, bias: Array, y: Array, frame: Array, places: Places, floor: float) -> None:
-    kernel, stride, padding = places
+def _forward(images: Arrays, weights: Arrays, frame: Array, places: Places, floor: float, at: Counts) -> None:
+    """Fill a part of the outputs; ``at`` as in :func:`differentiate`.
+
+    ``images``: inputs and outputs. ``weights``: the layer's, memory for the packed ones, and biases.
+    """
+    (x, y), (weight, packed, bias), (kernel, stride, padding) = images, weights, places
     groups, count, terms, width = packed.shape
-    images, rows, columns, filters = y.shape
+    _, rows, columns, filters = y.shape
     item, each = y.itemsize, filters // groups
     run = terms // kernel[0]
     channels = run // kernel[1]
     wide = frame.shape[1] if frame.size else x.shape[2]
-    pieces, size, larger = divide_rows(columns)
-    for n in range(images):
+    begin, end = share(len(y) * rows, at[0] // at[2], at[1])
+    first, last = share(count, at[0] % at[2], at[2])
+    if at[1] == 1:
+        pack(weight, packed, first, last)
+    flat = not frame.size and kernel[0] * kernel[1] * stride[0] * stride[1] == 1
+    # All panels read the same few rows of the image from the cache.
+    step = max(CACHED_BYTES // 2 // (stride[0] * wide * channels * item), 1)
+    for n in range(begin // rows, -(-end // rows)):
+        top, bottom = max(begin - n * rows, 0), min(end - n * rows, rows)
         for g in range(groups):
             origin = x[n].ctypes.data
             if frame.size:
-                copy_region(x[n], g * channels, -padding[0], -padding[1], frame)
+                high = top * stride[0]
+                to = frame[high : (bottom - 1) * stride[0] + kernel[0]]
+                copy_region(x[n], g * channels, high - padding[0], -padding[1], to)
                 origin = frame.ctypes.data
-            for panel in range(count):
-                k = g * each + panel * width
-                for p in range(rows):
-                    q = 0
-                    for piece in range(pieces):
-                        height = size + (piece < larger)
-                        shape = (height, min(width, each - panel * width), kernel[0], run)
-                        first = origin + (p * stride[0] * wide + q * stride[1]) * channels * item
-                        left = (first, stride[1] * channels, wide * channels, 1)
-                        right = (packed[g, panel].ctypes.data, run * width, width)
-                        into = y.ctypes.data + (((n * rows + p) * columns + q) * filters + k) * item
-                        tile(shape, left, right, (bias.ctypes.data + k * item, 0), (into, filters), floor)
-                        q += height
+            for start in range(top, bottom, step):
+                lines, length = min(step, bottom - start), columns
+                if flat:
+                    lines, length = 1, lines * columns
+                pieces, size, larger = divide_rows(length)
+                for panel in range(first, last):
+                    k = g * each + panel * width
+                    for p in range(start, start + lines):
+                        q = 0
+                        for piece in range(pieces):
+                            height = size + (piece < larger)
+                            shape = (height, min(width, each - panel * width), kernel[0], run)
+                            source = origin + (p * stride[0] * wide + q * stride[1]) * channels * item
+                            left = (source, stride[1] * channels, wide * channels, 1)
+                            right = (packed[g, panel].ctypes.data, run * width, width)
+                            into = y.ctypes.data + (((n * rows + p) * columns + q) * filters + k) * item
+                            tile(shape, left, right, (bias.ctypes.data + k * item, 0), (into, filters), floor)
+                            q += height
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _forward_in_parts(
-    parts: Array, x: Array, packed: Array, bias: Array, y: Array, frames: Array, places: Places, floor: float
+    images: Arrays, weights: Arrays, frames: Array, places: Places, floor: float, grid: Pair
 ) -> None:
-    kernel, stride, padding = places
-    for part in prange(len(parts) - 1):
-        i, j = parts[part], parts[part + 1]
-        _forward(x[i:j], packed, bias, y[i:j], frames[part], (kernel, stride, padding), floor)
+    (x, y), (weight, packed, bias), (kernel, stride, padding), (down, across) = images, weights, places, grid
+    for part in prange(down * across):
+        at, given = (part, down, across), ((x, y), (weight, packed, bias))
+        _forward(*given, frames[part], (kernel, stride, padding), floor, at)

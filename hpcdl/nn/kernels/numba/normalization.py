@@ -14,7 +14,6 @@ from hpcdl.nn.kernels.numba.parts import bounds, kernel
 from hpcdl.nn.kernels.numba.vectors import as_pixels
 from hpcdl.nn.kernels.numpy.activation_pool import allocate
 from hpcdl.nn.ops import NormVectors
-from hpcdl.nn.threads import parallel_ranges
 
 BLOCK_BYTES: Final = 1 << 14
 """Bytes of pixels per block; a block is read twice, the second time from the first-level cache."""
@@ -40,7 +39,7 @@ class BatchNorm:
         batch_mean, batch_variance = mean, variance
         parts = bounds(len(pixels), x.size)
         if train and len(pixels):
-            total, squares = _pool_moments(parts, *_moments_of_parts(parts, pixels))
+            total, squares = _pool_moments(parts, *kernel(parts, _moments, _moments_in_parts)(pixels))
             batch_mean, batch_variance = total.astype(x.dtype), (squares / len(pixels)).astype(x.dtype)
             _update_running(mean, batch_mean, geometry.momentum)
             _update_running(variance, squares / max(len(pixels) - 1, 1), geometry.momentum)
@@ -73,16 +72,9 @@ class BatchNorm:
         return dx, (dz if len(dz) else dy) if geometry.joined else None
 
 
-def _moments_of_parts(parts: Array, x: Array) -> tuple[Array, Array]:
-    """Return means and sums of squared deviations, (parts, C) in float64."""
-    if len(parts) == 2:
-        mean, squares = _moments(x)
-        return mean[None], squares[None]
-    return _moments_in_parts(parts, x)
-
-
 def _pool_moments(parts: Array, means: Array, squares: Array) -> tuple[Array, Array]:
     """Return mean and sum of squared deviations of all pixels, from those of the parts, (parts, C)."""
+    means, squares = np.atleast_2d(means, squares)  # (C,) of one part
     mean, total = means[0], squares[0]
     for i, end in enumerate(parts[2:], start=1):
         delta, count = means[i] - mean, end - parts[i]
@@ -252,9 +244,8 @@ class ResponseNormalization:
         scale, y = allocate(x.shape, x.dtype), allocate(x.shape, x.dtype)
         source, sums, to = as_pixels(x), as_pixels(scale), as_pixels(y)
         given = (geometry.size, geometry.alpha, geometry.beta, geometry.k)
-        parallel_ranges(
-            len(source), lambda i, j: _normalise(source[i:j], *given, sums[i:j], to[i:j]), elements=x.size
-        )
+        parts = bounds(len(source), x.size)
+        kernel(parts, _normalise, _normalise_in_parts)(source, *given, sums, to)
         self._saved = (x, scale)
         return y
 
@@ -264,11 +255,8 @@ class ResponseNormalization:
         dx = allocate(dy.shape, dy.dtype)
         gradient, source, sums, to = as_pixels(dy), as_pixels(x), as_pixels(scale), as_pixels(dx)
         given = (geometry.size, geometry.alpha, geometry.beta)
-        parallel_ranges(
-            len(to),
-            lambda i, j: _gradient(gradient[i:j], source[i:j], sums[i:j], *given, to[i:j]),
-            elements=x.size,
-        )
+        parts = bounds(len(to), x.size)
+        kernel(parts, _gradient, _gradient_in_parts)(gradient, source, sums, *given, to)
         return dx
 
 
@@ -295,6 +283,15 @@ def _normalise(x: Array, size: int, alpha: float, beta: float, k: float, scale: 
             y[i, c] = x[i, c] * power[c]
 
 
+@njit(nogil=True, cache=True, parallel=True)
+def _normalise_in_parts(
+    parts: Array, x: Array, size: int, alpha: float, beta: float, k: float, scale: Array, y: Array
+) -> None:
+    for part in prange(len(parts) - 1):
+        i, j = parts[part], parts[part + 1]
+        _normalise(x[i:j], size, alpha, beta, k, scale[i:j], y[i:j])
+
+
 @njit(nogil=True, cache=True, error_model="numpy")
 def _gradient(dy: Array, x: Array, scale: Array, size: int, alpha: float, beta: float, dx: Array) -> None:
     pixels, channels = x.shape
@@ -313,6 +310,15 @@ def _gradient(dy: Array, x: Array, scale: Array, size: int, alpha: float, beta: 
                 total[c] += ratios[c + j]
         for c in range(channels):
             dx[i, c] = dy[i, c] * power[c] + factor * x[i, c] * total[c]
+
+
+@njit(nogil=True, cache=True, parallel=True)
+def _gradient_in_parts(
+    parts: Array, dy: Array, x: Array, scale: Array, size: int, alpha: float, beta: float, dx: Array
+) -> None:
+    for part in prange(len(parts) - 1):
+        i, j = parts[part], parts[part + 1]
+        _gradient(dy[i:j], x[i:j], scale[i:j], size, alpha, beta, dx[i:j])
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

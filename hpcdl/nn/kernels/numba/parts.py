@@ -12,7 +12,9 @@ from typing import Any, Final, TypeAlias
 import numba
 import numpy as np
 
+from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.geometry import Pair
 from hpcdl.nn.threads import limit
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -20,6 +22,12 @@ Kernel: TypeAlias = Callable[..., Any]
 
 MIN_OPERATIONS: Final = 1 << 15
 """Multiplications or additions of a part, at least; they take about as long as the start of a thread."""
+
+PRODUCTS: Final = 16
+"""Multiply-additions of a register tile that take as long as one operation on memory."""
+
+MIN_CHANNELS: Final = 16
+"""Channels of a block, at least: a cache line."""
 
 
 def bounds(count: int, operations: int) -> Array:
@@ -32,6 +40,37 @@ def bounds(count: int, operations: int) -> Array:
     if parts > 1:
         numba.set_num_threads(min(parts, numba.config.NUMBA_NUM_THREADS))
     return np.arange(parts + 1) * count // parts
+
+
+def grid(parts: Array, lines: int, panels: int, weights: int, pixels: int, products: int) -> Pair:
+    """Return how many parts divide the lines of all images and how many the panels of filters, to be multiplied.
+
+    Each part of the lines has its own gradient of the ``weights``, and each part of the panels its own copy of the
+    ``pixels``, both in elements. ``products`` are those of the layer. The largest part and the copies cost least.
+    """
+    count = len(parts) - 1
+
+    def cost(across: int) -> float:
+        down = count // across
+        largest = -(-lines // down) / max(lines, 1) * -(-panels // across) / panels
+        return products / PRODUCTS * largest + weights * down + pixels / down
+
+    return min(
+        ((count // across, across) for across in range(1, count + 1) if count % across == 0),
+        key=lambda pair: cost(pair[1]),
+    )
+
+
+@njit(nogil=True, cache=True)
+def share(count: int, part: int, parts: int) -> Pair:
+    """Return begin and end of a part of range(count)."""
+    return count * part // parts, count * (part + 1) // parts
+
+
+def channel_blocks(images: int, channels: int) -> int:
+    """Return the number of blocks of channels per image that gives all threads equally many blocks."""
+    count = limit()
+    return 1 if images % count == 0 or channels < count * MIN_CHANNELS else count
 
 
 def kernel(parts: Array, alone: Kernel, divided: Kernel) -> Kernel:

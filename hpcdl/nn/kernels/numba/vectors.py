@@ -222,12 +222,15 @@ def panels(terms: int, outputs: int, like: Array) -> Shape:
 
 
 @njit(nogil=True, cache=True)
-def pack(weight: Array, packed: Array) -> None:
-    """Pack (groups, K, R S, C) to (groups, panels, R S C, width), with zeros beyond the last filter."""
+def pack(weight: Array, packed: Array, first: int, last: int) -> None:
+    """Pack panels ``first`` to ``last`` of (groups, K, R S, C) to (groups, panels, R S C, width).
+
+    Zeros follow the last filter.
+    """
     groups, filters, taps, channels = weight.shape
     width = packed.shape[3]
     for g in range(groups):
-        for panel in range(packed.shape[1]):
+        for panel in range(first, last):
             for t in range(taps):
                 for begin in range(0, channels, 16):  # small blocks stay in the cache
                     for j in range(width):
@@ -237,19 +240,19 @@ def pack(weight: Array, packed: Array) -> None:
 
 
 @njit(nogil=True, cache=True)
-def pack_reversed(weight: Array, packed: Array) -> None:
-    """Pack (groups, K, R, S, C) to (a, b, groups, panels, R' S' K, width).
+def pack_reversed(weight: Array, packed: Array, first: int, last: int) -> None:
+    """Pack panels ``first`` to ``last`` of (groups, K, R, S, C) to (a, b, groups, panels, R' S' K, width).
 
     Entry (a, b) has the taps a, a + stride, ... in reverse order.
     """
     groups, filters, kernel_rows, kernel_columns, channels = weight.shape
-    vertical, horizontal, _, count, _, width = packed.shape
+    vertical, horizontal, _, _, _, width = packed.shape
     for a in range(vertical):
         taps = -(-(kernel_rows - a) // vertical)
         for b in range(horizontal):
             others = -(-(kernel_columns - b) // horizontal)
             for g in range(groups):
-                for panel in range(count):
+                for panel in range(first, last):
                     for i in range(taps):
                         for j in range(others):
                             r, s = a + vertical * (taps - 1 - i), b + horizontal * (others - 1 - j)

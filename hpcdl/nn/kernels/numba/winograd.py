@@ -12,7 +12,8 @@ from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Pair, WindowGeometry
 from hpcdl.nn.kernels.numba.convolution import Arrays, add_parts
-from hpcdl.nn.kernels.numba.parts import bounds
+from hpcdl.nn.kernels.numba.parts import PRODUCTS as TILE_PRODUCTS
+from hpcdl.nn.kernels.numba.parts import bounds, grid, share
 from hpcdl.nn.kernels.numba.toom_cook import (
     SIZE,
     filter_gradient_tile,
@@ -81,16 +82,19 @@ def transform_inputs(strip: Array, step: int, across: int, first: int, v: Array)
 
 
 @njit(nogil=True, cache=True)
-def multiply(left: Array, u: Array, tiles: int, right: Array) -> None:
-    """Set right (36, tiles, outputs) to left (36, tiles, terms) times u (36, panels, terms, width)."""
-    _, panels, terms, width = u.shape
+def multiply(left: Array, u: Array, tiles: int, right: Array, own: Pair) -> None:
+    """Set right (36, tiles, outputs) to left (36, tiles, terms) times u (36, panels, terms, width).
+
+    Only panels ``own``, and their outputs.
+    """
+    _, _, terms, width = u.shape
     outputs, item = right.shape[2], right.itemsize
     # No number is below it: the tile's ReLU changes nothing.
     floor = right.dtype.type(-np.inf)
     zeros = np.zeros(width, right.dtype)
     pieces, size, larger = divide_rows(tiles)
     for point in range(len(u)):
-        for panel in range(panels):
+        for panel in range(own[0], own[1]):
             t = 0
             for piece in range(pieces):
                 rows = size + (piece < larger)
@@ -102,15 +106,15 @@ def multiply(left: Array, u: Array, tiles: int, right: Array) -> None:
 
 
 @njit(nogil=True, cache=True)
-def add_filter_products(v: Array, products: Array, tiles: int, du: Array) -> None:
-    """Add products^T v, summed over tiles, to du (36, K, C)."""
+def add_filter_products(v: Array, products: Array, tiles: int, du: Array, own: Pair) -> None:
+    """Add products^T v, summed over tiles, to filters ``own`` of du (36, K, C)."""
     _, filters, channels = du.shape
     item = du.itemsize
     floor = du.dtype.type(-np.inf)
     width = VECTORS * lanes(floor)
-    pieces, size, larger = divide_rows(filters)
+    pieces, size, larger = divide_rows(own[1] - own[0])
     for point in range(len(du)):
-        k = 0
+        k = own[0]
         for piece in range(pieces):
             rows = size + (piece < larger)
             for c in range(0, channels, width):
@@ -125,25 +129,27 @@ def add_filter_products(v: Array, products: Array, tiles: int, du: Array) -> Non
 
 @njit(nogil=True, cache=True)
 def add_input_gradients(
-    v: Array, first: int, step: int, across: int, strip: Array, dx: Array, corner: Counts
+    v: Array, first: int, step: int, across: int, strip: Array, dx: Array, corner: Counts, own: Pair
 ) -> None:
     """Sum the gradients of a row of overlapping tiles in ``strip`` and add them to one image's gradient.
 
-    ``corner``: first channel, and the image's row and column under the strip's first.
+    ``corner``: first channel, and the image's row and column under the strip's first. ``own``: channels added.
     """
     channel, top, left = corner
     channels, item, zero = strip.shape[2], strip.itemsize, strip.dtype.type(0)
     distance = v.shape[1] * channels
     strip[:] = 0
     for t in range(across):
-        taken = (v.ctypes.data + (first + t) * channels * item, SIZE * distance, distance)
-        given = (strip.ctypes.data + t * step * channels * item, strip.shape[1] * channels, channels)
-        input_gradient_tile(0, taken, given, channels, zero)
+        taken = (v.ctypes.data + ((first + t) * channels + own[0]) * item, SIZE * distance, distance)
+        to_tile = strip.ctypes.data + (t * step * channels + own[0]) * item
+        given = (to_tile, strip.shape[1] * channels, channels)
+        input_gradient_tile(0, taken, given, own[1] - own[0], zero)
     height, width, _ = dx.shape
     for i in range(max(-top, 0), min(height - top, SIZE)):
         for j in range(max(-left, 0), min(width - left, strip.shape[1])):
-            to, source = dx[top + i, left + j, channel : channel + channels], strip[i, j]
-            for c in range(channels):
+            to = dx[top + i, left + j, channel + own[0] : channel + own[1]]
+            source = strip[i, j, own[0] : own[1]]
+            for c in range(len(source)):
                 to[c] += source[c]
 
 
@@ -209,19 +215,19 @@ class Winograd:
         transposed = allocate((taps * taps * channels, filters), x.dtype)
         u = allocate((PRODUCTS, *panels(channels, filters, x)), x.dtype)
         floor, window = x.dtype.type(0 if geometry.relu else -math.inf), (taps, geometry.padding)
-        parts = bounds(len(x), y.size * taps**2 * channels // 4)
-        results = allocate((len(parts) - 1, self._step, self._step, filters), x.dtype)
-        buffers = (*self._buffers(x, len(parts) - 1), results)
+        count, grid = self._divided(x, u.shape[1], len(x) * self._down)
+        results = allocate((count, self._step, self._step, filters), x.dtype)
+        buffers = (*self._buffers(x, count, grid[0]), results)
         for group in range(geometry.groups):
             k = slice(group * filters, (group + 1) * filters)
             transpose(weights.weight[k].reshape(filters, -1), transposed)
             strides = (filters * channels * taps, filters * channels, filters)
             _transform_in_parts(taps, transposed, strides, filters, u)
             given = ((x, y), (group * channels, k.start), u, start[k])
-            if len(results) == 1:
-                _forward(*given, tuple(one[0] for one in buffers), window, floor)
+            if count == 1:
+                _forward(*given, tuple(one[0] for one in buffers), window, floor, (0, *grid))
             else:
-                _forward_in_parts(parts, *given, buffers, window, floor)
+                _forward_in_parts(*given, buffers, window, floor, grid)
         self._saved = (x, y if geometry.relu else allocate((0, *geometry.output), x.dtype))
         return y
 
@@ -230,12 +236,12 @@ class Winograd:
         (x, y), self._saved = self._saved, ()
         dx = allocate(x.shape if needs_dx else (0, *x.shape[1:]), x.dtype)
         u = allocate((PRODUCTS if needs_dx else 0, *panels(filters, channels, x)), x.dtype)
-        parts = bounds(len(dy), dy.size * taps**2 * channels // 2)
-        count = len(parts) - 1
+        # whole images: tiles overlap in the input gradient
+        count, grid = self._divided(x, panels(channels, filters, x)[0], len(x))
         gradients = allocate((count, self._step, self._across * self._step, filters), x.dtype)
-        buffers = (*self._buffers(x, count), gradients)
-        du = allocate((count, PRODUCTS, filters, channels), x.dtype)
-        dbiases = np.empty((count, 0 if weights.dbias is None else filters), x.dtype)
+        buffers = (*self._buffers(x, count, grid[0]), gradients)
+        du = allocate((grid[0], PRODUCTS, filters, channels), x.dtype)
+        dbiases = np.empty((grid[0], 0 if weights.dbias is None else filters), x.dtype)
         window = (taps, geometry.padding)
         for group in range(geometry.groups):
             k = slice(group * filters, (group + 1) * filters)
@@ -245,20 +251,29 @@ class Winograd:
                     taps, weights.weight[k], (channels * taps, channels, channels * taps**2), channels, u
                 )
             given = ((x, y, dy, dx), (group * channels, k.start), u)
+            dweights = dweight[None] if grid[0] == 1 else allocate((grid[0], *dweight.shape), x.dtype)
             if count == 1:
-                into, memory = (du[0], dbiases[0], dweight), tuple(one[0] for one in buffers)
-                _backward(*given, into, memory, window)
+                into, memory = (du[0], dbiases[0], dweights[0]), tuple(one[0] for one in buffers)
+                _backward(*given, into, memory, window, (0, *grid))
             else:
-                dweights = allocate((count, *dweight.shape), x.dtype)
-                _backward_in_parts(parts, *given, (du, dbiases, dweights), buffers, window)
+                _backward_in_parts(*given, (du, dbiases, dweights), buffers, window, grid)
+            if grid[0] > 1:
                 add_parts(dweights, dweight)
             if weights.dbias is not None:
                 weights.dbias[k] = dbiases.sum(axis=0)
         return dx if needs_dx else None
 
-    def _buffers(self, x: Array, parts: int) -> tuple[Array, Array, Array]:
-        """For each part of the images: inputs under a row of tiles, V and P."""
-        rows = -(-len(x) // parts) * self._down
+    def _divided(self, x: Array, panels: int, lines: int) -> tuple[int, Pair]:
+        """Return the number of parts, and how they divide ``lines`` and panels of filters."""
+        tiles = PRODUCTS * len(x) * self._down * self._across
+        weights, pixels = PRODUCTS * self._channels * self._filters, tiles * (self._channels + self._filters)
+        products = tiles * self._channels * self._filters
+        parts = bounds(lines * panels, products * self._geometry.groups // TILE_PRODUCTS)
+        return len(parts) - 1, grid(parts, lines, panels, weights, pixels, products)
+
+    def _buffers(self, x: Array, parts: int, down: int) -> tuple[Array, Array, Array]:
+        """For each part: inputs under a row of tiles, V and P; ``down`` parts divide the images or lines."""
+        rows = -(-len(x) // down) * self._down
         tiles = max(min(self._rows_at_once, rows), 1) * self._across
         strip = allocate((parts, SIZE, (self._across - 1) * self._step + SIZE, self._channels), x.dtype)
         v = allocate((parts, PRODUCTS, tiles, self._channels), x.dtype)
@@ -281,71 +296,75 @@ def _transform_parts(parts: Array, taps: int, weight: Array, strides: Counts, ou
 
 @njit(nogil=True, cache=True, parallel=True)
 def _forward_in_parts(
-    parts: Array,
-    images: Arrays,
-    first: Pair,
-    u: Array,
-    bias: Array,
-    buffers: Arrays,
-    window: Taps,
-    floor: float,
+    images: Arrays, first: Pair, u: Array, bias: Array, buffers: Arrays, window: Taps, floor: float, grid: Pair
 ) -> None:
-    (x, y), (strips, vs, products, results), (taps, padding) = images, buffers, window
-    for part in prange(len(parts) - 1):
-        i, j = parts[part], parts[part + 1]
+    (x, y), (strips, vs, products, results), (taps, padding), (down, across) = images, buffers, window, grid
+    for part in prange(down * across):
         memory = (strips[part], vs[part], products[part], results[part])
-        _forward((x[i:j], y[i:j]), first, u, bias, memory, (taps, padding), floor)
+        _forward((x, y), first, u, bias, memory, (taps, padding), floor, (part, down, across))
 
 
 @njit(nogil=True, cache=True, parallel=True)
 def _backward_in_parts(
-    parts: Array, images: Arrays, first: Pair, u: Array, totals: Arrays, buffers: Arrays, window: Taps
+    images: Arrays, first: Pair, u: Array, totals: Arrays, buffers: Arrays, window: Taps, grid: Pair
 ) -> None:
     (x, y, dy, dx), (strips, vs, products, gradients), (taps, padding) = images, buffers, window
-    du, dbias, dweight = totals
-    for part in prange(len(parts) - 1):
-        i, j = parts[part], parts[part + 1]
-        memory = (strips[part], vs[part], products[part], gradients[part])
-        given, into = (x[i:j], y[i:j], dy[i:j], dx[i:j]), (du[part], dbias[part], dweight[part])
-        _backward(given, first, u, into, memory, (taps, padding))
+    (du, dbias, dweight), (down, across) = totals, grid
+    for part in prange(down * across):
+        memory, i = (strips[part], vs[part], products[part], gradients[part]), part // across
+        into = (du[i], dbias[i], dweight[i])
+        _backward((x, y, dy, dx), first, u, into, memory, (taps, padding), (part, down, across))
 
 
 @njit(nogil=True, cache=True)
 def _forward(
-    images: Arrays, first: Pair, u: Array, bias: Array, buffers: Arrays, window: Taps, floor: float
+    images: Arrays, first: Pair, u: Array, bias: Array, buffers: Arrays, window: Taps, floor: float, at: Counts
 ) -> None:
-    """Fill the outputs of a group of filters; ``first`` channel of the inputs and of the outputs."""
+    """Fill the outputs of a group of filters; ``first`` channel of the inputs and of the outputs.
+
+    ``at``: number of the part, and how many parts divide the lines of tiles, and the panels of filters.
+    """
     (x, y), (channel, k), (strip, v, products, results), (taps, padding) = images, first, buffers, window
     step = SIZE + 1 - taps
     _, rows, columns, _ = y.shape
-    filters = products.shape[2]
+    filters, item = products.shape[2], x.itemsize
     down, across = -(-rows // step), -(-columns // step)
     at_once = v.shape[1] // across
     distance = products.shape[1] * filters
+    own = share(u.shape[1], at[0] % at[2], at[2])
+    low, high = own[0] * u.shape[3], min(own[1] * u.shape[3], filters)
+    top, bottom = share(len(x) * down, at[0] // at[2], at[1])
     # Rows of tiles are counted through all images, so that those of small images also fill a product.
-    for begin in range(0, len(x) * down, at_once):
-        lines = min(at_once, len(x) * down - begin)
+    for begin in range(top, bottom, at_once):
+        lines = min(at_once, bottom - begin)
         for line in range(lines):
             n, p = (begin + line) // down, (begin + line) % down * step
             copy_region(x[n], channel, p - padding[0], -padding[1], strip)
             transform_inputs(strip, step, across, line * across, v)
-        multiply(v, u, lines * across, products)
+        multiply(v, u, lines * across, products, own)
         for line in range(lines):
             n, p = (begin + line) // down, (begin + line) % down * step
             for t in range(across):
-                taken = (products[0, line * across + t].ctypes.data, SIZE * distance, distance)
-                output_tile(taps, taken, (results.ctypes.data, step * filters, filters), filters, floor)
+                taken = (products[0, line * across + t].ctypes.data + low * item, SIZE * distance, distance)
+                given = (results.ctypes.data + low * item, step * filters, filters)
+                output_tile(taps, taken, given, high - low, floor)
                 for i in range(min(step, rows - p)):
                     for j in range(min(step, columns - t * step)):
-                        out, result = y[n, p + i, t * step + j, k : k + filters], results[i, j]
-                        for f in range(filters):
-                            value = result[f] + bias[f]
+                        out, result = y[n, p + i, t * step + j, k + low : k + high], results[i, j, low:high]
+                        added = bias[low:high]
+                        for f in range(high - low):
+                            value = result[f] + added[f]
                             out[f] = max(value, floor)
 
 
 @njit(nogil=True, cache=True)
-def _backward(images: Arrays, first: Pair, u: Array, totals: Arrays, buffers: Arrays, window: Taps) -> None:
-    """Fill the gradients of a group of filters; ``first`` channel of the inputs and of the outputs."""
+def _backward(
+    images: Arrays, first: Pair, u: Array, totals: Arrays, buffers: Arrays, window: Taps, at: Counts
+) -> None:
+    """Fill the gradients of a group of filters; ``first`` channel of the inputs and of the outputs.
+
+    ``at`` as in :func:`_forward`, but images are divided, and the panels of channels too.
+    """
     (x, y, dy, dx), (channel, k), (du, dbias, dweight), (taps, padding) = images, first, totals, window
     strip, v, products, gradients = buffers
     step = SIZE + 1 - taps
@@ -355,13 +374,18 @@ def _backward(images: Arrays, first: Pair, u: Array, totals: Arrays, buffers: Ar
     down, across = -(-rows // step), -(-columns // step)
     at_once = v.shape[1] // across
     distance = products.shape[1] * filters
-    du[:] = 0
-    dbias[:] = 0
-    # The first group clears the gradient for all, whose channels differ; overlapping tiles are added to it.
-    if channel == 0:
-        dx[:] = 0
-    for begin in range(0, len(x) * down, at_once):
-        lines = min(at_once, len(x) * down - begin)
+    top, bottom = share(len(x), at[0] // at[2], at[1])
+    low, high = share(filters, at[0] % at[2], at[2])
+    own = share(u.shape[1], at[0] % at[2], at[2])
+    left, right = own[0] * u.shape[3], min(own[1] * u.shape[3], channels)
+    du[:, low:high] = 0
+    dbias[low : min(high, len(dbias))] = 0
+    # Overlapping tiles are added to it.
+    for n in range(top, min(bottom, len(dx))):
+        dx[n, :, :, channel + left : channel + right] = 0
+    top, bottom = top * down, bottom * down
+    for begin in range(top, bottom, at_once):
+        lines = min(at_once, bottom - begin)
         for line in range(lines):
             n, p = (begin + line) // down, (begin + line) % down * step
             copy_region(x[n], channel, p - padding[0], -padding[1], strip)
@@ -372,21 +396,21 @@ def _backward(images: Arrays, first: Pair, u: Array, totals: Arrays, buffers: Ar
             if dbias.size:
                 for i in range(step):
                     for j in range(columns):
-                        for f in range(filters):
+                        for f in range(low, high):
                             dbias[f] += gradients[i, j, f]
             for t in range(across):
                 taken = (gradients.ctypes.data + t * step * filters * item, gradients.shape[1] * filters, filters)
                 given = (products[0, line * across + t].ctypes.data, SIZE * distance, distance)
                 output_gradient_tile(taps, taken, given, filters, zero)
-        add_filter_products(v, products, lines * across, du)
+        add_filter_products(v, products, lines * across, du, (low, high))
         if len(dx):
-            multiply(products, u, lines * across, v)
+            multiply(products, u, lines * across, v, own)
             for line in range(lines):
                 n, p = (begin + line) // down, (begin + line) % down * step
                 corner = (channel, p - padding[0], -padding[1])
-                add_input_gradients(v, line * across, step, across, strip, dx[n], corner)
+                add_input_gradients(v, line * across, step, across, strip, dx[n], corner, (left, right))
     # The transform is linear: the sum over all tiles is transformed once.
     far = filters * channels
-    for f in range(filters):
+    for f in range(low, high):
         taken, given = (du[0, f].ctypes.data, SIZE * far, far), (dweight[f].ctypes.data, taps * channels, channels)
         filter_gradient_tile(taps, taken, given, channels, zero)
