@@ -308,6 +308,9 @@ def test_further_values_need_full_or_a_pattern(written):
     assert chosen("*seed=3*") == [("ring", 3), ("tree", 3), ("chain", 3)]
     assert chosen(overrides=["case.seed=7"], full=True) == [("ring", 7), ("tree", 7), ("chain", 7)]
     assert suite.parse(text, "s.toml").only_full == 7
+    batches = written(batch_per_rank=[4], full={"batch_per_rank": [8]})
+    (one,) = suite.parse(batches, "s.toml", ["case.global_batch=16"], full=True).cases
+    assert one.spec.global_batch == 16
     assert suite.parse(text, "s.toml", full=True).only_full == 0
     with pytest.raises(suite.UsageError, match="all cases have full = true; run them with --full"):
         suite.parse(written(full=True), "s.toml")

@@ -107,11 +107,12 @@ def override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) -> 
         valid = {"kind", *(name for table in written for name in _keys_of(table))}
         raise ValueError(f"--set {text!r}: no case has the key {path[1]!r}{registry.nearest(path[1], valid)}")
     for table in takers:
-        for pair in _EITHER_OR:
-            if path[1] in pair:
-                table.pop(pair[1 - pair.index(path[1])], None)
-        if isinstance(further := table.get("full"), dict):
-            further.pop(path[1], None)
+        others = [pair[1 - pair.index(path[1])] for pair in _EITHER_OR if path[1] in pair]
+        further = table.get("full")
+        for name in others:
+            table.pop(name, None)
+        if isinstance(further, dict):
+            table["full"] = {name: values for name, values in further.items() if name not in (path[1], *others)}
         field = _keys_of(table).get(path[1])
         default = field.default.name if field is not None and isinstance(field.default, Choice) else {}
         try:
