@@ -160,10 +160,9 @@ def test_one_image_is_enough_for_several_threads(monkeypatch):
 
 def test_parts_of_lines_or_of_filters_cost_least():
     """Many pixels and few weights: lines; few pixels and many weights: filters."""
-    bounds = np.arange(5)
-    assert parts.grid(bounds, 224, 4, weights=1 << 10, pixels=1 << 20, products=1 << 26) == (4, 1)
-    assert parts.grid(bounds, 14, 24, weights=1 << 20, pixels=1 << 16, products=1 << 26) == (1, 4)
-    assert parts.grid(bounds, 1, 24, weights=1 << 10, pixels=1 << 20, products=1 << 26) == (1, 4)
+    assert parts.grid(4, 224, 4, weights=1 << 10, pixels=1 << 20, products=1 << 26) == (4, 1)
+    assert parts.grid(4, 14, 24, weights=1 << 20, pixels=1 << 16, products=1 << 26) == (1, 4)
+    assert parts.grid(4, 1, 24, weights=1 << 10, pixels=1 << 20, products=1 << 26) == (1, 4)
 
 
 def test_parallel_ranges_cover_everything_in_order():

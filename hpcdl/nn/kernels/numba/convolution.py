@@ -19,7 +19,7 @@ from numba import prange
 from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Pair, Shape, WindowGeometry
-from hpcdl.nn.kernels.numba.parts import PRODUCTS, bounds, grid, share
+from hpcdl.nn.kernels.numba.parts import PRODUCTS, grid, number, share
 from hpcdl.nn.kernels.numba.vectors import (
     VECTORS,
     Counts,
@@ -238,9 +238,10 @@ class Convolution:
         start = np.zeros(geometry.output[2], x.dtype) if weights.bias is None else weights.bias
         floor = x.dtype.type(0 if geometry.relu else -math.inf)
         places = (geometry.kernel, geometry.stride, geometry.padding)
-        count, across = self._divided(x, y, grouped.size, packed.shape[1])
+        across = self._divided(x, y, grouped.size, packed.shape[1])
         if across[0] > 1:
             pack(grouped, packed, 0, packed.shape[1])
+        count = math.prod(across)
         frames = allocate((count, *self._frame), x.dtype)
         given = ((x, y), (grouped, packed, start))
         if count == 1:
@@ -259,10 +260,11 @@ class Convolution:
         residues = geometry.stride if needs_dx else (0, 0)
         terms = panels(taps * self._filters, self._channels, x)
         packed = allocate((*residues, geometry.groups, *terms), x.dtype)
-        count, across = self._divided(x, dy, weight.size, panels(1, self._filters, x)[0])
+        across = self._divided(x, dy, weight.size, panels(1, self._filters, x)[0])
         if across[0] > 1:
             pack_reversed(weight.reshape(grouped), packed, 0, terms[0])
         dbiases = np.zeros((across[0], 0 if dbias is None else len(dbias)), x.dtype)
+        count = math.prod(across)
         frames = tuple(allocate((count, *shape), x.dtype) for shape in (self._frame, self._gradient_frame))
         places = (geometry.stride, geometry.padding, self._margin)
         given = ((x, y), dy, (weight.reshape(grouped), packed))
@@ -279,11 +281,11 @@ class Convolution:
             dbias[...] = dbiases.sum(axis=0)
         return dx if needs_dx else None
 
-    def _divided(self, x: Array, y: Array, weights: int, panels: int) -> tuple[int, Pair]:
-        """Return the number of parts, and how they divide lines and panels."""
+    def _divided(self, x: Array, y: Array, weights: int, panels: int) -> Pair:
+        """Return how many parts divide the lines, and how many the panels."""
         lines, products = len(y) * y.shape[1], y.size * (weights // y.shape[3])
-        parts = bounds(lines * panels, products // PRODUCTS)
-        return len(parts) - 1, grid(parts, lines, panels, weights, x.size + y.size, products)
+        parts = number(lines * panels, products // PRODUCTS)
+        return grid(parts, lines, panels, weights, x.size + y.size, products)
 
 
 def add_parts(parts: Array, total: Array) -> None:

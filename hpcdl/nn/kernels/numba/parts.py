@@ -30,33 +30,38 @@ MIN_CHANNELS: Final = 16
 """Channels of a block, at least: a cache line."""
 
 
-def bounds(count: int, operations: int) -> Array:
-    """Return where parts of range(count) begin and end: int64, one more than parts.
+def number(count: int, operations: int) -> int:
+    """Return the number of parts of a loop over range(count), one for each thread.
 
-    ``operations`` of the whole loop limit the number of parts. The number depends on nothing else but the number
-    of threads that are allowed, so that sums over parts are the same in every run.
+    ``operations`` of the whole loop limit it. It depends on nothing else but the number of threads that are
+    allowed, so that sums over parts are the same in every run.
     """
     parts = max(min(limit(), count, operations // MIN_OPERATIONS), 1)
     if parts > 1:
         numba.set_num_threads(min(parts, numba.config.NUMBA_NUM_THREADS))
+    return parts
+
+
+def bounds(count: int, operations: int) -> Array:
+    """Return where the parts of range(count) begin and end: int64, one more than parts."""
+    parts = number(count, operations)
     return np.arange(parts + 1) * count // parts
 
 
-def grid(parts: Array, lines: int, panels: int, weights: int, pixels: int, products: int) -> Pair:
-    """Return how many parts divide the lines of all images and how many the panels of filters, to be multiplied.
+def grid(parts: int, lines: int, panels: int, weights: int, pixels: int, products: int) -> Pair:
+    """Return how many of ``parts`` divide the lines of all images, and how many the panels of filters of each.
 
     Each part of the lines has its own gradient of the ``weights``, and each part of the panels its own copy of the
     ``pixels``, both in elements. ``products`` are those of the layer. The largest part and the copies cost least.
     """
-    count = len(parts) - 1
 
     def cost(across: int) -> float:
-        down = count // across
+        down = parts // across
         largest = -(-lines // down) / max(lines, 1) * -(-panels // across) / panels
         return products / PRODUCTS * largest + weights * down + pixels / down
 
     return min(
-        ((count // across, across) for across in range(1, count + 1) if count % across == 0),
+        ((parts // across, across) for across in range(1, parts + 1) if parts % across == 0),
         key=lambda pair: cost(pair[1]),
     )
 

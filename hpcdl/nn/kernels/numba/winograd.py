@@ -13,7 +13,7 @@ from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Pair, WindowGeometry
 from hpcdl.nn.kernels.numba.convolution import Arrays, add_parts
 from hpcdl.nn.kernels.numba.parts import PRODUCTS as TILE_PRODUCTS
-from hpcdl.nn.kernels.numba.parts import bounds, grid, share
+from hpcdl.nn.kernels.numba.parts import bounds, grid, number, share
 from hpcdl.nn.kernels.numba.toom_cook import (
     SIZE,
     filter_gradient_tile,
@@ -215,7 +215,8 @@ class Winograd:
         transposed = allocate((taps * taps * channels, filters), x.dtype)
         u = allocate((PRODUCTS, *panels(channels, filters, x)), x.dtype)
         floor, window = x.dtype.type(0 if geometry.relu else -math.inf), (taps, geometry.padding)
-        count, grid = self._divided(x, u.shape[1], len(x) * self._down)
+        grid = self._divided(x, u.shape[1], len(x) * self._down)
+        count = math.prod(grid)
         results = allocate((count, self._step, self._step, filters), x.dtype)
         buffers = (*self._buffers(x, count, grid[0]), results)
         for group in range(geometry.groups):
@@ -237,7 +238,8 @@ class Winograd:
         dx = allocate(x.shape if needs_dx else (0, *x.shape[1:]), x.dtype)
         u = allocate((PRODUCTS if needs_dx else 0, *panels(filters, channels, x)), x.dtype)
         # whole images: tiles overlap in the input gradient
-        count, grid = self._divided(x, panels(channels, filters, x)[0], len(x))
+        grid = self._divided(x, panels(channels, filters, x)[0], len(x))
+        count = math.prod(grid)
         gradients = allocate((count, self._step, self._across * self._step, filters), x.dtype)
         buffers = (*self._buffers(x, count, grid[0]), gradients)
         du = allocate((grid[0], PRODUCTS, filters, channels), x.dtype)
@@ -263,13 +265,13 @@ class Winograd:
                 weights.dbias[k] = dbiases.sum(axis=0)
         return dx if needs_dx else None
 
-    def _divided(self, x: Array, panels: int, lines: int) -> tuple[int, Pair]:
-        """Return the number of parts, and how they divide ``lines`` and panels of filters."""
+    def _divided(self, x: Array, panels: int, lines: int) -> Pair:
+        """Return how many parts divide the ``lines``, and how many the panels of filters."""
         tiles = PRODUCTS * len(x) * self._down * self._across
         weights, pixels = PRODUCTS * self._channels * self._filters, tiles * (self._channels + self._filters)
         products = tiles * self._channels * self._filters
-        parts = bounds(lines * panels, products * self._geometry.groups // TILE_PRODUCTS)
-        return len(parts) - 1, grid(parts, lines, panels, weights, pixels, products)
+        parts = number(lines * panels, products * self._geometry.groups // TILE_PRODUCTS)
+        return grid(parts, lines, panels, weights, pixels, products)
 
     def _buffers(self, x: Array, parts: int, down: int) -> tuple[Array, Array, Array]:
         """For each part: inputs under a row of tiles, V and P; ``down`` parts divide the images or lines."""
