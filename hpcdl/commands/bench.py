@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.job import from_shell, in_job
-from hpcdl.commands.parts.parser import Command, declare, suite_text
+from hpcdl.commands.parts.message_sizes import declare, suite_text
+from hpcdl.commands.parts.parser import Command
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record

@@ -11,7 +11,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.commands.parts.job import folder_of
-from hpcdl.commands.parts.parser import Command, declare, suite_text, whole_number
+from hpcdl.commands.parts.message_sizes import declare, suite_text
+from hpcdl.commands.parts.parser import Command, whole_number
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
