@@ -235,8 +235,8 @@ def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:
     return lines, rows
 
 
-def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str]:
-    """Write the page of a report, and its figure; return its question and answer."""
+def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list[Sequence[str]]]:
+    """Write the page of a report, and its figure; return its question, its answer, and the clusters' rows."""
     foot = [
         f"`{report.command.strip()}`" if "\n" not in report.command else f"`make measurements` ({report.name})",
         "",
@@ -247,7 +247,7 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str]:
         title = report.content[0].upper() + report.content[1:]
         lines = [f"# {title}", "", report.not_shown.strip(), "", text, "", *foot]
         (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
-        return title, text.splitlines()[-1]
+        return title, text.splitlines()[-1], []
 
     from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.report.formats.cells import markdown
@@ -269,16 +269,17 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str]:
     text = written([Document(found.question or report.content, [Section("Answer", [answer], points), shown])])
     image = ["", f"![{markdown(chart.title)}]({report.name}.svg)"] if chart is not None else []
     measured_on = contents.certainty(found.records)
+    cluster_lines, cluster_rows = on_clusters(report)
     lines = [
         *text.replace(f"\n## {main.title}", "\n".join([*image, "", f"## {main.title}"]), 1).rstrip().splitlines(),
         "",
         f"Evidence of the weakest row: {measured_on}. {report.not_shown}".strip(),
         "",
         *foot,
-        *on_clusters(report)[0],
+        *cluster_lines,
     ]
     (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
-    return found.question or report.content, answer
+    return found.question or report.content, answer, cluster_rows
 
 
 def render() -> int:
@@ -287,10 +288,11 @@ def render() -> int:
     for report in reports([]):
         if report.name in facts and report.data.exists():
             of = facts[report.name]
-            cells = [text.replace("|", "\\|") for text in write_page(report, of)]
+            *texts, on = write_page(report, of)
+            cells = [text.replace("|", "\\|") for text in texts]
             link = f"[{report.name}]({report.name}.md)"
             rows.append(f"| {link} | {' | '.join(cells)} | {of['minutes']} | {of['commit']} | {of['date']} |")
-            for cluster, question, answer, date in [] if report.printed else on_clusters(report)[1]:
+            for cluster, question, answer, date in on:
                 rows.append(f"| {link} on {cluster} | {question} | {answer} | | | {date} |".replace("\n", " "))
         elif kept := sorted(file.name for file in HERE.glob(f"{report.name}.*") if file.suffix != ".toml"):
             older.append(f"- {', '.join(f'[{name}]({name})' for name in kept)}: {report.content}")

@@ -6,7 +6,7 @@
     ------+--------------+-----------+------ bridge   so that sending and receiving have the rate
 
 With a trunk, the second half of the hosts is on a second bridge, and a pair of cards joins the bridges. Latency
-is that of netem at the cards on the bridge, or of pairs of cards that :mod:`hpcdl.launch.testbed_inside` joins.
+is that of netem at the cards on the bridge, or of pairs of cards that :func:`relay` joins.
 
 ``python -m hpcdl.launch.testbed_inside PLAN COMMAND...``; see :mod:`hpcdl.launch.testbed`.
 """
