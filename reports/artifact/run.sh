@@ -9,7 +9,7 @@ for suite in firecaffe-cluster published simulated pipeline; do
     hpcdl run "suites/$suite.toml" -o "$runs/$suite"
 done
 if [ "$(id -u)" = 0 ] && command -v ip >/dev/null && command -v tc >/dev/null; then
-    hpcdl testbed --hosts 4 --rate 400mbit -- hpcdl run suites/near-linear.toml --launches 2 -o "$runs/near-linear" \
-        --case '*googlenet*-ring-p1-*' --case '*googlenet*-ring-p4-*' --case '*-parameter_server-*'
+    hpcdl testbed --hosts 16 --rate 400mbit -- hpcdl run suites/near-linear.toml --launches 2 -o "$runs/near-linear" \
+        --case '*googlenet*-ring-p1-*' --case '*googlenet*-ring-p16-*' --case '*-parameter_server-*'
 fi
 hpcdl claims "$runs" -o "$runs/claims.md"
