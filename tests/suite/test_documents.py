@@ -195,35 +195,3 @@ def test_no_sentence_stands_in_two_documents():
         for sentence in re.split(r"(?<=[.:])\s+", " ".join(prose.split())):
             if len(sentence) > 60:
                 assert seen.setdefault(sentence, document) == document, sentence
-
-
-NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)")
-
-
-def holds(text, *numbers):
-    """Return True if ``text`` has these numbers, rounded to as many digits, in this order."""
-    others = iter(NUMBER.findall(text))
-    return all(
-        any(f"{float(other):.{len(number.partition('.')[2])}f}" == number for other in others)
-        for number in numbers
-    )
-
-
-def test_numbers_of_the_readme_are_those_of_its_reports():
-    results = text_of("README.md").partition("\n## ")[0]
-    report = text_of("reports/near-linear.md")
-    rows = [row.strip("| ").split(" | ") for row in re.findall(r"^\| .*", results, re.MULTILINE)][2:]
-    assert len(rows) > 5
-    for _, _, *cells, verdict in rows:
-        wanted = NUMBER.findall(" ".join(cells))
-        assert len(wanted) == 6
-        measured = [line for line in report.splitlines() if holds(line, *wanted)]
-        assert any(line.rstrip("| ").endswith(f" {verdict}") for line in measured), (cells, verdict)
-    errors = [abs(float(row[-2].removesuffix(" %"))) for row in rows]
-    [within] = map(float, re.findall(r"predicted\s+within (\d+) %", results))
-    assert within - 1 < max(errors) <= within
-    for sentence in re.findall(r"^- .*?\n(?=-|\n)", results, re.MULTILINE | re.DOTALL):
-        said = re.sub(r"\]\(.*?\)|`.*?`|reports/[\w-]+", "", sentence)
-        for link in re.findall(r"\]\((.*?)\)", sentence):
-            answer = text_of(link).partition("\n|")[0]
-            assert all(holds(answer, number) for number in NUMBER.findall(said)), sentence
