@@ -45,7 +45,7 @@ CLUSTER_ROWS = 6
 FACTS = ("nodes", "MPI", "processor", "network", "date")
 """Facts of the section Job that a cluster's table is headed by."""
 POINTS = 4
-"""Sentences of a page beside its answer, at most."""
+"""Sentences of a page beside its answer, and notes of its table, at most."""
 HEAD = """# Reports
 
 Each page has a question, its answer, a figure, a table, and the command that measures it again. `make reports`
@@ -209,6 +209,14 @@ def answering(report: Report, found: Findings, whole: Document) -> tuple[Section
     return next((one for one in [*chosen, *others] if one.tables), whole.sections[-1]), chosen
 
 
+def table_of(main: Section, most: int) -> Section:
+    """Return the section with its first table, or with its tables of one kind, of at most ``most`` rows together."""
+    from hpcdl.report.formats.document import Section
+
+    tables = [table.without_empty() for table in main.tables]
+    return Section(main.title, tables=tables if main.per else tables[:1], per=main.per).shortened(most, POINTS, most)
+
+
 def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:
     """Return the lines of a page about real clusters, and of each its name, question, answer and date."""
     from hpcdl.analysis.run.pooling import read_pooled
@@ -228,7 +236,7 @@ def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:
         job = {fact: value for one in whole.sections if one.title == "Job" for fact, value in one.tables[0].rows}
         place = "; ".join(f"{fact} {job[fact]}" for fact in FACTS if fact in job)
         evidence = f"Evidence of the weakest row: {contents.certainty(found.records)}."
-        tables = [main.tables[0].without_empty().first(CLUSTER_ROWS)] if main.tables else []
+        tables = table_of(main, CLUSTER_ROWS).tables
         section = Section(f"On {name}", [answer, f"{place}. {evidence}"], tables=tables)
         lines += written([Document("", [section])]).strip().splitlines()[1:]
         rows.append((name, found.question or report.content, answer, str(job.get("date", ""))[:10]))
@@ -265,8 +273,8 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
     chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
         (HERE / f"{report.name}.svg").write_text(standalone(figure(chart, 1), chart.title, chart.note))
-    shown = Section(main.title, tables=[main.tables[0].without_empty().first(ROWS)] if main.tables else [])
-    text = written([Document(found.question or report.content, [Section("Answer", [answer], points), shown])])
+    sections = [Section("Answer", [answer], points), table_of(main, ROWS)]
+    text = written([Document(found.question or report.content, sections)])
     image = ["", f"![{markdown(chart.title)}]({report.name}.svg)"] if chart is not None else []
     measured_on = contents.certainty(found.records)
     cluster_lines, cluster_rows = on_clusters(report)
