@@ -210,11 +210,11 @@ def answering(report: Report, found: Findings, whole: Document) -> tuple[Section
 
 
 def table_of(main: Section, most: int) -> Section:
-    """Return the section with its first table, or with its tables of one kind, of at most ``most`` rows together."""
+    """Return the section with its first table, or its tables of one kind, of at most ``most`` rows together."""
     from hpcdl.report.formats.document import Section
 
-    tables = [table.without_empty() for table in main.tables]
-    return Section(main.title, tables=tables if main.per else tables[:1], per=main.per).shortened(most, POINTS, most)
+    tables = [table.without_empty() for table in main.tables[: None if main.per else 1]]
+    return Section(main.title, tables=tables, per=main.per).shortened(most, POINTS, most)
 
 
 def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:
