@@ -201,5 +201,5 @@ def _git(folder: Path) -> JsonObject | str:
     return {
         "commit": commit,
         "branch": ask("rev-parse", "--abbrev-ref", "HEAD") or UNKNOWN,
-        "changed_files": len(ask("status", "--porcelain", "--untracked-files=no").splitlines()),
+        "changed_files": len(ask("status", "--porcelain", "--untracked-files=no", "--", "..").splitlines()),
     }

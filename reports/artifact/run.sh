@@ -10,6 +10,7 @@ for suite in firecaffe-cluster published simulated pipeline; do
 done
 if [ "$(id -u)" = 0 ] && command -v ip >/dev/null && command -v tc >/dev/null; then
     hpcdl testbed --hosts 16 --rate 400mbit -- hpcdl run suites/near-linear.toml --launches 2 -o "$runs/near-linear" \
-        --case '*googlenet*-ring-p1-*' --case '*googlenet*-ring-p16-*' --case '*-parameter_server-*'
+        --case '*googlenet*-ring-p1-*' --case '*googlenet*-ring-p16-*' --case '*-ring-p2-*' \
+        --case '*-parameter_server-*'
 fi
 hpcdl claims "$runs" -o "$runs/claims.md"

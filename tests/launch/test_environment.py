@@ -1,9 +1,10 @@
 import copy
 import json
+import subprocess
 
 import pytest
 
-from hpcdl.launch.environment import describe_job, describe_rank, environment_key
+from hpcdl.launch.environment import _git, describe_job, describe_rank, environment_key
 
 
 def put(root, path, text):
@@ -101,6 +102,18 @@ def test_variables_and_secrets(monkeypatch):
     assert found["variables"]["SLURM_JWT"] == "(hidden)"
     assert "HOME_SWEET" not in found["variables"]
     assert "do-not-tell" not in json.dumps(found)
+
+
+def test_changed_files_are_those_of_the_package(tmp_path):
+    """Not the reports beside it, which a measurement writes."""
+    for path in ("hpcdl/launch/environment.py", "hpcdl/suite.py", "reports/data.json"):
+        put(tmp_path, path, "")
+    name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+    for command in (["init", "-q"], ["add", "."], [*name, "commit", "-qm", "all"]):
+        subprocess.run(["git", "-C", tmp_path, *command], check=True)
+    for path, changed in (("reports/data.json", 0), ("hpcdl/suite.py", 1)):
+        put(tmp_path, path, "changed")
+        assert _git(tmp_path / "hpcdl/launch")["changed_files"] == changed
 
 
 def test_key_ignores_temporary_differences(machine):
