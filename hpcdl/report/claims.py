@@ -333,10 +333,8 @@ def _number(record: Record, field: str) -> float | None:
         return 64 * IMAGES / (record.images_per_second or math.nan) / 3600
     if field == "seconds_without_latency":
         network = NETWORKS[str(record.network)].on(record.settings.get("ranks_per_host", 1))
-        link = network.common_link(record.ranks)
-        return (
-            (record.time_p50_seconds or math.nan) - (record.messages_per_rank or 0) * link.alpha if link else None
-        )
+        link, seconds = network.common_link(record.ranks), record.time_p50_seconds or math.nan
+        return seconds - (record.messages_per_rank or 0) * link.alpha if link else None
     value = record.stated(field)
     if value is None:  # one that missed its target needs more than any other
         return math.inf if field.endswith("_to_target") and record.target_accuracy is not None else None

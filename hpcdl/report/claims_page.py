@@ -13,11 +13,12 @@ from hpcdl.report.verdicts import Verdict
 
 MARKS: Final = {HOLDS: "\N{CHECK MARK}", FAILS: "\N{BALLOT X}", OPEN: "?", ABSENT: "?"}
 """Mark of a verdict, before its words."""
-HEADER: Final = ("claim", "verdict", "here", "interval", "limit", "decided by", "number", "run", "reason")
+HEADER: Final = ("claim", "verdict", "here", "interval", "decided by", "number", "limit")
 NOTE: Final = (
     "A clause holds if the whole interval of its number is on the claimed side of its limits; a claim if all of "
     "its clauses do. Intervals are those of the runs' reports, or Student's t over seeds, of differences by seed "
-    "where both sides share some. One seed, or a time of ranks that share cores, decides nothing."
+    "where both sides share some; with a target that a seed misses, the range over seeds. A number without "
+    "chance has none. One seed, or a time of ranks that share cores, decides nothing."
 )
 
 
@@ -73,7 +74,7 @@ def _rows(decision: Decision) -> Iterator[Row]:
     if len(clauses) == 1:
         yield text, *_cells(clauses[0])
         return
-    yield text, marked(decision.word), *[NONE] * 7
+    yield text, marked(decision.word), *[NONE] * 5
     for clause in clauses:
         yield f"- {clause.clause.text}", *_cells(clause)
 
@@ -83,8 +84,8 @@ def _cells(decision: ClauseDecision) -> Row:
     limits = [
         f"{sign} {limit:g}" for sign, limit in ((">", clause.above), ("<", clause.below)) if limit is not None
     ]
-    limit, reason = ", ".join(limits), clause.because or NONE
-    return marked(decision.verdict), *decision.here, limit, decision.means, clause.number, clause.run, reason
+    limit = ", ".join(limits) + (f": {clause.because}" if clause.because else "")
+    return marked(decision.verdict), *decision.here, f"{decision.means} ({clause.run})", clause.number, limit
 
 
 def marked(verdict: str) -> str:
