@@ -85,7 +85,7 @@ def _cells(decision: ClauseDecision) -> Row:
         f"{sign} {limit:g}" for sign, limit in ((">", clause.above), ("<", clause.below)) if limit is not None
     ]
     limit = ", ".join(limits) + (f": {clause.because}" if clause.because else "")
-    return marked(decision.verdict), *decision.here, f"{decision.means} ({clause.run})", clause.number, limit
+    return marked(decision.verdict), *decision.here, f"{decision.means} (run {clause.run})", clause.number, limit
 
 
 def marked(verdict: str) -> str:

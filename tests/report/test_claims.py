@@ -158,7 +158,7 @@ def test_a_claim_holds_if_all_of_its_clauses_hold():
     (table,) = document([source], [[found[1]]]).sections[-1].tables
     assert [(row[0], row[1], row[4]) for row in table.rows][:2] == [
         ("Rings are fast (s)", f"\N{BALLOT X} {FAILS}", "-"),
-        ("- fast", f"\N{CHECK MARK} {HOLDS}", "simulated (r)"),
+        ("- fast", f"\N{CHECK MARK} {HOLDS}", "simulated (run r)"),
     ]
 
 
