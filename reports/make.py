@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,13 +22,13 @@ import time
 import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.formats.document import Document, Section, Table
     from hpcdl.report.run.findings import Findings
 
 HERE = Path(__file__).resolve().parent
@@ -45,7 +46,13 @@ CLUSTER_ROWS = 6
 FACTS = ("nodes", "MPI", "processor", "network", "date")
 """Facts of the section Job that a cluster's table is headed by."""
 POINTS = 4
-"""Sentences of a page beside its answer, and notes of its table, at most."""
+"""Sentences of a page beside its answer, at most."""
+WITHOUT = (
+    *("nodes", "base", "load balance", "communication", "input", "exposed 95 %", "simulated ranks", "samples"),
+    *("p95", "p99", "max", "correct", "algbw", "of native", "first alone", "beside second", "second alone"),
+    *("beside first", "final loss", "encode", "decode", "memory", "launch"),
+)
+"""Columns that pages leave to report.html; notes that begin with one are left out, too."""
 HEAD = """# Reports
 
 Each page has a question, its answer, a figure, a table, and the command that measures it again. `make reports`
@@ -72,12 +79,16 @@ class Report:
     content: str
     command: str
     minutes: float
+    question: str = ""
+    """Of a printed report; others have their suite's."""
     runs: str = ""
     """Runs of the records, taken together, with $RUNS; empty: $RUNS/NAME."""
     figure: str = ""
     """Beginning of the figure's title; empty: the main figure of the section that answers."""
     table: str = ""
-    """Title of the section whose first table is shown; empty: the section that answers."""
+    """Title of the table that is shown, or of its section; empty: the section that answers."""
+    claims: str = ""
+    """Beginning of the claim whose verdict answers; those on other claims of this run follow. Empty: none."""
     not_shown: str = ""
     """What the numbers do not show, in a sentence."""
     printed: bool = False
@@ -198,46 +209,78 @@ def measure(runs: Path, names: list[str]) -> int:
     return 0 if all(every) else 1
 
 
+def findings_of(report: Report, file: Path) -> Findings:
+    """Return the findings in records; question, answering sections and papers are those of the tree's suite."""
+    from hpcdl.analysis.run.pooling import read_pooled
+    from hpcdl.report.run.findings import findings
+
+    run = read_pooled([file])
+    named = re.search(r"suites/[\w-]+\.toml", report.command)
+    if named and (suite := ROOT / named[0]).exists():
+        run = replace(run, suite=suite.read_text())
+    return findings([run])[0]
+
+
 def answering(report: Report, found: Findings, whole: Document) -> tuple[Section, list[Section]]:
-    """Return the section whose table a page shows, and those that answer the suite's question."""
+    """Return the section whose table a page shows, and those that answer the suite's question.
+
+    Of several tables of a section with a short form the page has that.
+    """
     from hpcdl.report.run import contents
 
-    titles = [report.table] if report.table else [one.page(found).title for one in contents.answers(found)[0]]
+    pages = {one.page(found).title: one for one in contents.declared()}
+    titles = [one.page(found).title for one in contents.answers(found)[0]]
     by_title = {one.title: one for one in whole.sections}
+    tables = {table.title: replace(one, tables=[table]) for one in whole.sections for table in one.tables}
     chosen = [by_title[title] for title in [*titles, whole.main] if title in by_title]
+    named = [{**tables, **by_title}[report.table]] if report.table else []
     others = [one for one in whole.sections[1:] if one.title != "Warnings"]
-    return next((one for one in [*chosen, *others] if one.tables), whole.sections[-1]), chosen
+    main = next((one for one in [*named, *chosen, *others] if one.tables), whole.sections[-1])
+    short = pages[main.title].short if main.title in pages and len(main.tables) > 1 else None
+    return replace(short(found), charts=main.charts) if short else main, chosen
 
 
-def table_of(main: Section, most: int) -> Section:
-    """Return the section with its first table, or its tables of one kind, of at most ``most`` rows together."""
-    from hpcdl.report.formats.document import Section
+def said(report: Report, found: Findings) -> list[str]:
+    """Return the verdicts on the claims that name this run alone, the answer first; none if no claim answers."""
+    from hpcdl.report.claims import decide, sources
 
-    tables = [table.without_empty() for table in main.tables[: None if main.per else 1]]
-    return Section(main.title, tables=tables, per=main.per).shortened(most, POINTS, most)
+    every = [claim for source in sources() for claim in source.claims] if report.claims else []
+    own = [claim for claim in every if {clause.run for clause in claim.clauses} == {report.name}]
+    own.sort(key=lambda claim: not claim.text.startswith(report.claims))
+    return [decide(claim, {report.name: found.records}).verdict.sentence for claim in own]
+
+
+def page_table(section: Section, most: int) -> list[Table]:
+    """Return the table of a page with at most so many rows; tables of one kind are joined."""
+    from hpcdl.report.formats.document import joined, named
+
+    if not section.tables:
+        return []
+    several = section.per and len(section.tables) > 1
+    table = joined(named(section.tables), section.per, most) if several else section.tables[0]
+    begins = tuple(f"{name}:" for name in WITHOUT)
+    notes = [note for note in table.notes if not note.casefold().startswith(begins)]
+    return [replace(table.without(*WITHOUT).without_empty().first(most), notes=notes)]
 
 
 def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:
     """Return the lines of a page about real clusters, and of each its name, question, answer and date."""
-    from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.report.formats.document import Document, Section
     from hpcdl.report.formats.markup import markdown as written
     from hpcdl.report.run import contents
-    from hpcdl.report.run.findings import findings
 
     lines: list[str] = []
     rows: list[Sequence[str]] = []
     for file in sorted(CLUSTERS.glob(f"*/{report.name}.json.gz")):
         name = file.parent.name
-        (found,) = findings([read_pooled([file])])
+        found = findings_of(report, file)
         whole = contents.document(found)
         main, _ = answering(report, found, whole)
-        answer = whole.sections[0].paragraphs[0]
+        answer = [*said(report, found), whole.sections[0].paragraphs[0]][0]
         job = {fact: value for one in whole.sections if one.title == "Job" for fact, value in one.tables[0].rows}
         place = "; ".join(f"{fact} {job[fact]}" for fact in FACTS if fact in job)
-        evidence = f"Evidence of the weakest row: {contents.certainty(found.records)}."
-        tables = table_of(main, CLUSTER_ROWS).tables
-        section = Section(f"On {name}", [answer, f"{place}. {evidence}"], tables=tables)
+        basis = f"Basis: {contents.certainty(found.records)}."
+        section = Section(f"On {name}", [answer, f"{place}. {basis}"], tables=page_table(main, CLUSTER_ROWS))
         lines += written([Document("", [section])]).strip().splitlines()[1:]
         rows.append((name, found.question or report.content, answer, str(job.get("date", ""))[:10]))
     return lines, rows
@@ -245,43 +288,52 @@ def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:
 
 def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list[Sequence[str]]]:
     """Write the page of a report, and its figure; return its question, its answer, and the clusters' rows."""
+    made_on = f"{facts['machine']}, commit {facts['commit']}, {facts['date']}, {facts['minutes']:g} minutes"
     foot = [
+        *(["## What this does not show", "", report.not_shown.strip(), ""] if not report.printed else []),
         f"`{report.command.strip()}`" if "\n" not in report.command else f"`make measurements` ({report.name})",
         "",
-        f"{facts['machine']}, commit {facts['commit']}, {facts['date']}, {facts['minutes']:g} minutes.",
+        f"{'Simulated' if report.simulated else 'Measured'} on {made_on}.",
     ]
     if report.printed:
         text = report.data.read_text().strip()
-        title = report.content[0].upper() + report.content[1:]
+        title = report.question
         lines = [f"# {title}", "", report.not_shown.strip(), "", text, "", *foot]
         (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
         return title, text.splitlines()[-1], []
 
-    from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.report.formats.cells import markdown
     from hpcdl.report.formats.document import Document, Section
     from hpcdl.report.formats.figure import figure, standalone
     from hpcdl.report.formats.markup import markdown as written
     from hpcdl.report.run import contents
-    from hpcdl.report.run.findings import findings
 
-    (found,) = findings([read_pooled([report.data])])
+    found = findings_of(report, report.data)
     whole = contents.document(found, charts=True)
-    answer, points = whole.sections[0].paragraphs[0], whole.sections[0].points[:POINTS]
+    answer, *points = [*said(report, found), whole.sections[0].paragraphs[0], *whole.sections[0].points]
     main, answers = answering(report, found, whole)
     charts = [chart for one in (main, *answers, *whole.sections) for chart in one.charts]
     chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
         (HERE / f"{report.name}.svg").write_text(standalone(figure(chart, 1), chart.title, chart.note))
-    sections = [Section("Answer", [answer], points), table_of(main, ROWS)]
-    text = written([Document(found.question or report.content, sections)])
+    shown = Section(main.title, tables=page_table(main, ROWS))
+    cells = [row[0] for table in shown.tables for row in table.rows]
+    names = [answer, *points[:POINTS], chart.title if chart else "", *cells]
+    letters = [
+        f"{name}: {words}."
+        for name, words in found.settings.own.values()
+        if re.search(r"\b[A-Z]$", name) and any(re.search(rf"\b{re.escape(name)}(:|,|$)", text) for text in names)
+    ]
+    head = Section("Answer", [answer], [*points[:POINTS], *letters])
+    text = written([Document(found.question or report.content, [head, shown])])
     image = ["", f"![{markdown(chart.title)}]({report.name}.svg)"] if chart is not None else []
-    measured_on = contents.certainty(found.records)
+    notes = [markdown(note) for note in main.paragraphs if note not in text]
     cluster_lines, cluster_rows = on_clusters(report)
     lines = [
         *text.replace(f"\n## {main.title}", "\n".join([*image, "", f"## {main.title}"]), 1).rstrip().splitlines(),
+        *(line for note in notes for line in ("", note)),
         "",
-        f"Evidence of the weakest row: {measured_on}. {report.not_shown}".strip(),
+        f"Basis: {contents.certainty(found.records)}.",
         "",
         *foot,
         *cluster_lines,

@@ -2,7 +2,11 @@
 
 import json
 
+import pytest
+
+from hpcdl.report.run.findings import findings
 from hpcdl.report.run.render import render
+from hpcdl.report.sections.contention import charts
 
 TIMES = {"ring": (1.0, 3.0), "direct": (0.5, 4.0)}
 
@@ -32,3 +36,10 @@ def test_schemes_are_compared_over_topologies(hand, row):
     assert "- Fastest on torus(sides=[8]): direct." in page
     assert row(page, "ring") == ["ring", "1.00 ms", "3.00 ms", "3.00"]
     assert page.index("| ring") < page.index("| direct")
+
+
+def test_the_figure_has_the_range_of_each_scheme(hand):
+    page_of(hand, ([8], [4, 2]))
+    (chart,) = charts(*findings([hand.read()]))
+    assert (chart.labels, chart.reference) == (["ring", "direct"], pytest.approx(3e-3))
+    assert chart.values == [pytest.approx((2e-3, 1e-3, 3e-3)), pytest.approx((2.25e-3, 0.5e-3, 4e-3))]

@@ -39,8 +39,10 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     assert [row[0] for row in over_all.rows] == ["d_psgd", "synchronous"]
     assert [row[2] for row in over_all.rows] == ["1", "1"]
     assert {row[3] for row in tuned.rows} == {"learning_rate=0.05"}
-    headline, _ = deciding.answer(found)
-    assert headline.startswith("Time to the target in 2 cells: 2 decided; first in decided cells: ")
+    headline, verdicts = deciding.answer(found)
+    assert headline.startswith("First to the target in 2 cells (2 decided): d_psgd in 1, synchronous in 1; the ")
+    assert headline.endswith("times as long (simulated, 3 seeds).")
+    assert [line.partition(" reaches")[0] for line in verdicts] == ["slow: d_psgd", "quick: synchronous"]
     line = "Times to the target by that of the first method, in 2 cells: d_psgd 1.00 to "
     assert profiles.answer(found).headline.startswith(line)
     assert [chart.title for chart in profiles.charts(found)] == ["Performance profiles"]

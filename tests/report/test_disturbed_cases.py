@@ -6,6 +6,8 @@ import pytest
 
 from hpcdl.analysis.over_time.series import series_of
 from hpcdl.fabric.pairs import rounds
+from hpcdl.report.run.contents import certainty
+from hpcdl.report.run.findings import findings
 from hpcdl.report.run.render import render
 
 SECOND = 10**9
@@ -76,8 +78,7 @@ def two_scales(hand, one, two):
 def test_a_disturbed_case_or_base_has_no_verdict(hand, one, two, row):
     run = two_scales(hand, one, [rank(), two])
     page = render([run], "md")
-    line = "Efficiency is 0.988 at 2 ranks, without a verdict on near-linear scaling (>= 0.90): 1 disturbed."
-    assert line in page
+    assert "lenet5: no verdict at 2 ranks (efficiency 0.988" in page and "; disturbed)." in page
     assert row(page[page.index("## Scaling") :], "ring", "2")[-1] == "disturbed"
     assert page.count("DISTURBED: 1 case without a verdict") == 1
     base = json.loads(render([run], "json"))["cases"][1]["base_disturbed"]
@@ -108,10 +109,12 @@ def test_undisturbed_launches_of_a_case_decide(hand):
             [[(90.0 if taken else 41.0) + launch / 5] * 12] * 2, counters=[foreign(taken)] * 2, launch=launch
         )
     page = render([hand.read()], "md")
-    assert "1 of 1 method is near-linear" in page
+    assert "lenet5: near-linear at 2 ranks with ring (efficiency " in page
     assert "- 1 launch was disturbed; the undisturbed launches of the same cases count." in page
     record = json.loads(render([hand.read()], "json"))["cases"][1]
     assert (record["launches"], record["launches_left_out"], record["disturbed"]) == (2, 1, None)
+    (found,) = findings([hand.read()])
+    assert certainty(found.records) == "3 launches, of one case only 2 undisturbed"
 
 
 def all_pairs(hand, counters, **fields):

@@ -23,6 +23,6 @@ def run_of(hand, seconds_to_target):
 
 def test_time_to_target_is_in_the_row_and_its_speed_up_in_the_answer(hand, row):
     page = render([run_of(hand, {1: (8.0, 8.0), 2: (5.0, 5.0), 4: (2.0, None)})], "markdown")
-    assert "90.0 % soonest on 2 ranks: 1.60 times as fast as on 1 (speed-up of steps: 2.00)." in page
+    assert "90.0 % accuracy soonest on 2 ranks, 1.60 times as soon as on 1 (speed-up of steps: 2.00)." in page
     assert row(page, "ring", "2")[-2] == "5.00 s"
     assert row(page, "ring", "4")[-2] == "not reached"

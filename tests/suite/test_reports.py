@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+from hpcdl.report.claims import sources
 from hpcdl.trace.records import packed
 from hpcdl.trace.schema import read
 
@@ -34,6 +35,23 @@ def test_all_are_measured_in_150_minutes_and_each_in_12():
     assert sum(report["minutes"] / (2 if report.get("simulated") else 1) for report in own) <= 150
 
 
+def test_each_says_what_its_numbers_do_not_show():
+    assert [report["name"] for report in REPORTS if not report.get("not_shown", "").strip().endswith(".")] == []
+
+
+def test_a_report_has_a_question_of_its_suite_or_its_own():
+    assert all(report.get("printed", False) == ("question" in report) for report in REPORTS)
+
+
+def test_the_claim_that_answers_is_one_of_the_run():
+    texts = {
+        (clause.run, claim.text) for source in sources() for claim in source.claims for clause in claim.clauses
+    }
+    for report in REPORTS:
+        own = [text for run, text in texts if run == report["name"] and text.startswith(report.get("claims", ""))]
+        assert own or not report.get("claims"), report["name"]
+
+
 def test_what_stands_in_the_folder_is_made_or_explained():
     targets = {report["name"] + suffix for report in REPORTS for suffix in (".md", ".svg", ".txt")}
     there = {path.name for path in (ROOT / "reports").iterdir() if path.suffix in {".md", ".svg", ".txt"}}
@@ -50,8 +68,10 @@ def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, mon
     for scheme, ms in (("ring", 1.0), ("tree", 2.0)):
         for number in range(10):
             hand.case([[ms * 2**number] * 9] * 2, **common, aggregation=scheme, message_bytes=1024 << number)
-    hand.read({}, suite_text='[suite]\nname = "simulated"\nquestion = "Which scheme is fastest?"\n')
-    for name in ("HERE", "DATA"):
+    hand.read({}, suite_text='[suite]\nname = "simulated"\nquestion = "An older question?"\n')
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites/simulated.toml").write_text('[suite]\nquestion = "Which scheme is fastest?"\n')
+    for name in ("HERE", "DATA", "ROOT"):
         monkeypatch.setattr(make, name, tmp_path)
     monkeypatch.setattr(make, "MADE", tmp_path / "made.json")
     monkeypatch.setattr(make, "CLUSTERS", tmp_path / "clusters")
@@ -69,7 +89,9 @@ def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, mon
     assert any(line.endswith("(simulated.svg)") for line in page)
     here = page.index("## On mine")
     assert 3 <= sum(line.startswith("| ") for line in page[:here]) <= 13
-    assert page[here - 2] == "2 cores, commit abc1234, 2026-11-26, 3 minutes."
+    assert page[here - 2] == "Simulated on 2 cores, commit abc1234, 2026-11-26, 3 minutes."
+    assert "## What this does not show" in page
+    assert "Basis: 1 launch." in page
     assert page[here + 2] == page[4]
     assert 3 <= sum(line.startswith("| ") for line in page[here:]) <= 7
     assert len(page) <= 80

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 _BLOCK: Final = re.compile(
@@ -96,7 +96,7 @@ def seconds(value: Number) -> str:
     return f"{digits(value / 60)} min" if size < 3597 else f"{digits(value / 3600)} h"
 
 
-def percent(part: Number, whole: Number) -> str:
+def percent(part: Number, whole: Number = 1) -> str:
     """A share: 0.2 %, 12.3 %; a dash when either is unknown."""
     return NONE if part is None or not whole else f"{100 * part / whole:.1f} %"
 
@@ -123,6 +123,13 @@ def interval(low: Number, high: Number, shown: Callable[[Number], str] = digits)
     first, last = shown(low), shown(high)
     number, _, unit = first.partition(" ")
     return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
+
+
+def spread(values: Iterable[Number], shown: Callable[[Number], str] = digits) -> str:
+    """Return the range of the known values, or the value if all look alike: "0.941 to 0.962"; a dash for none."""
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=None), max(known, default=None)
+    return shown(low) if shown(low) == shown(high) else interval(low, high, shown)
 
 
 def plural(number: Number, noun: str, rest: str = "") -> str:

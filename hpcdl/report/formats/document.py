@@ -194,7 +194,7 @@ class Table:
         return replace(table, rows=table.rows[:most], left_out=" ".join(lines))
 
 
-def _named(tables: Sequence[Table]) -> list[Table]:
+def named(tables: Sequence[Table]) -> list[Table]:
     """Return tables with the names in their titles, such as A of "A: simulated, 5 epochs", if these differ."""
     names = [table.title.partition(": ")[0] for table in tables]
     if len(set(names)) < len(names):
@@ -202,7 +202,7 @@ def _named(tables: Sequence[Table]) -> list[Table]:
     return [replace(table, title=name) for table, name in zip(tables, names, strict=True)]
 
 
-def _joined(tables: Sequence[Table], heading: str, most: int) -> Table:
+def joined(tables: Sequence[Table], heading: str, most: int) -> Table:
     """Return one table with the first rows of each; the first column, ``heading``, has their titles."""
     header = list(dict.fromkeys(name for table in tables for name in table.header))
     each = max(1, most // len(tables))
@@ -239,11 +239,11 @@ class Section:
         Tables with ``whole`` rows together, or fewer, keep all.
         """
         shown = [p if len(p) <= MAX_POINT else f"{p[:MAX_POINT]} ..." for p in self.points[:points]]
-        tables = _named(self.tables) if self.per else self.tables
+        tables = named(self.tables) if self.per else self.tables
         every = sum(len(table.rows) for table in tables)
         rows = rows if every > whole else every * MAX_TABLES
         if self.per and len(tables) > MAX_ALIKE:
-            tables = [_joined(tables, self.per, rows)]
+            tables = [joined(tables, self.per, rows)]
         kept = [table.first(max(1, rows // min(len(tables), MAX_TABLES))) for table in tables[:MAX_TABLES]]
         last = {note: number for number, table in enumerate(kept) for note in table.notes}
         kept = [

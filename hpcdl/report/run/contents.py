@@ -70,12 +70,14 @@ def certainty(records: Sequence[Record]) -> str:
     simulated = len(records) - len(measured)
     words = [f"{simulated} of {len(records)} cases simulated" if measured else "simulated"] if simulated else []
     if measured:
-        launches = min(record.launches for record in measured)
+        kept = min(record.launches for record in measured)
+        launches = min(record.launches + record.launches_left_out for record in measured)
         words.append("1 launch" if launches == 1 else f"{launches} launches")
+        words += [f"of one case only {kept} undisturbed"] if kept < launches else []
         marks = {mark for record in measured for mark in record.marks}
         words += [word for mark, word in DOUBTS.items() if mark in marks]
-    if any(record.final_accuracy is not None for record in records):
-        words.append(plural(len({record.seed for record in records}), "seed"))
+    if learned := [record for record in records if record.final_accuracy is not None]:
+        words.append(plural(len({record.seed for record in learned}), "seed"))
     return ", ".join(words)
 
 
@@ -137,13 +139,10 @@ def document(findings: Findings, *, charts: bool = False) -> Document:
     pages = _pages(findings)
     drawn = []
     if charts:
-        pages = [(one, replace(page, charts=_drawn(one, findings)), begin) for one, page, begin in pages]
+        figures = [[chart for made in one.figures for chart in made(findings)] for one, *_ in pages]
+        pages = [(one, replace(page, charts=own), x) for own, (one, page, x) in zip(figures, pages, strict=True)]
         drawn = sorted((_rank(one, findings), page.title) for one, page, _ in pages if page.charts)
     return replace(_document(findings, [page for _, page, _ in pages]), main=drawn[0][1] if drawn else "")
-
-
-def _drawn(section: Declaration, findings: Findings) -> list[Chart]:
-    return [chart for charts in section.figures for chart in charts(findings)]
 
 
 def short(findings: Findings) -> Document:

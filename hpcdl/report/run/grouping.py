@@ -164,6 +164,10 @@ ABSENT: Final = {
 """Text for the default of a condition, shown if other cases of the report have it."""
 
 
+MAX_NAME: Final = 40
+"""Characters of a setting that names a problem, at most."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """The problems of a report."""
@@ -173,7 +177,7 @@ class Settings:
     """Name and further settings of each problem. Empty if there is only one."""
 
     def name(self, record: Record) -> str:
-        """Return the model of a problem; where models recur, the simulated network or a letter; empty if alone."""
+        """Return the model of a problem; where models recur, what differs or a letter; empty if alone."""
         return self.own.get(record.problem(), ("", ""))[0]
 
     def further(self, record: Record) -> str:
@@ -196,13 +200,24 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
     firsts = [methods[0].record for methods in groups]
     letters = [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(groups) + 1))]
-    kinds = [[_network(record) for record in firsts], [record.network or "" for record in firsts], letters]
-    own_names = next(kind for kind in kinds if len(set(kind)) == len(kind) and "" not in kind)
+    apart = [{name: one for name, one in {**absent, **named}.items() if name not in shared} for named in every]
+    single = [[named.get(name, "") for named in apart] for name in names if name not in shared]
+    brief = [kind for size, kind in sorted((max(map(len, kind)), kind) for kind in single) if size <= MAX_NAME]
+    models = [_network(record) for record in firsts]
+    networks = [record.network or "" for record in firsts]
+    kinds = [models, *(_distinct(models, kind) for kind in (networks, *brief, letters) if "" not in kind)]
+    own_names = next(kind for kind in kinds if len(set(kind)) == len(kind))
     own = {
-        key: (own_name, ", ".join(word for name, word in {**absent, **named}.items() if name not in shared))
-        for (key, named), own_name in zip(words.items(), own_names, strict=False)
+        key: (own_name, ", ".join(word for word in named.values() if word != own_name))
+        for key, named, own_name in zip(words, apart, own_names, strict=False)
     }
     return Settings(", ".join(common), own if len(own) > 1 else {})
+
+
+def _distinct(models: Sequence[str], words: Sequence[str]) -> Sequence[str]:
+    """Return the models, with words where a model recurs; the words alone for one model."""
+    pairs = zip(models, words, strict=False)
+    return words if len(set(models)) == 1 else [a if models.count(a) == 1 else f"{a}, {b}" for a, b in pairs]
 
 
 def _network(record: Record) -> str:

@@ -191,7 +191,7 @@ def _chart(field: Field, column: str, findings: Findings) -> Lines | None:
     virtual = any(fields.network for fields in every)
     what = f"{'virtual' if virtual else 'training'} time" if timed else "epochs"
     return Lines(
-        f"Accuracy over {what}: {', '.join((field.dataset, *field.conditions))}",
+        f"Accuracy over {what}: {', '.join((field.dataset.partition('(')[0], *field.conditions))}",
         Axis(what, seconds if timed else whole),
         Axis("accuracy", digits),
         series,

@@ -14,6 +14,7 @@ from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names
+from hpcdl.report.sections.deciding import several
 
 HEADER: Final = ("dataset", "conditions", "question", "budget", "method", "ranks", "value", "tied with", "of")
 NOTE: Final = (
@@ -22,8 +23,6 @@ NOTE: Final = (
     "seeds. Tied: Welch's test, adjusted for the number of methods, does not tell it from the best; a single seed "
     "or launch cannot tell. At the end: the last evaluation; within a budget: the best until then."
 )
-MAX_RIVALS: Final = 3
-"""Tied methods that are named; more are counted."""
 
 
 def page(findings: Findings) -> Section:
@@ -130,8 +129,7 @@ def _rivals(names: Sequence[str], values: int, others: int) -> str:
         return "unknown: one value each"
     if len(names) == others > 1:
         return "any other"
-    more = [f"{len(names) - MAX_RIVALS} more"] if len(names) > MAX_RIVALS else []
-    return "; ".join([*names[:MAX_RIVALS], *more]) or NONE
+    return several(names)
 
 
 def _p(best: Vector, values: Vector) -> float:

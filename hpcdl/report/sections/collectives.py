@@ -1,12 +1,15 @@
 """Collectives: times by size, and the fastest algorithm of each."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
+from hpcdl.analysis.statistics.estimates import Interval
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, spread, volume
 from hpcdl.report.formats.document import REST, Section, Table
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import (
@@ -139,10 +142,24 @@ def _second_communicator(one: Record, two: Record) -> Verdict:
         word=words.get((place(one, [one, two]), place(two, [one, two])), "undecided"),
         question="Does a second communicator overlap two collectives?",
         case=f"{one.collective} and {one.concurrent} of {volume(one.message_bytes)} by {scheme_name(one)}",
+        size=Interval((two.time_p50_seconds or math.nan) / (one.time_p50_seconds or math.nan), math.nan, math.nan),
         launches=[one.launches, two.launches],
         marks=list(dict.fromkeys([*one.marks, *two.marks])),
         facts={name: seconds(time) for name, time in times.items()},
     )
+
+
+def _counted(findings: Findings) -> list[Verdict]:
+    """Return how many pairs a second communicator makes faster, if there are several, then the verdict on each."""
+    pairs = at_once(findings)
+    counts = Counter(pair.word for pair in pairs)
+    facts = {
+        "counts": ", ".join(f"{word} in {counts[word]}" for word in ("faster", "slower", "tied", "undecided")),
+        "cases": plural(len(pairs), "case"),
+        "times": spread(pair.size.value for pair in pairs),
+        "basis": certainty([record for record in findings.records if record.concurrent]),
+    }
+    return [*([Verdict(topic="at-once", word="counted", facts=facts)] if len(pairs) > 1 else []), *pairs]
 
 
 def _share(ordered: Sequence[Record], record: Record) -> str:
@@ -155,7 +172,7 @@ def answer(findings: Findings) -> Answer | None:
     families: dict[Group, dict[Group, list[Record]]] = {}
     for group, rows in grouped(findings.records, "collective").items():
         families.setdefault(group._replace(ranks=0), {})[group] = rows
-    lines = [verdict.sentence for verdict in at_once(findings)]
+    lines = [verdict.sentence for verdict in _counted(findings)]
     lines += [line for family in families.values() for line in _lines(family)]
     return Answer(lines[0], lines[1:]) if lines else None
 

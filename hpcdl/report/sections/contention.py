@@ -1,17 +1,20 @@
 """Collectives on several topologies: how slow each scheme gets where messages share links."""
 
 from collections.abc import Mapping
+from statistics import median
 from typing import Final
 
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds, volume
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Axis, Intervals, Section, Table
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 
 TITLE: Final = "Contention"
 LEAST: Final = 2
 """Topologies on which a collective was simulated, at least."""
+FAR: Final = 10.0
+"""Multiple of the best scheme's longest time beyond which a scheme is not drawn."""
 NOTE: Final = (
     "Ratio: the longest time by the shortest, over these topologies. First is the best scheme in the worst case."
 )
@@ -79,4 +82,17 @@ def answer(findings: Findings) -> Answer | None:
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-SECTION = Declaration(17, page, answer=answer)
+def charts(findings: Findings) -> list[Intervals]:
+    """Return the range of each scheme over the topologies."""
+    made = []
+    for what, schemes in _collectives(findings).items():
+        best, limit = next((name, max(times.values())) for name, times in schemes.items())
+        known = {name: [*times.values()] for name, times in schemes.items()}
+        near = {name: (median(one), min(one), max(one)) for name, one in known.items() if max(one) < FAR * limit}
+        note = f"Median, shortest and longest time. Dashed: longest of {best}; none of {FAR:g} times that or more."
+        title, axis = f"Times over topologies: {_named(what)}", Axis("time", seconds)
+        made.append(Intervals(title, list(near), list(near.values()), axis, limit, note))
+    return made
+
+
+SECTION = Declaration(17, page, answer=answer, figures=(charts,))

@@ -14,7 +14,7 @@ from hpcdl.analysis.statistics.estimates import (
     median_interval,
     ratio_interval,
 )
-from hpcdl.report.formats.cells import NONE, digits, interval, seconds, volume
+from hpcdl.report.formats.cells import NONE, digits, interval, seconds, spread, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.findings import Findings
@@ -132,10 +132,9 @@ def answer(findings: Findings) -> Answer | None:
         ("a traced step by an untraced one", of_tracing(findings)),
     ):
         if costs:
-            ratios = [cost.ratio.value for cost in costs]
-            low, high, noise = digits(min(ratios)), digits(max(ratios)), sum(cost.is_noise for cost in costs)
+            noise = sum(cost.is_noise for cost in costs)
             rest = f", {noise} of {len(costs)} within noise" if noise else ""
-            lines.append(f"Time of {what}: {low if low == high else f'{low} to {high}'}{rest}.")
+            lines.append(f"Time of {what}: {spread(cost.ratio.value for cost in costs)}{rest}.")
     return Answer(lines[0], lines[1:]) if lines else None
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from hpcdl.analysis.run.deciding import MIN_SEEDS, Decision, Timed
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds, spread
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.verdicts import Verdict
@@ -110,7 +110,7 @@ def _cell(name: Naming, decision: Decision) -> tuple[str, ...]:
         digits(first.median_of("epoch")) if reached else NONE,
         f"{name.place(second)}, {digits(ratio)} times" if np.isfinite(ratio) else NONE,
         interval(low, high) if np.isfinite(low) else NONE,
-        _several([name.place(rival) for rival in decision.rivals]),
+        several([name.place(rival) for rival in decision.rivals]),
         seconds(decision.budget) if np.isfinite(decision.budget) else NONE,
         decision.verdict,
     )
@@ -135,7 +135,8 @@ def _missed(name: Naming, decision: Decision) -> list[tuple[str, ...]]:
     ]
 
 
-def _several(names: Sequence[str]) -> str:
+def several(names: Sequence[str]) -> str:
+    """Return the first names and the number of the others."""
     more = [f"{len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
     return "; ".join([*names[:MAX_NAMED], *more]) or NONE
 
@@ -158,7 +159,7 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
             "first": name.place(first),
             "time": seconds(first.mean(decision.budget)),
             "seeds": plural(len(first.seconds), "seed"),
-            "others": _several([name.place(place) for place in others]),
+            "others": several([name.place(place) for place in others]),
             "later": f"{digits(decision.lead.value)} ({interval(*decision.lead[1:])})",
             "least": str(MIN_SEEDS),
         },
@@ -171,11 +172,11 @@ def _cause(name: Naming, decision: Decision) -> str:
         for place in decision.places
         if place.missed
     ]
-    return f"The target was missed by {_several(missed)}." if missed else ""
+    return f"The target was missed by {several(missed)}." if missed else ""
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return how many cells are decided, and the methods that win."""
+    """Return the methods that win, in how many cells, and by how much; then the verdict on each cell."""
     decisions = findings.decisions
     asked = "deciding" in findings.answered_by
     if not decisions or (not asked and all(decision.verdict == "not decided" for decision in decisions)):
@@ -183,16 +184,19 @@ def answer(findings: Findings) -> Answer | None:
     name = naming(decisions)
     if len(decisions) == 1:
         return Answer(verdict(name, decisions[0]).sentence)
-    counts, wins = Counter(one.verdict for one in decisions), Counter[str]()
-    wins.update(name.place(one.places[0]) for one in decisions if one.verdict == "decided")
+    decided = [one for one in decisions if one.verdict == "decided"]
+    counts, wins = Counter(one.verdict for one in decisions), Counter(name.place(one.places[0]) for one in decided)
+    leads = [one.lead.value for one in decided if np.isfinite(one.lead.value)]
     facts = {
         "cells": plural(len(decisions), "cell"),
         "counts": ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word]),
         "winners": ", ".join(f"{method} in {number}" for method, number in wins.most_common(MAX_NAMED)),
+        "later": f"; the next method takes {spread(leads)} times as long" if leads else "",
+        "basis": certainty([record for record in findings.records if record.target_accuracy is not None]),
     }
-    marks = verdict(name, decisions[0]).marks
     word = "first in cells" if wins else "no first"
-    return Answer(Verdict(topic="deciding", word=word, marks=marks, facts=facts).sentence)
+    lines = [verdict(name, one).sentence for one in decisions]
+    return Answer(Verdict(topic="deciding", word=word, facts=facts).sentence, lines)
 
 
 SECTION = Declaration(25, page, rows=48, answer=answer)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import NONE, Number, interval, percent, plural, seconds
+from hpcdl.report.formats.cells import NONE, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
@@ -70,12 +70,8 @@ def _is_one_sum(scale: Scale) -> bool:
     return parts(str(scale.record.training)) == ("synchronous", {"bucket_bytes": "0"})
 
 
-def _percent(share: Number) -> str:
-    return percent(share, 1)
-
-
 def _percents(share: Interval) -> tuple[str, str]:
-    return _percent(share.value), interval(share.low, share.high, _percent) if math.isfinite(share.low) else NONE
+    return percent(share.value), interval(share.low, share.high, percent) if math.isfinite(share.low) else NONE
 
 
 def answer(findings: Findings) -> Answer | None:

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.analysis.run.deciding import WIDEST, Decision, area
-from hpcdl.report.formats.cells import NONE, digits, interval, plural
+from hpcdl.report.formats.cells import NONE, digits, plural, spread
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
@@ -88,9 +88,8 @@ def _range(ratios: Sequence[float]) -> str:
     known = [ratio for ratio in ratios if np.isfinite(ratio)]
     if not known:
         return "misses the target with a seed"
-    shown = digits(known[0]) if len(known) == 1 else interval(min(known), max(known))
     missed = len(ratios) - len(known)
-    return f"{shown}, target missed in {missed}" if missed else shown
+    return spread(known) + (f", target missed in {missed}" if missed else "")
 
 
 def charts(findings: Findings) -> list[Lines]:

@@ -8,7 +8,7 @@ from typing import Final
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
 from hpcdl.nn.volumes import FLOAT_BYTES
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, whole
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, spread, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration, without
 from hpcdl.report.run.findings import Findings
@@ -182,66 +182,26 @@ def verdict(scale: Scale) -> str:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the near-linear methods of one problem, or a sentence on each of several; else exposed times."""
+    """Return how far each problem is near-linear, and with which method; else exposed times."""
     further, soonest = list[Verdict](), list[Verdict]()
     problems: list[tuple[str, list[Method]]] = []
     for methods in findings.problems:
         compared = [method for method in methods if method.is_compared and not method.is_ceiling]
         compared = [method for method in compared if method.scales[-1].values("efficiency")]
         name = findings.settings.name(methods[0].record)
-        problems += [(name, compared)] * bool(compared)
+        problems += [(name or str(methods[0].record.model), compared)] * bool(compared)
         soonest += _soonest(name, methods)
         further += _least_exposed(name, methods)
     problems.sort(key=lambda problem: -max(method.scales[-1].record.ranks for method in problem[1]))
     ends = [method.scales[-1] for _, methods in problems for method in methods]
-    shared = _oversubscription(ends)
-    if len(problems) == 1:
-        compared = problems[0][1]
-        reached, overview = _overview(str(compared[0].record.model), compared)
-        smaller = reached and not any(end.near_linear for end in ends)
-        further = [*([overview] if smaller else []), _count(compared, shared), *further]
-    elif problems:
+    if problems:
         ordered = sorted((_overview(*problem) for problem in problems), key=lambda pair: -pair[0])
         headline, *others = (verdict for _, verdict in ordered)
-        further = [replace(headline, cause=shared), *others, *further]
+        shared = ", ".join(map(str, sorted({end.record.ranks for end in ends if end.record.oversubscribed})))
+        cause = f"OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling."
+        further = [replace(headline, cause=cause if shared else ""), *others, *further]
     lines = [verdict.sentence for verdict in (*soonest, *further)]
     return Answer(lines[0], lines[1:]) if lines else None
-
-
-def _count(methods: Sequence[Method], shared: str) -> Verdict:
-    """Return the number of near-linear methods of one problem at their largest scale.
-
-    Without any verdict, return the range of their efficiencies.
-    """
-    ends = [method.scales[-1] for method in methods]
-    disturbed = sum(end.disturbed for end in ends)
-    inconclusive = sum(end.near_linear is None for end in ends) - disturbed
-    counts = {"inconclusive": inconclusive, "disturbed": disturbed}
-    states = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-    none = inconclusive + disturbed == len(ends)
-    one = len({end.record.ranks for end in ends}) == 1
-    are = "method is" if len(ends) == 1 else "methods are"
-    facts = {
-        "range": _range(methods),
-        "states": states,
-        "where": plural(ends[0].record.ranks, "rank") if one else "their largest scale",
-        "limit": f"{NEAR_LINEAR:.2f}",
-        "methods": f"{sum(end.near_linear is True for end in ends)} of {len(ends)} {are}",
-    }
-    without = f"Without a verdict: {states}." if states and not none else ""
-    word = "none judged" if none else "counted"
-    return Verdict(topic="scaling", word=word, cause=" ".join(filter(None, (without, shared))), facts=facts)
-
-
-def _oversubscription(ends: Sequence[Scale]) -> str:
-    shared = ", ".join(map(str, sorted({end.record.ranks for end in ends if end.record.oversubscribed})))
-    return f"OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling." if shared else ""
-
-
-def _range(methods: Sequence[Method]) -> str:
-    values = [_end(method) for method in methods]
-    low, high = digits(min(values)), digits(max(values))
-    return low if low == high else f"{low} to {high}"
 
 
 def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
@@ -254,31 +214,31 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
     reached, _, place = max((held[place], _end(method), place) for place, method in enumerate(methods))
     if reached:
         near = beyond[place][reached - 1]
+        at = [one.near_linear for scales in beyond for one in scales if one.record.ranks == near.record.ranks]
         bounds = interval(near.low("efficiency_low"), near.high("efficiency_high"))
         facts = {
             "efficiency": digits(near.median("efficiency")) + (f", {bounds}" if bounds != NONE else ""),
             "ranks": ("up to " if reached < len(beyond[place]) else "at ") + plural(near.record.ranks, "rank"),
             "method": methods[place].name,
+            "others": f"; so are {at.count(True)} of {len(at)} methods" if len(at) > 1 else "",
         }
         return near.record.ranks, Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
     ends = [method.scales[-1] for method in methods]
-    reasons = dict.fromkeys(_reason(end) for end in ends if end.near_linear is None)
+    reasons = dict.fromkeys(verdict(end) for end in ends if end.near_linear is None)
+    bounds = interval(ends[0].low("efficiency_low"), ends[0].high("efficiency_high")) if len(ends) == 1 else NONE
+    efficiency = f"efficiency {spread(map(_end, methods))}" + (f", {bounds}" if bounds != NONE else "")
     failed = sum(end.near_linear is False for end in ends) > len(ends) / 2
+    known = [scale for method in methods for scale in method.scales if scale.values("speedup")]
+    fastest = max(known, key=lambda scale: scale.median("speedup") or 0.0)
+    least, last = beyond[place][0], beyond[place][-1].record.ranks
+    below = failed and least.near_linear is False and least.record.ranks < last
     facts = {
-        "ranks": plural(beyond[place][-1].record.ranks, "rank"),
-        "range": "; ".join([f"efficiency {_range(methods)}", *(() if failed else reasons)]),
+        "speedup": f"{digits(fastest.median('speedup'))} on {fastest.record.ranks}",
+        "ranks": plural(last, "rank") + (f", nor at {least.record.ranks}" if below else ""),
+        "range": "; ".join([efficiency, *(() if failed else reasons)]),
     }
     word = "not near-linear" if failed else "inconclusive"
     return 0, Verdict(topic="scaling", word=word, case=name, facts=facts)
-
-
-def _reason(scale: Scale) -> str:
-    """Return why there is no verdict, with the interval: elsewhere than in a table it is not beside the words."""
-    bounds = interval(scale.low("efficiency_low"), scale.high("efficiency_high"))
-    reason = verdict(scale)
-    return (
-        f"95 % interval {bounds} contains {NEAR_LINEAR:.2f}" if reason.endswith("inside the interval") else reason
-    )
 
 
 def _end(method: Method) -> float:

@@ -1,12 +1,12 @@
 """Parts of a step: figure of its time, bubbles of pipelines, memory and consensus."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from hpcdl.analysis.run.record import Key
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, volume, whole
+from hpcdl.report.formats.cells import NONE, digits, percent, plural, seconds, spread, volume, whole
 from hpcdl.report.formats.document import Axis, Bars, Section
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty, per_setting
 from hpcdl.report.run.findings import Findings
@@ -69,28 +69,18 @@ def pipeline_answer(findings: Findings) -> Answer | None:
         first = next(iter(schedules.values()))
         of_first = {key: row.scale.record.activation_bytes_per_rank for key, row in first.items()}
         ratios = [size / base for key, size in memory.items() if (base := of_first.get(key))]
-        activations = f" (activations of {_range([*memory.values()], volume)} a rank"
+        activations = f" (activations of {spread([*memory.values()], volume)} a rank"
         if alike is not first and ratios:
-            activations += f", {_range(ratios, digits)} times those of {next(iter(schedules))}"
+            activations += f", {spread(ratios)} times those of {next(iter(schedules))}"
         stated = f"{activations})" if any(memory.values()) else ""
-        words.append(f"{_range(shares, _percent)} of a step with {schedule}{stated}")
+        words.append(f"{spread(shares, percent)} of a step with {schedule}{stated}")
     every = [row.scale for alike in schedules.values() for row in alike.values()]
-    stages = _range([scale.record.stages for scale in every], whole)
-    microbatches = _range([scale.record.microbatches for scale in every], whole)
+    stages = spread([scale.record.stages for scale in every], whole)
+    microbatches = spread([scale.record.microbatches for scale in every], whole)
     basis = certainty([record for scale in every for record in scale.records])
     return Answer(
         f"Ranks of a pipeline wait {' and '.join(words)}: {stages} stages, {microbatches} microbatches ({basis})."
     )
-
-
-def _range(values: Sequence[Number], shown: Callable[[Number], str]) -> str:
-    known = [value for value in values if value is not None]
-    low, high = min(known, default=None), max(known, default=None)
-    return shown(low) if low == high else interval(low, high, shown)
-
-
-def _percent(share: Number) -> str:
-    return percent(share, 1)
 
 
 PIPELINE: Final = Declaration(
