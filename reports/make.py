@@ -48,8 +48,19 @@ FACTS = ("nodes", "MPI", "processor", "network", "date")
 POINTS = 4
 """Sentences of a page beside its answer, at most."""
 WITHOUT = (
-    *("nodes", "base", "load balance", "communication", "input", "exposed 95 %", "simulated ranks", "samples"),
-    *("p95", "p99", "max", "correct", "algbw", "of native", "first alone", "beside second", "second alone"),
+    *("dataset", "nodes", "base", "load balance", "communication", "input", "exposed 95 %", "simulated ranks"),
+    *(
+        "samples",
+        "p95",
+        "p99",
+        "max",
+        "correct",
+        "algbw",
+        "of native",
+        "first alone",
+        "beside second",
+        "second alone",
+    ),
     *("beside first", "final loss", "encode", "decode", "memory", "launch"),
 )
 """Columns that pages leave to report.html; notes that begin with one are left out, too."""
@@ -260,6 +271,10 @@ def page_table(section: Section, most: int) -> list[Table]:
     table = joined(named(section.tables), section.per, most) if several else section.tables[0]
     begins = tuple(f"{name}:" for name in WITHOUT)
     notes = [note for note in table.notes if not note.casefold().startswith(begins)]
+    if not table.order and not several:  # ascending sizes: the largest rows, not the first
+        cut = max(0, len(table.rows) - most)
+        left_out = f"The last {most} of {len(table.rows)} rows; all are in report.html." if cut else ""
+        table = replace(table, rows=table.rows[cut:], left_out=left_out)
     return [replace(table.without(*WITHOUT).without_empty().first(most), notes=notes)]
 
 
@@ -320,7 +335,7 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
     cells = [row[0] for table in shown.tables for row in table.rows]
     names = [answer, *points[:POINTS], chart.title if chart else "", *cells]
     letters = [
-        f"{name}: {words}."
+        f"{name}: {words or 'without what the others have'}."
         for name, words in found.settings.own.values()
         if re.search(r"\b[A-Z]$", name) and any(re.search(rf"\b{re.escape(name)}(:|,|$)", text) for text in names)
     ]

@@ -141,4 +141,4 @@ def section(papers: Sequence[str], records: Sequence[Record]) -> Section:
         known, data = sorted(figures(paper, records), key=lambda figure: -(figure.ranks or 0)), _data(paper)
         rows, title = [figure.cells for figure in known], f"{paper}: {data['source']}"
         tables += [Table(title, HEADER, rows, 2, data.get("notes", []), "most ranks first")] if rows else []
-    return Section(TITLE, tables=tables)
+    return Section(TITLE, tables=tables, per="paper")

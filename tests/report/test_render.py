@@ -86,7 +86,7 @@ def test_markdown_says_what_was_found(hand, row):
     assert (tree[7], tree[-1]) == ("0.667", "no")
     assert row(page, "none (no communication)", "4")[-1] == "-"
     assert [row(page, "tree", ranks)[-1] for ranks in ("2", "4")] == ["yes", "no"]
-    assert "; so are 1 of 2 methods)." in page
+    assert "; near-linear: 1 of 2 methods)." in page
 
 
 def test_markdown_says_what_failed_and_what_to_doubt(page):

@@ -261,7 +261,7 @@ def test_each_sentence_on_scaling_appears(tmp_path, monkeypatch):
         return scaling.answer(Findings(hand.read(), "run"))
 
     one = answered("one", ("a", 20.0, 0.5, simulated)).details[0]
-    assert one.startswith("a: near-linear at 2 ranks with ") and one.endswith("; so are 2 of 2 methods).")
+    assert one.startswith("a: near-linear at 2 ranks with ") and one.endswith("; near-linear: 2 of 2 methods).")
     assert "soonest on 1 rank." in answered("late", ("a", 20.0, 2.0, {})).headline
     every = answered("all", ("a", 20.0, 2.0, simulated), ("b", 40.0, 2.0, simulated), ("c", 20.0, 2.0, {}))
     assert any(": not near-linear at 2 ranks (efficiency 0." in line for line in every.details)

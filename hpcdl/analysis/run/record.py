@@ -371,7 +371,7 @@ class Record:
             if text:
                 subjects[name] = text if name == "straggler" else f"{name} {text}"
         others = self.conditions(*columns_with("machine"), *subjects)
-        return subjects | {name: f"{name}={value}" for name, value in others}
+        return subjects | {name: f"{name}={value}".rstrip("=") for name, value in others}
 
 
 COLUMNS: Final = tuple(one.name for one in fields(Record) if one.name not in {"settings", "further"})

@@ -220,7 +220,7 @@ ROW: Final = 14
 """Height of a row of the note."""
 LINE: Final = 84
 """Letters of a line of the note."""
-WIDE: Final = 52
+WIDE: Final = 46
 """Letters of a line of the title."""
 STYLE: Final = (
     ":root{%s}@media(prefers-color-scheme:dark){:root{%s}}svg{color:var(--ink)}text{fill:var(--ink)}"

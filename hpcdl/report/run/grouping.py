@@ -164,7 +164,7 @@ ABSENT: Final = {
 """Text for the default of a condition, shown if other cases of the report have it."""
 
 
-MAX_NAME: Final = 40
+MAX_NAME: Final = 56
 """Characters of a setting that names a problem, at most."""
 
 

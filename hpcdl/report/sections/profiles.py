@@ -103,7 +103,7 @@ def charts(findings: Findings) -> list[Lines]:
         for method, own in ratios.items()
     ]
     note = "Share of cells in which a method reaches the target within so many times the best time of the cell."
-    axis = Axis("time to the target by that of the first", digits, 10)
+    axis = Axis("time by the first one's", digits, 10)
     return [Lines("Performance profiles", axis, Axis("share of cells"), lines, note)]
 
 

@@ -220,7 +220,7 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
             "efficiency": digits(near.median("efficiency")) + (f", {bounds}" if bounds != NONE else ""),
             "ranks": ("up to " if reached < len(beyond[place]) else "at ") + plural(near.record.ranks, "rank"),
             "method": methods[place].name,
-            "others": f"; so are {at.count(True)} of {len(at)} methods" if len(at) > 1 else "",
+            "others": f"; near-linear: {at.count(True)} of {len(at)} methods" if len(at) > 1 else "",
         }
         return near.record.ranks, Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
     ends = [method.scales[-1] for method in methods]
