@@ -271,7 +271,7 @@ def page_table(section: Section, most: int) -> list[Table]:
     table = joined(named(section.tables), section.per, most) if several else section.tables[0]
     begins = tuple(f"{name}:" for name in WITHOUT)
     notes = [note for note in table.notes if not note.casefold().startswith(begins)]
-    if not table.order and not several:  # ascending sizes: the largest rows, not the first
+    if table.header[0] == "size" and not several:  # ascending: the largest sizes, not the first rows
         cut = max(0, len(table.rows) - most)
         left_out = f"The last {most} of {len(table.rows)} rows; all are in report.html." if cut else ""
         table = replace(table, rows=table.rows[cut:], left_out=left_out)
