@@ -63,6 +63,15 @@ def test_the_answer_names_the_ranks_up_to_which_a_method_is_near_linear(hand):
     assert lines[0] == "lenet5: near-linear up to 2 ranks with ring (efficiency 0.976, 0.976 to 0.976)."
 
 
+def test_the_method_that_is_near_linear_on_the_most_ranks_is_named_though_it_ran_on_fewer_numbers(hand):
+    hand.launches = 2
+    for ranks, ms in ((1, 80), (2, 40.5)):
+        hand.train([steps(ms)] * ranks)
+    hand.train([steps(80)], aggregation="halving_doubling")
+    hand.train([steps(21)] * 4, aggregation="halving_doubling")
+    assert verdict(hand.read())[0].startswith("lenet5: near-linear at 4 ranks with halving_doubling (efficiency ")
+
+
 def two_networks(hand, answer=""):
     """A training that is near-linear on 2 of 4 ranks, and a network whose computing does not scale."""
     hand.launches = 2

@@ -211,8 +211,10 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
         next((number for number, scale in enumerate(scales) if not scale.near_linear), len(scales))
         for scales in beyond
     ]
-    reached, _, place = max((held[place], _end(method), place) for place, method in enumerate(methods))
-    if reached:
+    ranks = [scales[number - 1].record.ranks if number else 0 for scales, number in zip(beyond, held, strict=True)]
+    most, _, place = max((ranks[place], _end(method), place) for place, method in enumerate(methods))
+    if most:
+        reached = held[place]
         near = beyond[place][reached - 1]
         at = [one.near_linear for scales in beyond for one in scales if one.record.ranks == near.record.ranks]
         bounds = interval(near.low("efficiency_low"), near.high("efficiency_high"))
