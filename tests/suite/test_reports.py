@@ -55,7 +55,7 @@ def test_the_claim_that_answers_is_one_of_the_run():
 def test_what_stands_in_the_folder_is_made_or_explained():
     targets = {report["name"] + suffix for report in REPORTS for suffix in (".md", ".svg", ".txt")}
     there = {path.name for path in (ROOT / "reports").iterdir() if path.suffix in {".md", ".svg", ".txt"}}
-    assert there <= targets | {"README.md", "gpu.md", "fashion-mnist.md", "claims.md", "near-linear-figure.svg"}
+    assert there <= targets | {"README.md", "gpu.md", "fashion-mnist.md", "claims.md"}
 
 
 def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, monkeypatch):

@@ -205,13 +205,14 @@ def named(tables: Sequence[Table]) -> list[Table]:
 def joined(tables: Sequence[Table], heading: str, most: int) -> Table:
     """Return one table with the first rows of each; the first column, ``heading``, has their titles."""
     header = list(dict.fromkeys(name for table in tables for name in table.header))
-    each = max(1, most // len(tables))
+    every = sum(len(table.rows) for table in tables)
+    each = most if every <= most else max(1, most // len(tables))
     rows = [
         (table.title, *(dict(zip(table.header, row, strict=True)).get(column, NONE) for column in header))
         for table in tables
         for row in table.rows[:each]
     ][:most]
-    order, every = tables[0].order, sum(len(table.rows) for table in tables)
+    order = tables[0].order
     rest = f"{len(rows)} of {every} rows, at most {each} of each {heading}{order and ', '}{order}; all are {REST}."
     notes = [note for note in tables[0].notes if all(note in table.notes for table in tables)]
     left_out = rest if every > len(rows) else ""
