@@ -4,7 +4,8 @@
     python reports/make.py render                      write all pages again, of the data that are here
 
 ``reports.toml`` lists the reports. A measurement leaves ``data/NAME.json.gz``, the records of its runs, or
-``data/NAME.txt``, what a program printed, and an entry of ``data/made.json``: minutes, commit, machine and date. A
+``data/NAME.txt``, what a program printed, and an entry of ``data/made.json``: minutes, commit, machine and date; a
+``note`` that somebody adds there, on how these data came about, stands on the page until the next measurement. A
 page is made of these alone, so that a new version of hpcdl renders all of them without a new measurement.
 """
 
@@ -263,7 +264,7 @@ def said(report: Report, found: Findings) -> list[str]:
 
 def page_table(section: Section, most: int) -> list[Table]:
     """Return the table of a page with at most so many rows; tables of one kind are joined."""
-    from hpcdl.report.formats.document import joined, named
+    from hpcdl.report.formats.document import REST, joined, named
 
     if not section.tables:
         return []
@@ -273,7 +274,7 @@ def page_table(section: Section, most: int) -> list[Table]:
     notes = [note for note in table.notes if not note.casefold().startswith(begins)]
     if table.header[0] == "size" and not several:  # ascending: the largest sizes, not the first rows
         cut = max(0, len(table.rows) - most)
-        left_out = f"The last {most} of {len(table.rows)} rows; all are in report.html." if cut else ""
+        left_out = f"The last {most} of {len(table.rows)} rows; all are {REST}." if cut else ""
         table = replace(table, rows=table.rows[cut:], left_out=left_out)
     return [replace(table.without(*WITHOUT).without_empty().first(most), notes=notes)]
 
@@ -308,7 +309,7 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
         *(["## What this does not show", "", report.not_shown.strip(), ""] if not report.printed else []),
         f"`{report.command.strip()}`" if "\n" not in report.command else f"`make measurements` ({report.name})",
         "",
-        f"{'Simulated' if report.simulated else 'Measured'} on {made_on}.",
+        f"{'Simulated' if report.simulated else 'Measured'} on {made_on}. {facts.get('note', '')}".strip(),
     ]
     if report.printed:
         text = report.data.read_text().strip()
