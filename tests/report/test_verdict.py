@@ -63,6 +63,14 @@ def test_the_answer_names_the_ranks_up_to_which_a_method_is_near_linear(hand):
     assert lines[0] == "lenet5: near-linear up to 2 ranks with ring (efficiency 0.976, 0.976 to 0.976)."
 
 
+def test_a_method_without_a_verdict_is_not_counted_as_one_that_is_not_near_linear(hand):
+    hand.train([[80.0] * 30], network="lan")
+    hand.train([[40.5] * 30] * 2, network="lan")
+    hand.train([[80.0] * 30], network="lan", aggregation="tree")
+    hand.train([[36.0, 54.0] * 15] * 2, network="lan", aggregation="tree")
+    assert verdict(hand.read())[0].endswith("; near-linear: 1 of 2 methods, 1 undecided).")
+
+
 def test_the_method_that_is_near_linear_on_the_most_ranks_is_named_though_it_ran_on_fewer_numbers(hand):
     hand.launches = 2
     for ranks, ms in ((1, 80), (2, 40.5)):

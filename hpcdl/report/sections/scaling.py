@@ -217,12 +217,13 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
         reached = held[place]
         near = beyond[place][reached - 1]
         at = [one.near_linear for scales in beyond for one in scales if one.record.ranks == near.record.ranks]
+        open_ones = f", {at.count(None)} undecided" if None in at else ""
         bounds = interval(near.low("efficiency_low"), near.high("efficiency_high"))
         facts = {
             "efficiency": digits(near.median("efficiency")) + (f", {bounds}" if bounds != NONE else ""),
             "ranks": ("up to " if reached < len(beyond[place]) else "at ") + plural(near.record.ranks, "rank"),
             "method": methods[place].name,
-            "others": f"; near-linear: {at.count(True)} of {len(at)} methods" if len(at) > 1 else "",
+            "others": f"; near-linear: {at.count(True)} of {len(at)} methods{open_ones}" if len(at) > 1 else "",
         }
         return near.record.ranks, Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
     ends = [method.scales[-1] for method in methods]
