@@ -50,27 +50,18 @@ POINTS = 4
 """Sentences of a page beside its answer, at most."""
 WITHOUT = (
     *("dataset", "nodes", "base", "load balance", "communication", "input", "exposed 95 %", "simulated ranks"),
-    *(
-        "samples",
-        "p95",
-        "p99",
-        "max",
-        "correct",
-        "algbw",
-        "of native",
-        "first alone",
-        "beside second",
-        "second alone",
-    ),
-    *("beside first", "final loss", "encode", "decode", "memory", "launch"),
+    *("samples", "p95", "p99", "max", "correct", "algbw", "of native", "first alone", "beside second"),
+    *("second alone", "beside first", "final loss", "encode", "decode", "memory", "launch"),
 )
 """Columns that pages leave to report.html; notes that begin with one are left out, too."""
+WIDER = "on a wider terminal"
+"""In the line about columns that a printed table leaves out, which answers nothing."""
 HEAD = """# Reports
 
 Each page has a question, its answer, a figure, a table, and the command that measures it again. `make reports`
 renders the pages of [`data`](data); `make measurements` measures on two cores. All tables and figures of one:
 `hpcdl report reports/data/NAME.json.gz -o page.html`. A rank is a process on one core; emulated hosts share the
-cores of one machine. No report is from a GPU.
+cores of one machine.
 
 | report | question | answer | minutes | commit | date |
 | --- | --- | --- | ---: | --- | --- |
@@ -272,7 +263,7 @@ def page_table(section: Section, most: int) -> list[Table]:
     table = joined(named(section.tables), section.per, most) if several else section.tables[0]
     begins = tuple(f"{name}:" for name in WITHOUT)
     notes = [note for note in table.notes if not note.casefold().startswith(begins)]
-    if table.header[0] == "size" and not several:  # ascending: the largest sizes, not the first rows
+    if table.ascending and not several:
         cut = max(0, len(table.rows) - most)
         left_out = f"The last {most} of {len(table.rows)} rows; all are {REST}." if cut else ""
         table = replace(table, rows=table.rows[cut:], left_out=left_out)
@@ -313,13 +304,17 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
     ]
     if report.printed:
         text = report.data.read_text().strip()
-        title = report.question
+        title, printed = report.question, text.splitlines()
+        answer = next(
+            (line for line in reversed(printed) if line.endswith(".") and WIDER not in line), printed[-1]
+        )
+        text = text if "\n|" in text else f"```text\n{text}\n```"
         lines = [f"# {title}", "", report.not_shown.strip(), "", text, "", *foot]
         (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
-        return title, text.splitlines()[-1], []
+        return title, answer, []
 
     from hpcdl.report.formats.cells import markdown
-    from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.formats.document import REST, Document, Section
     from hpcdl.report.formats.figure import figure, standalone
     from hpcdl.report.formats.markup import markdown as written
     from hpcdl.report.run import contents
@@ -340,7 +335,8 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
         for name, words in found.settings.own.values()
         if re.search(r"\b[A-Z]$", name) and any(re.search(rf"\b{re.escape(name)}(:|,|$)", text) for text in names)
     ]
-    head = Section("Answer", [answer], [*points[:POINTS], *letters])
+    more = [f"{len(points) - POINTS} more are {REST}."] if len(points) > POINTS else []
+    head = Section("Answer", [answer], [*points[:POINTS], *more, *letters])
     text = written([Document(found.question or report.content, [head, shown])])
     image = ["", f"![{markdown(chart.title)}]({report.name}.svg)"] if chart is not None else []
     notes = [markdown(note) for note in main.paragraphs if note not in text]
@@ -374,7 +370,7 @@ def render() -> int:
             older.append(f"- {', '.join(f'[{name}]({name})' for name in kept)}: {report.content}")
     text = HEAD + "\n".join(rows) + "\n" + (OLDER + "\n".join(older) + "\n" if older else "")
     (HERE / "README.md").write_text(
-        text + "\n[gpu.md](gpu.md): checks without a GPU, and how to measure on one.\n"
+        text + "\n[gpu.md](gpu.md): what ran on a GPU, and training steps beside PyTorch's.\n"
     )
     return 0
 

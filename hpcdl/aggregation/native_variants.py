@@ -36,7 +36,7 @@ async def native_persistent(comm: Comm, buffer: Array) -> None:
 
 
 async def nccl(comm: Comm, buffer: Array) -> None:
-    """NCCL's allreduce, for vectors on GPUs; a library's own as ``native`` is. Has not run on a GPU yet. Any p."""
+    """NCCL's allreduce, for vectors on GPUs; as ``native`` is a library's. Has run on one GPU only. Any p."""
     await comm.native("nccl", buffer)
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from hpcdl.aggregation.parts.collectives import half
 from hpcdl.cases.keys import combinations
 from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes
-from hpcdl.cases.keys.cpu_times import shipped
 from hpcdl.cases.keys.key import (
     MAX_RANKS,
     MAX_STEPS,
@@ -30,6 +29,7 @@ from hpcdl.cases.keys.key import (
     key,
 )
 from hpcdl.cases.keys.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
+from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.train_spec import MAX_JITTER
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
@@ -112,14 +112,13 @@ class ReplaySpec(StepSpec):
     def compute_times(self) -> ComputeTimes:
         """Times of the work of a rank."""
         if not self.compute_source.given:
-            known = shipped(str(self.model), self.shape, self.images)
+            known = shipped(CORE, str(self.model), self.shape, self.images)
             if known is None:
                 raise ValueError(
                     f"give exactly one of {', '.join(TIMES)}; no times of the model on a CPU are known"
                 )
             return known.of_network(self.layers, self.shape).scaled(self.time_scale)
-        times = self.compute_source.compute_times(str(self.model), self.layers, self.shape, self.images)
-        return times.scaled(self.time_scale)
+        return super().compute_times.scaled(self.time_scale)
 
 
 SPEC: Final = ReplaySpec
@@ -196,7 +195,7 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         "lockstep": bool(spec.network) or spec.strategy.lockstep,  # a simulation records the mean step of a cycle
         "warmup_steps": 0 if spec.network else spec.warmup,
         **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "network")},
-        **({} if spec.compute_source.given else {"compute_times": spec.compute_times.source}),
+        **({"compute_times": spec.compute_times.source} if not spec.times and spec.compute_times.source else {}),
         **(spec.straggler.fields if spec.straggler else {}),
         "jitter": spec.jitter or None,
         "modelled_compute_seconds": spec.compute_times.step_seconds(spec.images),

@@ -19,8 +19,8 @@ from hpcdl.analysis.run.pooling import AmbiguousCaseError, read_pooled
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
 from hpcdl.cases.keys.compute_times import ComputeTimes, Recorded
-from hpcdl.cases.keys.cpu_times import shipped
 from hpcdl.cases.keys.key import MAX_RANKS
+from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.fabric.network import NETWORKS, Network
@@ -173,7 +173,7 @@ def _times(runs: Sequence[Recorded], record: Record, spec: StepSpec) -> ComputeT
             return measured(record.row, spec.ranks).of_network(spec.layers, spec.shape)
         except ValueError:
             continue
-    known = shipped(str(spec.model), spec.shape, spec.images)
+    known = shipped(CORE, str(spec.model), spec.shape, spec.images)
     if known is not None and record.backend != "cupy":
         return known.of_network(spec.layers, spec.shape)
     raise ValueError("its compute times are unknown: predict a run that recorded its events")

@@ -155,8 +155,9 @@ class ClauseDecision:
     def here(self) -> tuple[str, str]:
         """Number and bounds, as texts."""
         value, low, high = self.value
-        bounds = self.doubt or (NONE if low == high else f"{digits(low)} to {digits(high)}")
-        return (NONE, NONE) if math.isnan(value) else (digits(value), bounds)
+        spread = f"at least {digits(low)}" if math.isinf(high) else f"{digits(low)} to {digits(high)}"
+        shown = "infinite, as a target was missed" if math.isinf(value) else digits(value)
+        return (NONE, NONE) if math.isnan(value) else (shown, self.doubt or (NONE if low == high else spread))
 
     @property
     def means(self) -> str:

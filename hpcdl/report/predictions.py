@@ -274,7 +274,8 @@ def steps(rows: Sequence[Record], *, compared: bool) -> Section:
     ratios = [(row.predicted_seconds or 0) / row.step_seconds for row in rows if row.step_seconds]
     if compared and ratios:
         within = percent(median([abs(ratio - 1) for ratio in ratios]), 1)
-        notes.append(f"Half of the {len(ratios)} predicted steps are within {within} of the measured ones.")
+        steps = f"Half of the {len(ratios)} predicted steps are" if len(ratios) > 1 else "The predicted step is"
+        notes.append(f"{steps} within {within} of what was measured; a step is mostly computing, which was given.")
     return Section("Predicted training steps", notes, tables=tables)
 
 

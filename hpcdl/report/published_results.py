@@ -15,7 +15,7 @@ from typing import Final
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.nn.volumes import volumes
-from hpcdl.report.formats.cells import NONE, digits
+from hpcdl.report.formats.cells import NONE, digits, spread
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping, JsonObject
@@ -125,13 +125,12 @@ def _results(table: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]:
 
 def headline(papers: Sequence[str], records: Sequence[Record]) -> str:
     """Return how many figures of the papers are reproduced; empty if there are none."""
-    known = [figure.reproduced for paper in papers for figure in figures(paper, records)]
-    judged = known.count(True) + known.count(False)
-    return (
-        f"{known.count(True)} of {judged} published figures are reproduced ({', '.join(papers)})."
-        if judged
-        else ""
-    )
+    judged = [one for paper in papers for one in figures(paper, records) if one.reproduced is not None]
+    if not judged:
+        return ""
+    within = spread((100 * one.tolerance for one in judged), lambda value: f"{value:.0f}")
+    right = sum(one.reproduced is True for one in judged)
+    return f"{right} of {len(judged)} published figures are reproduced, within {within} % ({', '.join(papers)})."
 
 
 def section(papers: Sequence[str], records: Sequence[Record]) -> Section:

@@ -15,6 +15,7 @@ Exit code 1: no GPU, or a check failed.
 import argparse
 import json
 import os
+import site
 import subprocess
 import sys
 import time
@@ -27,7 +28,8 @@ PARTS = {
     "probes": 60,
     "contract": 120,
     "exact": 90,
-    "networks": 240,
+    "layers": 150,
+    "networks": 150,
     "transports": 120,
     "collectives": 120,
     "training": 120,
@@ -123,13 +125,17 @@ sys.exit(not usable)
 
 
 def with_wheels(folder, wheels):
-    """A virtual environment that sees what is installed and has the wheels besides."""
+    """A virtual environment that sees what this interpreter does and has the wheels besides."""
     place = folder.resolve() / "venv"
     python = place / "bin/python"
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", place], check=True)
-        install = [python, "-m", "pip", "install", "-q", "--no-index", "--no-deps", *sorted(wheels.glob("*.whl"))]
-        subprocess.run(install, check=True)
+        # this interpreter may be a virtual environment's, whose packages --system-site-packages does not find, and
+        # on Debian it may be without ensurepip
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+        packages = place / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+        packages.joinpath("outer.pth").write_text("\n".join(site.getsitepackages()) + "\n", encoding="utf-8")
+        install = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--no-deps"]
+        subprocess.run([*install, *sorted(wheels.glob("*.whl"))], check=True)
     return str(python)
 
 

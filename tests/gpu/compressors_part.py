@@ -41,7 +41,7 @@ def compressors(results, name, tiny):
         found = made(there, other, device)
         exact = found.tobytes() == expected.tobytes()
         near = found.dtype == "float32" and np.linalg.norm(found - expected) <= ERROR * np.linalg.norm(expected)
-        work = partial(made, there, other, device)
+        work = partial(encoded, there, other, device)
         taken = statistics.median(times(work, repetitions, on_gpu=device is not None))
         shown = f"encoder {taken:.3f} ms, {taken / copied:.1f} copies{'' if exact else ', not bit by bit'}"
         results.put(one, ok=bool(exact or near), encode_ms=taken, copy_ms=copied, shown=shown)
@@ -49,9 +49,15 @@ def compressors(results, name, tiny):
 
 def made(compressor, vector, device):
     """What a compressor makes of a vector, on the host: a message, entries, or its first vector."""
+    found = encoded(compressor, vector, device)
+    return found if isinstance(found, np.ndarray) else to_host(device, found)
+
+
+def encoded(compressor, vector, device):
+    """See ``made``, but vectors stay on the device, from which transports send them."""
     span = slice(0, len(vector))
     if hasattr(compressor, "rounds"):
-        return to_host(device, next(compressor.rounds(span, vector, None, 0)))
+        return next(compressor.rounds(span, vector, None, 0))
     if hasattr(compressor, "select"):
         indices, values = compressor.select(span, vector, 0)
         return np.concatenate([indices.view(np.uint8), values.view(np.uint8)])

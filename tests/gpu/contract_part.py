@@ -1,6 +1,7 @@
 """The tests that every backend passes, on the device: tests/nn for ``cupy``."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,9 @@ def contract(results, name, tiny):
         return
     folder = Path(__file__).resolve().parent.parent / "nn"
     chosen = f"({name} or {name}-) and not processor" + (" and test_arrays" if tiny else "")
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--maxfail=20", folder, "-k", chosen]
+    command = [sys.executable, "-m", "pytest", "-q", "--maxfail=20", folder, "-k", chosen]
+    if importlib.util.find_spec("xdist") is not None:
+        command += ["-n", str(min(8, os.cpu_count() or 1)), "-p", "no:benchmark"]  # which warns beside workers
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider"], capture_output=True, text=True, check=False, timeout=results.left()
     )

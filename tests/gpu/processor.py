@@ -112,8 +112,9 @@ class Processor:
     deterministic = True
     has_cudnn = False
 
-    def __init__(self):
+    def __init__(self, *, records_products=True):
         self._tape = None
+        self._records_products = records_products
 
     def empty(self, shape, dtype):
         array = aligned(shape, dtype)
@@ -151,6 +152,8 @@ class Processor:
         self._do(functools.partial(getattr(loaded, f"run_{kernel}"), *sizes, *converted), arguments)
 
     def multiply(self, a, b, out, dtype, *, transpose_a=False, transpose_b=False):
+        if self._tape is not None and not self._records_products:
+            raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
         assert a.dtype == b.dtype == storage_dtype(dtype)
         assert out.dtype in (storage_dtype(dtype), master(dtype))
         assert all(matrix.strides[-1] == matrix.itemsize or matrix.shape[-1] <= 1 for matrix in (a, b, out))
@@ -175,8 +178,10 @@ class Processor:
     def capture(self, work):
         """Note all that is launched; numpy's own operations are not launches, so ops must do without."""
         tape = self._tape = []
-        answer = work()
-        self._tape = None
+        try:
+            answer = work()
+        finally:
+            self._tape = None
 
         def start():
             for do, _ in tape:

@@ -1,11 +1,16 @@
 """Whole networks on the GPU backend's kernels: 16-bit precisions, loss scaling, recorded layers, flat optimizers."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from gpu.processor import GXX, Processor
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.cupy.backend import backend_on
+from hpcdl.nn.kernels.cupy.device import EnginePlan, Uid
+from hpcdl.nn.kernels.cupy.gpu import Gpu
 from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Residual
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
@@ -32,8 +37,9 @@ def layers(*, ratio=0.0):
     ]
 
 
-def replica(dtype="float32", *, ratio=0.0, graphs=False):
-    return Replica(layers(ratio=ratio), SHAPE, backend=backend_on(Processor(), graphs=graphs), dtype=dtype, seed=4)
+def replica(dtype="float32", *, ratio=0.0, graphs=False, records_products=True):
+    kernels = backend_on(Processor(records_products=records_products), graphs=graphs)
+    return Replica(layers(ratio=ratio), SHAPE, backend=kernels, dtype=dtype, seed=4)
 
 
 def batch(n, seed=0):
@@ -99,9 +105,14 @@ def test_float16_trains_behind_a_loss_scale():
     assert set(scaling.state) == {"velocity"}
 
 
-def test_recorded_layers_do_what_they_did():
-    """To the last bit, whatever the batch, with an evaluation in between; images at another address each time."""
-    plain, recorded = replica(ratio=0.4), replica(ratio=0.4, graphs=True)
+@pytest.mark.parametrize("records_products", [True, False])
+def test_recorded_layers_do_what_they_did(records_products):
+    """To the last bit, whatever the batch, with an evaluation in between; images at another address each time.
+
+    CuPy does not let cuBLAS be recorded: layers that multiply by it run each time.
+    """
+    plain = replica(ratio=0.4)
+    recorded = replica(ratio=0.4, graphs=True, records_products=records_products)
     for number, size in enumerate([6, 6, 6, 4, 6, 4, 4, 0, 4, 6]):
         images, labels = batch(size, number) if size else (np.zeros((0, *SHAPE), "float32"), np.zeros(0, int))
         outcomes = []
@@ -153,3 +164,30 @@ def test_what_is_recorded_is_not_run_again():
         bound.forward(np.ones(3), train=True)
         bound.backward(np.ones(3), needs_dx=True)
     assert counted.calls == 2
+
+
+def test_a_failed_recording_leaves_the_stream_to_others():
+    """Before, the stream went on capturing, and every later case of the process failed."""
+    stream = SimpleNamespace(capturing=False)
+    stream.begin_capture = lambda _mode: setattr(stream, "capturing", True)
+    stream.end_capture = lambda: setattr(stream, "capturing", False)
+    cuda = SimpleNamespace(
+        using_allocator=lambda _: nullcontext(), runtime=SimpleNamespace(streamCaptureModeRelaxed=2)
+    )
+    device = SimpleNamespace(
+        _cupy=SimpleNamespace(cuda=cuda), _stream=stream, _recordings=SimpleNamespace(malloc=0)
+    )
+    with pytest.raises(ZeroDivisionError):
+        Gpu.capture(device, lambda: 1 / 0)
+    assert not stream.capturing
+
+
+def test_tensors_of_plans_are_numbered_by_plain_ints():
+    """cuDNN's frontend takes every other key, an IntEnum too, for a tensor of its own."""
+    given = {}
+    graph = SimpleNamespace(execute=lambda addresses, _workspace, handle: given.update(addresses))
+    device = SimpleNamespace(_workspace=np.empty(0), address=lambda array: array.ctypes.data, _handle=None)
+    array = np.zeros(3)
+    Gpu.execute(device, EnginePlan(graph, 0), {Uid.X: array})
+    assert given == {1: array.ctypes.data}
+    assert [type(number) for number in given] == [int]

@@ -29,7 +29,9 @@ ZOO_CLASSES = 5
 
 
 def kernels_of(name):
-    return backend_on(Processor()) if name == ON_PROCESSOR else backend(name)
+    if name == ON_PROCESSOR:
+        return backend_on(Processor())
+    return backend(name, tf32=False) if name == "cupy" else backend(name)
 
 
 @pytest.fixture(params=BACKENDS)

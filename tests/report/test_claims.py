@@ -82,7 +82,9 @@ def test_a_missed_target_is_later_than_any_other():
         for seed in (1, 2)
     ]
     case, tree = {"aggregation": "ring"}, {"aggregation": "tree"}
-    assert decided(records, "seconds_to_target", case=tree, by=case, above=1).word == HOLDS
+    late = decided(records, "seconds_to_target", case=tree, by=case, above=1)
+    assert late.word == HOLDS
+    assert late.clauses[0].here[0] == "infinite, as a target was missed"
 
 
 def test_a_rank_correlation_is_a_number_of_all_records():

@@ -54,6 +54,16 @@ def test_a_cell_keeps_the_lists_in_its_name(hand):
     assert [row[0] for row in cells.rows] == [*networks]
 
 
+def test_a_method_that_alone_reaches_the_target_has_no_time_if_it_missed_it_too(hand):
+    times = {"synchronous": (4.0, -4.1, -4.2), "d_psgd": (-6.0, -6.1, -6.2)}
+    for training, seeds in times.items():
+        for seed, time in enumerate(seeds):
+            fields = {"training": training, "seed": seed, "network": "slow", "settings": {"network": "slow"}}
+            hand.train([[10.0] * 20] * 2, target_accuracy=0.9, evaluations=evaluations(time), **fields)
+    headline, _ = deciding.answer(Findings(hand.read(suite_text='[suite]\nanswer = "deciding"'), "run"))
+    assert "only synchronous reaches the target, with 1 of 3 seeds" in headline
+
+
 def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
     """Cells by the times of two methods; a negative time misses the target."""
     cells = {

@@ -73,7 +73,7 @@ def test_virtual_time_is_called_so_and_stands_apart(hand):
         synchronous(hand, **told)
         downpour(hand, **told)
     page = render([hand.read()], "md")
-    assert page.count(": final accuracy from 0.800 (synchronous) to 0.900 (Downpour).") == 2
+    assert page.count(": final accuracy from 0.800 (synchronous) to 0.900 (Downpour), of one seed.") == 2
     own = section(page, "Settings").splitlines()
     assert [
         line.split("|")[2].strip() for line in own if line.startswith(("| lenet5 ", "| lenet5 simulated "))

@@ -33,7 +33,7 @@ def test_who_is_fastest_at_which_size(hand, row, whole):
     page = whole(hand.read())
     assert (
         "\nallreduce, 2 ranks, float32: fastest native from 4 B to 4 KiB; ring or native (tied) at 64 KiB; "
-        "ring at 1 MiB." in page
+        "ring at 1 MiB; ring reaches 1.05 GB/s (busbw) at 1 MiB." in page
     )
     assert row(page, "4 KiB", "native")[10:] == ["1.00", "fastest", "yes"]
     assert row(page, "4 KiB", "ring")[10:] == ["0.500", "", "yes"]
@@ -56,6 +56,16 @@ def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, w
     assert float(high) > 6
     brief = render([hand.read()], "summary")
     assert "two_shot 2.50 ms (too few launches) ~, ring 3.02 ms +-1 % ~" in " ".join(brief.split())
+
+
+def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
+    for launch, ms in enumerate((1.0, 1.02, 0.99)):
+        operation(hand, "ring", 4096, steps(ms)[2:], correct=True, launch=launch)
+        operation(hand, "native", 4096, steps(2 * ms)[2:], correct=True, launch=launch)
+    operation(hand, "butterfly", 4096, steps(1.4)[2:], correct=True, launch=0)
+    page = whole(hand.read())
+    assert "lowest median, inconclusive: ring at 4 KiB" in page
+    assert "tied" not in row(page, "4 KiB", "butterfly")
 
 
 def test_what_was_chosen_is_named(hand, row, whole):

@@ -150,9 +150,20 @@ ANSWERS = {
     "step with 1f1b (activations of 2 MiB a rank, 0.250 times those of gpipe): 2 stages, 4 microbatches (1 launch).",
     break_even: "Compressed steps are faster than the fastest dense one with ring + fp16 up to slow (2.00 times as "
     "fast; 0.800 on fast) (simulated).",
-    fidelity: "allgather + a, which sends 7.11 % of the entries, reaches the dense accuracy within 0.5 points "
-    "(difference +0.0, 1 seed); its entries take 9.00 bits (entropy -), those of all methods 9.00 to 10.0.",
+    fidelity: "allgather + a, which sends 7.11 % of the entries, has a mean accuracy within 0.5 points of the dense "
+    "one, which is not decided (difference +0.0, 1 seed); its entries take 9.00 bits (entropy -), those of all methods 9.00 to 10.0.",
 }
+
+
+@pytest.mark.parametrize("spread, word", [(0.001, "reaches the dense accuracy"), (0.02, "which is not decided")])
+def test_full_accuracy_is_said_of_what_all_of_the_interval_reaches(hand, spread, word):
+    for seed, apart in ((1, -spread), (2, 0.0), (3, spread)):
+        for compression, reached in (("none", 0.9), ("a", 0.9 + apart)):
+            fields = {"compression": compression, "compression_ratio": 25.0, "bits_per_entry": 8.0, "seed": seed}
+            evaluations = [(10, 1.0, 0.5, 0.3, reached, 640)]
+            hand.train([steps(20)] * 4, aggregation="allgather", evaluations=evaluations, **fields)
+    run = hand.read({"cpu": {"physical_cores": 2}}, suite_text="[suite]\nname = 's'\nanswer = 'fidelity'")
+    assert word in verdict(run)[0]
 
 
 def test_a_strategy_that_saves_less_than_nothing_adds():
@@ -175,7 +186,7 @@ def test_a_training_that_diverged_has_a_word_in_place_of_an_accuracy(hand):
         hand.train([steps(20)] * 2, evaluations=seen, target_accuracy=0.9, seed=seed)
     run = hand.read(suite_text="[suite]\nname = 's'\nanswer = 'accuracy'\n")
     first, second, *_ = verdict(run)
-    assert first == "No final accuracy; 2 of 3 cases diverged; 1 of 3 cases reached the target."
+    assert first == "No final accuracy; 2 of 3 cases diverged (ring); 1 of 3 cases reached the target."
     assert second.startswith("DIVERGED: 2 cases of 3. ")
     page = render([run], "md")
     assert "none (2 of 3 diverged at step 8)" in page
@@ -238,14 +249,14 @@ def test_each_sentence_on_accuracy_and_on_a_run_appears(tmp_path):
     seeds = {"synchronous": (0.90, 0.91, 0.92), "tree": (0.91, 0.92, 0.91), "gossip": (0.80, 0.81, 0.80)}
     several = []
     for name, values in seeds.items():
-        record = Record(ranks=4)
+        records = [Record(ranks=4, seed=seed, final_accuracy=value) for seed, value in enumerate(values)]
         known = {"final_accuracy": values, "images_per_second": [20.0 if name == "tree" else 10.0] * 3}
-        scale = SimpleNamespace(record=record, records=[record] * 3, values=known.get)
+        scale = SimpleNamespace(record=records[0], records=records, values=known.get)
         scale.median = lambda column, known=known: sorted(known[column])[1]
         several.append(SimpleNamespace(name=name, scale=scale))
     said.append(compared := accuracy._beside_synchronous("lenet5", several, ""))
     assert compared.sentence == (
-        "lenet5: synchronous training ends at 0.910; as accurate (not told apart, 3 seeds): tree (+0.3 points, "
+        "lenet5: synchronous training ends at 0.910; not told from it (3 seeds): tree (+0.3 points, "
         "2.00 times its images/s); less accurate: gossip by 10.7 points."
     )
     assert accuracy._beside_synchronous("lenet5", several[1:], "") is None

@@ -59,8 +59,12 @@ DEVICES: Final[dict[str, Device]] = {
     "v100": _third(15.7e12, "V100 SXM2"),
     "a100": _third(19.5e12, "A100"),
     "h100": _third(67e12, "H100 SXM5"),
+    "h200": Device(
+        31.7e12, "GoogLeNet at batch 128 in TF32, reports/gpu.md; networks measured there have their own times"
+    ),
+    "h200-bf16": Device(37.2e12, "GoogLeNet at batch 128 in bfloat16; see h200"),
 }
-"""By name. Figures for "what if", none of them measured here: say ``flops`` or ``times`` where you know better."""
+"""By name, for "what if": say ``flops`` or ``times`` where you know better."""
 
 
 @dataclass(frozen=True)
@@ -259,6 +263,8 @@ def _trainings(run: Run, model: str) -> list[int]:
         index
         for index, case in enumerate(run.described)
         if case.get("kind") == "train"
+        # work on a GPU is only started where its time is noted
+        and not str(case.get("backend")).startswith("cupy")
         and case.get("model") == model
         and not case.get("network")
         # a rank of a mesh has parts of the layers only, and one of a pipeline computes on microbatches

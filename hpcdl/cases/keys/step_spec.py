@@ -11,6 +11,7 @@ from hpcdl import registry
 from hpcdl.cases.keys.compute_times import TABLE, ComputeSource, ComputeTimes, shape_text, times_of_ranks
 from hpcdl.cases.keys.key import Choice, architecture, cluster
 from hpcdl.cases.keys.scheme import plan, traits_of
+from hpcdl.cases.keys.shipped_times import shipped
 from hpcdl.cases.keys.stage_balance import balanced
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.network import Network
@@ -159,7 +160,10 @@ class StepSpec:
     @cached_property
     def compute_times(self) -> ComputeTimes:
         """Times of the work of a rank that is not slowed and has all layers."""
-        return self.compute_source.compute_times(str(self.model), self.layers, self.shape)
+        known = shipped(self.device, str(self.model), self.shape, self.images) if self.device else None
+        if known is not None:
+            return known.of_network(self.layers, self.shape)
+        return self.compute_source.compute_times(str(self.model), self.layers, self.shape, self.images)
 
     @cached_property
     def stage_times(self) -> tuple[ComputeTimes, ...]:

@@ -1,4 +1,4 @@
-"""NCCL's allreduce, for comparison with the MPI library's. Has not run on a GPU yet."""
+"""NCCL's allreduce, for comparison with the MPI library's. Has run between ranks of one GPU only."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ to device between ranks of one host; MPI carries the handshake only. numpy's arr
 
 The environment variable HPCDL_TRANSPORT chooses. Without it: ``device`` if the loaded library reports support
 (MPIX_Query_cuda_support) and a probe message arrives, sent in another process because a failure is a crash;
-otherwise ``staged``. Nothing here has run on a GPU yet.
+otherwise ``staged``. All three have run between ranks of one GPU, none between two GPUs.
 """
 
 from __future__ import annotations

@@ -159,6 +159,8 @@ class Table:
     notes: list[str] = field(default_factory=list)
     order: str = ""
     """Order of the rows in words, such as "largest first"; the first are the ones to read."""
+    ascending: bool = False
+    """True where the last rows are the ones to read."""
     left_out: str = ""
     """Line about the rows that a shortened table leaves out."""
     key: str = ""

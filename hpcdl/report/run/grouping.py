@@ -201,9 +201,11 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     firsts = [methods[0].record for methods in groups]
     letters = [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(groups) + 1))]
     apart = [{name: one for name, one in {**absent, **named}.items() if name not in shared} for named in every]
-    single = [[named.get(name, "") for named in apart] for name in names if name not in shared]
-    brief = [kind for size, kind in sorted((max(map(len, kind)), kind) for kind in single) if size <= MAX_NAME]
-    models = [_network(record) for record in firsts]
+    single = [(name, [named.get(name, "") for named in apart]) for name in names if name not in shared]
+    # a condition before a length or a batch, which may differ only to suit it
+    ordered = sorted((name not in ABSENT, max(map(len, kind)), kind) for name, kind in single)
+    brief = [kind for _, size, kind in ordered if size <= MAX_NAME]
+    models = [_network(record, firsts) for record in firsts]
     networks = [record.network or "" for record in firsts]
     kinds = [models, *(_distinct(models, kind) for kind in (networks, *brief, letters) if "" not in kind)]
     own_names = next(kind for kind in kinds if len(set(kind)) == len(kind))
@@ -220,9 +222,12 @@ def _distinct(models: Sequence[str], words: Sequence[str]) -> Sequence[str]:
     return words if len(set(models)) == 1 else [a if models.count(a) == 1 else f"{a}, {b}" for a, b in pairs]
 
 
-def _network(record: Record) -> str:
+def _network(record: Record, every: Iterable[Record]) -> str:
+    """Return the model, without settings that all of its name have, and how it was run."""
+    model, head = record.model or "", str(record.model or "").partition("(")[0]
+    alike = {one.model for one in every if str(one.model or "").partition("(")[0] == head}
     how = "simulated" if record.network else "replayed" if record.kind == "replay" else ""
-    return " ".join(filter(None, (record.model, how)))
+    return " ".join(filter(None, (head if len(alike) == 1 else model, how)))
 
 
 def _words(methods: Sequence[Method]) -> dict[str, str]:

@@ -29,11 +29,11 @@ def run_names(paths: Sequence[Path]) -> list[str]:
 
 
 def scheme_name(record: Record) -> str:
-    """The aggregation, with its compression where there is one; empty where a strategy moves its messages."""
+    """The aggregation, with its compression where there is one; that alone where a strategy moves its messages."""
     aggregation, compression = record.aggregation or "none", record.compression or "none"
     name = {ANY: "any scheme", BY_STRATEGY: ""}.get(aggregation, aggregation)
     name += " on 2 communicators" if record.communicators == 2 else ""
-    return name if compression == "none" else f"{name} + {compression}".strip()
+    return name if compression == "none" else f"{name} + {compression}".removeprefix(" + ")
 
 
 class Names:
@@ -62,7 +62,10 @@ class Names:
             "optimizer": _brief({label: parts(label)[0] for label in self._all("optimizer")}),
             "schedule": _brief({label: parts(label)[0] for label in self._all("schedule")}),
             "learning_rate": {rate: f"rate {rate}" for rate in self._all("learning_rate")},
-            "tuning": {trials: f"{trials} trials" if trials else "not tuned" for trials in self._all("tuning")},
+            "tuning": {
+                trials: f"{trials} trial{'s' * (trials != '1')}" if trials else "not tuned"
+                for trials in self._all("tuning")
+            },
         }
         for name in columns_with("method"):
             if name not in {*self._brief, "aggregation", "compression"}:
@@ -112,13 +115,17 @@ class Names:
             case for case in self._cases if not like or text_of(case, "training") == text_of(like, "training")
         ]
         several = [case for case in cases if case.ranks != 1] or cases
-        return {scheme_name(case) for case in several if case.aggregation != BY_STRATEGY}
+        return {scheme_name(case) for case in several}
 
 
 def text_of(case: Record, field: str) -> str:
     """A column in words; empty where there is none."""
     value = case.stated(field)
     return f"{value:g}" if isinstance(value, float) else str(value or "")
+
+
+SCALED: Final = "scale_rate"
+"""Setting that is named although all have it: a remedy for stale gradients, as much as the strategy."""
 
 
 def _brief(heads: Mapping[str, str]) -> dict[str, str]:
@@ -130,7 +137,9 @@ def _brief(heads: Mapping[str, str]) -> dict[str, str]:
     for head, labels in alike.items():
         settings = {label: parts(label)[1] for label in labels}
         keys = list(dict.fromkeys(key for setting in settings.values() for key in setting))
-        differing = [key for key in keys if len({setting.get(key) for setting in settings.values()}) > 1]
+        differing = [
+            key for key in keys if key == SCALED or len({setting.get(key) for setting in settings.values()}) > 1
+        ]
         for label, setting in settings.items():
             named = {key: setting[key] for key in differing if key in setting}
             listed = ",".join(f"{key}={value}" for key, value in named.items())

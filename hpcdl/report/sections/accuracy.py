@@ -14,6 +14,7 @@ from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.warnings import diverged
+from hpcdl.report.sections.compression import points_of
 from hpcdl.report.verdicts import Verdict
 
 HEADER: Final = (
@@ -107,7 +108,8 @@ def answer(findings: Findings) -> Answer | None:
             name, scales = findings.settings.name(methods[0].record), [row.scale for row in learned]
             cases, counts = plural(sum(len(scale.records) for scale in scales), "case"), ""
             if lost := sum(len(diverged(scale.records)) for scale in scales):
-                counts = f"; {lost} of {cases} diverged"
+                names = dict.fromkeys(row.name for row in learned if diverged(row.scale.records))
+                counts = f"; {lost} of {cases} diverged ({', '.join(names)})"
             if any(scale.record.target_accuracy is not None for scale in scales):
                 counts += f"; {sum(map(_reached, scales))} of {cases} reached the target"
             compared = _beside_synchronous(name, learned, counts)
@@ -121,14 +123,15 @@ def _beside_synchronous(name: str, learned: Sequence[Row], counts: str) -> Verdi
     """Return which methods lose accuracy against dense synchronous training; None without several seeds of it."""
     known = [row for row in learned if not _diverged(row.scale) and row.scale.record.ranks > 1]
     base = [row for row in known if row.name in {"synchronous", "BSP"}][:1]
-    others = [row for row in known if row not in base and len(row.scale.values("final_accuracy")) > 1]
-    if not base or len(dense := base[0].scale.values("final_accuracy")) < 2 or not others:
+    paired = [(row, np.array(points_of(row, base[0]))) for row in known if row not in base] if base else []
+    paired = [(row, points) for row, points in paired if len(points) > 1]
+    if not paired:
         return None
-    samples = [np.array(row.scale.values("final_accuracy")) for row in others]
-    change = difference([np.array(dense)] * len(others), samples)
+    others, samples = zip(*paired, strict=True)
+    change = difference([np.zeros(len(points)) for points in samples], samples)  # by seed: beside no difference
     tied, lower = [], []
     speed = base[0].scale.median("images_per_second")
-    for row, points, chance in zip(others, 100 * change.value, adjusted(change.p), strict=True):
+    for row, points, chance in zip(others, change.value, adjusted(change.p), strict=True):
         own = row.scale.median("images_per_second")
         pace = f", {digits(own / speed)} times its images/s" if own and speed else ""
         if chance < ALPHA and points < 0:
@@ -137,7 +140,7 @@ def _beside_synchronous(name: str, learned: Sequence[Row], counts: str) -> Verdi
             tied.append((-(own or 0.0), f"{row.name} ({points:+.1f} points{pace})"))
     facts = {
         "of": f"{name}: " if name else "",
-        "seeds": plural(len(dense), "seed"),
+        "seeds": plural(len(base[0].scale.values("final_accuracy")), "seed"),
         "base": digits(base[0].scale.median("final_accuracy")),
         "tied": _named(tied),
         "lower": _named(lower),
@@ -153,7 +156,8 @@ def _named(ordered: Sequence[tuple[float, str]]) -> str:
 
 
 def _accuracy_range(name: str, learned: Sequence[Row], counts: str) -> Verdict:
-    facts = {"of": f"{name}: " if name else "", "counts": counts}
+    single = ", of one seed" if all(len(row.scale.records) == 1 for row in learned) else ""
+    facts = {"of": f"{name}: " if name else "", "counts": counts, "single": single}
     known = [row for row in learned if not _diverged(row.scale)]
     if not known:
         return Verdict(topic="accuracy", word="none", case=name, facts=facts)

@@ -212,8 +212,10 @@ def answer(findings: Findings) -> Answer | None:
     saving = [verdict for verdict in known if verdict.word != "none"]
     if len(saving) < 2:
         return Answer(lines[0], lines[1:])
-    most, least = (f"{one.facts['batch']} images with {one.case}" for one in (saving[0], saving[-1]))
-    facts = {"most": most, "least": least}
+    first, last = saving[0], saving[-1]
+    most, least = (f"{one.facts['batch']} images ({one.facts['bounds']}) with {one.case}" for one in (first, last))
+    overlap = first.size.low <= last.size.high
+    facts = {"most": most, "least": least, "apart": ", which these bounds do not tell apart" if overlap else ""}
     headline = Verdict(topic="batches", word="methods", marks=saving[0].marks, facts=facts).sentence
     return Answer(headline, lines)
 

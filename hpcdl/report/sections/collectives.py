@@ -30,6 +30,8 @@ MOST: Final = 5
 """Algorithms of a size in a short report, at most."""
 NAMED: Final = 3
 """Tied algorithms that a line names."""
+LONG: Final = 1 << 16
+"""Bytes from which on a collective's time is one of bandwidth."""
 WIDE: Final = 100
 """Share of the median (%) from which on the distance of an interval's end is not stated."""
 NOTE: Final = (
@@ -82,7 +84,7 @@ def _table(group: Group, rows: Sequence[Record]) -> Table:
         *("first alone", "beside second", "second alone", "beside first", "overlap", "correct"),
     )
     cells = [_cells(record, peers) for peers in sizes(rows).values() for record in peers]
-    return Table(group.title, header, cells, 2).without_empty()
+    return Table(group.title, header, cells, 2, ascending=True).without_empty()
 
 
 def _cells(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
@@ -191,8 +193,19 @@ def _lines(family: dict[Group, list[Record]]) -> list[str]:
     for listed, ranks in alike.items():
         *first, last = sorted(ranks)
         subject = " and ".join(filter(None, [", ".join(map(str, first)), plural(last, "rank")]))
-        lines.append(f"{largest.titled(subject)}: {listed}.")
+        peers = next(list(sizes(rows).values())[-1] for group, rows in family.items() if group.ranks == last)
+        lines.append(f"{largest.titled(subject)}: {listed}{_reached(ranked(peers)[:1])}.")
     return lines
+
+
+def _reached(best: Sequence[Record]) -> str:
+    """Return the bus bandwidth of the lowest measured median among the longest vectors."""
+    return "".join(
+        f"; {scheme_name(record)} reaches {rate(record.busbw_bytes_per_second)} (busbw) at "
+        f"{volume(record.message_bytes)}"
+        for record in best
+        if record.busbw_bytes_per_second and not record.network and (record.message_bytes or 0) >= LONG
+    )
 
 
 def _fastest(groups: Sequence[tuple[str, Sequence[Record]]]) -> str:
@@ -220,7 +233,8 @@ def _fastest(groups: Sequence[tuple[str, Sequence[Record]]]) -> str:
 
 
 def _doubts(rows: Sequence[Record]) -> str:
-    single = "; one launch only" if is_one_launch(rows) else ""
+    many = any((record.launches or 0) > 1 for record in rows)
+    single = f"; one launch only{' of some' if many else ''}" if is_one_launch(rows) else ""
     shared = any(record.oversubscribed for record in rows)
     return single + ("; OVERSUBSCRIBED: ranks share cores" if shared else "")
 

@@ -145,10 +145,10 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
     """Return the verdict on a cell."""
     first, second = decision.places[:2]
     others = {"tied": decision.rivals, "not decided": decision.open}.get(decision.verdict, [second])
-    alone = decision.verdict == "decided" and not np.isfinite(decision.lead.value)
+    seeds, time = plural(len(first.seconds), "seed"), seconds(first.mean(decision.budget))
     return Verdict(
         topic="deciding",
-        word="alone" if alone else decision.verdict,
+        word="alone" if _is_alone(decision) else decision.verdict,
         question="Which method reaches the target first?",
         case=name.cell(decision),
         size=decision.lead,
@@ -157,13 +157,21 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
         cause=_cause(name, decision),
         facts={
             "first": name.place(first),
-            "time": seconds(first.mean(decision.budget)),
-            "seeds": plural(len(first.seconds), "seed"),
+            "time": time,
+            "seeds": seeds,
+            # a time would be that of its budget, where seeds missed it
+            "reached": f"with {len(first.seconds) - first.missed} of {seeds}"
+            if first.missed
+            else f"in {time} ({seeds})",
             "others": several([name.place(place) for place in others]),
             "later": f"{digits(decision.lead.value)} ({interval(*decision.lead[1:])})",
             "least": str(MIN_SEEDS),
         },
     )
+
+
+def _is_alone(decision: Decision) -> bool:
+    return decision.verdict == "decided" and not np.isfinite(decision.lead.value)
 
 
 def _cause(name: Naming, decision: Decision) -> str:
@@ -184,7 +192,9 @@ def answer(findings: Findings) -> Answer | None:
     name = naming(decisions)
     if len(decisions) == 1:
         return Answer(verdict(name, decisions[0]).sentence)
-    decided = [one for one in decisions if one.verdict == "decided"]
+    decided = [
+        one for one in decisions if one.verdict == "decided" and not (_is_alone(one) and one.places[0].missed)
+    ]
     counts, wins = Counter(one.verdict for one in decisions), Counter(name.place(one.places[0]) for one in decided)
     leads = [one.lead.value for one in decided if np.isfinite(one.lead.value)]
     facts = {

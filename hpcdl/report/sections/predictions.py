@@ -92,8 +92,8 @@ def predicted_answer(findings: Findings) -> Answer | None:
     half = percent(prediction.fitted.errors["fitted"]["median"], 1)
     farthest = f"{scheme_name(row)} on {plural(row.ranks, 'rank')}, {digits(ratio)} times as long"
     return Answer(
-        f"{near} of {len(rows)} measured times are within {percent(NEAR, 1)} of the schemes' on one network"
-        f"{speed}, half of them within {half}; farthest is {farthest} ({certainty(rows)})."
+        f"{near} of {len(rows)} measured times are within {percent(NEAR, 1)} of the schemes' on one network "
+        f"that was fitted to them{speed}, half of them within {half}; farthest is {farthest} ({certainty(rows)})."
     )
 
 

@@ -212,7 +212,10 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
         for scales in beyond
     ]
     ranks = [scales[number - 1].record.ranks if number else 0 for scales, number in zip(beyond, held, strict=True)]
-    most, _, place = max((ranks[place], _end(method), place) for place, method in enumerate(methods))
+    place = max(
+        range(len(methods)), key=lambda place: (ranks[place], _end(methods[place]))
+    )  # the first of equal ones
+    most = ranks[place]
     if most:
         reached = held[place]
         near = beyond[place][reached - 1]

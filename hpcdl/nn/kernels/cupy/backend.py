@@ -29,7 +29,7 @@ class RecordedBound:
     The first forward and backward of a size only run: they choose plans, compile kernels and allocate memory.
     The second ones are recorded as a pair, because backward reads the arrays that forward stored. A forward
     without a backward is recorded again. All later ones are replayed. Results are always in the same memory, so
-    the next layer's recording finds its input in place.
+    the next layer's recording finds its input in place. A layer whose forward cannot be recorded always runs.
     """
 
     def __init__(self, device: Device, bound: Bound) -> None:
@@ -39,6 +39,7 @@ class RecordedBound:
         self._forwards: dict[_Key, _Recording] = {}
         self._backwards: dict[_Key, _Recording] = {}
         self._last: _Key = ()
+        self._can_record = True
 
     def forward(self, x: Array, train: bool) -> Array:
         if not x.size:
@@ -47,9 +48,8 @@ class RecordedBound:
         self._last = key = (x.shape, train)
         if key in self._backwards:
             result = _replay(self._forwards[key], x)
-        elif key in self._ran:
-            self._forwards[key] = recording = self._record(x, lambda: self._bound.forward(x, train))
-            result = recording.result
+        elif key in self._ran and self._can_record:
+            result = self._recorded_forward(key, x, train)
         else:
             result = self._device.pooled(lambda: self._bound.forward(x, train))
         assert result is not None, "a forward has outputs"
@@ -66,6 +66,14 @@ class RecordedBound:
             self._ran.add(key)
             return self._device.pooled(lambda: self._bound.backward(dy, needs_dx))
         return self._bound.backward(dy, needs_dx)
+
+    def _recorded_forward(self, key: _Key, x: Array, train: bool) -> Array | None:
+        try:
+            self._forwards[key] = recording = self._record(x, lambda: self._bound.forward(x, train))
+        except NotImplementedError:
+            self._can_record = False
+            return self._device.pooled(lambda: self._bound.forward(x, train))
+        return recording.result
 
     def _record(self, source: Array, work: Callable[[], Array | None]) -> _Recording:
         start, result = self._device.capture(work)

@@ -137,7 +137,7 @@ class Device(Protocol):
         """Run and record ``work``; return a function that replays it in the same memory, and the result.
 
         Recordings share memory that each releases, so they must be replayed in the order in which they were
-        recorded.
+        recorded. NotImplementedError: ``work`` calls what cannot be recorded: CuPy's cuBLAS, for :meth:`multiply`.
         """
         ...
 

@@ -203,7 +203,8 @@ class Gpu:
             if self._has_recordings:  # recordings keep using the old workspace
                 self._outgrown.append(self._workspace)
             self._workspace = self._cupy.empty(plan.workspace, np.uint8)
-        addresses = {number: self.address(array) for number, array in arrays.items()}
+        # the frontend takes plain ints for numbers of tensors, all else for tensors
+        addresses = {int(number): self.address(array) for number, array in arrays.items()}
         plan.graph.execute(addresses, self.address(self._workspace), handle=self._handle)
 
     def pooled(self, work: Callable[[], T]) -> T:
@@ -215,8 +216,10 @@ class Gpu:
         with self._cupy.cuda.using_allocator(self._recordings.malloc):
             # relaxed mode: the memory pool may allocate if the first run's memory is not enough
             self._stream.begin_capture(self._cupy.cuda.runtime.streamCaptureModeRelaxed)
-            answer = work()
-            graph = self._stream.end_capture()
+            try:
+                answer = work()
+            finally:
+                graph = self._stream.end_capture()  # also after a failure, or nothing runs on this stream again
         graph.launch(self._stream)
         return partial(graph.launch, self._stream), answer
 

@@ -1,7 +1,8 @@
-"""Times of layers on one core by batch, in ``cpu_times.csv``: the default of replays and predictions.
+"""Measured times of layers by batch: of one core, the default of replays and predictions, and of GPUs.
 
-``python -m hpcdl.cases.keys.cpu_times RUN "quiet machine"`` writes it from a run of the suite ``layer-times``.
-It begins with date, processor and state of the machine; a row has the microseconds of a call at each batch.
+A file begins with date, processor and state of the machine; a row has the microseconds of a call at each batch.
+``python -m hpcdl.cases.keys.shipped_times RUN "quiet machine"`` writes that of a core from a run of the suite
+``layer-times``; those of GPUs are of ``make gpu-check``, part ``layers``.
 """
 
 import csv
@@ -15,26 +16,34 @@ import numpy as np
 from hpcdl.cases.keys.compute_times import ComputeTimes, measured_trainings, shape_text
 from hpcdl.nn.geometry import Shape
 
-FILE: Final = Path(__file__).with_suffix(".csv")
+CORE: Final = "core"
+
+FILES: Final = {
+    CORE: Path(__file__).with_name("cpu_times.csv"),
+    "h200": Path(__file__).with_name("h200_times.csv"),
+    "h200-bf16": Path(__file__).with_name("h200_bf16_times.csv"),
+}
+"""By the name of a device."""
 
 
 @cache
-def _rows() -> dict[tuple[str, str], dict[str, dict[int, float]]]:
+def _rows(file: Path) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
     """Return the seconds of a call by model and shape of images, label and batch."""
     found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
-    for row in csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()[1:]):
+    for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()[1:]):
         model, shape, label = (row.pop(name) for name in ("model", "shape", "label"))
         found.setdefault((model, shape), {})[label] = {int(n): 1e-6 * float(row[n]) for n in row if row[n]}
     return found
 
 
-def shipped(model: str, shape: Shape, images: int | None) -> ComputeTimes | None:
-    """Return the times of a rank's batch of ``images`` (None: a large one); None for a model without times.
+def shipped(device: str, model: str, shape: Shape, images: int | None) -> ComputeTimes | None:
+    """Return the times of a batch of ``images`` (None: a large one) on a device; None where there are no times.
 
     Between two measured batches a call's time is interpolated, above the largest it is proportional to the batch.
     """
-    rows = _rows().get((model, shape_text(shape)), {})
-    if not rows:
+    file = FILES.get(device)
+    rows = {} if file is None else _rows(file).get((model, shape_text(shape)), {})
+    if file is None or not rows:
         return None
     per_image, per_call = {}, {}
     for label, known in rows.items():
@@ -45,7 +54,7 @@ def shipped(model: str, shape: Shape, images: int | None) -> ComputeTimes | None
             per_call[label] = seconds
         else:
             per_image[label] = seconds / batch
-    return ComputeTimes(per_image, per_call, FILE.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "))
+    return ComputeTimes(per_image, per_call, file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "))
 
 
 def write(path: Path, state: str) -> None:
@@ -61,7 +70,7 @@ def write(path: Path, state: str) -> None:
     lines.append(",".join(["model", "shape", "label", *map(str, batches)]))
     for key, known in table.items():
         lines.append(",".join([*key, *(f"{known[batch]:.4g}" if batch in known else "" for batch in batches)]))
-    FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    FILES[CORE].write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Times of layers on one core, by batch, that come with hpcdl."""
+"""Times of layers by batch that come with hpcdl."""
+
+from types import SimpleNamespace
 
 import pytest
 
 from hpcdl import suite
-from hpcdl.cases.keys import cpu_times
-from hpcdl.cases.keys.cpu_times import shipped
+from hpcdl.cases.keys import shipped_times
+from hpcdl.cases.keys.compute_times import DEVICES, recorded
+from hpcdl.cases.keys.shipped_times import CORE, FILES, shipped
 
 TEXT = """# 2026-01-02, one core of a Test, 0 of 2 cases disturbed
 model,shape,label,1,2,4,64
@@ -20,16 +23,14 @@ lenet5,28x28x1,update,5,5,5,
 def table(tmp_path, monkeypatch):
     file = tmp_path / "cpu_times.csv"
     file.write_text(TEXT)
-    monkeypatch.setattr(cpu_times, "FILE", file)
-    cpu_times._rows.cache_clear()
-    yield file
-    cpu_times._rows.cache_clear()
+    monkeypatch.setitem(shipped_times.FILES, CORE, file)
+    return file
 
 
 @pytest.mark.parametrize(("images", "microseconds"), [(1, 10), (2, 12), (3, 16), (4, 20), (8, 40), (1024, 5120)])
 @pytest.mark.usefixtures("table")
 def test_a_call_is_interpolated_and_then_proportional(images, microseconds):
-    times = shipped("lenet5", (28, 28, 1), images)
+    times = shipped(CORE, "lenet5", (28, 28, 1), images)
     assert times.seconds("forward conv1", images) == pytest.approx(microseconds * 1e-6)
     assert times.seconds("backward conv1", images) == pytest.approx(2 * microseconds * 1e-6)
     assert times.seconds("update", images) == pytest.approx(5e-6)
@@ -38,8 +39,8 @@ def test_a_call_is_interpolated_and_then_proportional(images, microseconds):
 
 @pytest.mark.usefixtures("table")
 def test_a_model_or_shape_without_times_has_none():
-    assert shipped("nin", (224, 224, 3), 1) is None
-    assert shipped("lenet5", (32, 32, 1), 1) is None
+    assert shipped(CORE, "nin", (224, 224, 3), 1) is None
+    assert shipped(CORE, "lenet5", (32, 32, 1), 1) is None
 
 
 REPLAY = """
@@ -56,15 +57,32 @@ global_batch = {}
 
 def test_a_replay_without_times_takes_those_of_its_batch():
     (case,) = suite.parse(REPLAY.format("nin", 16), "replays.toml").cases
-    known = shipped("nin", (224, 224, 3), 8)
+    known = shipped(CORE, "nin", (224, 224, 3), 8)
     assert case.spec.compute_times.step_seconds(8) == known.step_seconds(8)
     assert case.fields()["compute_times"] == known.source
     with pytest.raises(suite.UsageError, match=r"device: give exactly one of device, flops, times; no times"):
         suite.parse(REPLAY.format("vgg19", 16), "replays.toml")
 
 
-def test_the_file_has_every_layer_at_each_batch_of_its_model():
-    for (model, _), rows in cpu_times._rows().items():
+def test_a_device_that_was_measured_has_the_times_of_its_batch():
+    text = REPLAY.format("resnet50", 32).replace("network", 'device = "h200"\nnetwork')
+    (case,) = suite.parse(text, "replays.toml").cases
+    known = shipped("h200", "resnet50", (224, 224, 3), 16)
+    assert case.spec.compute_times.step_seconds(16) == known.step_seconds(16)
+    assert case.fields()["compute_times"] == known.source
+    assert set(FILES) - {CORE} <= set(DEVICES), "others are at a rate"
+
+
+def test_a_trace_of_a_gpu_has_no_times_of_layers():
+    """Its events are launches."""
+    trained = {"kind": "train", "model": "lenet5", "image_shape": "28x28x1", "backend": "cupy(graphs=True)"}
+    with pytest.raises(ValueError, match="no measured training of 'lenet5'"):
+        recorded(SimpleNamespace(described=[trained], path="run"), "lenet5", (28, 28, 1))
+
+
+@pytest.mark.parametrize("device", FILES)
+def test_the_file_has_every_layer_at_each_batch_of_its_model(device):
+    for (model, _), rows in shipped_times._rows(FILES[device]).items():
         assert len({tuple(known) for known in rows.values()}) == 1, model
         labels = {label.partition(" ")[0] for label in rows}
         assert {"forward", "backward", "update", "loss"} <= labels
