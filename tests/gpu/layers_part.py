@@ -18,8 +18,8 @@ from gpu.networks_part import CLASSES, LEARNING_RATE, MOMENTUM, task
 
 from hpcdl import registry
 from hpcdl.cases.keys.compute_times import shape_text
+from hpcdl.cases.keys.shipped_times import text_of
 from hpcdl.nn.backend import backend
-from hpcdl.nn.geometry import Shape
 from hpcdl.nn.kernels.cupy.gpu import gpu_availability
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
@@ -62,17 +62,15 @@ def layers(results, name, tiny):
 
 def join(place, precision, device):
     """Write the times of all networks in one precision, as they are kept in ``hpcdl/cases/keys``."""
-    rows = [row for model in MODELS for row in read(place, model, precision)]
-    batches = sorted({int(name) for row in rows for name in row if name.isdecimal()})
-    with (Path(place) / f"{precision}_times.csv").open("w", encoding="utf-8") as file:
-        print(
-            f"# {time.strftime('%Y-%m-%d')}, {device}, {precision}, launches and uploads of images included",
-            file=file,
-        )
-        print("model", "shape", "label", *batches, sep=",", file=file)
-        for row in rows:
-            known = (row.get(str(batch), "") for batch in batches)
-            print(row["model"], row["shape"], row["label"], *known, sep=",", file=file)
+    table = {
+        (row["model"], row["shape"], row["label"]): {
+            int(n): float(row[n]) for n in row if n.isdecimal() and row[n]
+        }
+        for model in MODELS
+        for row in read(place, model, precision)
+    }
+    heading = f"{time.strftime('%Y-%m-%d')}, {device}, {precision}, launches and uploads of images included"
+    (Path(place) / f"{precision}_times.csv").write_text(text_of(heading, table), encoding="utf-8")
 
 
 def file_of(place, model, precision):
@@ -81,8 +79,7 @@ def file_of(place, model, precision):
 
 def read(place, model, precision):
     try:
-        with file_of(place, model, precision).open(encoding="utf-8") as file:
-            return list(csv.DictReader(file))
+        return list(csv.DictReader(file_of(place, model, precision).read_text(encoding="utf-8").splitlines()[1:]))
     except OSError:
         return []
 
@@ -116,9 +113,10 @@ def of_network(place, name, batches, alone, built, begin, model, precision):
             step()
             samples = [step() for _ in range(REPETITIONS)]
             for label in samples[0]:
-                found.setdefault(label, {})[batch] = statistics.median(sample[label] for sample in samples)
+                found.setdefault(label, {})[batch] = 1e6 * statistics.median(sample[label] for sample in samples)
             release(name)
-        write(place, model, precision, shape, found)
+        table = {(model, shape_text(shape), label): known for label, known in sorted(found.items())}
+        file_of(place, model, precision).write_text(text_of(precision, table), encoding="utf-8")
 
 
 def release(name):
@@ -126,15 +124,6 @@ def release(name):
         import cupy
 
         cupy.get_default_memory_pool().free_all_blocks()
-
-
-def write(place, model, precision, shape: Shape, found):
-    batches = sorted({batch for known in found.values() for batch in known})
-    with file_of(place, model, precision).open("w", encoding="utf-8") as file:
-        print("model", "shape", "label", *batches, sep=",", file=file)
-        for label, known in sorted(found.items()):
-            row = [f"{1e6 * known[batch]:.4g}" if batch in known else "" for batch in batches]
-            print(model, shape_text(shape), label, *row, sep=",", file=file)
 
 
 def timed_step(net, case, optimizer, gpu):

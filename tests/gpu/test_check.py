@@ -30,7 +30,17 @@ def test_without_a_gpu_nothing_is_claimed(tmp_path):
 
 
 def test_its_parts_run(tmp_path):
-    parts = ["probes", "contract", "exact", "networks", "transports", "collectives", "training", "compressors"]
+    parts = [
+        "probes",
+        "contract",
+        "exact",
+        "layers",
+        "networks",
+        "transports",
+        "collectives",
+        "training",
+        "compressors",
+    ]
     done = run(tmp_path, "--backend", "numpy", "--tiny", "--parts", *parts)
     assert done.returncode == 0, done.stdout + "".join(
         (tmp_path / f"{part}.txt").read_text()[-2000:] for part in parts

@@ -7,6 +7,7 @@ A file begins with date, processor and state of the machine; a row has the micro
 
 import csv
 import sys
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -57,6 +58,15 @@ def shipped(device: str, model: str, shape: Shape, images: int | None) -> Comput
     return ComputeTimes(per_image, per_call, file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "))
 
 
+def text_of(heading: str, table: Mapping[tuple[str, str, str], Mapping[int, float]]) -> str:
+    """Return a file of microseconds by model, shape of images and label, and by batch."""
+    batches = sorted({batch for known in table.values() for batch in known})
+    lines = [f"# {heading}", ",".join(["model", "shape", "label", *map(str, batches)])]
+    for key, known in table.items():
+        lines.append(",".join([*key, *(f"{known[batch]:.4g}" if batch in known else "" for batch in batches)]))
+    return "\n".join(lines) + "\n"
+
+
 def write(path: Path, state: str) -> None:
     """Write the times of the trainings in a run, and the ``state`` of its machine. Raises TraceError."""
     from hpcdl.trace.schema import read
@@ -65,12 +75,8 @@ def write(path: Path, state: str) -> None:
     for model, shape, images, times in measured_trainings(run):
         for label in (*times.per_image, *times.per_call):
             table.setdefault((model, shape, label), {})[images] = 1e6 * times.seconds(label, images)
-    batches = sorted({batch for known in table.values() for batch in known})
-    lines = [f"# {run.environment['date'][:10]}, one core of {run.environment['cpu']['model']}, {state}"]
-    lines.append(",".join(["model", "shape", "label", *map(str, batches)]))
-    for key, known in table.items():
-        lines.append(",".join([*key, *(f"{known[batch]:.4g}" if batch in known else "" for batch in batches)]))
-    FILES[CORE].write_text("\n".join(lines) + "\n", encoding="utf-8")
+    heading = f"{run.environment['date'][:10]}, one core of {run.environment['cpu']['model']}, {state}"
+    FILES[CORE].write_text(text_of(heading, table), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -214,7 +214,7 @@ def answer(findings: Findings) -> Answer | None:
         return Answer(lines[0], lines[1:])
     first, last = saving[0], saving[-1]
     most, least = (f"{one.facts['batch']} images ({one.facts['bounds']}) with {one.case}" for one in (first, last))
-    overlap = first.size.low <= last.size.high
+    overlap = not first.size.low > last.size.high  # also of a bound that is not known
     facts = {"most": most, "least": least, "apart": ", which these bounds do not tell apart" if overlap else ""}
     headline = Verdict(topic="batches", word="methods", marks=saving[0].marks, facts=facts).sentence
     return Answer(headline, lines)
