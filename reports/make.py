@@ -92,8 +92,6 @@ class Report:
     """Title of the table that is shown, or of its section; empty: the section that answers."""
     claims: str = ""
     """Beginning of the claim whose verdict answers; those on other claims of this run follow. Empty: none."""
-    lead: str = ""
-    """Sentence that answers where the table does and no verdict can."""
     not_shown: str = ""
     """What the numbers do not show, in a sentence."""
     printed: bool = False
@@ -324,7 +322,6 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
     found = findings_of(report, report.data)
     whole = contents.document(found, charts=True)
     answer, *points = [*said(report, found), whole.sections[0].paragraphs[0], *whole.sections[0].points]
-    answer, points = (report.lead, []) if report.lead else (answer, points)
     main, answers = answering(report, found, whole)
     charts = [chart for one in (main, *answers, *whole.sections) for chart in one.charts]
     chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)

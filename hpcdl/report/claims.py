@@ -66,8 +66,13 @@ COUNTED: Final = {
 BOUNDS: Final = {"time_p50_seconds": ("time_p50_low_seconds", "time_p50_high_seconds")}
 """Fields of an interval that are not named after their field."""
 ONE_SEED: Final = "one seed"
+ONE_LAUNCH: Final = "one launch"
 CORES: Final = "oversubscribed"
-REMEDIES: Final = {ONE_SEED: "more seeds", CORES: "times of ranks that have cores of their own"}
+REMEDIES: Final = {
+    ONE_SEED: "more seeds",
+    ONE_LAUNCH: "several launches",
+    CORES: "times of ranks that have cores of their own",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +228,7 @@ class Decision:
             question=self.claim.text,
             case=self.claim.text,
             size=self.clauses[0].value if self.clauses else NOTHING,
-            marks=self.marks,
+            marks=[mark for mark in self.marks if mark not in {one.doubt for one in self.clauses}],
             remedy=f"It takes {self.remedy}." if self.remedy else "",
             facts={"numbers": numbers or "no number", "verdict": self.word},
         )
@@ -260,17 +265,19 @@ def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
     known = [mark for mark in marks if mark == "simulated" or clause.is_timed]
     if clause.is_seeded and min(len(_by_seed(side)) for side in sides) < 2:
         return ClauseDecision(clause, value, known, ONE_SEED)
-    doubt = CORES if CORES in known and "simulated" not in known else ""
-    return ClauseDecision(clause, value, known, doubt)
+    measured = clause.is_timed and "simulated" not in known
+    single = any(record.launches == 1 for side in sides for record, _ in side)
+    doubt = CORES if CORES in known else ONE_LAUNCH if single else ""
+    return ClauseDecision(clause, value, known, doubt if measured else "")
 
 
 def _known(field: str, case: JsonMapping, records: Sequence[Record]) -> list[tuple[Record, float]]:
     """Return the records of a case that have a number, with it."""
     return [
-        (record, number)
+        (record, value)
         for record in records
         if not record.error and all(str(record.stated(key)) == str(case[key]) for key in case)
-        if (number := _number(record, field)) is not None
+        if (value := number(record, field)) is not None
     ]
 
 
@@ -305,7 +312,7 @@ def _compared(clause: Clause, sides: Sequence[Sequence[tuple[Record, float]]]) -
 
 def _correlated(other: str, side: Sequence[tuple[Record, float]]) -> Interval:
     """Return the rank correlation of the numbers of the records with another field of them."""
-    pairs = [(number, known) for record, number in side if (known := _number(record, other)) is not None]
+    pairs = [(value, known) for record, value in side if (known := number(record, other)) is not None]
     return rank_correlation(*zip(*pairs, strict=True)) if pairs else NOTHING
 
 
@@ -318,7 +325,7 @@ def _value(field: str, known: Sequence[tuple[Record, float]]) -> Interval:
     return Interval(median(number for _, number in known), min(ends)[0], max(high for _, high in ends))
 
 
-def _number(record: Record, field: str) -> float | None:
+def number(record: Record, field: str) -> float | None:
     """Return a field of a record, or a number computed of several; None if it is unknown."""
     if field == "diverged":
         return float(record.diverged_step is not None)
@@ -329,7 +336,7 @@ def _number(record: Record, field: str) -> float | None:
         size = record.bytes_sent_per_rank if field == "flop_by_byte_sent" else 4 * (record.parameters or 0)
         return flop / (size or math.nan)
     if field == "rank_seconds_to_target":
-        return record.ranks * (_number(record, "seconds_to_target") or math.nan)
+        return record.ranks * (number(record, "seconds_to_target") or math.nan)
     if field == "hours_of_64_epochs":
         return 64 * IMAGES / (record.images_per_second or math.nan) / 3600
     if field == "seconds_without_latency":

@@ -18,7 +18,7 @@ NOTE: Final = (
     "A clause holds if the whole interval of its number is on the claimed side of its limits; a claim if all of "
     "its clauses do. Intervals are those of the runs' reports, or Student's t over seeds, of differences by seed "
     "where both sides share some; with a target that a seed misses, the range over seeds. A number without "
-    "chance has none. One seed, or a time of ranks that share cores, decides nothing."
+    "chance has none. One seed, a time of one launch, or one of ranks that share cores, decides nothing."
 )
 
 

@@ -12,8 +12,8 @@ from hpcdl.report.verdicts import words
 CRITICAL, LEAST = 128, 40
 
 
-def findings(hand, sizes=(16, 32, 64, 128, 256, 512), missing=(), noise=100.0, optimizers=("sgd",)):
-    """Two seeds; the evaluation before that at the target is after nine tenths of its steps."""
+def findings(hand, sizes=(16, 32, 64, 128, 256, 512), missing=(), noise=100.0, optimizers=("sgd",), before=0.9):
+    """Two seeds; the evaluation before that at the target is after a share ``before`` of its steps."""
     for size, optimizer in [(size, optimizer) for size in sizes for optimizer in optimizers]:
         steps = round(LEAST * (1 + CRITICAL / size))
         for seed in (1, 2):
@@ -21,7 +21,7 @@ def findings(hand, sizes=(16, 32, 64, 128, 256, 512), missing=(), noise=100.0, o
             hand.train(
                 [[10.0] * 20] * 2, global_batch=size, seed=seed, target_accuracy=0.9, noise_scale_q4=noise,
                 train_accuracy=1.0, sharpness=size / 4, optimizer=optimizer, evaluations=[
-                    (steps * 9 // 10, 0.9, 2.7, 0.6, 0.4, steps * size * 9 // 10),
+                    (int(steps * before), 0.9, 2.7, 0.6, 0.4, int(steps * before) * size),
                     (steps, 1.0, 3.0, 0.5, accuracy, steps * size),
                 ],
             )  # fmt: skip
@@ -70,7 +70,17 @@ def test_the_noise_scale_is_compared_with_the_knee(tmp_path):
         )
         assert details[-1].startswith("The noise scale is") and ("not within" in details[-1]) == (noise == 400)
         seen |= {word}
-    assert seen | {"half", "missed", "all", "none", "methods"} == words("batches")
+    assert seen | {"half", "missed", "all", "none", "methods", "open"} == words("batches")
+
+
+def test_evaluations_that_are_too_seldom_tell_no_batch(hand):
+    headline, _ = batches.answer(findings(hand, (16, 64, 256), before=0.2))
+    assert (
+        "not told up to which batch larger ones save steps, with at least half of perfect scaling: 2" in headline
+    )
+    assert headline.endswith(
+        "to beyond 256 images (simulated)." if "simulated" in headline else "to beyond 256 images."
+    )
 
 
 def test_rows_and_figure(hand):
@@ -82,3 +92,5 @@ def test_rows_and_figure(hand):
     (chart,) = batches.charts(found)
     assert chart.series[-1].points[-1].y == pytest.approx(360 * 16 / 512)
     assert math.isclose(chart.series[0].points[0].low, 324)
+    (sharp,) = batches.sharpness(found)
+    assert [point.y for point in sharp.series[0].points] == [4, 8, 16, 32, 64, 128]

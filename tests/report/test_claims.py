@@ -108,6 +108,9 @@ def test_times_of_ranks_that_share_cores_decide_nothing():
     shared = decided([record("ring", 1.0, 0.9, 1.1, oversubscribed=True)], below=5)
     assert (shared.word, shared.remedy) == (OPEN, "times of ranks that have cores of their own")
     assert decided([record("ring", 1.0, 0.9, 1.1, oversubscribed=True, network="lan")], below=5).word == HOLDS
+    alone = decided([record("ring", 1.0, 0.9, 1.1, launches=1)], below=5)
+    assert (alone.word, alone.remedy) == (OPEN, "several launches")
+    assert decided([record("ring", 1.0, 0.9, 1.1, launches=3)], below=5).word == HOLDS
 
 
 def test_limits_stand_in_their_sentences_and_have_reasons():

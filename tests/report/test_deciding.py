@@ -60,7 +60,11 @@ def test_a_method_that_alone_reaches_the_target_has_no_time_if_it_missed_it_too(
         for seed, time in enumerate(seeds):
             fields = {"training": training, "seed": seed, "network": "slow", "settings": {"network": "slow"}}
             hand.train([[10.0] * 20] * 2, target_accuracy=0.9, evaluations=evaluations(time), **fields)
-    headline, _ = deciding.answer(Findings(hand.read(suite_text='[suite]\nanswer = "deciding"'), "run"))
+    found = Findings(hand.read(suite_text='[suite]\nanswer = "deciding"'), "run")
+    headline, _ = deciding.answer(found)
+    ((row,), *_) = (table.rows for table in deciding.page(found).tables)
+    assert row[1] == "synchronous" and row[-1] == "alone" and "4.00 s" not in row
+    assert not found.decisions[0].is_won
     assert "only synchronous reaches the target, with 1 of 3 seeds" in headline
 
 

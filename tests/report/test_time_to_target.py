@@ -1,5 +1,7 @@
 """Time to the target in the table Scaling: twice as many images a second, but not half the time to the accuracy."""
 
+from conftest import Hand
+
 from hpcdl.report.run.render import render
 
 
@@ -23,6 +25,17 @@ def run_of(hand, seconds_to_target):
 
 def test_time_to_target_is_in_the_row_and_its_speed_up_in_the_answer(hand, row):
     page = render([run_of(hand, {1: (8.0, 8.0), 2: (5.0, 5.0), 4: (2.0, None)})], "markdown")
-    assert "90.0 % accuracy soonest on 2 ranks, 1.60 times as soon as on 1 (speed-up of steps: 2.00)." in page
+    line = "90.0 % accuracy soonest on 2 ranks; 1.60 (1.60 to 1.60) times as soon as on 1 (speed-up of steps: 2.00; 2 seeds)."
+    assert line in page
     assert row(page, "ring", "2")[-2] == "5.00 s"
     assert row(page, "ring", "4")[-2] == "not reached"
+
+
+def test_ranks_whose_times_differ_by_less_than_their_seeds_are_not_told_apart(hand, tmp_path):
+    """Four ranks are the soonest, but not told from two; with wider times not from one."""
+    page = render([run_of(hand, {1: (8.0, 8.1, 7.9), 2: (5.0, 6.0, 5.5), 4: (4.9, 5.9, 5.4)})], "markdown")
+    assert "soonest on 4 ranks; not told from 2; 1.4" in page
+    (tmp_path / "wide").mkdir()
+    page = render([run_of(Hand(tmp_path / "wide"), {1: (2.0, 8.0), 4: (1.9, 7.9)})], "markdown")
+    assert "Time to 90.0 % accuracy is least on 4 ranks, 1.0" in page
+    assert "times as soon as on 1, which 2 seeds do not tell apart." in page

@@ -101,7 +101,7 @@ def test_of_several_networks_the_one_that_scales_best_comes_first(hand):
 def test_the_sections_that_the_suite_names_answer_first_and_have_the_main_figure(hand):
     run = two_networks(hand)
     reached, scaled = (
-        "narrow: final accuracy 0.900 with every method.",
+        "narrow: final accuracy 0.900 with every method, of one seed.",
         "wide: near-linear up to 2 ranks with ring",
     )
     for answer, first, main in (
@@ -261,8 +261,8 @@ def test_each_sentence_on_accuracy_and_on_a_run_appears(tmp_path):
     )
     assert accuracy._beside_synchronous("lenet5", several[1:], "") is None
     assert {one.word for one in said} == words("accuracy")
-    assert said[2].sentence == "lenet5: final accuracy 0.900."
-    assert replace(said[3], facts={"of": "", "counts": ""}).sentence == "No final accuracy."
+    assert said[2].sentence == "lenet5: final accuracy 0.900, of one seed."
+    assert replace(said[3], facts={"of": "", "counts": "", "single": ""}).sentence == "No final accuracy."
     hands = [Hand(tmp_path / name) for name in "abc" if not (tmp_path / name).mkdir()]
     for hand, fields in zip(hands[:2], ({"error": "no memory"}, {}), strict=True):
         hand.train([steps(20)], **fields)
@@ -279,18 +279,27 @@ def test_each_sentence_on_scaling_appears(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         hand = Hand(tmp_path / name)
         for model, ms, seconds, fields in problems:
-            for ranks, step, time in ((1, 40.0, 1.0), (2, ms, seconds)):
+            scales = [
+                (rank, step, seed, time)
+                for seed, late in enumerate(seconds)
+                for rank, step, time in ((1, 40.0, 1.0), (2, ms, late))
+            ]
+            for ranks, step, seed, time in scales:
                 evaluations = [(20, 2.0, time, 0.3, 0.95, 1280)]
-                every = fields | {"model": model, "target_accuracy": 0.9, "evaluations": evaluations}
+                every = fields | {"model": model, "target_accuracy": 0.9, "evaluations": evaluations, "seed": seed}
                 hand.train([[step] * 20] * ranks, **every)
                 if ranks == 2:
                     hand.train([[step + 1] * 20] * ranks, **every, training="layerwise")
                     hand.train([[step - 1] * 20] * ranks, **every, aggregation="none")
         return scaling.answer(Findings(hand.read(), "run"))
 
-    one = answered("one", ("a", 20.0, 0.5, simulated)).details[0]
+    one = answered("one", ("a", 20.0, (0.5,), simulated)).details[0]
     assert one.startswith("a: near-linear at 2 ranks with ") and one.endswith("; near-linear: 2 of 2 methods).")
-    assert "soonest on 1 rank." in answered("late", ("a", 20.0, 2.0, {})).headline
-    every = answered("all", ("a", 20.0, 2.0, simulated), ("b", 40.0, 2.0, simulated), ("c", 20.0, 2.0, {}))
+    assert "soonest on 1 rank (2 seeds)." in answered("late", ("a", 20.0, (2.0, 2.1), {})).headline
+    assert "least on 2 ranks, 1.92 (" in answered("unknown", ("a", 20.0, (0.9, 0.3), {})).headline
+    assert "soonest on 2 ranks; 2.00 (" in answered("sooner", ("a", 20.0, (0.5, 0.5), {})).headline
+    every = answered(
+        "all", ("a", 20.0, (2.0,), simulated), ("b", 40.0, (2.0,), simulated), ("c", 20.0, (2.0,), {})
+    )
     assert any(": not near-linear at 2 ranks (efficiency 0." in line for line in every.details)
     assert seen == words("scaling")

@@ -90,4 +90,4 @@ def test_the_step_is_split_into_compute_waiting_and_transfer(late_run):
     assert {name: lengths[0] for name, lengths in chart.parts.items()} == pytest.approx(
         {"compute": 0.020, "waiting": 0.010, "transfer": 0.010}
     )
-    assert chart.numbers()[1:] == [("none, 2 ranks", "20.0 ms", "10.0 ms", "10.0 ms")]
+    assert chart.numbers()[1:] == [("none", "20.0 ms", "10.0 ms", "10.0 ms")]

@@ -245,3 +245,27 @@ def test_the_check_of_a_job_is_of_its_tasks(job):
     shown = job.output()
     assert re.search(r"^ok +MPI: MPICH \d+, 2 ranks on ", shown, re.MULTILINE)
     assert re.search(r"^ok +Slurm tasks: ", shown, re.MULTILINE)
+
+
+FIRST_HOUR = re.findall(r"^\$ (hpcdl sbatch .* --submit)$", (ROOT / "slurm/README.md").read_text(), re.MULTILINE)[
+    -3:
+]
+FEWER = {
+    "bus-bandwidth": ("--case", "*-ring-*", "--set", "case.message_bytes=4096"),
+    "overlap": ("--case", "replay-*", "--set", "case.steps=2"),
+    "near-linear": ("--case", "*googlenet*-ring-p4-*"),
+}
+"""Options with which a job of the first hour has done after some seconds."""
+
+
+@pytest.mark.parametrize("command", FIRST_HOUR, ids=lambda command: command.split()[2])
+def test_a_job_of_the_first_hour_leaves_records_that_a_page_takes(command, job):
+    """As slurm/README.md says, on four nodes, with fewer cases and steps, and one launch."""
+    words = shlex.split(command.replace("--nodes 8", "--nodes 4").replace("--launches 3", "--launches 1"))
+    name = words[2]
+    number, *_ = re.findall(r"job (\d+):", job.run(*words, *FEWER[name]).stdout)
+    assert job.ended(number) == [("COMPLETED", "0")], job.output()
+    (run,) = (job.folder / "runs").glob(f"{name}-*-nodes-*")
+    records = job.folder / f"{name}.json.gz"
+    job.run("hpcdl", "report", run, "--together", "-o", records)
+    assert f"hpcdl: {name}" in job.run("hpcdl", "report", records).stdout

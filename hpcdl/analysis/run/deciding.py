@@ -154,12 +154,22 @@ class Decision:
 
     @property
     def verdict(self) -> str:
-        """``not decided``: too few usable seeds; ``not reached`` by any method; ``tied``; or ``decided``."""
+        """``not decided``: too few usable seeds; ``not reached``; ``alone``; ``tied``; or ``decided``.
+
+        Not reached: by any method. Alone: no other method reached the target with a seed.
+        """
         if self.open:
             return "not decided"
         if self.places[0].state == "not reached":
             return "not reached"
+        if not np.isfinite(self.lead.value):
+            return "alone"
         return "tied" if self.rivals else "decided"
+
+    @property
+    def is_won(self) -> bool:
+        """True if the first is told from all others; if it is alone, with every seed."""
+        return self.verdict == "decided" or (self.verdict == "alone" and not self.places[0].missed)
 
     @property
     def ratios(self) -> list[float]:

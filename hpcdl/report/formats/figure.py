@@ -20,6 +20,7 @@ from hpcdl.report.formats.canvas import (
     INK,
     LIGHT,
     MARKERS,
+    MAX_LABEL,
     MAX_NAME,
     MUTED,
     PAPER,
@@ -41,6 +42,8 @@ LINE_HEIGHT: Final = 0.24
 """Inches of a bar."""
 POINT_HEIGHT: Final = 0.18
 """Inches of a point with its interval."""
+TWO_LINES: Final = 0.33
+"""Inches of a row, at least, if a label takes two lines."""
 
 
 def draw_bars(chart: Bars, axes: Axes) -> None:
@@ -65,13 +68,24 @@ def draw_intervals(chart: Intervals, axes: Axes) -> None:
 
 
 def _rows(chart: Bars | Intervals, axes: Axes) -> None:
-    axes.set_yticks(np.arange(len(chart.labels)), [label(one) for one in chart.labels])
+    axes.set_yticks(np.arange(len(chart.labels)), [_wrapped(one) for one in chart.labels])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.xaxis.set_major_locator(ticker.MaxNLocator(4))
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: chart.axis.shown(value)))
     axes.set_xlabel(chart.axis.label)
+
+
+def _wrapped(text: str) -> str:
+    """Return a label on one line or two, so that names that begin alike are told apart."""
+    return "\n".join(textwrap.wrap(visible(text), MAX_LABEL, max_lines=2, placeholder="\N{HORIZONTAL ELLIPSIS}"))
+
+
+def _height(chart: Bars | Intervals, row: float) -> float:
+    """Return the inches of a chart whose rows have so many; more if a label takes two lines."""
+    least = TWO_LINES if any("\n" in _wrapped(one) for one in chart.labels) else 0.0
+    return 0.8 + max(row, least) * len(chart.labels)
 
 
 HEIGHT: Final = 3.1
@@ -206,9 +220,9 @@ def figure(chart: Chart, number: int) -> str:
         case Lines():
             return drawn(partial(draw_lines, chart), HEIGHT, number)
         case Bars():
-            return drawn(partial(draw_bars, chart), 0.8 + LINE_HEIGHT * len(chart.labels), number)
+            return drawn(partial(draw_bars, chart), _height(chart, LINE_HEIGHT), number)
         case Intervals():
-            return drawn(partial(draw_intervals, chart), 0.8 + POINT_HEIGHT * len(chart.labels), number)
+            return drawn(partial(draw_intervals, chart), _height(chart, POINT_HEIGHT), number)
         case HeatMap():
             height = min(4.4, max(1.9, 0.9 + 0.3 * len(chart.rows)))
             return drawn(partial(draw_heat_map, chart), height, number)

@@ -52,6 +52,12 @@ class Batch(NamedTuple):
         return float(np.median(known)) if known else None
 
     @property
+    def sharpness(self) -> Interval | None:
+        """Largest eigenvalue, median over seeds and their range; None if it is unknown."""
+        known = [record.sharpness for record in self.records if record.sharpness is not None]
+        return Interval(float(np.median(known)), min(known), max(known)) if known else None
+
+    @property
     def gap(self) -> float | None:
         """Training accuracy less final accuracy, median over seeds; None if it is unknown."""
         pairs = [(record.train_accuracy, record.final_accuracy) for record in self.records]
@@ -170,6 +176,8 @@ def _verdict(name: str, batches: Sequence[Batch]) -> Verdict:
     end = "half" if math.isfinite(after.steps.value) else "missed"
     missed = ", ".join(str(batch.images) for batch in batches if batch.missed)
     high = f"{at.high:.0f}" if math.isfinite(at.high) else f"beyond {largest}"
+    if math.isfinite(at.value) and math.isinf(at.high) and at.low < batches[1].images:
+        end = "open"
     return Verdict(
         topic="batches",
         word="none" if math.isnan(at.value) else "all" if math.isinf(at.value) else end,
@@ -240,4 +248,16 @@ def charts(findings: Findings) -> list[Lines]:
     return [Lines("Steps to the target over the batch", axis, Axis("steps", digits, 2), lines, note)]
 
 
-SECTION = Declaration(26, page, rows=40, answer=answer, figures=(charts,))
+def sharpness(findings: Findings) -> list[Lines]:
+    """Return the largest eigenvalue at the end over the batch, where it is known."""
+    series = [
+        Series(name, [Point(batch.images, *among) for batch in batches if (among := batch.sharpness)])
+        for name, batches in _methods(findings).items()
+    ]
+    series = [line for line in series if len(line.points) > 1]
+    axis = Axis("batch", whole, 2, sorted({point.x for line in series for point in line.points}))
+    note = "Largest eigenvalue of the Hessian at the end: medians over seeds, bars are their range."
+    return [Lines("Sharpness over the batch", axis, Axis("sharpness", digits, 10), series, note)] if series else []
+
+
+SECTION = Declaration(26, page, rows=40, answer=answer, figures=(charts, sharpness))

@@ -21,13 +21,14 @@ MAX_NAMED: Final = 3
 """Methods that are named; more are counted."""
 CAUSES: Final = ("disturbed", "failed", "not evaluated")
 """Causes for which a seed can't be used."""
-ORDER: Final = ("decided", "tied", "not reached", "not decided")
+ORDER: Final = ("decided", "alone", "tied", "not reached", "not decided")
 """Verdicts on cells."""
 NOTE: Final = (
     "Time to the target: geometric mean over seeds, up to the budget: the shortest training of a method that "
     "missed the target with a seed. Decided: each other method that reached the target is later by 5 % or more, "
     "and by Welch's test of the logarithms, adjusted for all comparisons of the page. Later by: 95 % interval of "
-    f"that test. Not decided: a method has fewer than {MIN_SEEDS} usable seeds."
+    "that test. Alone: no other method reached the target; a time if every seed did. Not decided: a method has "
+    f"fewer than {MIN_SEEDS} usable seeds."
 )
 
 
@@ -51,7 +52,7 @@ class Naming(NamedTuple):
 
     def cell(self, decision: Decision) -> str:
         """Return what tells a cell from the others."""
-        return ", ".join(word for word in _words(decision) if word not in self.shared) or "all"
+        return ", ".join(word for word in _words(decision) if word not in self.shared) or "plain"
 
 
 def naming(decisions: Sequence[Decision]) -> Naming:
@@ -103,11 +104,12 @@ def page(findings: Findings) -> Section:
 def _cell(name: Naming, decision: Decision) -> tuple[str, ...]:
     (first, second, *_), (ratio, low, high) = decision.places, decision.lead
     reached = first.missed < len(first.seconds)
+    timed = reached and (decision.verdict != "alone" or decision.is_won)
     return (
         name.cell(decision),
         name.place(first) if reached else NONE,
-        seconds(first.mean(decision.budget)) if reached else NONE,
-        digits(first.median_of("epoch")) if reached else NONE,
+        seconds(first.mean(decision.budget)) if timed else NONE,
+        digits(first.median_of("epoch")) if timed else NONE,
         f"{name.place(second)}, {digits(ratio)} times" if np.isfinite(ratio) else NONE,
         interval(low, high) if np.isfinite(low) else NONE,
         several([name.place(rival) for rival in decision.rivals]),
@@ -148,7 +150,7 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
     seeds, time = plural(len(first.seconds), "seed"), seconds(first.mean(decision.budget))
     return Verdict(
         topic="deciding",
-        word="alone" if _is_alone(decision) else decision.verdict,
+        word=decision.verdict,
         question="Which method reaches the target first?",
         case=name.cell(decision),
         size=decision.lead,
@@ -170,10 +172,6 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
     )
 
 
-def _is_alone(decision: Decision) -> bool:
-    return decision.verdict == "decided" and not np.isfinite(decision.lead.value)
-
-
 def _cause(name: Naming, decision: Decision) -> str:
     missed = [
         f"{name.place(place)} with {place.missed} of {plural(len(place.seconds), 'seed')}"
@@ -192,11 +190,9 @@ def answer(findings: Findings) -> Answer | None:
     name = naming(decisions)
     if len(decisions) == 1:
         return Answer(verdict(name, decisions[0]).sentence)
-    decided = [
-        one for one in decisions if one.verdict == "decided" and not (_is_alone(one) and one.places[0].missed)
-    ]
-    counts, wins = Counter(one.verdict for one in decisions), Counter(name.place(one.places[0]) for one in decided)
-    leads = [one.lead.value for one in decided if np.isfinite(one.lead.value)]
+    won = [one for one in decisions if one.is_won]
+    counts, wins = Counter(one.verdict for one in decisions), Counter(name.place(one.places[0]) for one in won)
+    leads = [one.lead.value for one in won if np.isfinite(one.lead.value)]
     facts = {
         "cells": plural(len(decisions), "cell"),
         "counts": ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word]),

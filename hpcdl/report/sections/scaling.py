@@ -5,7 +5,10 @@ from dataclasses import replace
 from statistics import median
 from typing import Final
 
+import numpy as np
+
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.fabric.network import Network
 from hpcdl.nn.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, spread, whole
@@ -252,27 +255,39 @@ def _end(method: Method) -> float:
 
 
 def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
-    """Return on how many ranks the target is reached first, and what that gains, if ranks of one method differ."""
+    """Return on how many ranks the target is reached first, if ranks of one method differ.
+
+    Welch's test of the logarithms of the seeds' times tells other numbers of ranks of that method from it.
+    """
     known = [
-        (time, base_time, scale, method.scales[0])
+        (time, method, scale)
         for method in methods
-        if len(method.scales) > 1 and not method.is_ceiling
-        for base_time in [_reached(method.scales[0])]
-        for scale in method.scales[1:]
-        if (time := _reached(scale)) is not None and base_time is not None
+        if len(method.scales) > 1 and not method.is_ceiling and _reached(method.scales[0]) is not None
+        for scale in method.scales
+        if (time := _reached(scale)) is not None
     ]
-    if not known:
+    if all(scale is method.scales[0] for _, method, scale in known):
         return []
-    time, base_time, scale, base = min(known, key=lambda one: one[0])
+    _, method, best = min(known, key=lambda one: one[0])
+    others = [scale for scale in method.scales if scale is not best and _reached(scale) is not None]
+    times = [np.log(scale.values("seconds_to_target")) for scale in (best, *others)]
+    later = difference(times[:1] * len(others), times[1:])
+    ratio, low, high = np.exp([later.value[0], *(bound[0] for bound in later.bounds())])
+    apart = adjusted(later.p) < ALPHA
+    near = ", ".join(str(scale.record.ranks) for scale, told in zip(others, apart, strict=True) if not told)
+    base, seeds = method.scales[0], len(best.records)
     facts = {
         "of": f"{name}: " if name else "",
-        "target": percent(base.record.target_accuracy, 1),
-        "ranks": plural(scale.record.ranks if time < base_time else base.record.ranks, "rank"),
-        "faster": digits(base_time / time),
+        "target": percent(best.record.target_accuracy, 1),
+        "ranks": plural(best.record.ranks, "rank"),
+        "faster": digits(ratio) + (f" ({interval(low, high)})" if seeds > 1 else ""),
         "base": str(base.record.ranks),
-        "speedup": digits(scale.median("speedup")),
+        "speedup": digits(best.median("speedup")),
+        "seeds": plural(seeds, "seed"),
+        "near": f"; not told from {near}" if near else "",
     }
-    word = "soonest" if time < base_time else "soonest on the base"
+    told = "soonest" if seeds > 1 else "soonest of one seed"
+    word = "soonest on the base" if best is base else told if apart[0] or seeds == 1 else "not told"
     return [Verdict(topic="scaling", word=word, case=name, facts=facts)]
 
 

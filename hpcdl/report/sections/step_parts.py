@@ -6,7 +6,7 @@ from typing import Final
 
 from hpcdl.analysis.run.record import Key
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import NONE, digits, percent, plural, seconds, spread, volume, whole
+from hpcdl.report.formats.cells import NONE, digits, percent, seconds, spread, volume, whole
 from hpcdl.report.formats.document import Axis, Bars, Section
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty, per_setting
 from hpcdl.report.run.findings import Findings
@@ -146,12 +146,10 @@ def step_breakdown(findings: Findings) -> list[Bars]:
         if largest <= 1:
             continue
         split = [_split(row) for row in shown[:MAX_BARS]]
-        labels = [
-            row.name if row.scale.record.ranks == 1 else f"{row.name}, {plural(row.scale.record.ranks, 'rank')}"
-            for row in shown[:MAX_BARS]
-        ]
+        labels = [f"{row.name}, 1 rank" if row.scale.record.ranks == 1 else row.name for row in shown[:MAX_BARS]]
         parts = {name: lengths for name, *lengths in zip(PARTS, *split, strict=True) if any(lengths)}
-        title = ": ".join(filter(None, ("Where a step's time goes", findings.settings.name(methods[0].record))))
+        setting = findings.settings.name(methods[0].record)
+        title = ": ".join(filter(None, (f"Where a step's time goes on {largest} ranks", setting)))
         rest = f" The fastest {MAX_BARS} of {len(shown)}." if len(shown) > MAX_BARS else ""
         note = f"{findings.settings.further(methods[0].record)}{BREAKDOWN_NOTE}{rest}"
         made.append(Bars(title, labels, parts, Axis("step", seconds), note))

@@ -9,9 +9,9 @@ from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
-from hpcdl.report.formats.cells import NONE, digits, interval, seconds
-from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
+from hpcdl.report.formats.document import Axis, Intervals, Section, Table
+from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names
 
@@ -84,19 +84,32 @@ def stragglers_answer(findings: Findings) -> Answer | None:
     pairs = [pair for pair in slowed(findings.launches) if not pair.disturbed]
     names = Names(pair.record for pair in pairs)
     several = len({pair.record.ranks for pair in pairs}) > 1
+    basis = certainty([one for one in findings.records if one.straggler is not None and not one.disturbed])
     by_straggler: dict[str, list[str]] = {}
     for pair in pairs:
         where = f" on {pair.record.ranks} ranks" if several else ""
-        kept = f"{names(pair.record)}{where} {digits(pair.ratio.value)}"
+        bounds = f" ({interval(*pair.ratio[1:])})" if math.isfinite(pair.ratio.low) else ""
+        kept = f"{names(pair.record)}{where} {digits(pair.ratio.value)}{bounds}"
         by_straggler.setdefault(str(pair.record.straggler), []).append(kept)
     lines = [
-        f"Throughput kept with {straggler}: {f'{kept[0]} to {kept[-1]}' if len(kept) > 1 else kept[0]}."
+        f"Throughput kept with {straggler}: {f'{kept[0]} to {kept[-1]}' if len(kept) > 1 else kept[0]} ({basis})."
         for straggler, kept in by_straggler.items()
     ]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-STRAGGLERS: Final = Declaration(40, stragglers_page, answer=stragglers_answer)
+def stragglers_charts(findings: Findings) -> list[Intervals]:
+    """Return the share of its throughput that each method keeps."""
+    pairs = slowed(findings.launches)
+    names = Names(pair.record for pair in pairs)
+    labels = [", ".join((names(pair.record), plural(pair.record.ranks, "rank"))) for pair in pairs]
+    axis = Axis("with / without the straggler")
+    note = "Throughput with the straggler by throughput without it; bars are 95 % intervals. 1: none is lost."
+    shares = [pair.ratio for pair in pairs]
+    return [Intervals("Throughput kept with a straggler", labels, shares, axis, 1.0, note)] if pairs else []
+
+
+STRAGGLERS: Final = Declaration(40, stragglers_page, answer=stragglers_answer, figures=(stragglers_charts,))
 
 
 NOTE: Final = (
