@@ -2,12 +2,10 @@
 
 A dataset is two splits of images with labels, its source, and a digest by which runs are compared. Nothing is
 downloaded: ``digits`` comes with the package, ``synthetic`` images are computed from their index, and the others
-are read from local files::
-
-    cifar.py, idx.py, hdf5.py, ... --> Dataset -- parts/sharding.py --> indices of a rank --> batch
+are read from local files.
 
 The one rule: which images a rank sees depends on the seed, the epoch and the image only, never on the number of
 ranks (``parts/sharding.py``, ``parts/augmentation.py``): so synchronous training on p ranks equals one rank with
-the whole batch. Files come from other programs and are checked before they are believed. ``convert.py`` is a
-program of its own, which makes one HDF5 file of folders of images. Open ``digits.py`` first.
+the whole batch. Files are checked before they are believed. ``convert.py`` is a program of its own. Open
+``digits.py`` first.
 """

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100: photographs of 32 x 32 pixels, from local binary files."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +34,7 @@ class Archive:
 def cifar_dataset(name: str, path: str, archive: Archive, augmentation: Augmentation) -> Dataset:
     """Return the dataset ``name`` from the first folder that contains any of its files.
 
-    Raises DataError, naming the file, for a missing file, a wrong size or a label out of range, and for invalid
-    settings.
+    Raises DataError, naming the file: missing, of a wrong size, a label out of range; and for invalid settings.
     """
     files, labels = [*archive.train, *archive.test], archive.labels
     origin = "get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -57,8 +54,7 @@ def cifar_dataset(name: str, path: str, archive: Archive, augmentation: Augmenta
 def read_records(path: Path, count: int, labels: Mapping[str, int]) -> NDArray[np.uint8]:
     """Return the records of a file, (count, label bytes + 3072).
 
-    Source: A. Krizhevsky, the CIFAR-10 and CIFAR-100 page, "binary version". Raises DataError, naming the file, if
-    it cannot be read, has a wrong size or a label out of range.
+    Source: A. Krizhevsky, the CIFAR-10 and CIFAR-100 page, "binary version". Raises DataError, naming the file.
     """
     data, size = content(path), count * (len(labels) + PIXELS)
     if len(data) != size:
@@ -87,8 +83,7 @@ def cifar10(*, path: str = "", crop_padding: int = 0, flip: bool = False) -> Dat
     The six files of the binary version, plain or with .gz, are searched in ``path`` if given, otherwise in
     $HPCDL_DATA/cifar10, $HPCDL_DATA/cifar-10-batches-bin and $HPCDL_DATA. ``crop_padding`` (4 in the literature)
     and ``flip`` are settings of :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: A. Krizhevsky,
-    Learning Multiple Layers of Features from Tiny Images, 2009. Raises DataError for missing or invalid files and
-    for invalid settings.
+    Learning Multiple Layers of Features from Tiny Images, 2009. Raises DataError for invalid files or settings.
     """
     return cifar_dataset("cifar10", path, CIFAR_10, Augmentation(crop_padding=crop_padding, flip=flip))
 
@@ -96,11 +91,8 @@ def cifar10(*, path: str = "", crop_padding: int = 0, flip: bool = False) -> Dat
 def cifar100(*, path: str = "", crop_padding: int = 0, flip: bool = False) -> Dataset:
     """CIFAR-100: (32, 32, 3) images, 50000 for training and 10000 for testing. Nothing is downloaded.
 
-    The labels are the fine ones. The two files of the binary version, plain or with .gz, are searched in ``path``
-    if given, otherwise in $HPCDL_DATA/cifar100, $HPCDL_DATA/cifar-100-binary and $HPCDL_DATA. ``crop_padding`` (4
-    in the literature) and ``flip`` are settings of :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: A.
-    Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009. Raises DataError for missing or
-    invalid files and for invalid settings.
+    As :func:`cifar10`, with two files that may be in $HPCDL_DATA/cifar100 or $HPCDL_DATA/cifar-100-binary. The
+    labels are the fine ones.
     """
     return cifar_dataset("cifar100", path, CIFAR_100, Augmentation(crop_padding=crop_padding, flip=flip))
 

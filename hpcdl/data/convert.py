@@ -6,8 +6,6 @@ a class, and files with other endings are skipped and counted. :mod:`hpcdl.data.
 Pillow: ``pip install 'hpcdl[images]'``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys
@@ -58,18 +56,21 @@ def write_image_file(source: Path, output: Path, *, size: int = 256) -> None:
 
     Each image is converted to RGB, resized so that its shorter side is ``size``, and cropped to its central
     ``size`` x ``size`` pixels, as by torchvision's Resize and CenterCrop. The order of images within a split is
-    random, so that neighbours have different classes. A few hundred images are in memory at a time.
+    random. Transparency is dropped, and such images are counted.
 
-    Transparency is dropped, and such images are counted. Raises DataError, one line that names the file or folder,
-    for an image that is damaged, of another format, animated or of more than 8 bits a channel; for a missing,
-    empty or unreadable folder, an invalid setting, a full disk, and without Pillow; OSError if ``output`` cannot
-    be written.
+    Raises DataError, one line that names the file or folder, for an image that is damaged, of another format,
+    animated or of more than 8 bits a channel; for a missing, empty or unreadable folder, an invalid setting, a
+    full disk, and without Pillow; OSError if ``output`` cannot be written.
     """
     import h5py
 
     if size < 1:
         raise DataError(f"size must be at least 1, not {size}")
-    decode = partial(_decode, _pillow(), size)
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise DataError("Pillow is needed to read images: pip install 'hpcdl[images]'") from error
+    decode = partial(_decode, Image, size)
     splits = _list_images(source)
     needed, free = sum(map(len, splits.values())) * size * size * 3, disk_usage(output.absolute().parent).free
     if needed > free:
@@ -154,7 +155,10 @@ def _decode(pillow: Any, size: int, path: Path) -> tuple[NDArray[np.uint8], bool
     try:
         check_regular(path)
         with pillow.open(path, formats=("JPEG", "PNG")) as opened:
-            _check_kept(opened)
+            if opened.mode not in EIGHT_BIT_MODES:
+                raise ValueError(f"its mode is {opened.mode}, but 8 bits a channel would be kept")  # noqa: TRY301
+            if opened.format == "PNG" and opened.is_animated:
+                raise ValueError(f"it has {opened.n_frames} frames, of which one would be kept")  # noqa: TRY301
             transparent = opened.has_transparency_data and opened.convert("RGBA").getextrema()[3][0] < 255
             image = opened.convert("RGB")
         width, height = image.size
@@ -165,21 +169,6 @@ def _decode(pillow: Any, size: int, path: Path) -> tuple[NDArray[np.uint8], bool
         return np.asarray(image.crop((left, top, left + size, top + size)), np.uint8), transparent
     except Exception as error:  # Pillow raises many types for damaged files, even SyntaxError
         raise DataError(f"{path}: cannot be converted: {' '.join(str(error).split())}") from error
-
-
-def _check_kept(image: Any) -> None:
-    if image.mode not in EIGHT_BIT_MODES:
-        raise ValueError(f"its mode is {image.mode}, but 8 bits a channel would be kept")
-    if image.format == "PNG" and image.is_animated:
-        raise ValueError(f"it has {image.n_frames} frames, of which one would be kept")
-
-
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise DataError("Pillow is needed to read images: pip install 'hpcdl[images]'") from error
-    return Image
 
 
 if __name__ == "__main__":

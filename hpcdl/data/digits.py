@@ -1,7 +1,5 @@
 """UCI handwritten digits, bundled: 1797 images of 8 x 8 pixels, enough for a network to learn."""
 
-from __future__ import annotations
-
 from importlib import resources
 
 import numpy as np
@@ -18,11 +16,9 @@ SOURCE = (
 def digits() -> Dataset:
     """Digits: (8, 8, 1) images in ten classes, 1437 for training and 360 for testing, 36 of each class.
 
-    The bundled file has the split of ``tests/data/make_digits.py``, so it is the same on every machine. Its
-    values are 0 to 16; normalisation removes the scale.
-
-    Source: E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998, CC BY 4.0. Raises DataError if the
-    data file was not installed.
+    The bundled file has the split of ``tests/data/make_digits.py``. Its values are 0 to 16. Source: E. Alpaydin
+    and C. Kaynak, UCI Machine Learning Repository, 1998, CC BY 4.0. Raises DataError if the file was not
+    installed.
     """
     file = resources.files("hpcdl.data") / "digits.npz"
     try:

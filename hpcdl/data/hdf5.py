@@ -39,7 +39,6 @@ class Images:
         self._path = path
         self._dataset = dataset
         self.shape: tuple[int, int, int] = dataset.shape[1:]
-        """Height, width, channels of one image."""
 
     def __len__(self) -> int:
         return int(self._dataset.shape[0])
@@ -69,15 +68,13 @@ class Images:
 def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip: bool = False) -> Dataset:
     """Labelled images of one HDF5 file, such as ImageNet's, read from disk when needed.
 
-    A relative ``path`` that does not exist is searched in $HPCDL_DATA. :mod:`hpcdl.data.hdf5`
-    describes the layout; ``python -m hpcdl.data.convert`` writes such a file from folders of JPEG or PNG. ``crop``
-    cuts squares of that side, at random from training images, from the centre of test images. ``crop``,
-    ``crop_padding`` and ``flip`` are settings of :class:`hpcdl.data.parts.augmentation.Augmentation`; for
-    ImageNet: 224, 0, true.
+    A relative ``path`` that does not exist is searched in $HPCDL_DATA. :mod:`hpcdl.data.hdf5` describes the
+    layout; ``python -m hpcdl.data.convert`` writes such a file. ``crop`` cuts squares of that side, at random from
+    training images, from the centre of test images. ``crop``, ``crop_padding`` and ``flip`` are settings of
+    :class:`hpcdl.data.parts.augmentation.Augmentation`; for ImageNet: 224, 0, true.
 
     Mean and deviation are attributes of the file, or are computed from 256 evenly spaced training images. The
-    digest covers all labels and 16 images of each split. Raises DataError for a missing, damaged or different file
-    and for invalid settings.
+    digest covers all labels and 16 images of each split. Raises DataError for an invalid file or setting.
     """
     if not isinstance(path, str) or not path:
         raise DataError(f"hdf5: path must be the name of an HDF5 file, not {path!r}")
@@ -88,7 +85,11 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
         if train.shape != test.shape:
             raise DataError(f"{place}: test/images are {test.shape}, but the training images are {train.shape}")
         normalization = _normalization(file, train)
-        samples = [array for images in (train, test) for array in (_sizes(images), images.sample(DIGESTED))]
+        samples = [
+            array
+            for images in (train, test)
+            for array in (np.array((len(images), *images.shape)), images.sample(DIGESTED))
+        ]
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{place}: damaged or invalid: {_line(error)}") from error
     augmentation = Augmentation(crop=crop, crop_padding=crop_padding, flip=flip)
@@ -102,10 +103,6 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
         source=str(place),
         digest=content_digest(train_labels, test_labels, *samples),
     )
-
-
-def _sizes(images: Images) -> NDArray[np.int64]:
-    return np.array((len(images), *images.shape))
 
 
 def _split(file: h5py.File, path: Path, split: str) -> tuple[Images, NDArray[np.int64]]:

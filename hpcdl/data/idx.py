@@ -1,7 +1,5 @@
 """MNIST and Fashion-MNIST: images of 28 x 28 pixels, from local files in the IDX format."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Final
@@ -37,8 +35,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 def read_labelled_images(images_path: Path, labels_path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return grey images (n, H, W, 1) and labels (n,) of two IDX files; n >= 1.
 
-    Raises DataError, naming the file, if either cannot be read or is empty, if their counts differ, and if a label
-    is not below :data:`CLASSES`.
+    Raises DataError, naming the file: empty, unequal counts, or a label that is not below :data:`CLASSES`.
     """
     images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
     if len(images) != len(labels):
@@ -52,8 +49,8 @@ def read_labelled_images(images_path: Path, labels_path: Path) -> tuple[NDArray[
 def pad_to_square(name: str, images: NDArray[np.uint8], side: int | None) -> NDArray[np.uint8]:
     """Return ``images`` (n, H, W, C) centred in black squares, (n, side, side, C); unchanged if ``side`` is None.
 
-    LeNet-5, for example, pads MNIST's 28 x 28 to 32 x 32 (LeCun et al. 1998, section II.B). An odd row or column
-    is added at the bottom or right. Raises DataError, beginning with ``name``, for an invalid side.
+    LeNet-5 pads MNIST's 28 x 28 to 32 x 32 (LeCun et al. 1998, section II.B). An odd row or column is added at the
+    bottom or right. Raises DataError, beginning with ``name``, for an invalid side.
     """
     if side is None:
         return images
@@ -84,10 +81,8 @@ def idx_dataset(
 ) -> Dataset:
     """Return the dataset ``name`` from the first folder that contains any of :data:`FILES`.
 
-    ``pad_to`` is the side for :func:`pad_to_square`; mean and deviation are those of the padded images.
-
-    Raises DataError if files are missing or invalid (see :mod:`hpcdl.data.idx`), if test images have another
-    shape than training images, and for invalid settings.
+    Mean and deviation are those of the padded images. Raises DataError if files are missing or invalid, if test
+    images have another shape than training images, and for invalid settings.
     """
     folder, files = find_files(name, path, FILES, subfolders=(name,), installed=installed, hint=hint)
     train_images, train_labels = read_labelled_images(files[FILES[0]], files[FILES[1]])
@@ -111,7 +106,7 @@ def mnist(*, path: str = "", pad_to: int | None = None, crop_padding: int = 0, f
     Nothing is downloaded. The files are searched in ``path`` if given, otherwise in $HPCDL_DATA/mnist and
     $HPCDL_DATA. ``pad_to`` adds a black border up to that side. ``crop_padding`` and ``flip`` are settings of
     :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: LeCun, Bottou, Bengio and Haffner 1998 (Proc. IEEE
-    86). Raises DataError for missing or invalid files and for invalid settings.
+    86). Raises DataError for invalid files or settings.
     """
     augmentation = Augmentation(crop_padding=crop_padding, flip=flip)
     return idx_dataset("mnist", path, hint=HINT, pad_to=pad_to, augmentation=augmentation)
@@ -127,11 +122,8 @@ def fashion_mnist(
 ) -> Dataset:
     """Fashion-MNIST: (28, 28, 1) images in ten classes, 60000 for training and 10000 for testing.
 
-    Nothing is downloaded. The files are searched in ``path`` if given, otherwise in $HPCDL_DATA/fashion_mnist,
-    $HPCDL_DATA, and the folder of Debian's package dataset-fashion-mnist. ``pad_to`` adds a black border up to
-    that side (32 for networks for CIFAR). ``crop_padding`` and ``flip`` are settings of
-    :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: Xiao, Rasul and Vollgraf 2017 (arXiv 1708.07747),
-    MIT licence. Raises DataError for missing or invalid files and for invalid settings.
+    As :func:`mnist`, with files in $HPCDL_DATA/fashion_mnist, $HPCDL_DATA, or the folder of Debian's package
+    dataset-fashion-mnist. Source: Xiao, Rasul and Vollgraf 2017 (arXiv 1708.07747), MIT licence.
     """
     augmentation, hint = Augmentation(crop_padding=crop_padding, flip=flip), f"{DEBIAN_HINT}, or {HINT}"
     return idx_dataset("fashion_mnist", path, DEBIAN, hint=hint, pad_to=pad_to, augmentation=augmentation)

@@ -1,7 +1,5 @@
 """Synthetic images of any shape, computed when needed: for timing, and for learning with a visible effect."""
 
-from __future__ import annotations
-
 import json
 from typing import Final
 
@@ -24,8 +22,8 @@ _STRIDE: Final = 40503
 class SyntheticSplit:
     """Images computed from their index: a pattern of their class plus noise.
 
-    Noise is a window of one reservoir of normal numbers, at an offset given by the index. Drawing new numbers for
-    each image would take longer than a step of a small network, and would dominate a benchmark.
+    Noise is a window of one reservoir of normal numbers, at an offset given by the index: new numbers for each
+    image would take longer than a step of a small network.
     """
 
     def __init__(
@@ -76,10 +74,7 @@ def synthetic(
 
     Image i has class i mod classes. Patterns and noise are normal; ``noise`` is the ratio of their standard
     deviations. Pixel values have mean 0 and deviation 1 in expectation. Both splits have the same patterns but
-    different noise, which repeats after 65536 images.
-
-    The digest covers the settings, the patterns and the first 16 images of each split. Raises DataError for a
-    shape that is not three positive numbers, and for a count or noise out of range.
+    different noise, which repeats after 65536 images. Raises DataError for invalid settings.
     """
     if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(is_whole(length, 1) for length in shape):
         raise DataError(

@@ -1,7 +1,5 @@
 """Networks of DistBelief (Dean et al. 2012): speech, and images with locally connected layers."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from hpcdl.nn.geometry import Shape

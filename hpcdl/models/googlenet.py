@@ -1,7 +1,5 @@
 """GoogLeNet."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from hpcdl.nn.geometry import Shape

@@ -1,10 +1,4 @@
-"""Networks known by the sizes of their layers: published ones, and the user's own in a CSV file.
-
-Replays and predictions know their parameters, FLOP and activations; trainings refuse them. Columns of the file are
-the fields of ``SizedLayer``.
-"""
-
-from __future__ import annotations
+"""Networks known by the sizes of their layers: published ones, and the user's own in a CSV file; never trained."""
 
 import csv
 import tomllib

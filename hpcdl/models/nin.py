@@ -1,7 +1,5 @@
 """Network in network, for ImageNet and for CIFAR."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 

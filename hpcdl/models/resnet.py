@@ -1,7 +1,5 @@
 """Residual networks for CIFAR and ImageNet (He et al. 2015)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from hpcdl.nn.geometry import Shape
@@ -30,8 +28,9 @@ def cifar_resnet(depth: int, classes: int, option: str) -> list[Layer]:
     ]
     for stage, filters in enumerate((16, 32, 64), start=1):
         for i in range(1, (depth - 2) // 6 + 1):
-            halves = stage > 1 and i == 1
-            shortcut = _halving_shortcut(filters, option) if halves else []
+            halves, shortcut = stage > 1 and i == 1, list[Layer]()
+            if halves:
+                shortcut = [Subsampling("subsample", filters)] if option == "A" else _projection(filters, 2)
             layers.append(_block(f"block{stage}_{i}", filters, 2 if halves else 1, shortcut))
     return [*layers, GlobalAverage("pool"), Linear("fc", classes, weight=he)]
 
@@ -48,12 +47,6 @@ def _block(name: str, filters: int, stride: int, shortcut: list[Layer]) -> Resid
         shortcut,
         relu=True,
     )
-
-
-def _halving_shortcut(filters: int, option: str) -> list[Layer]:
-    if option == "A":
-        return [Subsampling("subsample", filters)]
-    return _projection(filters, 2)
 
 
 def resnet20(shape: Shape = (32, 32, 3), classes: int = 10, *, option: str = "A") -> list[Layer]:  # noqa: ARG001

@@ -1,7 +1,5 @@
 """VGG-11, VGG-16 and VGG-19 (Simonyan & Zisserman 2014, table 1)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from hpcdl.nn.geometry import Shape
@@ -13,7 +11,6 @@ from hpcdl.nn.layers.pooling import MaxPooling
 
 FILTERS: Final = (64, 128, 256, 512, 512)
 """Number of filters of the 3x3 convolutions of each block."""
-
 DEPTHS: Final = {"A": (1, 1, 2, 2, 2), "D": (2, 2, 3, 3, 3), "E": (2, 2, 4, 4, 4)}
 """Number of convolutions of each block, by configuration."""
 

@@ -1,7 +1,5 @@
 """A rate for each scalar, by its gradients' squares: Adagrad (DistBelief's), RMSProp, Adam and AdamW."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
@@ -42,12 +40,9 @@ class _BySquares(Rule):
 class Adagrad(_BySquares):
     """s += g^2;  w -= rate * g / max(sqrt(s), epsilon), where g is the gradient plus weight_decay * w.
 
-    Source: Duchi et al. 2011; DistBelief (Dean et al. 2012, section 4.1). Each scalar has its own rate, rate /
-    sqrt(sum of squared gradients), which never grows. ``epsilon`` is a lower limit, not a summand, so larger sums
-    give the paper's rate exactly. It makes the step 0 at a sum of 0, and limits steps whose squared gradient
-    underflows. DistBelief's ``rate`` is about ten times a fixed one.
-
-    State: ``sum_of_squares``.
+    Source: Duchi et al. 2011; DistBelief (Dean et al. 2012, section 4.1). g is the gradient plus weight_decay * w.
+    ``epsilon`` is a lower limit, not a summand, so larger sums give the paper's rate exactly. DistBelief's
+    ``rate`` is about ten times a fixed one. State: ``sum_of_squares``.
     """
 
     squares = "sum_of_squares"
@@ -67,9 +62,8 @@ class RMSProp(_BySquares):
     """s = smoothing * s + (1 - smoothing) * g^2;  w -= rate * g / (sqrt(s) + epsilon).
 
     g is the gradient plus weight_decay * w. Source: Tieleman & Hinton 2012 (Coursera, lecture 6.5), in the form
-    and with the defaults of PyTorch's ``RMSprop`` (smoothing is its ``alpha``; Hinton's slide has 0.9).
-
-    State: ``mean_square``.
+    and with the defaults of PyTorch's ``RMSprop`` (smoothing is its ``alpha``; Hinton's slide has 0.9). State:
+    ``mean_square``.
     """
 
     squares = "mean_square"
@@ -97,11 +91,6 @@ class Adam(Moments):
     State: ``mean`` (m) and ``mean_square`` (s). t is ``steps`` + 1, so a checkpoint must include ``steps``.
     """
 
-    def __init__(
-        self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0
-    ) -> None:
-        super().__init__(beta1, beta2, epsilon, weight_decay)
-
     def step(self, parameters: Array, gradients: Array, rate: float) -> None:
         self.adam_step(parameters, gradients, rate, self.weight_decay)
 
@@ -117,7 +106,7 @@ class AdamW(Moments):
     def __init__(
         self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.01
     ) -> None:
-        super().__init__(beta1, beta2, epsilon, weight_decay)
+        super().__init__(beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
 
     def step(self, parameters: Array, gradients: Array, rate: float) -> None:
         for block, special in self.multipliers.blocks(parameters, scratch=1):

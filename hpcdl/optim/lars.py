@@ -1,7 +1,5 @@
 """LARS and LAMB: momentum, or Adam, with a rate for each tensor, for large batches."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import suppress
 from typing import Final
@@ -69,7 +67,7 @@ class LAMB(Moments, ByTensor):
     def __init__(
         self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-6, weight_decay: float = 0.01
     ) -> None:
-        super().__init__(beta1, beta2, epsilon, weight_decay)
+        super().__init__(beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
 
     def halves(self, parameters: Array, gradients: Array, rate: float) -> Generator[Array, Array, None]:
         t = self.steps + 1

@@ -1,25 +1,21 @@
 """Stochastic gradient descent with momentum, as in Caffe and FireCaffe, and Nesterov's accelerated gradient."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.optim.parts.protocol import Rule, boolean, fraction, state_vector
+from hpcdl.optim.parts.protocol import Rule, fraction, state_vector
 
 
 class SGD(Rule):
     """v = momentum * v - rate * (g + weight_decay * w);  w += v.
 
     Source: Caffe's solver, which FireCaffe used (Iandola et al. 2016, arXiv 1511.00175; the sign of the printed
-    rule is wrong). The rate is part of the velocity, so a change of the rate affects new gradients only. PyTorch
-    keeps it outside (v = momentum * v + g; w -= rate * v); both are equal while the rate is constant. With
-    ``momentum_correction`` v is scaled by new / old rate where the rate changes (Goyal et al. 2017, section 3),
-    which is PyTorch's form.
-
-    State: ``velocity``; none if momentum is 0.
+    rule is wrong). The rate is part of the velocity. PyTorch keeps it outside (v = momentum * v + g; w -= rate *
+    v); both are equal while the rate is constant. With ``momentum_correction`` v is scaled by new / old rate where
+    the rate changes (Goyal et al. 2017, section 3), which is PyTorch's form. State: ``velocity``; none if momentum
+    is 0.
     """
 
     def __init__(
@@ -27,7 +23,7 @@ class SGD(Rule):
     ) -> None:
         super().__init__(weight_decay)
         self.momentum = fraction("momentum", momentum)
-        self.momentum_correction = boolean("momentum_correction", momentum_correction)
+        self.momentum_correction = momentum_correction
         self._last_rate = 0.0
 
     def step(self, parameters: Array, gradients: Array, rate: float) -> None:
@@ -62,10 +58,7 @@ class Nesterov(SGD):
     """v = momentum * v - rate * (g + weight_decay * w);  w += momentum * v - rate * (g + weight_decay * w).
 
     Source: Sutskever et al. 2013 (ICML, section 2), in Caffe's formulation: the stored parameters are the
-    look-ahead ones, where the gradient is computed, and the rate is part of the velocity. PyTorch's
-    ``SGD(nesterov=True)`` keeps the rate outside of it; both are equal while the rate is constant.
-
-    State: ``velocity``.
+    look-ahead ones, where the gradient is computed, and the rate is part of the velocity. State: ``velocity``.
     """
 
     def __init__(self, *, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
@@ -73,7 +66,6 @@ class Nesterov(SGD):
 
     @property
     def look_ahead(self) -> float:
-        """Return the momentum."""
         return self.momentum
 
     def step(self, parameters: Array, gradients: Array, rate: float) -> None:

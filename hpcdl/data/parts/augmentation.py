@@ -1,7 +1,5 @@
 """Augmentation: random crops and reflections of training images, new in each epoch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -44,8 +42,6 @@ class Augmentation:
                 f"{name}: crop_padding must be a whole number from 0 to {side - 1}, for images of "
                 f"{height} x {width}, not {self.crop_padding!r}"
             )
-        if not isinstance(self.flip, bool):
-            raise DataError(f"{name}: flip must be true or false, not {self.flip!r}")
         if self.crop is not None and not is_whole(self.crop, 1):
             raise DataError(f"{name}: crop must be a whole number of at least 1, not {self.crop!r}")
         if self.crop is not None and self.crop > side:
@@ -64,7 +60,7 @@ class Augmentation:
 
     def draw(
         self, indices: NDArray[np.int64], images: int, key: tuple[int, ...], shape: tuple[int, int, int]
-    ) -> Crops | None:
+    ) -> "Crops | None":
         """Return random crops for the images at ``indices`` (n,) of ``images`` of ``shape``; None for no change.
 
         They depend only on ``key`` and each image's index, not on ranks or other images.

@@ -26,7 +26,6 @@ class Split(Protocol):
     @property
     def labels(self) -> NDArray[np.int64]:
         """Class of every image, (images,), from 0 to classes - 1."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -36,15 +35,11 @@ class Split(Protocol):
         """Return the images and labels at ``indices`` (n,), in that order, as new arrays; n may be 0.
 
         Images are (n, H, W, C), C-contiguous, of the floating ``dtype``, normalised to mean 0 and standard
-        deviation 1 per channel over the training split; labels are (n,). Thread-safe.
-
-        ``key``, non-negative numbers such as seed and epoch, requests training images: if the dataset has
-        augmentation, each image's change depends only on the key and its index. Without ``key`` images are not
-        augmented.
+        deviation 1 per channel over the training split; labels are (n,). Thread-safe. ``key``, non-negative
+        numbers such as seed and epoch, requests augmented images, each changed by the key and its index only.
 
         Raises IndexError for an index out of range, OSError for an image that can no longer be read.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -95,16 +90,17 @@ def find_files(
     ``subfolders`` of $HPCDL_DATA, $HPCDL_DATA itself, and ``installed``. A file may be plain or end in .gz; the
     plain one has priority.
 
-    Raises DataError if no folder is found, with the searched folders and the ``hint`` how to get the files, or if
-    the folder lacks a file.
+    Raises DataError, with the searched folders and the ``hint``, or if the folder lacks a file.
     """
-    if not isinstance(path, str):
-        raise DataError(f"{name}: path must be the name of a folder, not {path!r}")
     root = data_root()
     searched = [*(Path(root) / name for name in subfolders), Path(root)] if root else []
     folders = [Path(path)] if path else [*searched, *installed]
     for folder in folders:
-        present = _present(folder, files)
+        pairs = ((file, folder / f"{file}{ending}") for file in files for ending in (".gz", ""))
+        try:
+            present = {file: place for file, place in pairs if place.exists()}
+        except OSError as error:
+            raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
         for file in files if present else ():
             if file not in present:
                 raise DataError(f"{folder / file}: missing, also with .gz, although other files of {name} exist")
@@ -112,14 +108,6 @@ def find_files(
             return folder, present
     where = ", ".join(map(str, folders)) or "HPCDL_DATA, which is not set"
     raise DataError(f"{name}: not found in {where}; {hint}")
-
-
-def _present(folder: Path, files: Sequence[str]) -> dict[str, Path]:
-    candidates = {file: (folder / file, folder / f"{file}.gz") for file in files}
-    try:
-        return {file: path for file, two in candidates.items() for path in reversed(two) if path.exists()}
-    except OSError as error:
-        raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
 def content(path: Path) -> bytes:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 class Shares:
     """Relative sizes of the ranks' shares of a batch.
 
-    ``weights`` are those of the first ranks; the last weight also applies to all further ranks. (3, 1) gives rank
-    0 three times as many images as any other. ValueError: weights that are not whole numbers of 1 or more.
+    The last of ``weights`` also applies to all further ranks: (3, 1) gives rank 0 three times as many images as
+    any other. ValueError: weights that are not whole numbers of 1 or more.
     """
 
     weights: tuple[int, ...]
@@ -27,13 +27,11 @@ class Shares:
         return ":".join(map(str, self.weights))
 
     def among(self, ranks: int) -> tuple[int, ...]:
-        """Return the weight of each of ``ranks`` ranks."""
         return (*self.weights, *self.weights[-1:] * (ranks - len(self.weights)))[:ranks]
 
 
 EPOCHS, REPLICAS = "epochs", "replicas"
 """Partitions: all images are shuffled in every epoch, or each replica has its own."""
-
 EQUAL: Final = Shares(weights=(1,))
 """Equal shares; sizes differ by at most one image."""
 
@@ -42,11 +40,8 @@ EQUAL: Final = Shares(weights=(1,))
 def epoch_order(images: int, epoch: int, seed: int) -> NDArray[np.int64]:
     """Return a permutation of 0 .. images - 1, (images,), that depends only on ``seed`` and ``epoch``.
 
-    Every rank computes the same order, for any number of ranks, so training on p ranks uses the images in the same
-    order as on one rank (Goyal et al. 2017, section 3). It uses raw generator output, which numpy guarantees not
-    to change, unlike ``Generator.permutation`` (NEP 19). Results are cached and read-only.
-
-    Raises ValueError if ``images``, ``epoch`` or ``seed`` is negative.
+    Every rank computes the same order (Goyal et al. 2017, section 3), from raw generator output, which numpy
+    guarantees not to change (NEP 19). Results are cached and read-only. ValueError: a negative argument.
     """
     keys = np.random.PCG64([seed, epoch]).random_raw(images)
     order = np.argsort(keys, kind="stable").astype(np.int64, copy=False)
@@ -59,8 +54,7 @@ def own_images(
 ) -> NDArray[np.int64]:
     """Return the images of ``rank`` where each has its own in all epochs, in the order of ``epoch``.
 
-    The images are shuffled once and divided by the shares, as each replica of DistBelief has a part of the data
-    (Dean et al. 2012, section 4.1).
+    The images are shuffled once and divided by the shares (Dean et al. 2012, section 4.1).
     """
     begin, end = bounds(images, ranks, shares)[rank : rank + 2]
     return epoch_order(images, 0, seed)[begin:end][epoch_order(end - begin, epoch, seed)]
@@ -69,10 +63,8 @@ def own_images(
 def steps_per_epoch(images: int, global_batch: int) -> int:
     """Return the number of whole batches in an epoch.
 
-    The last images % global_batch images of an epoch's order are not used: a smaller batch would need another
-    learning rate and leave ranks idle. Other epochs omit other images.
-
-    Raises ValueError if ``global_batch`` is not positive or there is not one whole batch.
+    The last images % global_batch images of an epoch's order are not used. Raises ValueError if ``global_batch``
+    is not positive or there is not one whole batch.
     """
     if global_batch < 1:
         raise ValueError(f"the global batch must be positive, but is {global_batch}")
@@ -85,8 +77,7 @@ def steps_per_epoch(images: int, global_batch: int) -> int:
 def bounds(global_batch: int, ranks: int, shares: Shares = EQUAL) -> tuple[int, ...]:
     """Return the position in a batch where each rank's share begins, and the batch's end, (ranks + 1,).
 
-    Sizes differ from the weights' proportions by less than an image. Some shares are empty if there are fewer
-    images than ranks.
+    Sizes differ from the weights' proportions by less than an image; some may be 0.
     """
     before = [*accumulate(shares.among(ranks), initial=0)]
     return tuple(weight * global_batch // before[-1] for weight in before)
@@ -100,10 +91,7 @@ def share(
         order   [ . . . . | step's global batch  | . . . . ]
                           [ rank 0 | rank 1 | .. ]
 
-    The shares of all ranks in order are the batch, split at its :func:`bounds`. The result, (share,), is a view of
-    ``order``.
-
-    Raises ValueError if ``step`` is not in 0 .. steps_per_epoch - 1 or ``rank`` not in 0 .. ranks - 1.
+    The result, (share,), is a view of ``order``. Raises ValueError if ``step`` or ``rank`` is out of range.
     """
     if not 0 <= step < steps_per_epoch(len(order), global_batch):
         raise ValueError(f"there is no step {step} in {len(order)} images with a global batch of {global_batch}")

@@ -44,15 +44,13 @@ class PixelNormalization:
 class PixelCounts:
     """Histogram of the 256 pixel values per channel.
 
-    Mean and deviation from a histogram are exact and independent of the order of images, so all ranks get equal
-    bits.
+    It is independent of the order of images, so that mean and deviation have equal bits on all ranks.
     """
 
     def __init__(self, channels: int) -> None:
         self._counts = np.zeros((channels, 256), np.int64)
 
     def add(self, images: NDArray[np.uint8]) -> None:
-        """Count the pixels of ``images`` (n, H, W, C)."""
         step = max(1, _BLOCK // max(1, images[:1].size))
         for begin in range(0, len(images), step):
             part = images[begin : begin + step]
@@ -68,20 +66,14 @@ class PixelCounts:
         return PixelNormalization(mean, np.where(variance > 0, np.sqrt(variance), 1.0))
 
 
+@dataclass(eq=False)
 class ImageSplit:
     """Reads the bytes of a batch, augments them and converts them to normalised floats."""
 
-    def __init__(
-        self,
-        read: Callable[[NDArray[np.int64]], NDArray[np.uint8]],
-        labels: NDArray[np.int64],
-        normalization: PixelNormalization,
-        augmentation: Augmentation,
-    ) -> None:
-        self.labels = labels
-        self._read = read
-        self._normalization = normalization
-        self._augmentation = augmentation
+    read: Callable[[NDArray[np.int64]], NDArray[np.uint8]]
+    labels: NDArray[np.int64]
+    normalization: PixelNormalization
+    augmentation: Augmentation
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -90,14 +82,14 @@ class ImageSplit:
         self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
     ) -> tuple[Array, NDArray[np.int64]]:
         labels = self.labels[indices]  # an index out of range fails before anything is read
-        pixels = self._read(indices)
+        pixels = self.read(indices)
         _, height, width, channels = pixels.shape
         crops = None
         if key is not None:
-            crops = self._augmentation.draw(indices, len(self), key, (height, width, channels))
+            crops = self.augmentation.draw(indices, len(self), key, (height, width, channels))
         if crops is None:
-            return self._normalization(self._augmentation.centre(pixels), dtype), labels
-        images = self._normalization(crops.of(pixels), dtype)
+            return self.normalization(self.augmentation.centre(pixels), dtype), labels
+        images = self.normalization(crops.of(pixels), dtype)
         crops.blank(images)
         return images, labels
 
@@ -113,8 +105,7 @@ def in_memory_dataset(
 ) -> Dataset:
     """Return a dataset of images (n, H, W, C) and labels (n,) per split; the training split must not be empty.
 
-    Mean and standard deviation are computed from the training split only. Raises DataError for an invalid
-    ``augmentation``.
+    Mean and deviation are the training split's. Raises DataError for an invalid ``augmentation``.
     """
     height, width, channels = train[0].shape[1:]
     chosen = augmentation or Augmentation()

@@ -1,11 +1,8 @@
 """Limited-memory BFGS as a program of vector operations, independent of where the vectors are stored.
 
-Vectors are identified by numbers. A program yields :class:`Operation` objects and receives the value of each dot
-product, so it handles only scalars. The same recursion runs on arrays of one process, or on shards whose dot
-products are summed.
+A program yields :class:`Operation` objects on numbered vectors and receives the value of each dot product, so it
+handles only scalars. The same recursion runs on arrays of one process, or on shards.
 """
-
-from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from enum import IntEnum
@@ -47,9 +44,8 @@ def strong_wolfe(
     """Find a length that satisfies the strong Wolfe conditions; yield lengths, receive (loss, slope) at each.
 
     Nocedal and Wright, Numerical Optimization, 2nd edition, algorithms 3.5 and 3.6. ``loss`` and ``slope`` are the
-    values at length 0, ``first`` is the first trial, ``limit`` the largest number of trials. Returns the length
-    found. If trials run out, returns the best length with sufficient decrease, or 0 without one. A loss or slope
-    that is not finite counts as too high.
+    values at length 0, ``first`` is the first trial, ``limit`` the largest number of trials. If trials run out,
+    returns the best length with sufficient decrease, or 0. A loss or slope that is not finite counts as too high.
 
     Raises ValueError if the direction does not descend.
     """
@@ -128,7 +124,7 @@ class Operation(NamedTuple):
     a: float = 0.0
 
 
-Program: TypeAlias = "Generator[Operation, float, T]"
+Program: TypeAlias = Generator[Operation, float, T]
 """Yields operations, receives the value of each (only dot products have one), and returns a T."""
 
 
@@ -147,8 +143,7 @@ def two_loop(gradient: int, direction: int, pairs: Sequence[Pair]) -> Program[No
     """Set ``direction`` to -H g, where H is the inverse Hessian approximated by ``pairs``, oldest first.
 
     Nocedal and Wright, Numerical Optimization, 2nd edition, algorithm 7.4, with H0 = (s . y) / (y . y) of the
-    newest pair (equation 7.20), or 1 without pairs. It needs 2 sequential dot products per pair. ``gradient`` is
-    not changed.
+    newest pair (equation 7.20), or 1 without pairs. It needs 2 sequential dot products per pair.
     """
     yield Operation(OperationKind.COPY, gradient, direction)
     alphas = []
@@ -171,8 +166,7 @@ MIN_CURVATURE = 1e-6
 def curvature_pair(old: int, new: int, direction: int, length: float) -> Program[Pair | None]:
     """Turn ``direction`` into the step, itself x length, and the gradient ``old`` into its change to ``new``.
 
-    Returns these two as a pair, or None if s . y is too small (Li and Fukushima 2001, cautious update): then H
-    would not stay positive definite.
+    Returns these two as a pair, or None if s . y is too small (Li and Fukushima 2001, cautious update).
     """
     s, y = direction, old
     yield Operation(OperationKind.SCALE, s, s, length)

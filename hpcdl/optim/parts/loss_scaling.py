@@ -1,36 +1,25 @@
 """Dynamic loss scaling for gradients in float16."""
 
-from __future__ import annotations
-
-from typing import Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.optim.parts.protocol import Optimizer
 
 INITIAL_SCALE: Final = 65536.0
 """Initial loss scale, as in PyTorch's ``GradScaler``."""
-
 GROWTH_INTERVAL: Final = 2000
 """Number of updates without overflow before the scale doubles, as in PyTorch's ``GradScaler``."""
 
 
-class Scalable(Protocol):
-    """A replica that multiplies its gradients by a loss scale."""
-
-    loss_scale: float
-    parameters: Array
-
-
 class LossScale:
-    """Loss scale of one replica, shared by all optimizers of its parameters.
+    """Loss scale of one replica, an object with ``loss_scale`` and ``parameters``, shared by all its optimizers.
 
     It changes only between steps: after all entries of the parameters have been updated or skipped.
     """
 
-    def __init__(self, replica: Scalable, initial: float, growth_interval: int) -> None:
+    def __init__(self, replica: Any, initial: float, growth_interval: int) -> None:
         replica.loss_scale = initial
         self._replica = replica
         self._growth_interval = growth_interval
@@ -39,14 +28,14 @@ class LossScale:
         """Entries of this step's gradient recorded so far."""
         self._overflowed = False
 
-    def __deepcopy__(self, _memo: object) -> LossScale:
+    def __deepcopy__(self, _memo: object) -> "LossScale":
         """Return itself, because all optimizers of a replica share one scale."""
         return self
 
     @property
     def value(self) -> float:
         """Return the factor in this step's gradients."""
-        return self._replica.loss_scale
+        return float(self._replica.loss_scale)
 
     def record(self, entries: int, *, overflowed: bool) -> None:
         """Count ``entries`` of this step's gradient; after the last ones choose the next step's scale."""
@@ -61,6 +50,13 @@ class LossScale:
             self._without_overflow = 0
             self._replica.loss_scale *= 2
         self._recorded, self._overflowed = 0, False
+
+
+def _delegated(name: str) -> Any:
+    """Return a property that is the attribute ``name`` of the wrapped optimizer."""
+    return property(
+        lambda self: getattr(self._optimizer, name), lambda self, value: setattr(self._optimizer, name, value)
+    )
 
 
 class LossScaling:
@@ -78,10 +74,15 @@ class LossScaling:
     Unlike other optimizers, ``update`` leaves the gradients divided by the scale.
     """
 
+    multipliers = _delegated("multipliers")
+    state = _delegated("state")
+    look_ahead = _delegated("look_ahead")
+    steps = _delegated("steps")
+
     def __init__(
         self,
         optimizer: Optimizer,
-        replica: Scalable,
+        replica: Any,
         *,
         scale: float = INITIAL_SCALE,
         growth_interval: int = GROWTH_INTERVAL,
@@ -89,35 +90,6 @@ class LossScaling:
         self._optimizer = optimizer
         self._scale = LossScale(replica, scale, growth_interval)
         self.skipped = 0
-        """Number of skipped updates."""
-
-    @property
-    def multipliers(self) -> Multipliers:
-        """Return the optimizer's multipliers."""
-        return self._optimizer.multipliers
-
-    @multipliers.setter
-    def multipliers(self, multipliers: Multipliers) -> None:
-        self._optimizer.multipliers = multipliers
-
-    @property
-    def state(self) -> dict[str, Array]:
-        """Return the optimizer's state."""
-        return self._optimizer.state
-
-    @property
-    def look_ahead(self) -> float:
-        """Return the optimizer's look-ahead."""
-        return self._optimizer.look_ahead
-
-    @property
-    def steps(self) -> int:
-        """Return the number of updates without skipped ones."""
-        return self._optimizer.steps
-
-    @steps.setter
-    def steps(self, steps: int) -> None:
-        self._optimizer.steps = steps
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
         """See :class:`hpcdl.optim.parts.protocol.Optimizer`; skips the update if a gradient is not finite."""

@@ -1,10 +1,8 @@
 """Parameters without weight decay, or with their own factor on the learning rate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,17 +11,6 @@ from hpcdl.fabric.comm import Array
 BLOCK_BYTES: Final = 1 << 17
 """Bytes of one vector per block. Adam's four vectors and two of scratch fit a 1 MiB level-two cache, and a block
 takes much longer than the microsecond for starting an array operation."""
-
-
-class _Tensor(Protocol):
-    """Properties of :class:`hpcdl.nn.replica.Tensor` that an update depends on."""
-
-    @property
-    def span(self) -> slice: ...
-    @property
-    def decay(self) -> bool: ...
-    @property
-    def rate(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -65,16 +52,14 @@ class Multipliers:
         self._by_block: dict[tuple[int, int], SpecialEntries] = {}
 
     @classmethod
-    def of(cls, tensors: Iterable[_Tensor]) -> Multipliers:
-        """Return the multipliers of a vector made of ``tensors``."""
+    def of(cls, tensors: Iterable[Any]) -> "Multipliers":
+        """Return the multipliers of a vector made of ``tensors``, as :class:`hpcdl.nn.replica.Tensor`."""
         return cls([(tensor.span, tensor.decay, tensor.rate) for tensor in tensors])
 
-    def __deepcopy__(self, _memo: object) -> Multipliers:
-        """Return itself; it is immutable."""
+    def __deepcopy__(self, _memo: object) -> "Multipliers":
         return self
 
-    def part(self, span: slice) -> Multipliers:
-        """Return the multipliers of the part ``span`` of the vector."""
+    def part(self, span: slice) -> "Multipliers":
         return Multipliers(
             [
                 (slice(own.start - span.start, own.stop - span.start), decay, rate)
@@ -100,11 +85,9 @@ class Multipliers:
     def blocks(self, *vectors: Array, scratch: int) -> Iterator[tuple[tuple[Array, ...], SpecialEntries]]:
         """Yield blocks of the vectors with ``scratch`` uninitialised ones, and their special entries.
 
-        An update rule has several array operations; with blocks only the first one reads from memory. The last
-        block may be shorter. Scratch has the dtype of the first vector. GPU arrays are one block, because their
-        operations are kernel launches.
-
-        Raises ValueError if a vector is not flat or the lengths differ.
+        With blocks only the first of several array operations reads from memory. The last block may be shorter.
+        Scratch has the dtype of the first vector. GPU arrays are one block. Raises ValueError if a vector is not
+        flat or the lengths differ.
         """
         length, first = _length(vectors), vectors[0]
         block = BLOCK_BYTES // first.itemsize if isinstance(first, np.ndarray) else max(length, 1)

@@ -12,9 +12,8 @@ from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
 class Optimizer(Protocol):
     """Update rule with its state, for one flat vector or one shard of it.
 
-    Rules act per scalar: one optimizer on the whole vector gives the same result as one optimizer per shard. Those
-    with the attribute ``whole_tensors`` act per tensor, and a shard must have whole ones. An optimizer belongs to
-    one vector; its first update fixes the length.
+    Rules act per scalar; those with the attribute ``whole_tensors`` act per tensor, and a shard must have whole
+    ones. An optimizer belongs to one vector; its first update fixes the length.
     """
 
     multipliers: Multipliers
@@ -30,7 +29,6 @@ class Optimizer(Protocol):
     @property
     def look_ahead(self) -> float:
         """Return the factor of ``state["velocity"]`` in the look-ahead; 0 except for Nesterov's rule."""
-        ...
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
         """Change ``parameters`` (n,) in place by one step along ``gradients`` (n,), which are not changed.
@@ -38,7 +36,6 @@ class Optimizer(Protocol):
         All arithmetic is in the dtype of ``parameters``; n may be 0. Raises ValueError if the shapes differ, if
         the vectors are not flat, or if the state belongs to another vector.
         """
-        ...
 
 
 MAX_INTEGER: Final = 1 << 63
@@ -50,13 +47,6 @@ def _number(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MAX_INTEGER:
         raise ValueError(f"{name} must be a finite number, less than 2^63, not {value!r}")
     return float(value)
-
-
-def boolean(name: str, value: bool) -> bool:
-    """Return ``value`` if it is true or false."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, not {value!r}")  # noqa: TRY004
-    return value
 
 
 def not_negative(name: str, value: float) -> float:
@@ -142,7 +132,9 @@ class Moments(Rule):
     ValueError unless the betas are in [0, 1), ``epsilon`` > 0 and ``weight_decay`` >= 0.
     """
 
-    def __init__(self, beta1: float, beta2: float, epsilon: float, weight_decay: float) -> None:
+    def __init__(
+        self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0
+    ) -> None:
         super().__init__(weight_decay)
         self.beta1 = fraction("beta1", beta1)
         self.beta2 = fraction("beta2", beta2)

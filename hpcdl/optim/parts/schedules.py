@@ -1,11 +1,8 @@
 """Learning-rate schedules: factors on the configured learning rate.
 
 A :data:`Schedule` is a function (step, total) -> factor: ``step`` counts updates from 0, ``total`` >= 1 is the
-number of updates of the whole training. Settings are fractions of the training, independent of batch size and
-length.
+number of updates of the whole training. Settings are fractions of the training.
 """
-
-from __future__ import annotations
 
 import difflib
 import inspect
@@ -79,14 +76,12 @@ def with_warmup(
 
     The warm-up takes the fraction ``warmup`` of the training, rounded to steps, or ``warmup_steps`` steps. It
     starts at ``warmup_from`` (1: the unscaled rate) and ends at the scaled value of ``after``. Milestones of
-    ``after`` do not move. Without ``base_batch``, k is 1 and ``global_batch`` is not used. ``rule``: "linear", or
-    "square_root" for the root of k (Krizhevsky 2014, arXiv 1404.5997, section 5).
+    ``after`` do not move. Without ``base_batch``, k is 1. ``rule``: "linear", or "square_root" for the root of k
+    (Krizhevsky 2014, arXiv 1404.5997, section 5).
 
-    Source: Goyal et al. 2017, sections 2.1 (linear scaling: base_batch 256 at rate 0.1) and 2.2 (gradual warm-up:
-    the rate grows from lr to k lr in equal increments over five epochs, so warmup = 5 / epochs).
-
-    Raises ValueError for values out of range, for both lengths, for ``base_batch`` without ``global_batch``, and
-    for a warm-up from 1 without ``base_batch``, which would not change the rate.
+    Source: Goyal et al. 2017, sections 2.1 (linear scaling: base_batch 256 at rate 0.1) and 2.2 (gradual warm-up
+    over five epochs, so warmup = 5 / epochs). Raises ValueError for values out of range, for both lengths, for
+    ``base_batch`` without ``global_batch``, and for a warm-up from 1 without ``base_batch``.
     """
     share = fraction("warmup", warmup)
     length = not_negative("warmup_steps", warmup_steps)
@@ -124,9 +119,6 @@ SCHEDULES: Final[dict[str, Callable[..., Schedule]]] = {
 
 def schedule(name: str, **settings: Any) -> Schedule:
     """Return the schedule ``name`` with its own settings and, optionally, those of :func:`with_warmup`.
-
-    ``schedule("polynomial", power=0.5, warmup=0.05, base_batch=256, global_batch=8192)`` grows from 1 to 32 times
-    the rate in the first twentieth of the training and then follows 32 * (1 - step / total)^0.5.
 
     Raises ValueError, with the nearest valid word, for an unknown name or setting, and for an invalid value.
     """
