@@ -81,7 +81,6 @@ class Report:
     name: str
     content: str
     command: str
-    minutes: float
     question: str = ""
     """Of a printed report; others have their suite's."""
     runs: str = ""
@@ -92,6 +91,8 @@ class Report:
     """Title of the table that is shown, or of its section; empty: the section that answers."""
     claims: str = ""
     """Beginning of the claim whose verdict answers; those on other claims of this run follow. Empty: none."""
+    answers: str = ""
+    """Words of the printed lines that answer; empty: the last sentence."""
     not_shown: str = ""
     """What the numbers do not show, in a sentence."""
     printed: bool = False
@@ -193,14 +194,15 @@ def machine() -> str:
 
 def measure(runs: Path, names: list[str]) -> int:
     """Measure the reports; return 0 if all that can be measured here are."""
-    chosen = reports(names)
+    chosen, before = reports(names), made()
 
     def succeeds(report: Report) -> bool:
         line = f"[{chosen.index(report) + 1}/{len(chosen)}] {report.name}"
         if why := report.obstacle():
             print(f"{line}: left out, {why}", flush=True)
             return True
-        print(f"{line}: about {report.minutes:g} minutes", flush=True)
+        took = before.get(report.name, {}).get("minutes")
+        print(f"{line}: {f'{took} minutes the last time' if took else 'never measured'}", flush=True)
         if measured(report, runs):
             return True
         print(f"{line}: FAILED, see {runs}/logs/{report.name}.txt", flush=True)
@@ -305,9 +307,9 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
     if report.printed:
         text = report.data.read_text().strip()
         title, printed = report.question, text.splitlines()
-        answer = next(
-            (line for line in reversed(printed) if line.endswith(".") and WIDER not in line), printed[-1]
-        )
+        sentences = [line.removeprefix("- ") for line in printed if line.endswith(".") and WIDER not in line]
+        answer = " ".join(line for line in sentences if report.answers in line) if report.answers else ""
+        answer = answer or (sentences or printed)[-1]
         text = text if "\n|" in text else f"```text\n{text}\n```"
         lines = [f"# {title}", "", report.not_shown.strip(), "", text, "", *foot]
         (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")

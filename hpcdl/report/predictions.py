@@ -288,7 +288,7 @@ def steps(rows: Sequence[Record], *, compared: bool) -> Section:
     if compared and ratios:
         within = percent(median([abs(ratio - 1) for ratio in ratios]), 1)
         steps = f"Half of the {len(ratios)} predicted steps are" if len(ratios) > 1 else "The predicted step is"
-        notes.append(f"{steps} within {within} of what was measured; a step is mostly computing, which was given.")
+        notes.append(f"{steps} within {within} of the measured ones; their computing was given.")
     return Section("Predicted training steps", notes, tables=tables)
 
 

@@ -85,6 +85,9 @@ def test_a_run_predicts_itself_and_more_ranks(capsys, run):
 def test_rows_far_beyond_the_measured_ranks_are_marked(capsys, run):
     lines = message(capsys, run, "--network", run, "--ranks", "4,16,17").splitlines()
     assert [line for line in lines if "EXTRAPOLATED" in line] == [line for line in lines if "  17  " in line] != []
+    assert any(
+        line.endswith("undisturbed times, predicted by measured: 1.00 to 1.00, median 1.00.") for line in lines
+    )
 
 
 def test_a_saved_network_gives_the_same_predictions(capsys, run, suite, tmp_path):
