@@ -42,8 +42,9 @@ LINE_HEIGHT: Final = 0.24
 """Inches of a bar."""
 POINT_HEIGHT: Final = 0.18
 """Inches of a point with its interval."""
-TWO_LINES: Final = 0.33
-"""Inches of a row, at least, if a label takes two lines."""
+LABEL_LINE: Final = 0.16
+"""Inches of a line of a label."""
+ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 
 def draw_bars(chart: Bars, axes: Axes) -> None:
@@ -78,14 +79,15 @@ def _rows(chart: Bars | Intervals, axes: Axes) -> None:
 
 
 def _wrapped(text: str) -> str:
-    """Return a label on one line or two, so that names that begin alike are told apart."""
-    return "\n".join(textwrap.wrap(visible(text), MAX_LABEL, max_lines=2, placeholder="\N{HORIZONTAL ELLIPSIS}"))
+    """Return a label on up to three lines, so that names that begin alike are told apart."""
+    parts = textwrap.wrap(visible(text).replace(",", ", "), MAX_LABEL, max_lines=3, placeholder=ELLIPSIS)
+    return "\n".join(parts)
 
 
 def _height(chart: Bars | Intervals, row: float) -> float:
-    """Return the inches of a chart whose rows have so many; more if a label takes two lines."""
-    least = TWO_LINES if any("\n" in _wrapped(one) for one in chart.labels) else 0.0
-    return 0.8 + max(row, least) * len(chart.labels)
+    """Return the inches of a chart whose rows have so many; more if a label takes several lines."""
+    lines = max((_wrapped(one).count("\n") + 1 for one in chart.labels), default=1)
+    return 0.8 + max(row, LABEL_LINE * lines) * len(chart.labels)
 
 
 HEIGHT: Final = 3.1

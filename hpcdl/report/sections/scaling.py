@@ -321,6 +321,26 @@ def charts(findings: Findings) -> list[Lines]:
     return sorted(filter(None, drawn), key=lambda chart: -max(chart.x.ticks))
 
 
+def times_to_target(findings: Findings) -> list[Lines]:
+    """Return one chart of the time to the target over ranks, of all methods that reach it on several."""
+    series = []
+    for methods in findings.problems:
+        setting = findings.settings.name(methods[0].record)
+        for method in methods:
+            reached = [scale for scale in method.scales if _reached(scale) is not None]
+            points = [
+                Point(scale.record.ranks, median(times), min(times), max(times))
+                for scale in reached
+                for times in [scale.values("seconds_to_target")]
+            ]
+            series += [Series(", ".join(filter(None, (setting, method.name))), points)] * (len(points) > 1)
+    if not series:
+        return []
+    axis = Axis("ranks", whole, 2, sorted({point.x for line in series for point in line.points}))
+    note = "Medians over seeds, bars are their range. Ranks without a value have a seed that missed the target."
+    return [Lines("Time to the target over ranks", axis, Axis("time to the target", seconds, 2), series, note)]
+
+
 def _speedup(methods: Sequence[Method], settings: Settings) -> Lines | None:
     series = [
         Series(
@@ -365,5 +385,5 @@ SECTION = Declaration(
         "exposed 95 %",
     ),
     answer=answer,
-    figures=(charts,),
+    figures=(charts, times_to_target),
 )
