@@ -252,7 +252,7 @@ FIRST_HOUR = re.findall(r"^\$ (hpcdl sbatch .* --submit)$", (ROOT / "slurm/READM
 ]
 FEWER = {
     "bus-bandwidth": ("--case", "*-ring-*", "--set", "case.message_bytes=4096"),
-    "overlap": ("--case", "replay-*", "--set", "case.steps=2"),
+    "overlap": ("--case", "replay-*-layerwise-*", "--set", "case.steps=2"),
     "near-linear": ("--case", "*googlenet*-ring-p4-*"),
 }
 """Options with which a job of the first hour has done after some seconds."""
