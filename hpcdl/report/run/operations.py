@@ -42,7 +42,7 @@ class Group(NamedTuple):
 
 
 def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
-    """Return the records of a kind by group, ascending by size within each."""
+    """Return the records of a kind by group, ascending by size within each; those of training's sum come first."""
     groups: dict[Group, list[Record]] = {}
     for record in sorted(records, key=lambda record: record.message_bytes or 0):
         if record.kind == kind:
@@ -53,9 +53,10 @@ def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
             what = " and ".join(filter(None, (record.collective or kind, record.concurrent)))
             group = Group(what, int(record.ranks), dtype, network, conditions)
             groups.setdefault(group, []).append(record)
-    return dict(
-        sorted(groups.items(), key=lambda record: (record[0].network, record[0].collective, record[0].ranks))
+    ordered = sorted(
+        groups, key=lambda one: (one.network, one.collective != "allreduce", one.collective, one.ranks)
     )
+    return {group: groups[group] for group in ordered}
 
 
 def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
