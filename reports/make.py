@@ -2,6 +2,7 @@
 
     python reports/make.py measure RUNS [NAME ...]     run the suites; one that RUNS has is not run again
     python reports/make.py render                      write all pages again, of the data that are here
+    python reports/make.py agree DATA                  count times that agree with those of another measurement
 
 ``reports.toml`` lists the reports. A measurement leaves ``data/NAME.json.gz``, the records of its runs, or
 ``data/NAME.txt``, what a program printed, and an entry of ``data/made.json``: minutes, commit, machine and date; a
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import platform
 import re
@@ -36,6 +38,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 DATA = HERE / "data"
 MADE = DATA / "made.json"
+AGREEMENT = DATA / "agreement.md"
+"""Table that ``agree`` leaves."""
+TIMES = (
+    ("step_seconds", "step_seconds_low", "step_seconds_high"),
+    ("time_p50_seconds", "time_p50_low_seconds", "time_p50_high_seconds"),
+)
+"""Times of records with their bounds."""
 LOCK = Lock()
 """Of the file ``made.json``."""
 CLUSTERS = HERE / "clusters"
@@ -65,6 +74,13 @@ cores of one machine.
 
 | report | question | answer | minutes | commit | date |
 | --- | --- | --- | ---: | --- | --- |
+"""
+TWICE = """
+## Measured twice
+
+Times that agree with those of a second measurement, hours later: the 95 % interval of their ratio contains 1. The
+intervals of one launch are over its repetitions: launches vary more, so that one launch decides nothing.
+
 """
 OLDER = """
 ## Of earlier versions
@@ -356,6 +372,33 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
     return found.question or report.content, answer, cluster_rows
 
 
+def agree(other: Path) -> int:
+    """Write which share of the times agree with those of another measurement, in whose folder ``data`` they are.
+
+    Two times agree if the 95 % interval of their ratio contains 1. Disturbed cases do not count.
+    """
+    found: dict[tuple[str, bool], list[bool]] = {}
+    measured = [one for one in reports([]) if not (one.printed or one.simulated)]
+    for report in (one for one in measured if one.data.exists() and (other / one.data.name).exists()):
+        sides = (findings_of(report, folder / report.data.name).records for folder in (DATA, other))
+        ours, theirs = ({(one.case, one.seed): one for one in side if not one.disturbed} for side in sides)
+        for pair in ((ours[key], theirs[key]) for key in ours.keys() & theirs.keys()):
+            for names in TIMES:
+                (value, *bounds), (of, *others) = ([getattr(one, name) for name in names] for one in pair)
+                if None in {value, of, *bounds, *others}:
+                    continue
+                reach = math.hypot(*(math.log(high / low) / 2 for low, high in (bounds, others)))
+                agrees = abs(math.log(value / of)) <= reach
+                for name in (report.name, "all"):
+                    found.setdefault((name, pair[0].launches > 1), []).append(agrees)
+    shown = {key: f"{sum(each)} of {len(each)}" for key, each in found.items()}
+    names = [name for name in dict.fromkeys(name for name, _ in shown) if name != "all"]
+    rows = [(name, shown.get((name, True), "-"), shown.get((name, False), "-")) for name in (*names, "all")]
+    table = [("report", "of several launches", "of one launch"), ("---", "---:", "---:"), *rows]
+    AGREEMENT.write_text("".join(f"| {' | '.join(row)} |\n" for row in table))
+    return 0
+
+
 def render() -> int:
     """Write the pages of all measured reports, and the README."""
     facts, rows, older = made(), [], []
@@ -371,6 +414,7 @@ def render() -> int:
         elif kept := sorted(file.name for file in HERE.glob(f"{report.name}.*") if file.suffix != ".toml"):
             older.append(f"- {', '.join(f'[{name}]({name})' for name in kept)}: {report.content}")
     text = HEAD + "\n".join(rows) + "\n" + (OLDER + "\n".join(older) + "\n" if older else "")
+    text += TWICE + AGREEMENT.read_text() if AGREEMENT.exists() else ""
     (HERE / "README.md").write_text(
         text + "\n[gpu.md](gpu.md): what ran on a GPU, and training steps beside PyTorch's.\n"
     )
@@ -381,6 +425,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["measure", runs, *names]:
             sys.exit(measure(Path(runs).resolve(), names))
+        case ["agree", data]:
+            sys.exit(agree(Path(data)))
         case ["render"]:
             sys.exit(render())
         case _:

@@ -8,6 +8,9 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+from conftest import Hand
+
 from hpcdl.report.claims import sources
 from hpcdl.trace.records import packed
 from hpcdl.trace.schema import read
@@ -60,12 +63,43 @@ def test_what_stands_in_the_folder_is_made_or_explained():
     assert there <= targets | {"README.md", "gpu.md", "fashion-mnist.md", "claims.md"}
 
 
-def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, monkeypatch):
-    """Of records alone: the run, and the version that measured it, may be gone."""
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """The program, whose folders are all ``tmp_path``, with the reports of the tree."""
     spec = importlib.util.spec_from_file_location("make", ROOT / "reports/make.py")
-    make = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "make", make)
-    spec.loader.exec_module(make)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "make", module)
+    spec.loader.exec_module(module)
+    for name in ("HERE", "DATA", "ROOT"):
+        monkeypatch.setattr(module, name, tmp_path)
+    for name in ("MADE", "CLUSTERS", "AGREEMENT"):
+        monkeypatch.setattr(module, name, tmp_path / getattr(module, name).name)
+    (tmp_path / "reports.toml").write_bytes((ROOT / "reports/reports.toml").read_bytes())
+    return module
+
+
+def test_times_of_another_measurement_agree_within_their_intervals(make, tmp_path):
+    """Of two launches whose medians differ by a tenth, and of one launch whose steps hardly differ."""
+    for folder, slower in ((tmp_path, 1.0), (tmp_path / "other", 1.05)):
+        folder.mkdir(exist_ok=True)
+        (tmp_path / f"run-{slower}").mkdir()
+        hand = Hand(tmp_path / f"run-{slower}")
+        for launch in range(2):
+            times = [slower * (10.0 + launch + step % 2 / 10) for step in range(20)]
+            hand.train([times] * 2, launch=launch, case="ring")
+            if launch == 0:
+                hand.train([times] * 2, launch=launch, case="layerwise", training="layerwise")
+        hand.read()
+        (folder / "quickstart.json.gz").write_bytes(packed(read(hand.folder)))
+    assert make.agree(tmp_path / "other") == 0
+    assert (tmp_path / "agreement.md").read_text().splitlines()[2:] == [
+        "| quickstart | 1 of 1 | 0 of 1 |",
+        "| all | 1 of 1 | 0 of 1 |",
+    ]
+
+
+def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, make):
+    """Of records alone: the run, and the version that measured it, may be gone."""
     common = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "correct": True}
     for scheme, ms in (("ring", 1.0), ("tree", 2.0)):
         for number in range(10):
@@ -73,15 +107,10 @@ def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, mon
     hand.read({}, suite_text='[suite]\nname = "simulated"\nquestion = "An older question?"\n')
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites/simulated.toml").write_text('[suite]\nquestion = "Which scheme is fastest?"\n')
-    for name in ("HERE", "DATA", "ROOT"):
-        monkeypatch.setattr(make, name, tmp_path)
-    monkeypatch.setattr(make, "MADE", tmp_path / "made.json")
-    monkeypatch.setattr(make, "CLUSTERS", tmp_path / "clusters")
     (tmp_path / "simulated.json.gz").write_bytes(packed(read(hand.folder)))
     cluster = tmp_path / "clusters" / "mine" / "simulated.json.gz"
     cluster.parent.mkdir(parents=True)
     shutil.copy(tmp_path / "simulated.json.gz", cluster)
-    (tmp_path / "reports.toml").write_bytes((ROOT / "reports/reports.toml").read_bytes())
     facts = {"minutes": 3.0, "commit": "abc1234", "machine": "2 cores", "date": "2026-11-26"}
     (tmp_path / "made.json").write_text(json.dumps({"simulated": facts}))
     assert make.render() == 0
