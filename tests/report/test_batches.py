@@ -76,7 +76,8 @@ def test_the_noise_scale_is_compared_with_the_knee(tmp_path):
 def test_evaluations_that_are_too_seldom_tell_no_batch(hand):
     headline, _ = batches.answer(findings(hand, (16, 64, 256), before=0.2))
     assert (
-        "not told up to which batch larger ones save steps, with at least half of perfect scaling: 2" in headline
+        "not determined up to which batch larger ones save steps, with at least half of perfect scaling: 2"
+        in headline
     )
     assert headline.endswith(
         "to beyond 256 images (simulated)." if "simulated" in headline else "to beyond 256 images."

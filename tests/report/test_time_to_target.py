@@ -36,10 +36,10 @@ def test_time_to_target_is_in_the_row_and_its_speed_up_in_the_answer(hand, row):
 def test_ranks_whose_times_differ_by_less_than_their_seeds_are_not_told_apart(hand, tmp_path):
     """Four ranks are the soonest, but not told from two; with wider times not from one."""
     page = render([run_of(hand, {1: (8.0, 8.1, 7.9), 2: (5.0, 6.0, 5.5), 4: (4.9, 5.9, 5.4)})], "markdown")
-    assert "soonest on 4 ranks; not told from 2; 1.4" in page
+    assert "soonest on 4 ranks; not distinguished from 2; 1.4" in page
     (chart,) = scaling.times_to_target(Findings(hand.read(), "run"))
     assert tuple(chart.series[0].points[0]) == (1, 8.0, 7.9, 8.1)
     (tmp_path / "wide").mkdir()
     page = render([run_of(Hand(tmp_path / "wide"), {1: (2.0, 8.0), 4: (1.9, 7.9)})], "markdown")
     assert "Time to 90.0 % accuracy is least on 4 ranks, 1.0" in page
-    assert "times as soon as on 1, which 2 seeds do not tell apart." in page
+    assert "times as soon as on 1, which 2 seeds do not distinguish." in page

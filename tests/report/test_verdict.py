@@ -256,7 +256,7 @@ def test_each_sentence_on_accuracy_and_on_a_run_appears(tmp_path):
         several.append(SimpleNamespace(name=name, scale=scale))
     said.append(compared := accuracy._beside_synchronous("lenet5", several, ""))
     assert compared.sentence == (
-        "lenet5: synchronous training ends at 0.910; not told from it (3 seeds): tree (+0.3 points, "
+        "lenet5: synchronous training ends at 0.910; not distinguished from it (3 seeds): tree (+0.3 points, "
         "2.00 times its images/s); less accurate: gossip by 10.7 points."
     )
     assert accuracy._beside_synchronous("lenet5", several[1:], "") is None

@@ -143,7 +143,7 @@ class Decision:
     budget: float
     """Time up to which times count (s); infinite if no seed missed the target."""
     rivals: Sequence[Timed]
-    """Methods that are not told from the first, or by less than :data:`MIN_EFFECT`."""
+    """Methods that are not distinguished from the first, or by less than :data:`MIN_EFFECT`."""
     lead: Interval
     """Time of the second by that of the first, both up to the budget."""
 
@@ -168,7 +168,7 @@ class Decision:
 
     @property
     def is_won(self) -> bool:
-        """True if the first is told from all others; if it is alone, with every seed."""
+        """True if the first is distinguished from all others; if it is alone, with every seed."""
         return self.verdict == "decided" or (self.verdict == "alone" and not self.places[0].missed)
 
     @property

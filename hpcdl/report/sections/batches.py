@@ -223,7 +223,7 @@ def answer(findings: Findings) -> Answer | None:
     first, last = saving[0], saving[-1]
     most, least = (f"{one.facts['batch']} images ({one.facts['bounds']}) with {one.case}" for one in (first, last))
     overlap = not first.size.low > last.size.high  # also of a bound that is not known
-    facts = {"most": most, "least": least, "apart": ", which these bounds do not tell apart" if overlap else ""}
+    facts = {"most": most, "least": least, "apart": ", which these bounds do not distinguish" if overlap else ""}
     headline = Verdict(topic="batches", word="methods", marks=saving[0].marks, facts=facts).sentence
     return Answer(headline, lines)
 

@@ -20,8 +20,8 @@ HEADER: Final = ("dataset", "conditions", "question", "budget", "method", "ranks
 NOTE: Final = (
     "A budget is the largest that every method ran through. Accuracies are means over seeds and launches. "
     "Images/s: all measured images by the time that they took, the median over undisturbed launches, then over "
-    "seeds. Tied: Welch's test, adjusted for the number of methods, does not tell it from the best; a single seed "
-    "or launch cannot tell. At the end: the last evaluation; within a budget: the best until then."
+    "seeds. Tied: Welch's test, adjusted for the number of methods, does not distinguish it from the best; a single "
+    "seed or launch cannot. At the end: the last evaluation; within a budget: the best until then."
 )
 
 
@@ -115,7 +115,7 @@ def _ranked(field: Field, value: Callable[[Launch], float]) -> list[tuple[Candid
 
 
 def _tied(ranked: Sequence[tuple[Candidate, Vector, float]]) -> list[Candidate]:
-    """Return the methods that are not told from the best; one with a single value never is."""
+    """Return the methods that are not distinguished from the best; one with a single value never is."""
     (_, best, _), *others = ranked
     if len(best) < 2:
         return [candidate for candidate, _, _ in others]

@@ -38,7 +38,7 @@ NOTE: Final = (
     "Times are of the slowest rank, quantiles over repetitions. Up to 64 KiB a repetition is a loop of about "
     "2 ms, by the number of its operations, except of broadcast and reduce. algbw = size / p50; busbw as "
     "nccl-tests defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. "
-    "Tied: a test of the launches does not tell it from the fastest; one launch is inconclusive."
+    "Tied: a test of the launches does not distinguish it from the fastest; one launch is inconclusive."
 )
 AT_ONCE_NOTE: Final = (
     "Two at once: p50 is until both have ended. First, second: p50 (p99) of each, alone and beside the other in "

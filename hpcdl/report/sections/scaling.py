@@ -284,10 +284,10 @@ def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
         "base": str(base.record.ranks),
         "speedup": digits(best.median("speedup")),
         "seeds": plural(seeds, "seed"),
-        "near": f"; not told from {near}" if near else "",
+        "near": f"; not distinguished from {near}" if near else "",
     }
     told = "soonest" if seeds > 1 else "soonest of one seed"
-    word = "soonest on the base" if best is base else told if apart[0] or seeds == 1 else "not told"
+    word = "soonest on the base" if best is base else told if apart[0] or seeds == 1 else "not distinguished"
     return [Verdict(topic="scaling", word=word, case=name, facts=facts)]
 
 
