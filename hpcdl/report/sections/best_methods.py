@@ -20,7 +20,7 @@ HEADER: Final = ("dataset", "conditions", "question", "budget", "method", "ranks
 NOTE: Final = (
     "A budget is the largest that every method ran through. Accuracies are means over seeds and launches. "
     "Images/s: all measured images by the time that they took, the median over undisturbed launches, then over "
-    "seeds. Tied: Welch's test, adjusted for the number of methods, does not distinguish it from the best; a single "
+    "seeds. Tied: Welch's test, adjusted for the number of methods, does not distinguish it from the best; one "
     "seed or launch cannot. At the end: the last evaluation; within a budget: the best until then."
 )
 
