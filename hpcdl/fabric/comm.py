@@ -1,9 +1,4 @@
-"""The protocol that every distributed algorithm of hpcdl is written against.
-
-An algorithm is an ``async def`` over a :class:`Comm`. It awaits operations; an interpreter carries them out: MPI
-(:mod:`hpcdl.fabric.mpi.comm`), all ranks in one process (:mod:`hpcdl.fabric.virtual.inprocess`) or virtual
-time (:mod:`hpcdl.fabric.virtual.simulated`). It holds no clock, no thread, no file and no MPI.
-"""
+"""The protocol that every distributed algorithm of hpcdl is written against: see :mod:`hpcdl.fabric`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Rounds in which ranks exchange messages two by two."""
 
-from __future__ import annotations
-
 
 def rounds(ranks: int, pattern: str) -> list[list[int | None]]:
     """Return the partner of each rank in each round; None for a rank that rests.

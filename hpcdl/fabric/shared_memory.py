@@ -4,8 +4,6 @@ An owner makes them with memfd_create(2); others open them under /proc while the
 behind by a killed process. Linux only.
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import socket
@@ -48,7 +46,6 @@ class SharedMemory:
         """Arrays of others by place, type and size."""
 
     def allocate(self, size: int, dtype: npt.DTypeLike = np.float32) -> Array:
-        """Make a vector of ``size`` zeros that others of this host can map; it lives while arrays on it do."""
         kind = np.dtype(dtype)
         length = max(1, size * kind.itemsize)
         if not hasattr(os, "memfd_create"):
@@ -77,10 +74,6 @@ class SharedMemory:
         return place.copy()
 
     def map(self, place: npt.NDArray[np.int64], like: Array) -> Array:
-        """Map another process's array at ``place``, of the size and type of ``like``.
-
-        Raises ValueError if it is on another host or the system refuses.
-        """
         key = (place.tobytes(), like.dtype, like.size)
         if (known := self._views.get(key)) is not None:
             return known
@@ -98,7 +91,6 @@ class SharedMemory:
         return view
 
     def release(self) -> None:
-        """Unmap the vectors of others, who may have freed them."""
         self._mapped.clear()
         self._views.clear()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Generator, Hashable
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
 P = ParamSpec("P")
@@ -48,56 +49,37 @@ def tag_space(starter: int, depth: int, started: int) -> int:
     return (started * DEPTHS + depth) * LEVELS + level + 1
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Task(Generic[T]):
     """A program under way; ``await task`` returns its result or raises its error."""
 
-    __slots__ = (
-        "answer",
-        "arrived",
-        "coroutine",
-        "done",
-        "error",
-        "joined",
-        "number",
-        "rank",
-        "result",
-        "sent",
-        "space",
-        "started",
-        "thrown",
-        "time",
-        "waiters",
-        "waiting",
-    )
+    coroutine: Program[T]
+    space: int = 0
+    """Tag space, from :func:`tag_space`; 0 for the main program of a rank."""
+    started: dict[Hashable, int] = field(default_factory=dict)
+    """Number of programs started on each communicator under this tag space."""
+    number: int = 0
+    """Number in traces, in the order in which this rank started its programs; 0 for the main program."""
+    done: bool = False
+    joined: bool = False
+    result: T | None = None
+    error: BaseException | None = None
+    waiters: tuple[AnyTask, ...] = ()  # not a list: most of a million tasks have no waiter
 
     # used by :mod:`hpcdl.fabric.virtual.world` only; a second object for each of a million tasks would cost time
-    rank: int
-    time: float
+    rank: int = field(init=False)
+    time: float = field(init=False)
     """Its own clock, which arithmetic puts ahead of the world's."""
-    answer: object
+    answer: object = field(init=False)
     """Result of the operation that it waits in."""
-    thrown: BaseException | None
+    thrown: BaseException | None = field(init=False)
     """Error of the operation that it waits in."""
-    waiting: int
+    waiting: int = field(init=False)
     """Number of sends and receives of the operation that have not completed."""
-    arrived: float
+    arrived: float = field(init=False)
     """Time at which the last receive completed."""
-    sent: float
+    sent: float = field(init=False)
     """Time at which the last send completed."""
-
-    def __init__(self, coroutine: Program[T], space: int = 0, started: dict[Hashable, int] | None = None) -> None:
-        self.coroutine = coroutine
-        self.space = space
-        """Tag space, from :func:`tag_space`; 0 for the main program of a rank."""
-        self.number = 0
-        """Number in traces, in the order in which this rank started its programs; 0 for the main program."""
-        self.started = {} if started is None else started
-        """Number of programs started on each communicator under this tag space."""
-        self.done = False
-        self.joined = False
-        self.result: T | None = None
-        self.error: BaseException | None = None
-        self.waiters: tuple[AnyTask, ...] = ()  # not a list: most of a million tasks have no waiter
 
     def starts(self, work: Program[U], comm: Hashable, depth: int, *, shared_tags: bool) -> Task[U]:
         """Return a task for ``work``, which this program starts on ``comm``, made by ``depth`` splits."""

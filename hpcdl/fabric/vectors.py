@@ -44,7 +44,6 @@ class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
     __iadd__ = __isub__ = __imul__ = __itruediv__ = _unchanged
 
     def copy(self, order: object = "C") -> Self:  # noqa: ARG002
-        """Return itself."""
         return self
 
     def view(self, dtype: npt.DTypeLike) -> Array:  # type: ignore[override] # numpy's other forms have no use here

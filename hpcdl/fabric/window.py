@@ -1,7 +1,5 @@
 """Windows: one vector of each rank of a host, readable by all of them."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager
 from typing import Final, Self
 

@@ -1,7 +1,5 @@
 """NCCL's allreduce, for comparison with the MPI library's. Has run between ranks of one GPU only."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable

@@ -13,8 +13,6 @@ All functions here wait by yielding a :data:`Wait`, copy by :class:`Copies` and 
 neither CUDA nor MPI.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 

@@ -1,15 +1,9 @@
 """Transports of arrays that are not numpy's, one per process, chosen by detection or by a setting.
 
-``device`` hands device pointers to the MPI library, which must support them. ``staged`` copies through pinned host
-memory in pieces (:mod:`hpcdl.fabric.device.staged_copy`) and works with any library. ``ipc`` copies from device
-to device between ranks of one host; MPI carries the handshake only. numpy's arrays go to the library as they are.
-
 The environment variable HPCDL_TRANSPORT chooses. Without it: ``device`` if the loaded library reports support
 (MPIX_Query_cuda_support) and a probe message arrives, sent in another process because a failure is a crash;
 otherwise ``staged``. All three have run between ranks of one GPU, none between two GPUs.
 """
-
-from __future__ import annotations
 
 import ctypes
 import os
@@ -18,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -42,20 +36,6 @@ print("arrived")
 """
 
 _PROBE_SECONDS: Final = 60
-
-
-class Transport(Protocol):
-    """Point-to-point messages of arrays on a device, and their way to the host for the library's collectives."""
-
-    kind: str
-
-    def send(self, wire: Wire, buffer: Array, dest: int, tag: int) -> Flow[None]:
-        """Send; on return the buffer may be changed."""
-        ...
-
-    def receive(self, wire: Wire, buffer: Array, source: int, tag: int) -> Flow[Status]:
-        """Receive at most ``buffer``."""
-        ...
 
 
 class Staged:
@@ -127,7 +107,7 @@ class Ipc:
         yield from until(taken)
 
     def receive(self, wire: Wire, buffer: Array, source: int, tag: int) -> Flow[Status]:
-        """See :class:`Transport`. ValueError: the message is longer."""
+        """Receive at most ``buffer``. ValueError: the message is longer."""
         note = np.zeros(_NOTE, np.uint8)
         arrived, status = wire.receive(note, source, tag)
         yield from until(arrived)
@@ -138,7 +118,9 @@ class Ipc:
         if size:
             there = self._map(note[:64].tobytes()) + place
             stream = self._cupy.cuda.get_current_stream()
-            buffer.data.copy_from_device_async(_pointer(self._cupy, there, size), size, stream)  # type: ignore[attr-defined]
+            cuda = self._cupy.cuda
+            pointer = cuda.MemoryPointer(cuda.UnownedMemory(there, size, None), 0)
+            buffer.data.copy_from_device_async(pointer, size, stream)  # type: ignore[attr-defined]
             yield from _caught_up()
         answered = wire.send_rest(np.zeros(1, np.uint8), came.source, number)
         yield from until(answered)
@@ -163,11 +145,12 @@ class Ipc:
 _NOTE: Final = 64 + 3 * 8
 """Bytes of an :class:`Ipc` sender's note."""
 
+Transport: TypeAlias = Staged | Direct | Ipc
+"""Point-to-point messages of arrays on a device; on return from ``send`` the buffer may be changed."""
+
 
 class PinnedCopies:
-    """See :class:`hpcdl.fabric.device.staged_copy.Copies`: on their own stream, between pinned memory and CuPy's
-    arrays.
-    """
+    """Copies between pinned memory and CuPy's arrays, on their own stream."""
 
     def __init__(self, chunk: int = staged_copy.CHUNK) -> None:
         import cupy
@@ -251,7 +234,3 @@ def _caught_up() -> Flow[None]:
 def _event(stream: Any) -> Wait:
     event = stream.record()
     return lambda: bool(event.done)
-
-
-def _pointer(cupy: Any, address: int, size: int) -> Any:
-    return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(address, size, None), 0)

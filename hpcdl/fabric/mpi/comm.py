@@ -2,9 +2,8 @@
 
 A rank with one program and its own core calls the library's blocking operations. With started programs in
 flight every operation is a non-blocking request and the programs take turns; so it is where ranks outnumber cores,
-because a blocked library spins on the core that its peer needs. Local work then runs on a second thread, where
-numpy, BLAS and compiled kernels release the interpreter lock and messages progress; short work stays on the first
-thread and is followed by a poll.
+because a blocked library spins on the core that its peer needs. Then local work is on a second thread, unless it
+is short.
 """
 
 from __future__ import annotations
@@ -66,7 +65,6 @@ class MpiComm:
         return self._main
 
     def clock(self) -> tuple[int, int]:
-        """Return the offset from this rank's clock to rank 0's and its greatest error, in ns. Collective."""
         return compared(self._main)
 
     def sleeping_barrier(self) -> None:

@@ -1,7 +1,5 @@
 """Work on a second thread while the first one moves messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial

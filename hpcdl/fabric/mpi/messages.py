@@ -1,7 +1,5 @@
 """Messages on a communicator: programs' tag spaces in MPI's tags, wildcards among them, and messages in pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -45,11 +43,6 @@ class Channels:
         if space == 0:
             return self.main, tag
         return self.started, space % _SPACES * TAGS + tag
-
-    def post(self, buffer: Array, dest: int, tag: int) -> Wait:
-        """Post a send."""
-        channel, mpi_tag = self.channel(tag)
-        return once(channel.Isend(buffer, dest, mpi_tag).Test)
 
     def receive(self, buffer: Array, source: int, tag: int, status: MPI.Status) -> Wait:
         """Post a receive; ``status`` is set when it has completed."""
@@ -105,7 +98,6 @@ class RepeatedExchanges:
             self._at_end.add(self.free)
 
     def free(self) -> None:
-        """Free all requests."""
         for receiving, sending, _ in self.ready.values():
             receiving.Free()
             sending.Free()
@@ -171,7 +163,8 @@ class MpiWire:
 
     def send(self, words: Array, dest: int, tag: int) -> Wait:
         self._begun[dest] = (self._begun[dest] + 1) % NUMBERS
-        return self._channels.post(words, dest, tag)
+        channel, mpi_tag = self._channels.channel(tag)
+        return once(channel.Isend(words, dest, mpi_tag).Test)
 
     def receive(self, words: Array, source: int, tag: int) -> tuple[Wait, Callable[[], Status]]:
         status = MPI.Status()

@@ -1,7 +1,5 @@
 """The MPI library's own collectives: one call each, blocking or not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -205,7 +203,6 @@ class Natives:
         return ()
 
     def _part(self, vector: Array, counts: Sequence[int]) -> Array:
-        """Return this rank's part of ``vector``."""
         begin = sum(counts[: self._main.rank])
         return vector[begin : begin + counts[self._main.rank]]
 

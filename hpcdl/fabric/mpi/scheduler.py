@@ -1,7 +1,5 @@
 """Run the programs of one rank in turns: progress, errors, and local work on a second thread."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns

@@ -4,8 +4,6 @@ A second thread reads the frames of the programs, so that operations cost nothin
 or blocked inside the MPI library. No MPI function is called here.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping

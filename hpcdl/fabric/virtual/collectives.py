@@ -1,7 +1,5 @@
 """Results and costs of a library's collectives, for ranks that are coroutines of one process."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from math import ceil, log2

@@ -1,7 +1,4 @@
-"""Communicators of a :class:`hpcdl.fabric.virtual.world.World`, for the in-process and the simulated interpreter.
-
-Sends are rendezvous: they return when their receive has the data.
-"""
+"""Communicators of a :class:`hpcdl.fabric.virtual.world.World`. Sends return when their receive has the data."""
 
 from __future__ import annotations
 

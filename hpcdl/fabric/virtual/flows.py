@@ -5,9 +5,8 @@ without one that is no higher falling (Bertsekas and Gallager 1992, section 6.5.
 or ends. This is the fluid model of SimGrid (Casanova et al. 2014), without TCP's corrections.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final, TypeAlias
@@ -54,20 +53,18 @@ def fair_shares(routes: Sequence[Sequence[int]], bandwidths: Sequence[float]) ->
     return rates
 
 
+@dataclass(slots=True, eq=False)
 class _Flow:
-    __slots__ = ("ends", "left", "number", "over", "rate", "route", "since")
-
-    def __init__(self, size: int, route: Sequence[int], ends: Ends) -> None:
-        self.number = 0
-        """In the order of entering the links."""
-        self.left = float(size)
-        """Bytes at :attr:`since`."""
-        self.route = route
-        self.ends = ends
-        self.rate = 0.0
-        self.since = 0.0
-        self.over = inf
-        """Moment of the last byte at this rate."""
+    left: float
+    """Bytes at :attr:`since`."""
+    route: Sequence[int]
+    ends: Ends
+    number: int = 0
+    """In the order of entering the links."""
+    rate: float = 0.0
+    since: float = 0.0
+    over: float = inf
+    """Moment of the last byte at this rate."""
 
 
 class Flows:
@@ -94,7 +91,7 @@ class Flows:
             now = max(now, self._occupied[source], self._occupied[dest]) + self._overhead
             self._occupied[source] = self._occupied[dest] = now
         self._sent += 1
-        heappush(self._entering, (now + latency, self._sent, _Flow(size, route, ends)))
+        heappush(self._entering, (now + latency, self._sent, _Flow(float(size), route, ends)))
         self.next = min(self.next, now + latency)
 
     def advance(self, moment: float) -> list[Ends]:

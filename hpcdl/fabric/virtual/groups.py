@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from hpcdl.fabric.comm import ANY, PeerLost
@@ -79,7 +80,6 @@ class Group:
         return group, self.places[source][1], dest
 
     def mailboxes(self) -> list[Mailbox]:
-        """Return all mailboxes."""
         return [self.mailbox, *self.wild.values()]
 
     def open(self, space: int, rank: int) -> Mailbox:
@@ -98,14 +98,12 @@ class Group:
             del self.wild[space, rank]
 
 
+@dataclass(slots=True)
 class Gathering:
     """A collective that waits for its last rank; ``finish`` maps the ranks' inputs to the ranks' results."""
 
-    __slots__ = ("finish", "given", "size", "tasks", "what")
-
-    def __init__(self, what: str, size: int, finish: Callable[[dict[int, Any]], Mapping[int, object]]) -> None:
-        self.what = what
-        self.size = size
-        self.finish = finish
-        self.tasks: dict[int, AnyTask] = {}
-        self.given: dict[int, object] = {}
+    what: str
+    size: int
+    finish: Callable[[dict[int, Any]], Mapping[int, object]]
+    tasks: dict[int, AnyTask] = field(default_factory=dict)
+    given: dict[int, object] = field(default_factory=dict)

@@ -1,8 +1,6 @@
 """All ranks in one process: real data, rendezvous sends, a seeded choice of the next rank.
 
-The interpreter for tests. A send returns only when its receive has taken the data, so a program that relies on an
-MPI library's eager buffers stops here, with a report of the waiting ranks and their peers. The same seed gives the
-same interleaving, of asynchronous programs too; another seed gives another.
+A program that relies on an MPI library's eager buffers stops here, with a report of the waiting ranks and peers.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ Messages between two ranks in one tag space do not overtake each other (MPI 4.1,
 the first queued send that fits it, a send the first queued receive.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hpcdl.fabric.comm import ANY, Array
@@ -41,17 +40,15 @@ Queues = dict[Key, Entry | deque[Entry]]
 """Posts in their order; most queues have one."""
 
 
+@dataclass(slots=True)
 class Mailbox:
     """Posts of a communicator, or those of messages to one rank in one tag space, if it receives by wildcards."""
 
-    __slots__ = ("open", "receives", "sends")
-
-    def __init__(self) -> None:
-        self.sends: Queues = {}
-        self.receives: Queues = {}
-        """Those without a wildcard."""
-        self.open: list[Entry] = []
-        """Receives with a wildcard, in the order of posting."""
+    sends: Queues = field(default_factory=dict)
+    receives: Queues = field(default_factory=dict)
+    """Those without a wildcard."""
+    open: list[Entry] = field(default_factory=list)
+    """Receives with a wildcard, in the order of posting."""
 
     def take_receive(self, key: Key) -> Entry | None:
         """Take out the receive that a send meets."""

@@ -6,8 +6,6 @@ rank a to rank b then arrives when the shifted message arrives whose receiver is
 to run the programs of the first host's ranks: a ring of 16,384 hosts costs as much as one rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

@@ -6,8 +6,6 @@ asked for later goes first where it is over before a port's next message, which 
 On a network with a topology messages share links instead: :mod:`hpcdl.fabric.virtual.flows`.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush

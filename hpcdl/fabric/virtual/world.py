@@ -1,8 +1,6 @@
 """All ranks in one process under one clock: the engine of the in-process and of the simulated interpreter.
 
-All tasks that can go on wait in one queue, earliest first. The clock defines the times: random numbers make a
-seeded interleaving (:mod:`hpcdl.fabric.virtual.inprocess`), virtual seconds a simulation
-(:mod:`hpcdl.fabric.virtual.simulated`).
+All tasks that can go on wait in one queue, earliest first. The clock defines the times.
 """
 
 from __future__ import annotations
