@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from hpcdl.aggregation.parts.trees import Place, send_down, sum_up
 from hpcdl.fabric.comm import Array, Comm
 

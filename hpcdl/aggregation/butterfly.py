@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from hpcdl.aggregation.parts.folding import doubled, folded
 from hpcdl.fabric.comm import Array, Comm
 

@@ -33,14 +33,7 @@ async def double_tree(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) 
 
     Raises ValueError if ``segment_bytes`` is less than 8.
     """
-    halves = segmented(buffer, 2, segment_bytes)
-    if comm.size == 1:
-        return
-    second, _ = _second_place(comm.rank, comm.size)
-    # Both trees are under way at once, and tags tell their messages apart.
-    second_half = comm.start(_sum_in_tree(comm, halves[1], second, tag=1), shared_tags=True)
-    await _sum_in_tree(comm, halves[0], _place(comm.rank, comm.size), tag=0)
-    await second_half
+    await _in_both(comm, buffer, segment_bytes, _sum_in_tree, _second_place)
 
 
 async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
@@ -54,7 +47,7 @@ async def reduce(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> No
     Time, p == 1: 0
     Time, p == 2: m + (2*k - 1)*max(m, g) + g
     """
-    await _in_both(comm, buffer, segment_bytes, sum_up)
+    await _in_both(comm, buffer, segment_bytes, sum_up, _below_rank_0)
 
 
 async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) -> None:
@@ -66,21 +59,21 @@ async def broadcast(comm: Comm, buffer: Array, *, segment_bytes: int = 65536) ->
     Time, p == 1: 0
     Time, p == 2: 2*k*alpha + n*beta
     """
-    await _in_both(comm, buffer, segment_bytes, send_down)
+    await _in_both(comm, buffer, segment_bytes, send_down, _below_rank_0)
 
 
-async def _in_both(comm: Comm, buffer: Array, segment_bytes: int, half: Callable[..., Program[None]]) -> None:
-    """Run ``half``, a reduction or a broadcast, in both trees; the second tree's root is a child of rank 0."""
+async def _in_both(
+    comm: Comm,
+    buffer: Array,
+    segment_bytes: int,
+    half: Callable[..., Program[None]],
+    second_place: Callable[[int, int], Place],
+) -> None:
+    """Run ``half``, a sum, a reduction or a broadcast, in both trees at once; tags tell their messages apart."""
     halves = segmented(buffer, 2, segment_bytes)
     if comm.size == 1:
         return
-    second, root = _second_place(comm.rank, comm.size)
-    children = [child for child in second.children if child]
-    if comm.rank == 0:
-        second = Place([], [root, *children])
-    else:
-        second = Place([0] if comm.rank == root else second.parents, children)
-    second_half = comm.start(half(comm, halves[1], second, 1), shared_tags=True)
+    second_half = comm.start(half(comm, halves[1], second_place(comm.rank, comm.size), 1), shared_tags=True)
     await half(comm, halves[0], _place(comm.rank, comm.size), 0)
     await second_half
 
@@ -101,11 +94,20 @@ def _place(node: int, size: int) -> Place:
     return Place([parent if parent < size else node - height], [node + reach, *children] if reach else children)
 
 
-def _second_place(rank: int, size: int) -> tuple[Place, int]:
-    """Return the place of a rank in the second tree, with ranks instead of nodes, and the tree's root."""
+def _second_place(rank: int, size: int) -> Place:
+    """Return the place of a rank in the second tree, with ranks instead of nodes."""
     if size % 2:
-        return _place((rank - 1) % size, size).renamed(lambda node: (node + 1) % size), 1
-    return _place(size - 1 - rank, size).renamed(lambda node: size - 1 - node), size - 1
+        return _place((rank - 1) % size, size).renamed(lambda node: (node + 1) % size)
+    return _place(size - 1 - rank, size).renamed(lambda node: size - 1 - node)
+
+
+def _below_rank_0(rank: int, size: int) -> Place:
+    """Return the place of a rank in the second tree with its root as a child of rank 0."""
+    second, root = _second_place(rank, size), 1 if size % 2 else size - 1
+    children = [child for child in second.children if child]
+    if rank == 0:
+        return Place([], [root, *children])
+    return Place([0] if rank == root else second.parents, children)
 
 
 async def _sum_in_tree(comm: Comm, segments: list[Array], place: Place, tag: int) -> None:

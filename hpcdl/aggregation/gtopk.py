@@ -1,21 +1,7 @@
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 
-from hpcdl.aggregation.parts.entries import (
-    PASSES,
-    Reduced,
-    Series,
-    absent,
-    entry_bytes,
-    largest,
-    message,
-    nbytes,
-    opened,
-    present,
-    summed,
-)
+from hpcdl.aggregation.parts import entries as sparse
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.comm import Comm
@@ -23,7 +9,7 @@ from hpcdl.fabric.comm import Comm
 TRAITS: Final = Aggregation(sparse=True, memory="host", autotuned=False)
 
 
-async def gtopk(comm: Comm, entries: Sparse, series: Series) -> Reduced:
+async def gtopk(comm: Comm, entries: Sparse, series: sparse.Series) -> sparse.Reduced:
     """Global top-k by a tree of pairs: each sum keeps its k largest entries (Shi et al. 2019, algorithm 2). Any p.
 
     ::
@@ -43,31 +29,31 @@ async def gtopk(comm: Comm, entries: Sparse, series: Series) -> Reduced:
     Time, p a power of two: log2(p)*(2*alpha + 2*n*beta + 6*n*gamma) + n*gamma
     """
     kept, dropped, below = entries, [entries], 1
-    with comm.scratch(series.most * entry_bytes(entries), message(entries)) as inbox:
+    with comm.scratch(series.most * sparse.entry_bytes(entries), sparse.message(entries)) as inbox:
         while below < comm.size and not comm.rank & below:
             if comm.rank + below < comm.size:
                 status = await comm.recv(inbox, comm.rank + below, tag=0)
-                theirs = opened(inbox[: status.count], entries, comm.rank + below, series.size)
+                theirs = sparse.opened(inbox[: status.count], entries, comm.rank + below, series.size)
                 add = partial(_largest_of_sum, kept, theirs)
-                kept, others = await comm.apply("add", add, PASSES * nbytes(kept, theirs))
+                kept, others = await comm.apply("add", add, sparse.PASSES * sparse.nbytes(kept, theirs))
                 dropped.append(others)
             below *= 2
         if comm.rank:
-            await comm.send(message(kept), comm.rank - below)
+            await comm.send(sparse.message(kept), comm.rank - below)
             status = await comm.recv(inbox, comm.rank - below, tag=0)
-            kept = opened(inbox[: status.count], entries, comm.rank - below, series.size)
+            kept = sparse.opened(inbox[: status.count], entries, comm.rank - below, series.size)
     while below > 1:
         below //= 2
         if comm.rank + below < comm.size:
-            await comm.send(message(kept), comm.rank + below)
+            await comm.send(sparse.message(kept), comm.rank + below)
     rest = partial(_rest, entries, dropped[1:], kept)
-    return Reduced(kept, await comm.apply("rest", rest, nbytes(entries)))
+    return sparse.Reduced(kept, await comm.apply("rest", rest, sparse.nbytes(entries)))
 
 
 def _largest_of_sum(mine: Sparse, theirs: Sparse) -> tuple[Sparse, Sparse]:
-    return largest(summed([mine, theirs]), max(len(mine.values), len(theirs.values)))
+    return sparse.largest(sparse.summed([mine, theirs]), max(len(mine.values), len(theirs.values)))
 
 
 def _rest(mine: Sparse, dropped: list[Sparse], total: Sparse) -> Sparse:
     """Return own entries without a place in the result, and parts of sums that this rank dropped."""
-    return summed([absent(mine, total), *(present(entries, total) for entries in dropped)])
+    return sparse.summed([sparse.absent(mine, total), *(sparse.present(entries, total) for entries in dropped)])

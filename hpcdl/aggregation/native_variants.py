@@ -3,8 +3,6 @@
 A library chooses its algorithm by size and p, so that no cost is stated. The record names library and version.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from hpcdl.aggregation.parts.traits import Aggregation

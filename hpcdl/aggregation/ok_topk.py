@@ -7,33 +7,12 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.aggregation.parts.entries import (
-    PASSES,
-    Reduced,
-    Series,
-    absent,
-    at_least,
-    between,
-    cut,
-    entry_bytes,
-    histogram,
-    joined,
-    magnitudes,
-    message,
-    nbytes,
-    opened,
-    summed,
-)
+from hpcdl.aggregation.parts import entries as sparse
 from hpcdl.aggregation.parts.folding import doubled, folded
 from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.comm import Array, Comm
-
-
-async def sum_counts(comm: Comm, counts: Array) -> None:
-    """Sum a short vector over all ranks, in place: recursive doubling, equal bits on all ranks."""
-    await folded(comm, counts, doubled)
 
 
 async def table(comm: Comm, *numbers: int) -> Array:
@@ -72,8 +51,8 @@ UNEVEN: Final = 4
 
 
 async def ok_topk(
-    comm: Comm, entries: Sparse, series: Series, *, threshold_steps: int = 32, region_steps: int = 64
-) -> Reduced:
+    comm: Comm, entries: Sparse, series: sparse.Series, *, threshold_steps: int = 32, region_steps: int = 64
+) -> sparse.Reduced:
     """Ok-Topk: sum the entries of a region on its owner, then gather the largest (Li & Hoefler 2022). Any p.
 
     ::
@@ -108,16 +87,16 @@ async def ok_topk(
     kept, shares = await _select(comm, mine, len(entries.values), state, renew=bool(renew))
     kept, shares = await _balance(comm, kept, shares, series.size)
     total = await _gather(comm, kept, shares, series.size)
-    rest = await comm.apply("rest", partial(absent, entries, total), nbytes(entries))
-    return Reduced(total, rest)
+    rest = await comm.apply("rest", partial(sparse.absent, entries, total), sparse.nbytes(entries))
+    return sparse.Reduced(total, rest)
 
 
 async def _regions(comm: Comm, entries: Sparse, size: int) -> Array:
     """Return the bounds of the regions, (p + 1,): of equally many entries of all ranks, nearly."""
     bins = BINS_PER_RANK * comm.size
     edges = np.arange(bins + 1) * size // bins
-    counts = histogram(entries, edges)
-    await sum_counts(comm, counts)
+    counts = sparse.histogram(entries, edges)
+    await folded(comm, counts, doubled)
     # Without entries there is nothing to balance: regions are equally long.
     if not counts.any():
         counts[:] = 1
@@ -131,15 +110,15 @@ async def _regions(comm: Comm, entries: Sparse, size: int) -> Array:
 async def _region_sum(comm: Comm, entries: Sparse, bounds: list[int], most: int) -> Sparse:
     """Return the sum of all ranks' entries in this rank's region, added in the order of the ranks."""
     size, rank = comm.size, comm.rank
-    parts = cut(entries, bounds)
+    parts = sparse.cut(entries, bounds)
     theirs = [parts[rank]] * size
-    bound = min(bounds[rank + 1] - bounds[rank], most) * entry_bytes(entries)
-    with comm.scratch(bound, message(parts[rank])) as inbox:
+    bound = min(bounds[rank + 1] - bounds[rank], most) * sparse.entry_bytes(entries)
+    with comm.scratch(bound, sparse.message(parts[rank])) as inbox:
         for distance in range(1, size):
             to, source = (rank + distance) % size, (rank - distance) % size
-            status = await comm.exchange(message(parts[to]), to, inbox, source)
-            theirs[source] = opened(inbox[: status.count], entries, source, bounds[-1])
-    return await comm.apply("add", partial(summed, theirs), PASSES * nbytes(*theirs))
+            status = await comm.exchange(sparse.message(parts[to]), to, inbox, source)
+            theirs[source] = sparse.opened(inbox[: status.count], entries, source, bounds[-1])
+    return await comm.apply("add", partial(sparse.summed, theirs), sparse.PASSES * sparse.nbytes(*theirs))
 
 
 async def _select(
@@ -162,27 +141,27 @@ async def _select(
     fill = min(max(0, k - reaching), int(below[-1]))
     quotas = np.diff(below * fill // max(1, int(below[-1])))
     shares = numbers[:, 1] + quotas
-    select = partial(at_least, mine, int(state["threshold"][0]), int(quotas[comm.rank]))
-    return await comm.apply("select", select, nbytes(mine)), shares.tolist()
+    select = partial(sparse.at_least, mine, int(state["threshold"][0]), int(quotas[comm.rank]))
+    return await comm.apply("select", select, sparse.nbytes(mine)), shares.tolist()
 
 
 def _counts(mine: Sparse, state: dict[str, Array]) -> tuple[int, int]:
     """Return the numbers of sums above the threshold, and of sums equal to it; 0 without a threshold."""
     if "threshold" not in state:
         return 0, 0
-    size = magnitudes(mine)
+    size = sparse.magnitudes(mine)
     return int(np.count_nonzero(size > state["threshold"])), int(np.count_nonzero(size == state["threshold"]))
 
 
 async def _threshold(comm: Comm, mine: Sparse, k: int) -> Array:
     """Return the k-th largest magnitude of all ranks' sums, (1,): one byte of it after the other."""
-    size = magnitudes(mine)
+    size = sparse.magnitudes(mine)
     threshold = 0
     for byte in reversed(range(size.itemsize)):
         digits = size >> size.dtype.type(8 * byte)
         same = digits[digits >> size.dtype.type(8) == threshold] & size.dtype.type(255)
         counts = np.bincount(same, minlength=256).astype(np.int32)
-        await sum_counts(comm, counts)
+        await folded(comm, counts, doubled)
         from_top = np.cumsum(counts[::-1], dtype=np.int64)
         digit = int(np.searchsorted(from_top, k))
         k -= int(from_top[digit - 1]) if digit else 0
@@ -198,22 +177,22 @@ async def _balance(comm: Comm, kept: Sparse, shares: list[int], size: int) -> tu
     begins = list(accumulate(shares, initial=0))
     edges = [begins[-1] * place // ranks for place in range(ranks + 1)]
     places = [min(max(edge - begins[rank], 0), shares[rank]) for edge in edges]
-    parts = [between(kept, begin, end) for begin, end in pairwise(places)]
+    parts = [sparse.between(kept, begin, end) for begin, end in pairwise(places)]
     arriving = [max(0, min(end, edges[rank + 1]) - max(begin, edges[rank])) for begin, end in pairwise(begins)]
     theirs = [parts[rank]] * ranks
-    with comm.scratch(max(arriving) * entry_bytes(kept), message(parts[rank])) as inbox:
+    with comm.scratch(max(arriving) * sparse.entry_bytes(kept), sparse.message(parts[rank])) as inbox:
         for distance in range(1, ranks):
             to, source = (rank + distance) % ranks, (rank - distance) % ranks
-            sent, received = message(parts[to]), inbox[: arriving[source] * entry_bytes(kept)]
+            sent, received = sparse.message(parts[to]), inbox[: arriving[source] * sparse.entry_bytes(kept)]
             await transfer(comm, sent if len(sent) else None, to, received if len(received) else None, source)
-            theirs[source] = opened(received, kept, source, size)
-    return joined(theirs), [end - begin for begin, end in pairwise(edges)]
+            theirs[source] = sparse.opened(received, kept, source, size)
+    return sparse.joined(theirs), [end - begin for begin, end in pairwise(edges)]
 
 
 async def _gather(comm: Comm, kept: Sparse, shares: list[int], size: int) -> Sparse:
     """Return all shares, in the order of the ranks: positions rise."""
-    lengths = [entry_bytes(kept) * share for share in shares]
-    whole = await concatenated(comm, message(kept), lengths)
+    lengths = [sparse.entry_bytes(kept) * share for share in shares]
+    whole = await concatenated(comm, sparse.message(kept), lengths)
     ends = list(accumulate(lengths, initial=0))
     parts = enumerate(pairwise(ends))
-    return joined([opened(whole[begin:end], kept, sender, size) for sender, (begin, end) in parts])
+    return sparse.joined([sparse.opened(whole[begin:end], kept, sender, size) for sender, (begin, end) in parts])

@@ -44,7 +44,6 @@ async def sharded_parameter_server(comm: Comm, buffer: Array, *, servers: int | 
 
 
 def _servers(ranks: int, settings: Settings) -> int:
-    """Return the number of servers."""
     chosen = settings.get("servers")
     return chosen if isinstance(chosen, int) else ranks
 

@@ -1,24 +1,9 @@
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from hpcdl.aggregation.parts.entries import (
-    PASSES,
-    Reduced,
-    Series,
-    between,
-    dense,
-    entry_bytes,
-    finite,
-    message,
-    nbytes,
-    nonzeros,
-    opened,
-    summed,
-)
+from hpcdl.aggregation.parts import entries as sparse
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.comm import Array, Comm
@@ -26,7 +11,7 @@ from hpcdl.fabric.comm import Array, Comm
 TRAITS: Final = Aggregation(sparse=True, memory="host", autotuned=False)
 
 
-async def sparcml(comm: Comm, entries: Sparse, series: Series) -> Reduced:
+async def sparcml(comm: Comm, entries: Sparse, series: sparse.Series) -> sparse.Reduced:
     r"""Sparse recursive doubling with a switch to dense vectors (Renggli et al. 2019, section 5.3). Any p.
 
     ::
@@ -50,8 +35,8 @@ async def sparcml(comm: Comm, entries: Sparse, series: Series) -> Reduced:
     """
     size, power = series.size, 1 << (comm.size.bit_length() - 1)
     mine: Sparse | Array = _shorter(entries, size)
-    most = comm.size * series.most * entry_bytes(entries)
-    with comm.scratch(min(most, size * entries.values.itemsize), message(entries)) as inbox:
+    most = comm.size * series.most * sparse.entry_bytes(entries)
+    with comm.scratch(min(most, size * entries.values.itemsize), sparse.message(entries)) as inbox:
         if comm.rank >= power:
             await comm.send(_sent(mine), comm.rank - power)
             status = await comm.recv(inbox, comm.rank - power, tag=0)
@@ -69,37 +54,36 @@ async def sparcml(comm: Comm, entries: Sparse, series: Series) -> Reduced:
             if guest < comm.size:
                 await comm.send(_sent(mine), guest)
     if not isinstance(mine, Sparse):
-        mine = await comm.apply("to entries", partial(nonzeros, mine), mine.nbytes)
-    return Reduced(mine, between(entries, 0, 0))
+        mine = await comm.apply("to entries", partial(sparse.nonzeros, mine), mine.nbytes)
+    return sparse.Reduced(mine, sparse.between(entries, 0, 0))
 
 
 def _shorter(entries: Sparse, size: int) -> Sparse | Array:
     """Return the entries, or the dense vector if that is not longer on the wire."""
-    return entries if nbytes(entries) < size * entries.values.itemsize else dense(entries, size)
+    return entries if sparse.nbytes(entries) < size * entries.values.itemsize else sparse.dense(entries, size)
 
 
 def _sent(part: Sparse | Array) -> Array:
-    """Return the message of a sum."""
     if isinstance(part, Sparse):
-        return message(part)
+        return sparse.message(part)
     return part.view(np.uint8)
 
 
 def _received(message: Array, like: Sparse, sender: int, size: int) -> Sparse | Array:
     """Return the sum of a message, which is a dense vector if it has that length: entries are always shorter."""
     if len(message) < size * like.values.itemsize:
-        return opened(message, like, sender, size)
-    return finite(message.copy().view(like.values.dtype), sender)
+        return sparse.opened(message, like, sender, size)
+    return sparse.finite(message.copy().view(like.values.dtype), sender)
 
 
 async def _add(comm: Comm, mine: Sparse | Array, theirs: Sparse | Array, size: int) -> Sparse | Array:
     if isinstance(mine, Sparse):
         if isinstance(theirs, Sparse):
-            both = partial(summed, [mine, theirs])
-            return _shorter(await comm.apply("add", both, PASSES * nbytes(mine, theirs)), size)
+            both = partial(sparse.summed, [mine, theirs])
+            return _shorter(await comm.apply("add", both, sparse.PASSES * sparse.nbytes(mine, theirs)), size)
         mine, theirs = theirs, mine
     if isinstance(theirs, Sparse):
-        await comm.apply("add", partial(_scatter, mine, theirs), nbytes(theirs))
+        await comm.apply("add", partial(_scatter, mine, theirs), sparse.nbytes(theirs))
     else:
         await comm.add(mine, theirs)
     return mine

@@ -103,7 +103,6 @@ class DeepCompression:
         return used
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`. After a ValueError ``into`` has no meaning."""
         reader = _Reader(message, self._code)
         for start, stop in pairwise(self._segments.cuts(span).tolist()):
             self._decode(reader, into[start:stop])

@@ -6,19 +6,8 @@ from typing import Final
 
 import numpy as np
 
+from hpcdl.compression.parts import selection
 from hpcdl.compression.parts.protocol import Compression, Layout, Sparse, kernels, to_device
-from hpcdl.compression.parts.selection import (
-    check,
-    check_density,
-    draw_seed,
-    entries,
-    largest,
-    put,
-    quantile,
-    sample,
-    take,
-    trimmed,
-)
 from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(
@@ -49,14 +38,14 @@ class DGC:
         clipping: float | None = None,
         sparsity_warmup_steps: int = 0,
     ) -> None:
-        check_density(density)
+        selection.check_density(density)
         if not 0 <= momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1, not {momentum}")
         if clipping is not None and clipping <= 0:
             raise ValueError(f"clipping must be above 0, not {clipping}")
         if sparsity_warmup_steps < 0:
             raise ValueError(f"sparsity_warmup_steps must be at least 0, not {sparsity_warmup_steps}")
-        self._correct = kernels(layout.device, "entries").correct
+        self._kernels = kernels(layout.device, "entries")
         self.state: dict[str, Array] = {
             name: to_device(layout.device, np.zeros(layout.size, layout.dtype))
             for name in ("velocity", "accumulated")
@@ -74,29 +63,31 @@ class DGC:
         return float(max(self._density, 0.25 ** (1 + step * STAGES // self._warmup)))
 
     def most(self, span: slice) -> int:
-        return entries(self.density(0), span.stop - span.start)
+        return selection.entries(self.density(0), span.stop - span.start)
 
     def expected(self, span: slice) -> int | None:
-        return entries(self._density, span.stop - span.start)
+        return selection.entries(self._density, span.stop - span.start)
 
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
         if not len(vector):
             return Sparse(np.empty(0, np.int32), np.empty(0, vector.dtype))
         device = self._layout.device
-        check(vector, span.start, device)
+        if not self._kernels.are_finite(vector):
+            selection.refuse(vector, span.start)
         velocity, accumulated = self.state["velocity"][span], self.state["accumulated"][span]
         dtype = vector.dtype.type
-        self._correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
+        self._kernels.correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
         density = self.density(step)
-        sampled = sample(vector, draw_seed(self._layout, span.start, step), density, device)
-        threshold = max(quantile(sampled, density), sampled.dtype.type(1))
-        k = entries(density, len(vector))
+        sampled = selection.sample(vector, selection.draw_seed(self._layout, span.start, step), density, device)
+        threshold = max(selection.quantile(sampled, density), sampled.dtype.type(1))
+        k = selection.entries(density, len(vector))
         # A sample's threshold may let too many pass; the largest of them are sent.
-        positions = trimmed(vector, largest(vector, span.start, threshold, 2 * k, device), k, device)
-        values = take(vector, positions, device)
+        reaching = selection.largest(vector, span.start, threshold, 2 * k, device)
+        positions = selection.trimmed(vector, reaching, k, device)
+        values = self._kernels.take(vector, positions)
         zeros = Sparse(positions, np.zeros_like(values))
         for masked in (vector, velocity, accumulated):
-            put(zeros, masked, device)
+            selection.put(zeros, masked, device)
         return Sparse(positions, values)
 
     def _clip(self, vector: Array) -> float:

@@ -1,7 +1,5 @@
 """Compressors that round gradients to 16-bit numbers, and vectors of these that add in float32."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, Self
 
@@ -74,10 +72,6 @@ class Halves:
         self.state: dict[str, Array] = {self.numbers: zeros(layout.size, self.numbers, layout.device)}
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
-        """See :class:`hpcdl.compression.parts.protocol.Summable`.
-
-        Raises FloatingPointError for a value that is infinite or not a number, or a sum that is.
-        """
         sent = self.state[self.numbers][span]
         numbers = vector.astype(np.float32, copy=False)
         fused = residual is not None and residual.dtype == np.float32

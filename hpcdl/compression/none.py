@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,7 +15,6 @@ class None_:  # noqa: N801 - None is a keyword
         self.state: dict[str, Array] = {}
 
     def rounds(self, _span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
-        """Yield the vector itself: see :class:`hpcdl.compression.parts.protocol.Summable`."""
         if residual is not None:
             residual[:] = 0
         yield vector

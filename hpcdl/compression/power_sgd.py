@@ -57,11 +57,7 @@ class PowerSGD:
         self.state: dict[str, Array] = {"Q": to_device(layout.device, first)}
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, _step: int) -> Iterator[Array]:
-        """Yield all P with the uncompressed elements, then all Q.
-
-        See :class:`hpcdl.compression.parts.protocol.Summable`. Raises FloatingPointError for a value that is
-        infinite or not a number.
-        """
+        """Yield all P with the uncompressed elements, then all Q."""
         check_finite(np.isfinite(vector).all())
         matrices, rest = self._divided(span)
         qs = [self.state["Q"][matrix.q].reshape(matrix.columns, self._rank) for matrix in matrices]

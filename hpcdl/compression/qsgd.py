@@ -55,7 +55,6 @@ class QSGD:
         return header + int(self._codes.encode_elias(symbols, wire[header:], False))
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`. After a ValueError ``into`` has no meaning."""
         header = self._header(span)
         check_values(len(message) >= header)
         norms, symbols = message[:header].copy().view(self._dtype), np.empty(len(into), np.uint32)

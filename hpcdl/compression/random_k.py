@@ -31,10 +31,6 @@ class RandomK:
         return [(entries(self._density, span.stop - span.start), self._layout.dtype)]
 
     def rounds(self, span: slice, vector: Array, residual: Array | None, step: int) -> Iterator[Array]:
-        """See :class:`hpcdl.compression.parts.protocol.Summable`.
-
-        Raises FloatingPointError for a value that is infinite or not a number.
-        """
         check_finite(np.isfinite(vector).all())
         positions = self._positions(span, step)
         values = vector[positions]

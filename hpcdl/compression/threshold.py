@@ -6,20 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Compression, Layout, Sparse
-from hpcdl.compression.parts.selection import (
-    Magnitude,
-    add,
-    bits,
-    check_density,
-    draw_seed,
-    entries,
-    from_bits,
-    largest,
-    quantile,
-    sample,
-    take,
-)
+from hpcdl.compression.parts import selection
+from hpcdl.compression.parts.protocol import Compression, Layout, Sparse, kernels
 from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(on_device=True, title="Strom 2015")
@@ -37,7 +25,7 @@ class Threshold:
     def __init__(
         self, layout: Layout, *, tau: float | None = None, density: float = 0.001, decay: float = 1.0
     ) -> None:
-        check_density(density)
+        selection.check_density(density)
         if tau is not None and not np.inf > np.dtype(layout.dtype).type(tau) > 0:
             raise ValueError(f"tau must be above 0 and finite in {layout.dtype}, not {tau}")
         if not 0 < decay <= 1:
@@ -54,31 +42,32 @@ class Threshold:
         return int(span.stop - span.start)
 
     def expected(self, span: slice) -> int | None:
-        return entries(self._density, span.stop - span.start) if self._tau is None else None
+        return selection.entries(self._density, span.stop - span.start) if self._tau is None else None
 
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
         if not len(vector):
             return Sparse(np.empty(0, np.int32), np.empty(0, vector.dtype))
         device = self._layout.device
         magnitude = self._magnitude(span, vector, step)
-        likely = entries(2 * self._density, len(vector))
-        positions = largest(vector, span.start, magnitude + magnitude.dtype.type(1), likely, device)
-        taken = take(vector, positions, device)
-        values = np.copysign(vector.dtype.type(from_bits(magnitude, vector.dtype)), taken)
-        add(Sparse(positions, -values), vector, device)
+        likely = selection.entries(2 * self._density, len(vector))
+        positions = selection.largest(vector, span.start, magnitude + magnitude.dtype.type(1), likely, device)
+        taken = kernels(device, "entries").take(vector, positions)
+        values = np.copysign(vector.dtype.type(selection.from_bits(magnitude, vector.dtype)), taken)
+        selection.add(Sparse(positions, -values), vector, device)
         return Sparse(positions, values)
 
-    def _magnitude(self, span: slice, vector: Array, step: int) -> Magnitude:
+    def _magnitude(self, span: slice, vector: Array, step: int) -> selection.Magnitude:
         """Return the bits of tau, which is above zero and finite."""
         if self._tau is not None:
-            fixed = bits(self._tau * self._decay**step, vector.dtype)
+            fixed = selection.bits(self._tau * self._decay**step, vector.dtype)
             return max(fixed, fixed.dtype.type(1))
         device = self._layout.device
-        sampled = sample(vector, draw_seed(self._layout, span.start, step), self._density, device)
-        threshold = quantile(sampled, self._density)
+        seed = selection.draw_seed(self._layout, span.start, step)
+        sampled = selection.sample(vector, seed, self._density, device)
+        threshold = selection.quantile(sampled, self._density)
         if threshold == 0:
-            positions = largest(vector, span.start, threshold.dtype.type(1), len(vector), device)
-            mean = np.abs(take(vector, positions, device)).mean(dtype=np.float64) if len(positions) else 0
-            threshold = bits(mean, vector.dtype)
+            positions = selection.largest(vector, span.start, threshold.dtype.type(1), len(vector), device)
+            taken = kernels(device, "entries").take(vector, positions) if len(positions) else np.zeros(1)
+            threshold = selection.bits(np.abs(taken).mean(dtype=np.float64), vector.dtype)
         one = threshold.dtype.type(1)
-        return min(max(one, threshold - min(threshold, one)), bits(np.inf, vector.dtype) - one)
+        return min(max(one, threshold - min(threshold, one)), selection.bits(np.inf, vector.dtype) - one)

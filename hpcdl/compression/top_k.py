@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Compression, Layout, Sparse
-from hpcdl.compression.parts.selection import check_density, draw_seed, entries, put, take, top
+from hpcdl.compression.parts.protocol import Compression, Layout, Sparse, kernels
+from hpcdl.compression.parts.selection import check_density, draw_seed, entries, put, top
 from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(both_ways=True, on_device=True, title="Aji and Heafield 2017")
@@ -37,6 +37,6 @@ class TopK:
         device = self._layout.device
         seed = draw_seed(self._layout, span.start, step)
         positions = top(vector, span.start, self.most(span), seed, device)
-        values = take(vector, positions, device)
+        values = kernels(device, "entries").take(vector, positions)
         put(Sparse(positions, np.zeros_like(values)), vector, device)
         return Sparse(positions, values)

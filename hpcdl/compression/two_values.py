@@ -1,7 +1,5 @@
 """One bit per entry: signs alone, with a majority vote (signSGD), or with values (1-bit SGD, EF-signSGD)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -7,8 +7,6 @@ use the parts of :func:`hpcdl.fabric.vectors.partition`. ``reduce_scatter``: ran
 equally long.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial

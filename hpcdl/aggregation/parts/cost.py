@@ -6,8 +6,6 @@ scheme's settings. A line such as ``N = ceil(p/2)`` names a term. After ``Time,`
 formula: words of :data:`_HOLDS`, or an expression such as ``p > 1``.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable, Mapping

@@ -12,8 +12,6 @@ bit changes all that follows it.
 Size-only entries (:class:`hpcdl.fabric.vectors.Phantom`) have no positions: they count as disjoint, spread evenly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise

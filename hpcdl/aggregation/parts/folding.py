@@ -1,7 +1,5 @@
 """Folding: run a scheme for powers of two on any p (Thakur, Rabenseifner & Gropp 2005, section 4.5)."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 from hpcdl.fabric.comm import Array, Comm

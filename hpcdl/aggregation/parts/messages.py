@@ -11,8 +11,6 @@ A message begins with a header of four words: its length in bytes with header an
 sender's rank, the length of the content. It ends at a multiple of 8 bytes, so that every content is aligned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Final
 from zlib import crc32

@@ -1,7 +1,5 @@
 """Traits that a scheme declares in its own module: ``TRAITS: Final = Aggregation(one_host=True)``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """Huffman's code: canonical, with its table in the message."""
 
-from __future__ import annotations
-
 from heapq import heapify, heappop, heappush
 from math import log2
 from typing import Final

@@ -1,7 +1,5 @@
 """Codes that need no table: Rice's, for gaps between entries of a known density, Elias's, and Strom's words."""
 
-from __future__ import annotations
-
 from math import log2
 from typing import Final
 

@@ -6,8 +6,6 @@ codes stay on the host: their input is small. Packed bits, boundaries, totals an
 results are on the host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final

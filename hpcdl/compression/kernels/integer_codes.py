@@ -4,7 +4,7 @@ The first bit is the lowest of the first byte.
 """
 
 from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from llvmlite import ir
@@ -33,28 +33,22 @@ _0 = np.uint64(0)
 _63 = np.uint64(63)
 
 
-@intrinsic
-def trailing_zeros(_typing: object, _word: types.Type) -> Intrinsic:
-    """Return the zero bits below the lowest one of an uint64; 64 for zero."""
+def _zeros(instruction: str) -> Any:
+    """Return a function that counts zero bits of an uint64 by an instruction of LLVM; 64 for zero."""
 
-    def emit(
-        context: BaseContext, builder: ir.IRBuilder, _signature: object, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        return builder.cttz(arguments[0], context.get_constant(types.boolean, False))
+    @intrinsic
+    def count(_typing: object, _word: types.Type) -> Intrinsic:
+        def emit(
+            context: BaseContext, builder: ir.IRBuilder, _signature: object, arguments: Sequence[ir.Value]
+        ) -> ir.Value:
+            return getattr(builder, instruction)(arguments[0], context.get_constant(types.boolean, False))
 
-    return types.uint64(types.uint64), emit
+        return types.uint64(types.uint64), emit
+
+    return count
 
 
-@intrinsic
-def leading_zeros(_typing: object, _word: types.Type) -> Intrinsic:
-    """Return the zero bits above the highest one of an uint64; 64 for zero."""
-
-    def emit(
-        context: BaseContext, builder: ir.IRBuilder, _signature: object, arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        return builder.ctlz(arguments[0], context.get_constant(types.boolean, False))
-
-    return types.uint64(types.uint64), emit
+trailing_zeros, leading_zeros = _zeros("cttz"), _zeros("ctlz")
 
 
 @njit(nogil=True, cache=True, inline="always")

@@ -100,10 +100,7 @@ class SparseMessages:
         return int(HEADER + positions + (signs if self.selector.signs else max(signs, most * size)))
 
     def expected(self, span: slice) -> int | None:
-        """See :class:`hpcdl.compression.parts.protocol.Encoder`.
-
-        The code is tried on random positions of the usual density.
-        """
+        # the code is tried on random positions of the usual density
         count, length = self.selector.expected(span), span.stop - span.start
         if count is None or count == 0:
             return count

@@ -78,6 +78,7 @@ class Summable(Protocol):
 
         At the end ``vector`` holds the sum over ranks as all ranks know it, and ``residual``, unless it is None,
         what this rank's input had more than its part of that sum: summed over ranks, residual + vector = input.
+        Raises FloatingPointError for a value, or a sum, that is infinite or not a number.
         """
         ...
 
@@ -141,7 +142,10 @@ class Encoder(Protocol):
         ...
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        """Add the decoded message to ``into``, (span length,). Raises ValueError for a corrupt message."""
+        """Add the decoded message to ``into``, (span length,).
+
+        Raises ValueError for a corrupt message; then ``into`` has no meaning.
+        """
         ...
 
 

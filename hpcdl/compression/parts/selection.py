@@ -32,15 +32,6 @@ def bits(value: float, dtype: np.dtype[np.generic]) -> Magnitude:
     return bits_of(np.abs(np.array([value], dtype)))[0]  # type: ignore[no-any-return]
 
 
-def check(vector: Array, begin: int, device: Device | None) -> None:
-    """Raise FloatingPointError if a value is infinite or not a number.
-
-    ``begin`` is the position of ``vector`` in the whole gradient; ``device`` holds it.
-    """
-    if not kernels(device, "entries").are_finite(vector):
-        refuse(vector, begin)
-
-
 def from_bits(magnitude: Magnitude, dtype: np.dtype[np.generic]) -> float:
     """Return the number, zero or more, of these bits."""
     return float(np.array([magnitude]).view(dtype)[0])
@@ -98,11 +89,6 @@ def gaps(indices: Array) -> Array:
     ahead = indices.astype(np.uint32)
     ahead[1:] -= ahead[:-1].copy() + np.uint32(1)
     return ahead
-
-
-def take(vector: Array, indices: Array, device: Device | None) -> Array:
-    """Return the entries of a vector on ``device``; positions and values are on the host."""
-    return kernels(device, "entries").take(vector, indices)  # type: ignore[no-any-return]
 
 
 def put(entries: Sparse, into: Array, device: Device | None) -> None:
@@ -183,7 +169,7 @@ def trimmed(vector: Array, positions: Array, k: int, device: Device | None) -> A
     """Return those ``k`` of ``positions`` with the largest magnitudes, or all if there are no more."""
     if len(positions) <= k:
         return positions
-    magnitudes = bits_of(np.abs(take(vector, positions, device)))
+    magnitudes = bits_of(np.abs(kernels(device, "entries").take(vector, positions)))
     # Entries equal to the least one fill what is left, the first ones first: all machines choose alike.
     least = np.partition(magnitudes, len(positions) - k)[len(positions) - k]
     chosen = magnitudes > least
