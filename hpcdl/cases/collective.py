@@ -117,7 +117,6 @@ COPIES: Final = 4
 
 
 def check(spec: CollectiveSpec, given: Collection[str]) -> None:
-    """See :class:`hpcdl.suite.Kind`."""
     with about("message_bytes"):
         _check_size(spec)
     with about("backend"):
@@ -167,18 +166,12 @@ def parameters(model: str) -> int:
     return volumes(layers, shape, 1).parameters
 
 
-def _native(name: str) -> bool:
-    """Return True if a scheme takes operand and result apart: a library's own does."""
-    return registry.traits("aggregation", name, Aggregation).native
-
-
 def memory_bytes(spec: CollectiveSpec) -> int:
     """See :class:`hpcdl.suite.Kind`; simulated vectors have no content."""
     return 0 if spec.network else COPIES * spec.size * (2 if spec.concurrent else 1)
 
 
 def identity(spec: CollectiveSpec) -> list[str]:
-    """See :class:`hpcdl.suite.Kind`."""
     size = spec.message_bytes
     words = [spec.collective, str(spec.aggregation), f"p{spec.ranks}"]
     if spec.concurrent:
@@ -187,7 +180,6 @@ def identity(spec: CollectiveSpec) -> list[str]:
 
 
 def fields(spec: CollectiveSpec) -> dict[str, Scalar]:
-    """See :class:`hpcdl.suite.Kind`."""
     size = spec.message_bytes
     simulated = spec.network is not None
     return {
@@ -210,7 +202,6 @@ def fields(spec: CollectiveSpec) -> dict[str, Scalar]:
 
 
 def program(spec: CollectiveSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
-    """See :class:`hpcdl.suite.Kind`."""
     measure = _measure_both if spec.concurrent else _measure
     return partial(_simulate if spec.network else measure, spec, journal)
 
@@ -224,7 +215,8 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
     buffer = comm.memory.allocate(size, dtype) if place.on_host else place.zeros(size, dtype)
     operands = place.asarray(contents.before)
     out_of_place = spec.placement == "out_of_place"
-    apart = out_of_place and _native(chosen or spec.aggregation.name)
+    # a library's own takes operand and result apart
+    apart = out_of_place and registry.traits("aggregation", chosen or spec.aggregation.name, Aggregation).native
     copied = out_of_place and not apart
     given = operand(collective, buffer, comm.size)
     if apart:

@@ -45,7 +45,6 @@ SPEC: Final = PairwiseSpec
 
 
 def check(spec: PairwiseSpec, _given: Collection[str]) -> None:
-    """See :class:`hpcdl.suite.Kind`."""
     ranks, pattern = spec.ranks, spec.pattern
     if pattern == "pair" and ranks != 2:
         raise ValueError(f"ranks: a pair has 2, not {ranks}; pattern = 'all_pairs' or 'bisection' takes more")
@@ -61,13 +60,11 @@ def memory_bytes(spec: PairwiseSpec) -> int:
 
 
 def identity(spec: PairwiseSpec) -> list[str]:
-    """See :class:`hpcdl.suite.Kind`."""
     words = [] if spec.pattern == "pair" else [spec.pattern, f"p{spec.ranks}"]
     return ["exchange", spec.exchange, *words, f"{spec.message_bytes}B"]
 
 
 def fields(spec: PairwiseSpec) -> dict[str, Scalar]:
-    """See :class:`hpcdl.suite.Kind`."""
     return {
         "collective": CALLED[spec.pattern],
         "pattern": spec.pattern,
@@ -80,7 +77,6 @@ def fields(spec: PairwiseSpec) -> dict[str, Scalar]:
 
 
 def program(spec: PairwiseSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
-    """See :class:`hpcdl.suite.Kind`."""
     size = spec.message_bytes
 
     async def measure(comm: Comm) -> dict[str, Scalar]:

@@ -111,7 +111,7 @@ class ReplaySpec(StepSpec):
     @cached_property
     def compute_times(self) -> ComputeTimes:
         """Times of the work of a rank."""
-        if not self.compute_source.given:
+        if not self.times_given:
             known = shipped(CORE, str(self.model), self.shape, self.images)
             if known is None:
                 raise ValueError(
@@ -127,7 +127,7 @@ SPEC: Final = ReplaySpec
 def check(spec: ReplaySpec, _given: Collection[str]) -> None:
     """See :class:`hpcdl.suite.Kind`. Works out every shape, and reads the run that times are taken from."""
     with about("model"):
-        source = spec.compute_source.given
+        source = spec.times_given
     if len(source) > 1:
         raise ValueError(f"{source[1]}: give exactly one of {', '.join(TIMES)}")
     with about("mesh"):
@@ -179,7 +179,6 @@ def memory_bytes(spec: ReplaySpec) -> int:
 
 
 def identity(spec: ReplaySpec) -> list[str]:
-    """See :class:`hpcdl.suite.Kind`."""
     choices = [str(spec.model), str(spec.training), str(spec.aggregation)]
     choices += [str(spec.compression)] if spec.plan else []
     batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
@@ -187,7 +186,6 @@ def identity(spec: ReplaySpec) -> list[str]:
 
 
 def fields(spec: ReplaySpec) -> dict[str, Scalar]:
-    """See :class:`hpcdl.suite.Kind`."""
     return {
         **spec.common_fields,
         "global_batch": spec.images * spec.copies,
@@ -203,7 +201,6 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
 
 
 def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
-    """See :class:`hpcdl.suite.Kind`."""
     if spec.network:
         return partial(_simulate, spec, journal)
     train = spec.training.bind()

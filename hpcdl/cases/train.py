@@ -195,8 +195,6 @@ def _check_divisions(spec: TrainSpec) -> None:
         raise ValueError(f"{shards}, but every rank of a model group has all of {whole[0]}")
 
 
-__all__ = ["SPEC", "check", "fields", "identity", "memory_bytes", "program"]
-
 WARMUP_STEPS: Final = 2
 """Steps at the start whose times are kept but not counted: first touch of memory, first connection of peers."""
 
@@ -207,7 +205,6 @@ SPEC: Final = TrainSpec
 
 
 def identity(spec: TrainSpec) -> list[str]:
-    """See :class:`hpcdl.suite.Kind`."""
     names = [str(spec.model), str(spec.dataset), str(spec.training)]
     names += [str(spec.aggregation)] if spec.strategy.aggregates else []
     names += [str(spec.compression)] if spec.plan else []
@@ -217,7 +214,6 @@ def identity(spec: TrainSpec) -> list[str]:
 
 
 def fields(spec: TrainSpec) -> dict[str, Scalar]:
-    """See :class:`hpcdl.suite.Kind`."""
     plain = ("learning_rate", "epochs", "target_accuracy", "network")
     simulated = ("ranks_per_host", "jitter", *TIMES) if spec.network else ()
     return {

@@ -1,6 +1,7 @@
 """Training in virtual time: the numbers of a real one, and times that can be worked out by hand."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -180,7 +181,8 @@ def test_a_rank_that_comes_to_its_end_before_its_death():
 
 
 def test_jitter_has_mean_one_and_the_deviation_asked_for():
-    work = ComputeTimeModel([ComputeTimes({"forward": 1.0, INPUT: 0.0})], lambda _rank: 1, 1, jitter=0.2, seed=3)
+    work = ComputeTimeModel([ComputeTimes({"forward": 1.0, INPUT: 0.0})], 1, jitter=0.2, seed=3)
+    work.sessions[0] = SimpleNamespace(inputs=SimpleNamespace(group_shares=[(0, 1)]))
     drawn = []
     for _ in range(20_000):
         work.seconds(0, INPUT)

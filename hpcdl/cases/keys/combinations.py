@@ -400,12 +400,6 @@ ROWS: Final = (
         for key in (*TIMES, "jitter", "ranks_per_host")
     ),
     Row("aggregation", ADAPTIVE, SIMULATED_REPLAY, "it is chosen by measured times", ANOTHER),
-    Row(
-        "ranks_per_host",
-        _changed("replay", "ranks_per_host"),
-        MEASURED,
-        "it is for simulated cases",
-        "name a network",
-    ),
+    Row("ranks_per_host", _changed("replay", "ranks_per_host"), MEASURED, "it is for simulated cases", ON_NETWORK),
 )
 """The table. The first row that a case meets refuses it."""

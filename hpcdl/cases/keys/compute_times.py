@@ -31,9 +31,7 @@ BACKWARD: Final = 4
 
 
 TIMES: Final = ("device", "flops", "times")
-"""Keys of :class:`ComputeSource`."""
-TABLE: Final = "\0"
-"""Value of ``times`` for the seconds of a table of layers; no path has it."""
+"""Keys that give the times of work."""
 
 
 @dataclass(frozen=True)
@@ -130,38 +128,6 @@ class ComputeTimes:
         return self.per_call["update"] if "update" in self.per_call else sum(self.per_call.values())
 
 
-@dataclass(frozen=True)
-class ComputeSource:
-    """Source of the times of work, of which a case gives one: a device, a rate or a recorded run."""
-
-    device: str | None
-    flops: float | None
-    times: str | None
-
-    @property
-    def given(self) -> list[str]:
-        """Names of the keys that have a value."""
-        return [name for name in TIMES if getattr(self, name) is not None]
-
-    def compute_times(
-        self, model: str, layers: Sequence[Layer], shape: Shape, images: int | None = None
-    ) -> ComputeTimes:
-        """Return the times of the work of ``model`` on images of ``shape``.
-
-        ``images``: those of a rank's batch. Raises ValueError.
-        """
-        if self.times in {None, TABLE}:
-            rate = None if self.times else self.flops or DEVICES[str(self.device)].flops
-            return at_rate(layers, shape, rate)
-        from hpcdl.trace.recorder import TraceError
-        from hpcdl.trace.schema import read  # late: h5py is for those who read a run
-
-        try:
-            return recorded(read(self.times), model, shape, images).of_network(layers, shape)
-        except (TraceError, OSError) as error:
-            raise ValueError(str(error)) from None
-
-
 def at_rate(layers: Sequence[Layer], shape: Shape, flops: float | None) -> ComputeTimes:
     """Times of a network that sustains ``flops`` FLOP/s in the work of :func:`flop_of`; None: as its table states.
 
@@ -206,6 +172,17 @@ def recorded(run: Run, model: str, shape: Shape, images: int | None = None) -> C
         wanted = f"training of {model!r} on images of {shape_text(shape)}"
         raise ValueError(f"{run.path} has no measured {wanted} with events")
     return found[min(found, key=lambda batch: abs(batch - (images or batch)))]
+
+
+def saved(path: str, model: str, layers: Sequence[Layer], shape: Shape, images: int) -> ComputeTimes:
+    """Return the times of the run at ``path``: see :func:`recorded`. Raises ValueError."""
+    from hpcdl.trace.recorder import TraceError
+    from hpcdl.trace.schema import read  # late: h5py is for those who read a run
+
+    try:
+        return recorded(read(path), model, shape, images).of_network(layers, shape)
+    except (TraceError, OSError) as error:
+        raise ValueError(str(error)) from None
 
 
 def measured_trainings(run: Run) -> Iterator[tuple[str, str, int, ComputeTimes]]:

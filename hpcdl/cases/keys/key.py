@@ -167,15 +167,6 @@ FAULTS: Final = (
 )
 """Exceptions of an object that is made of a suite's values, a user's own too."""
 
-_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "bool": (bool,),
-}
-"""Types of TOML, by the annotation of a field."""
-
-
 Role = Literal["problem", "method", "condition", "machine", "scale", "sampling"]
 """Part of a key in comparisons of cases:
 
@@ -265,7 +256,7 @@ def _converted(field: Field[Any], value: Any) -> Any:
 
 
 def _check_scalar(value: Any, limits: Key, annotation: str) -> None:
-    types = {kind for word in annotation.split(" | ") for kind in _TYPES.get(word, ())}
+    types = {kind for word in annotation.split(" | ") for kind in registry.TYPES.get(word, ())}
     if (isinstance(value, bool) and bool not in types) or not isinstance(value, tuple(types)):
         wanted = " or ".join(sorted(kind.__name__ for kind in types))
         raise TypeError(f"must be {wanted}, not {registry.shortened(value)}")

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.cases.keys.compute_times import TABLE, ComputeSource, ComputeTimes, shape_text, times_of_ranks
+from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes, at_rate, saved, shape_text, times_of_ranks
 from hpcdl.cases.keys.key import Choice, architecture, cluster
 from hpcdl.cases.keys.scheme import plan, traits_of
 from hpcdl.cases.keys.shipped_times import shipped
@@ -100,7 +100,7 @@ class StepSpec:
     @cached_property
     def parts(self) -> tuple[slice, ...]:
         """Layers of each stage: contiguous, the slowest as fast as possible by the modelled times."""
-        times = self.compute_times if self.compute_source.given else None
+        times = self.compute_times if self.times_given else None
         return balanced(self.layers, self.shape, self.stages, times)
 
     def with_parts(self, parts: tuple[slice, ...]) -> Self:
@@ -150,12 +150,10 @@ class StepSpec:
         return self.layers
 
     @property
-    def compute_source(self) -> ComputeSource:
-        """Source of the times of work."""
-        source = ComputeSource(self.device, self.flops, self.times)
-        if source.given or not any(layer.forward_seconds is not None for layer in self.table):
-            return source
-        return ComputeSource(None, None, TABLE)
+    def times_given(self) -> list[str]:
+        """Keys that give the times of work: one of a case; also ``times`` for layers that state theirs."""
+        given = [name for name in TIMES if getattr(self, name) is not None]
+        return given or ["times"] * any(layer.forward_seconds is not None for layer in self.table)
 
     @cached_property
     def compute_times(self) -> ComputeTimes:
@@ -163,7 +161,10 @@ class StepSpec:
         known = shipped(self.device, str(self.model), self.shape, self.images) if self.device else None
         if known is not None:
             return known.of_network(self.layers, self.shape)
-        return self.compute_source.compute_times(str(self.model), self.layers, self.shape, self.images)
+        if self.times is not None:
+            return saved(self.times, str(self.model), self.layers, self.shape, self.images)
+        rate = None if self.times_given == ["times"] else self.flops or DEVICES[str(self.device)].flops
+        return at_rate(self.layers, self.shape, rate)
 
     @cached_property
     def stage_times(self) -> tuple[ComputeTimes, ...]:

@@ -1,7 +1,5 @@
 """Autotuning: measure the best allreduce of each size on the ranks of the job, for the scheme ``auto``."""
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Starts of a timed operation, after a barrier or at an agreed moment; test vectors and their expected results."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from time import sleep

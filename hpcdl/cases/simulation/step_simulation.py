@@ -1,12 +1,8 @@
 """Training in virtual time: the strategy itself, with real gradients or with sizes, all ranks in one process.
 
-Work takes modelled times (:mod:`hpcdl.cases.keys.compute_times`), messages those of a network
-(:mod:`hpcdl.fabric.network`). :func:`simulate` trains with real arithmetic: the same seed gives the same training,
-order of messages and times, whatever machine simulates. :func:`virtual_step` repeats one step of sizes, on the
-ranks that stand for all where strategy, scheme and network are symmetric (:mod:`hpcdl.fabric.virtual.shifts`).
+With real arithmetic (:func:`simulate`) a seed gives the same training, order of messages and times on any machine.
+:func:`virtual_step` repeats one step of sizes.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -22,6 +18,7 @@ from hpcdl import registry
 from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.keys.compute_times import TIMES, ComputeTimes
+from hpcdl.cases.keys.key import about
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.cases.simulation.operations import by_symmetry, symmetry
@@ -77,7 +74,6 @@ class ComputeTimeModel:
     """Model compute time of the simulated ranks and accumulate totals.
 
     ``times`` are those of the ranks of a pipeline or of a model group in turn, or one for all ranks.
-    ``images(rank)`` returns the images of a rank's work; in a model group, those of the group.
 
     The times of a batch, its input being where it begins, vary by a common factor of mean 1 and standard deviation
     ``jitter``, lognormal. Each rank draws from its own random numbers, so that no interleaving changes them.
@@ -86,7 +82,6 @@ class ComputeTimeModel:
     def __init__(
         self,
         times: Sequence[ComputeTimes],
-        images: Callable[[int], int],
         ranks: int,
         *,
         jitter: float = 0.0,
@@ -94,7 +89,8 @@ class ComputeTimeModel:
         seed: int = 0,
     ) -> None:
         self._times = times
-        self._images = images
+        self.sessions: dict[int, Session] = {}
+        """By rank; their inputs tell the images of a rank's work, in a model group those of the group."""
         self._deviation = math.sqrt(math.log1p(jitter**2))
         self._random = [np.random.default_rng((seed, rank)) for rank in range(ranks)]
         self._factor = [1.0] * ranks
@@ -109,7 +105,8 @@ class ComputeTimeModel:
         """
         if label == INPUT and self._deviation:
             self._factor[rank] = self._random[rank].lognormal(-(self._deviation**2) / 2, self._deviation)
-        seconds = self._factor[rank] * self._times[rank % len(self._times)].seconds(label, self._images(rank))
+        images = self.sessions[rank].inputs.group_shares[-1][1]
+        seconds = self._factor[rank] * self._times[rank % len(self._times)].seconds(label, images)
         pause = 0.0
         if rank in self._delays:
             seconds += self._delays[rank].after(seconds)
@@ -190,12 +187,10 @@ def _symmetry(spec: StepSpec, conditions: Conditions) -> Shifts | None:
 def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: Shifts | None) -> VirtualStep:
     ranks, times, jitter = spec.ranks, conditions.times, conditions.jitter
     recorders = [Recorder(events=False) for _ in range(ranks if grid is None else grid.representatives)]
-    sessions: dict[int, Session] = {}
     together = spec.group_ranks
     work = ComputeTimeModel(
         # the factors of the model have mean 1; the median of a recorded lognormal is below its mean
         spec.times_of_ranks(times.scaled(math.hypot(1, times.jitter)) if jitter else times, conditions.images),
-        lambda rank: sessions[rank].inputs.group_shares[-1][1],
         ranks,
         jitter=jitter,
         straggler=conditions.straggler,
@@ -220,7 +215,7 @@ def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: 
                 shared[stage] = spec.replica(kernels, place, stage)
             replica = copy(shared[stage])
             replica.stages = tuple(map(copy, replica.stages))
-        session = sessions[comm.rank] = spec.session(
+        session = work.sessions[comm.rank] = spec.session(
             Journal(recorders[comm.rank], counters), replica, place, images=conditions.images, steps=steps
         )
         session.bucket_bytes = conditions.bucket
@@ -248,25 +243,18 @@ def _columns(tables: Sequence[npt.NDArray[Any]]) -> Columns:
 
 
 def check_simulation(spec: TrainSpec) -> None:
-    """Raise ValueError, led by its key, for settings that make no simulation."""
+    """Raise ValueError, led by its key, for settings that make no simulation, or one too long for traces."""
     if spec.network is None:
         return
-    given = spec.compute_source.given
+    given = spec.times_given
     if len(given) != 1:
         raise ValueError(f"network: a simulated case needs exactly one of {', '.join(TIMES)}")
-    try:
-        _check_duration(spec)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{given[0]}: {error}") from None
-
-
-def _check_duration(spec: TrainSpec) -> None:
-    """Raise ValueError if the training takes more virtual time than traces can count, in nanoseconds."""
-    seconds = spec.compute_times.step_seconds(spec.images_per_step)  # one rank may make all steps
-    if (slow := spec.straggler) is not None:
-        seconds = seconds * slow.factor + slow.seconds
-    if not (total := spec.planned_steps * seconds) <= MAX_SECONDS:
-        raise ValueError(f"the training would take {total:.3g} s, and may take {MAX_SECONDS} s at most")
+    with about(given[0]):
+        seconds = spec.compute_times.step_seconds(spec.images_per_step)  # one rank may make all steps
+        if (slow := spec.straggler) is not None:
+            seconds = seconds * slow.factor + slow.seconds
+        if not (total := spec.planned_steps * seconds) <= MAX_SECONDS:
+            raise ValueError(f"the training would take {total:.3g} s, and may take {MAX_SECONDS} s at most")
 
 
 async def simulate(
@@ -277,15 +265,7 @@ async def simulate(
 ) -> dict[str, Scalar]:
     """Run ``train`` on all ranks of the case in virtual time; return rank 0's findings and the simulation's."""
     ranks, failure, cluster = spec.ranks, spec.failure, spec.cluster
-    sessions: dict[int, Session] = {}
-    work = ComputeTimeModel(
-        spec.stage_times,
-        lambda rank: sessions[rank].inputs.group_shares[-1][1],
-        ranks,
-        jitter=spec.jitter,
-        straggler=spec.straggler,
-        seed=spec.seed,
-    )
+    work = ComputeTimeModel(spec.stage_times, ranks, jitter=spec.jitter, straggler=spec.straggler, seed=spec.seed)
 
     def counters(rank: int) -> Counters:
         now, computed, waited = (
@@ -312,7 +292,7 @@ async def simulate(
     async def take_part(comm: Comm) -> dict[str, Scalar]:
         place = await placed(comm, spec.group_ranks) if spec.group_ranks > 1 else None
         replica = at_once.replica(at_once.kernels, place, comm.rank)
-        session = sessions[comm.rank] = at_once.session(journals[comm.rank], replica, place)
+        session = work.sessions[comm.rank] = at_once.session(journals[comm.rank], replica, place)
         session.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
         return await train(comm, session)
 

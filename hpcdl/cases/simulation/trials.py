@@ -1,7 +1,5 @@
 """Trials of a search: as many for every method, in virtual time, judged by the validation set."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -108,7 +106,6 @@ async def _trial(
     program: Callable[[TrainSpec, Journal], Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]],
     comm: Comm,
 ) -> Score:
-    """Train; return the score."""
     recorder = Recorder(events=False)
     try:
         await program(spec, Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)))(comm)
