@@ -1,7 +1,5 @@
 """Network fitted to a run, and predictions for that run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,10 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.fabric.network import Network, Site
-from hpcdl.prediction.fitting import MAX_MESSAGES, CannotFitError, Fit, Vector, fit, seconds, summary
-from hpcdl.prediction.network_file import SCHEME, Certainty, PricedNetwork
+from hpcdl.prediction.fitting import MAX_MESSAGES, CannotFitError, Fit, fit, seconds, summary
+from hpcdl.prediction.network_file import SCHEME, Certainty, PricedNetwork, Vector
 from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program, with_shared_ports
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.run import Run
@@ -172,17 +169,12 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
     for row, program in zip(rows, chosen, strict=True):
         row.predicted_seconds = _seconds(program, explained.network)
     replays = [row for row in predicted if row.kind == "replay" and not row.network and not row.error]
-    steps, _ = predicted_steps(replays, _given_times, PricedNetwork(explained.network))
+    given = lambda record, _spec: record.spec.compute_times
+    steps, _ = predicted_steps(replays, given, PricedNetwork(explained.network))
     by_case = {row.case: row.predicted_seconds for row in steps}
     for row in replays:
         row.predicted_seconds = by_case.get(row.case)
     return RunPrediction(explained, predicted, rows, len(known) - len(chosen))
-
-
-def _given_times(record: Record, _spec: object) -> ComputeTimes:
-    """Return the compute times that a replay was given."""
-    times: ComputeTimes = record.spec.compute_times
-    return times
 
 
 def _known(record: Record) -> MeasuredProgram | None:

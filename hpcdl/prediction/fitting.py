@@ -17,10 +17,9 @@ from operator import add
 from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcdl.fabric.network import EVERY_RANK, Link, Network
-from hpcdl.prediction.network_file import COSTS, DOUBTFUL, Certainty
+from hpcdl.prediction.network_file import COSTS, DOUBTFUL, Certainty, Matrix, Vector
 from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest, simulate
 
 
@@ -58,9 +57,6 @@ class Dual(float):
         """Divide by a plain number."""
         return self * (1 / number)
 
-
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
 
 BEGIN: Final = np.array([1e-5, 1e-9, 1e-10, 1e-6, 1e-10])
 """Initial costs; any order of magnitude works."""
@@ -201,12 +197,8 @@ def _linearised(programs: Sequence[MeasuredProgram], layout: Network, costs: Vec
     """Return the derivatives of the times at ``costs``."""
     each = zip(costs.clip(FREE).tolist(), np.eye(len(COSTS)).tolist(), strict=True)
     network = _priced(layout, [Dual(cost, tuple(row)) for cost, row in each])
-    coefficients = [_slope(seconds(program, network)) for program in programs]
+    coefficients = [getattr(seconds(program, network), "slope", (0.0,) * len(COSTS)) for program in programs]
     return Fit(programs, costs, np.array(coefficients).reshape(-1, len(COSTS)), layout)
-
-
-def _slope(time: float) -> tuple[float, ...]:
-    return time.slope if isinstance(time, Dual) else (0.0,) * len(COSTS)
 
 
 def seconds(measured: MeasuredProgram, network: Network) -> float:

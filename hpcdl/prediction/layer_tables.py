@@ -5,8 +5,6 @@ Nodes of a Chakra trace have the names that ``hpcdl trace`` gives them, "forward
 of ASTRA-sim's text workloads, "COMP_NODE_NAME_FWD", with the bytes of a layer's gradient in a collective.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

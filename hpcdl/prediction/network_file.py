@@ -1,7 +1,5 @@
 """Networks in TOML files: cost parameters, ranks per host, topology, and their origin."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

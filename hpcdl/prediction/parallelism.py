@@ -6,8 +6,6 @@ The gradient of a layer with all weights on each of p ranks is summed in 2*(p - 
 Yuan 2009).
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections import defaultdict

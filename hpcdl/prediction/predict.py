@@ -3,8 +3,6 @@
 The network is a preset, in a file, or fitted to a run's measurements; see :mod:`hpcdl.prediction.fitting`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -94,7 +92,7 @@ def predict(
     Raises UsageError, one line.
     """
     wanted, run, papers = _records(what, globs)
-    priced, explained, source = _network(network)
+    priced, explained, source, known = _network(network)
     cluster, certainty = priced.network, priced.certainty
     if ranks_per_host is not None:
         if cluster.is_one_host:
@@ -112,7 +110,6 @@ def predict(
             raise UsageError(f"{what}: it has no training whose parallelism can be predicted{reason}")
         return Prediction(cluster, explained, certainty, [], [], compared, list(dict.fromkeys(reasons)))
     rows, left_out = _operations(wanted, priced, ranks)
-    known = _reduced(source) if source else ()
     steps, others = predicted_steps(wanted, times, priced, ranks, known, show, jitter)
     left_out += others
     if not rows and not steps:
@@ -165,7 +162,7 @@ def _operations(
 
 def _times(runs: Sequence[Recorded], record: Record, spec: StepSpec) -> ComputeTimes:
     """Return the compute times of a training case: from its settings, or measured by one of ``runs``."""
-    if spec.compute_source.given:
+    if spec.times_given:
         times: ComputeTimes = record.spec.compute_times
         return times
     for measured in runs:
@@ -198,16 +195,15 @@ def _records(what: Path, globs: Sequence[str]) -> tuple[list[Record], Run | None
     if what.suffix == ".toml" or str(what) in suites():
         loaded = suite.load(what, globs=globs)
         return [Record.of(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text)
-    run = _read(what)
-    records = _reduced(run)
-    chosen = suite.matching([str(record.case) for record in records], globs)
-    return [records[place] for place in chosen], run, suite.papers(run.suite)
+    run, known = _read(what)
+    chosen = suite.matching([str(record.case) for record in known], globs)
+    return [known[place] for place in chosen], run, suite.papers(run.suite)
 
 
-def _network(name: str) -> tuple[PricedNetwork, Fitted | None, Run | None]:
-    """Return the network, and the fit and its run if it is made now."""
+def _network(name: str) -> tuple[PricedNetwork, Fitted | None, Run | None, list[Record]]:
+    """Return the network, and the fit, its run and that run's records if it is made now."""
     if name in NETWORKS:
-        return PricedNetwork(NETWORKS[name]), None, None
+        return PricedNetwork(NETWORKS[name]), None, None, []
     path = Path(name)
     if not path.exists():
         raise UsageError(
@@ -215,27 +211,24 @@ def _network(name: str) -> tuple[PricedNetwork, Fitted | None, Run | None]:
         )
     if path.suffix == ".toml":
         try:
-            return load_network(path), None, None
+            return load_network(path), None, None, []
         except NetworkFileError as error:
             raise UsageError(f"--network {error}") from None
-    run = _read(path)
-    kept, notes = with_own_cores(_reduced(run))
+    run, known = _read(path)
+    kept, notes = with_own_cores(known)
     try:
         network_fit = fitted(run, measured_programs(kept), notes)
     except (CannotFitError, ValueError) as error:
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
-    return network_fit.priced, network_fit, run
+    return network_fit.priced, network_fit, run, known
 
 
-def _read(path: Path) -> Run:
+def _read(path: Path) -> tuple[Run, list[Record]]:
     try:
-        return read_pooled([path])
+        run = read_pooled([path])
     except (TraceError, ValueError) as error:
         raise UsageError(str(error)) from None
-
-
-def _reduced(run: Run) -> list[Record]:
     try:
-        return marked(run, records(launches(run)))
+        return run, marked(run, records(launches(run)))
     except AmbiguousCaseError as error:
         raise UsageError(f"{run.path}: {error}") from None

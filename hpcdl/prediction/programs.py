@@ -1,7 +1,5 @@
 """Measured communication programs of a run, ready to be simulated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -5,8 +5,6 @@ Input, forward and backward scale with the images per rank, so times of one batc
 Encoders, decoders and sums of compressed gradients have the prices that they are measured at on this machine.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -222,7 +220,7 @@ def predicted_record(
         compute_seconds=_compute_seconds(spec, conditions),
         compute_times=conditions.times.source or None,
         bucket_bytes=conditions.bucket,
-        disturbed=disturbance_of(here),
+        disturbed=next((record.disturbed for record in here if record.disturbed), None),
         undetermined=undetermined,
         network=conditions.network.name,
         simulated_ranks=step.simulated_ranks,
@@ -281,11 +279,6 @@ def uncertainty(
     share = pieces * took / step if step else 0.0
     undetermined = bool(certainty.undetermined) and share * doubt > DOUBTFUL
     return share * math.hypot(doubt, certainty.error_of(scheme)), undetermined
-
-
-def disturbance_of(records: Sequence[Record]) -> str | None:
-    """Return the cause of the first disturbed record; None if all are undisturbed."""
-    return next((record.disturbed for record in records if record.disturbed), None)
 
 
 def _measured(records: Sequence[Record], name: str) -> float | None:

@@ -5,8 +5,6 @@ https://github.com/mlcommons/chakra, MIT licence), the attributes those that its
 other, each after its length as a varint: one GlobalMetadata, then a Node per event.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from io import BytesIO

@@ -3,8 +3,6 @@
 Inputs must be regular files: a FIFO would block for ever; /dev/zero or a damaged archive would fill the memory.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import os

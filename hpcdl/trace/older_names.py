@@ -1,7 +1,5 @@
 """Names in files of older versions, in which ``asynchronous`` had the settings of five strategies."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Final

@@ -203,9 +203,7 @@ class Recorder:
     and 30 MB until the case ends. Nothing else grows.
 
     ``events`` (None if events are not traced) holds :data:`Event` tuples; interpreters append to it directly,
-    because a call would cost more than the event. ``steps`` holds :class:`Step`, ``evaluations``
-    :class:`Evaluation`, ``updates`` :class:`Update`, ``residuals`` :class:`Residual`, or plain tuples in the same
-    order.
+    because a call would cost more than the event. The other lists hold rows of their tables, or plain tuples.
     """
 
     def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT, update_limit: int = UPDATE_LIMIT) -> None:
@@ -231,10 +229,8 @@ class Recorder:
     def trim(self) -> None:
         """Pack steps, and drop and count events and updates beyond their limits, to bound the memory.
 
-        Call it between steps.
-
-        The first ones are kept, so that the trace has no gap. The lists stay the same objects, so references to
-        them remain valid.
+        Call it between steps. The first ones are kept, so that the trace has no gap. References to lists remain
+        valid.
         """
         if self.events is not None and len(self.events) > self.limit:
             self.dropped += len(self.events) - self.limit
@@ -256,13 +252,7 @@ class Recorder:
         return self._packed_steps[0]
 
     def pack(self) -> Packed:
-        """Return the trace as arrays.
-
-        Keys: ``events`` (n, :data:`EVENT`), ``labels`` (m, UTF-8 bytes), ``steps`` (s, :data:`STEP`),
-        ``evaluations`` (e, :data:`EVALUATION`), ``updates`` (u, :data:`UPDATE`), ``residuals`` (r,
-        :data:`RESIDUAL`), and the int64 scalars of shape () ``dropped``, ``dropped_updates``,
-        ``clock_offset_ns`` and ``memory_bytes``.
-        """
+        """Return the trace as arrays: tables, ``labels`` (m,), and int64 scalars of shape (), by name."""
         self.trim()
         numbers: dict[str, int] = {}
         rows = [

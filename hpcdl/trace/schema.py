@@ -4,8 +4,6 @@ Only rank 0 uses this module. ``README.md`` describes groups, tables and fields.
 whole. It may still be forged, so that nothing in it may lead to another file.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -189,11 +187,7 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
     return Run(
         path,
         frame_of_cases(described),
-        steps=frame(tables["steps"]),
-        evaluations=frame(tables["evaluations"]),
-        updates=frame(tables["updates"]),
-        residuals=frame(tables["residuals"]),
-        ranks=frame(tables["ranks"]),
+        **{name: frame(of_cases) for name, of_cases in tables.items()},
         environment=environment,
         environments=environments,
         suite=suite,
@@ -216,7 +210,6 @@ def _head(file: h5py.File, environment: Mapping[str, object], suite_text: str, *
 
 
 def _environments(source: h5py.File) -> dict[str, JsonObject]:
-    """Return the environments of the cases of a file, by key."""
     own = environment_of(source["environment"][()])
     others = {key: environment_of(text[()]) for key, text in source.get("environments", {}).items()}
     return others | ({own["key"]: own} if "key" in own else {})
