@@ -9,6 +9,7 @@ import pkgutil
 import sys
 from typing import TYPE_CHECKING
 
+from hpcdl import __version__
 from hpcdl.exit_codes import FAILED, INTERRUPTED, USAGE
 from hpcdl.launch import process
 from hpcdl.launch.process import is_first
@@ -76,7 +77,7 @@ def _options(given: list[str]) -> argparse.Namespace:
     import argparse
     import itertools
 
-    from hpcdl.commands.parts.parser import Arguments, Version
+    from hpcdl.commands.parts.parser import Arguments
     from hpcdl.registry import nearest
 
     parser = Arguments(
@@ -86,7 +87,8 @@ def _options(given: list[str]) -> argparse.Namespace:
         "2 wrong usage or suite; 3 inconclusive; 75 interrupted, can resume; 78 the launcher does not fit the MPI "
         "library",
     )
-    parser.add_argument("--version", action=Version, nargs=0, help="show the version and exit")
+    version = f"hpcdl {__version__}"
+    parser.add_argument("--version", action="version", version=version, help="show the version and exit")
     parsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in commands().items():
         example = f"example: {command.example}"

@@ -1,7 +1,5 @@
 """numba's decorator for compiled functions, also where numba can store none of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 

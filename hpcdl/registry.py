@@ -48,7 +48,7 @@ _signature = cache(inspect.signature)
 _suite_folder: str | None = None
 _typed: Final = set[str]()
 
-_TYPES: Final[dict[str, tuple[type, ...]]] = {
+TYPES: Final[dict[str, tuple[type, ...]]] = {
     "int": (int,),
     "float": (int, float),
     "str": (str,),
@@ -57,6 +57,7 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "tuple": (list,),
     "dict": (dict,),
 }
+"""Types of TOML, by annotation."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -222,7 +223,7 @@ def _allowed(setting: inspect.Parameter) -> tuple[list[str], tuple[type, ...]]:
     annotation = setting.annotation
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     allowed = [part.strip() for part in text.split("|")]
-    return allowed, tuple(kind for part in allowed for kind in _TYPES.get(part.partition("[")[0], ()))
+    return allowed, tuple(kind for part in allowed for kind in TYPES.get(part.partition("[")[0], ()))
 
 
 def is_scalar(thing: Offer, name: str) -> bool:

@@ -13,17 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from hpcdl import registry
+from hpcdl.cases.keys import suite_tables
 from hpcdl.cases.keys.key import given, keys, plain, read
-from hpcdl.cases.keys.suite_tables import (
-    MAX_CASES,
-    Common,
-    check_complete,
-    check_keys,
-    expanded,
-    located,
-    module_of,
-    override,
-)
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.faults import Failure
 from hpcdl.fabric.task import Program
@@ -115,7 +106,7 @@ class Case:
     @property
     def module(self) -> Kind:
         """The module of its kind."""
-        return module_of(self.kind)  # type: ignore[no-any-return]
+        return suite_tables.module_of(self.kind)  # type: ignore[no-any-return]
 
     def fields(self) -> dict[str, Scalar]:
         """Return the record's fields that are known before it runs."""
@@ -183,7 +174,7 @@ def load(
     Raises UsageError if it cannot be read or does not :func:`parse`.
     """
     try:
-        path = located(path)
+        path = suite_tables.located(path)
         text = read_text(path)
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not TOML: not UTF-8 text") from None
@@ -272,19 +263,19 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
         tables = parse_toml(text)
     except ValueError as error:
         raise UsageError(f"{source}: not TOML: {error}") from None
-    check_keys(tables, ("suite", "case"), source)
+    suite_tables.check_keys(tables, ("suite", "case"), source)
     head, written = tables.get("suite", {}), tables.get("case", [])
     if not isinstance(head, dict):
         raise UsageError(f"{source}: there is no [suite]")
     if not isinstance(written, list) or not written or not all(isinstance(table, dict) for table in written):
         raise UsageError(f"{source}: there is no [[case]]")
     for setting in overrides:
-        override(setting, head, written)
+        suite_tables.override(setting, head, written)
     for table in written:
         if table.get("ranks") == "all":
             table["ranks"] = ranks
     registry.trust(written, Path(source).parent)
-    check_keys(head, ("name", "question", "answer", "papers"), f"{source}: [suite]")
+    suite_tables.check_keys(head, ("name", "question", "answer", "papers"), f"{source}: [suite]")
     name, question = head.get("name"), head.get("question", "")
     for key, folder in (("papers", PAPERS), ("answer", SECTIONS)):
         known = sorted(path.stem for path in folder.glob("[a-z]*.*"))
@@ -302,9 +293,9 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
     drafts: list[_Draft] = []
     for number, table in enumerate(written, 1):
         where = f"{source}: [[case]] {number}"
-        drafts += [_draft(name, values, where, full=full) for values, full in expanded(table, where)]
-        if len(drafts) > MAX_CASES:
-            raise UsageError(f"{where}: the suite has more than {MAX_CASES} cases")
+        drafts += [_draft(name, values, where, full=full) for values, full in suite_tables.expanded(table, where)]
+        if len(drafts) > suite_tables.MAX_CASES:
+            raise UsageError(f"{where}: the suite has more than {suite_tables.MAX_CASES} cases")
     return name, question, list(_named_apart(drafts))
 
 
@@ -330,12 +321,12 @@ def _draft(suite: str, values: JsonObject, where: str, *, full: bool) -> _Draft:
     if not isinstance(kind, str):
         raise UsageError(f"{where}: kind: must be a word, not {kind!r}")
     try:
-        module: Kind = module_of(kind)
+        module: Kind = suite_tables.module_of(kind)
     except ValueError as error:
         raise UsageError(f"{where}: kind: {error}") from None
-    check_complete(kind, module.SPEC, values, where)
+    suite_tables.check_complete(kind, module.SPEC, values, where)
     held, complaints = JsonObject(), []
-    for name, key in (keys(Common) | keys(module.SPEC)).items():
+    for name, key in (keys(suite_tables.Common) | keys(module.SPEC)).items():
         if name in values:
             held[name], wrong = read(key, values[name])
             complaints += [f"{where}: {name}: {wrong}"] if wrong else []

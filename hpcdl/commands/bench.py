@@ -21,7 +21,6 @@ MAX_INTERPOLATED: Final = 100
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     declare(parser)
     late = "seconds by which ranks come late: of each rank, such as 0,0.2,0,0, or RANK:SECONDS"
     parser.add_argument("--delays", metavar="SECONDS", help=late)
@@ -38,7 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.launch.process import launched
 
     options.text = suite_text(options, "bench")

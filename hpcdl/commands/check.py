@@ -9,7 +9,6 @@ from hpcdl.exit_codes import FAILED, MISMATCH, OK
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     name = parser.add_argument(
         "name",
         nargs="?",
@@ -20,7 +19,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     return _machine() if options.name is None else _contract(options.name)
 
 
@@ -59,18 +57,18 @@ def _contract(name: str) -> int:
 
     registry.trust(name, Path.cwd())
     kind = "training" if name in registry.names("training") else "aggregation"
+    failed = False
     try:
         found = registry.find(kind, name)
         if "session" in inspect.signature(found).parameters:
             checks = check_strategy(name, registry.traits("training", name, Strategy))
         else:
             checks = check_scheme(found, registry.traits("aggregation", name, Aggregation))
+        for check in checks:
+            print(f"{'ok' if check.holds else 'FAILED':7}  {check.what}: {check.detail}", flush=True)
+            failed |= not check.holds
     except ValueError as error:
         raise UsageError(f"check: {error}") from None
-    failed = False
-    for check in checks:
-        print(f"{'ok' if check.holds else 'FAILED':7}  {check.what}: {check.detail}", flush=True)
-        failed |= not check.holds
     return FAILED if failed else OK
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     parser.add_argument(
         "runs", type=path, metavar="FOLDER", help="has the runs, or their records, each named after its suite"
     )
@@ -22,7 +21,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.report.claims import sources
     from hpcdl.report.claims_page import decisions, document
     from hpcdl.report.formats.summary import coloured, plain
@@ -52,10 +50,10 @@ def _records(folder: Path) -> list[Record]:
     from hpcdl.trace.recorder import TraceError
     from hpcdl.trace.records import SUFFIX
 
+    found = [path for path in (folder, folder.with_name(f"{folder.name}{SUFFIX}")) if path.exists()]
+    if not found:
+        return []
     try:
-        found = [path for path in (folder, folder.with_name(f"{folder.name}{SUFFIX}")) if path.exists()]
-        if not found:
-            return []
         run = read_pooled(found[:1])
         return marked(run, records(launches(run)))
     except (TraceError, AmbiguousCaseError, ValueError) as error:

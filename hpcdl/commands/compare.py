@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     run = "a run folder, a folder of --launches, or a run.h5; each run is one launch"
     parser.add_argument("baseline", nargs="+", type=path, metavar="BASELINE", help=run)
     parser.add_argument(
@@ -43,7 +42,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.analysis.over_time.regressions import compare
     from hpcdl.commands.parts.output import read_accepted
     from hpcdl.report import comparison as pages

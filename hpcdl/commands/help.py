@@ -19,7 +19,6 @@ def pages() -> dict[str, Path]:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     parser.add_argument("topic", nargs="?", type=_topic, metavar="TOPIC", help="a page; without it a list of them")
 
 

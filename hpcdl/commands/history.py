@@ -13,7 +13,6 @@ from hpcdl.commands.parts.parser import Command, duration, path
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     parser.add_argument("folder", type=path, metavar="DIR", help="folder of run folders, at any depth")
     parser.add_argument(
         "--stale",
@@ -45,7 +44,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.analysis.over_time.archive import read_archive
     from hpcdl.analysis.over_time.change_points import calibrate
     from hpcdl.analysis.over_time.series import histories

@@ -19,7 +19,6 @@ SHOWN: Final = 10
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     parser.add_argument(
         "source",
         metavar="MODEL|RUN|TRACE",
@@ -35,7 +34,6 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     import csv
     from dataclasses import asdict
 

@@ -25,7 +25,6 @@ USUAL_BATCH: Final = 256
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     parser.add_argument("subject", nargs="?", type=_subject, metavar="SUBJECT", help=", ".join(SUBJECTS))
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.add_argument(
@@ -51,7 +50,6 @@ def _batches(text: str) -> list[int]:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.suite import UsageError
 
     if options.batch and options.subject != "models":

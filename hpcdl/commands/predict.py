@@ -6,15 +6,7 @@ from time import monotonic
 from typing import Final
 
 from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import (
-    Command,
-    case_patterns,
-    complete,
-    path,
-    suite_path,
-    suites_and_files,
-    whole_number,
-)
+from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_argument, whole_number
 from hpcdl.exit_codes import OK
 
 SILENCE: Final = 10.0
@@ -22,9 +14,7 @@ SILENCE: Final = 10.0
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
-    suite = parser.add_argument("source", type=suite_path, metavar="SUITE|RUN")
-    complete(suite, suites_and_files)
+    suite_argument(parser, "source", "SUITE|RUN")
     parser.add_argument("--network", required=True, metavar="NAME|RUN|FILE.toml")
     parser.add_argument("--ranks", default="", metavar="N,...", help="ascending (default: those of the cases)")
     parser.add_argument(
@@ -53,7 +43,6 @@ def _deviation(text: str) -> float:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.prediction import network_file
     from hpcdl.prediction import predict as prediction
     from hpcdl.report import predictions

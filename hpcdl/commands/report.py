@@ -11,7 +11,6 @@ from hpcdl.exit_codes import OK
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     parser.add_argument(
         "runs",
         nargs="+",
@@ -38,7 +37,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.commands.parts.output import rendered
     from hpcdl.report.formats.summary import coloured
     from hpcdl.suite import UsageError

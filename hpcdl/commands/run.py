@@ -6,30 +6,14 @@ from functools import partial
 from typing import Final
 
 from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
-from hpcdl.commands.parts.parser import (
-    Command,
-    case_patterns,
-    complete,
-    full_option,
-    path,
-    suite_path,
-    suites_and_files,
-    whole_number,
-)
+from hpcdl.commands.parts.parser import Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
 MAX_LAUNCHES: Final = 1000
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
-    suite = parser.add_argument(
-        "suite",
-        type=suite_path,
-        metavar="SUITE",
-        help="a suite file, or a name from `hpcdl list suites`",
-    )
-    complete(suite, suites_and_files)
+    suite_argument(parser, "suite", "SUITE", "a suite file, or a name from `hpcdl list suites`")
     parser.add_argument(
         "-n",
         "--ranks",
@@ -40,16 +24,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="folder", type=path, metavar="DIR", help="run folder (default: runs/SUITE-TIME)"
     )
-    case_patterns(parser, "select cases by name; data and sizes of others are not checked")
-    full_option(parser)
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="case.KEY=VALUE",
-        help="replace a key of every case that has it; values are TOML",
-    )
+    chosen = "select cases by name; data and sizes of others are not checked"
+    case_options(parser, chosen, "replace a key of every case that has it; values are TOML")
     parser.add_argument(
         "--resume",
         action="store_true",
@@ -79,7 +55,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.launch.process import is_first, launched, leftover
     from hpcdl.launch.testbed import emulated
     from hpcdl.suite import UsageError

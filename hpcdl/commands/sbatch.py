@@ -9,16 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import (
-    Command,
-    case_patterns,
-    complete,
-    full_option,
-    path,
-    suite_path,
-    suites_and_files,
-    whole_number,
-)
+from hpcdl.commands.parts.parser import Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK
 
 if TYPE_CHECKING:
@@ -27,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
-    suite = parser.add_argument(
-        "suite", type=suite_path, metavar="SUITE", help="a suite file, or the name of a shipped suite"
-    )
-    complete(suite, suites_and_files)
+    suite_argument(parser, "suite", "SUITE", "a suite file, or the name of a shipped suite")
     parser.add_argument(
         "--nodes",
         type=_counts,
@@ -48,11 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--launches", type=whole_number, default=1, metavar="N", help="a job array of N independent launches"
     )
-    case_patterns(parser, "as of hpcdl run")
-    full_option(parser)
-    parser.add_argument(
-        "--set", action="append", default=[], dest="overrides", metavar="case.KEY=VALUE", help="as of hpcdl run"
-    )
+    case_options(parser, "as of hpcdl run", "as of hpcdl run")
     parser.add_argument("--site", type=path, metavar="FILE", help="a site profile in the place of the usual ones")
     parser.add_argument("-o", dest="script", type=path, metavar="FILE", help="default: SUITE.sbatch")
     parser.add_argument("--dry-run", action="store_true", help="show the script, write and submit nothing")
@@ -73,7 +56,6 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl import suite
     from hpcdl.launch.batch_script import BatchJob, batch_script, site_profile
 

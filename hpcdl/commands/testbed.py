@@ -7,7 +7,6 @@ from hpcdl.commands.parts.parser import Command, duration, whole_number
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     parser.add_argument(
         "--hosts", type=whole_number, required=True, metavar="N", help="host1, host2, ...; at most 64"
     )
@@ -30,7 +29,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.launch.testbed import NoTestbed, plan, run_in_testbed
     from hpcdl.suite import UsageError
 

@@ -20,7 +20,6 @@ MAX_EVENTS_SHOWN: Final = 1 << 20
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     parser.add_argument(
         "run", type=path, metavar="RUN", help="a run folder or a run.h5; of a folder of --launches, the first"
     )
@@ -50,7 +49,6 @@ def _numbers(text: str) -> list[int]:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.analysis.run.pooling import runs_in
     from hpcdl.suite import UsageError
     from hpcdl.trace.chakra import write_chakra

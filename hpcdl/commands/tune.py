@@ -38,7 +38,6 @@ Tried = dict[tuple[str, str], dict[int, "Launch"]]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare arguments and options."""
     declare(parser, "SUITE|COLLECTIVE")
     several = "launches of the second run (default: 5)"
     parser.add_argument("--launches", type=whole_number, default=5, metavar="N", help=several)
@@ -47,7 +46,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run the command; return its exit code."""
     from hpcdl.launch.library_algorithms import algorithms
     from hpcdl.report.formats.exports import json_text
 
@@ -123,19 +121,9 @@ def _run(
         print(f"# {run} run, launch {number}, {name or 'default'}", file=sys.stderr, flush=True)
         folder = options.folder / run / (name or "default") / f"launch-{number}"
         words = [f"--set={text}" for text in options.overrides] + [f"--case={case}" for case in plan[name]]
+        run_suite = [sys.executable, "-P", "-m", "hpcdl", "run", str(options.suite), "-o", str(folder), "--resume"]
         code = subprocess.run(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "hpcdl",
-                "run",
-                str(options.suite),
-                "-o",
-                str(folder),
-                "--resume",
-                *words,
-            ],
+            [*run_suite, *words],
             env={**os.environ, **variables[name], LAUNCH: str(number)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL if name else None,

@@ -3,20 +3,19 @@
 An aggregation scheme: sums, bits, deadlocks, stated costs. A training strategy: deadlocks, images, losses, steps.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from hpcdl import suite
 from hpcdl.aggregation.parts import cost
+from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.simulation.operations import Operation
-from hpcdl.fabric.comm import Counters
+from hpcdl.fabric.comm import Array, Comm, Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.task import Program
 from hpcdl.fabric.vectors import phantom
@@ -24,14 +23,9 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.traits import Strategy
 
-if TYPE_CHECKING:
-    from hpcdl.aggregation.parts.traits import Aggregation
-    from hpcdl.fabric.comm import Array, Comm
-    from hpcdl.training.parts.traits import Strategy
-
-    Scheme = Callable[..., Program[Any]]
-
+Scheme: TypeAlias = Callable[..., Program[Any]]
 
 RANKS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17)
 """Powers of two, their neighbours and primes."""
@@ -78,17 +72,13 @@ class BrokenContractError(Exception):
 
 
 def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
-    """Return the checks of ``scheme``, an ``async def`` over a communicator and a vector; each yields its result.
+    """Yield the result of each check of ``scheme``, an ``async def`` over a communicator and a vector.
 
     A scheme states no cost if a library or another scheme decides its messages. Raises ValueError for a scheme
     of entries.
     """
     if traits.sparse:
         raise ValueError(f"{scheme.__name__!r} sums entries; only schemes that sum vectors can be checked")
-    return _results(scheme, traits)
-
-
-def _results(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
     checks: list[tuple[str, Callable[[Scheme], str]]] = [
         ("exact sums", _sums),
         ("equal bits on all ranks", _bits),

@@ -164,48 +164,38 @@ def from_shell(options: argparse.Namespace, given: list[str]) -> int:
 
 def in_job(options: argparse.Namespace) -> int:
     """Run the suite as one rank of a job; return the exit code."""
+    from hpcdl.launch import process
     from hpcdl.launch.mpirun import announce
-    from hpcdl.launch.process import (
-        STATUS,
-        abort,
-        abort_on_error,
-        incompatibility,
-        is_first,
-        load,
-        mismatch,
-        start,
-        write_status,
-    )
     from hpcdl.run.failed_cases import CaseFailedError
 
-    library = load()
-    complaint = incompatibility(os.environ, library)
+    library = process.load()
+    complaint = process.incompatibility(os.environ, library)
     if not complaint:
-        start()
-        with abort_on_error():
+        process.start()
+        with process.abort_on_error():
             from hpcdl.fabric.mpi.comm import Mpi
             from hpcdl.fabric.mpi.fault_tolerance import depart
 
             mpi = Mpi()
             options.ranks = mpi.comm.size
             announce(mpi.comm.rank)
-            complaint = mismatch(mpi.comm.size, os.environ, library.name)
+            complaint = process.mismatch(mpi.comm.size, os.environ, library.name)
     if complaint:
-        if not is_first(os.environ):
+        if not process.is_first(os.environ):
             return OK  # an error code of this rank could end the first before it prints the message
         print(f"hpcdl: {complaint}", file=sys.stderr)
-        return write_status(MISMATCH, 0)
-    with abort_on_error(), ExitStack() as held:
+        return process.write_status(MISMATCH, 0)
+    with process.abort_on_error(), ExitStack() as held:
         try:
             code = _on_all(options, mpi, held)
         except CaseFailedError as error:
-            if STATUS not in os.environ:  # otherwise hpcdl run prints the error and starts the ranks again
+            if process.STATUS not in os.environ:  # otherwise hpcdl run prints the error and starts the ranks again
                 print(
                     f"hpcdl: {error}\nhpcdl: continue with the other cases by --resume",
                     file=sys.stderr,
                 )
-            abort(FAILED)  # the other ranks wait for this one
-    return depart(mpi.comm, write_status(code, mpi.comm.rank))
+            process.abort(FAILED)  # the other ranks wait for this one
+    return depart(mpi.comm, process.write_status(code, mpi.comm.rank))
 
 
 def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:

@@ -61,17 +61,6 @@ class Arguments(argparse.ArgumentParser):
         self.error(f"{word}: one argument too many")
 
 
-class Version(argparse.Action):
-    """Print the version and exit."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        """See :class:`Version`."""
-        from importlib.metadata import version  # late: each rank of a job parses its command line
-
-        print(f"hpcdl {version('hpcdl')}")
-        parser.exit()
-
-
 def whole_number(text: str) -> int:
     """Return the integer. Raises argparse.ArgumentTypeError for other text, and beyond 64 bits."""
     try:
@@ -122,9 +111,18 @@ def case_patterns(parser: argparse.ArgumentParser, effect: str) -> None:
     complete(patterns, cases)
 
 
-def full_option(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--full``."""
+def case_options(parser: argparse.ArgumentParser, effect: str, replacement: str) -> None:
+    """Declare ``--case``, with the help ``effect``, ``--full``, and ``--set``, with the help ``replacement``."""
+    case_patterns(parser, effect)
     parser.add_argument("--full", action="store_true", help="run also the cases that the suite marks `full`")
+    parser.add_argument(
+        "--set", action="append", default=[], dest="overrides", metavar="case.KEY=VALUE", help=replacement
+    )
+
+
+def suite_argument(parser: argparse.ArgumentParser, name: str, metavar: str, effect: str | None = None) -> None:
+    """Declare the argument ``name``, a suite; ``effect`` is its help."""
+    complete(parser.add_argument(name, type=suite_path, metavar=metavar, help=effect), suites_and_files)
 
 
 def complete(action: argparse.Action, words: Callable[..., list[str]]) -> None:
