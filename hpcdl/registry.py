@@ -220,10 +220,14 @@ def _owners(thing: Offer, setting: str) -> str:
 
 def _allowed(setting: inspect.Parameter) -> tuple[list[str], tuple[type, ...]]:
     """Return the annotations of a setting, and their types in TOML; no types if an annotation is unknown."""
-    annotation = setting.annotation
-    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    allowed = [part.strip() for part in text.split("|")]
+    allowed = [part.strip() for part in annotation(setting).split("|")]
     return allowed, tuple(kind for part in allowed for kind in TYPES.get(part.partition("[")[0], ()))
+
+
+def annotation(setting: inspect.Parameter) -> str:
+    """Return the annotation of a setting as in its source."""
+    given = setting.annotation
+    return given if isinstance(given, str) else inspect.formatannotation(given)
 
 
 def is_scalar(thing: Offer, name: str) -> bool:

@@ -101,7 +101,7 @@ def _entry(name: str, offer: Offer, parameters: Mapping[str, inspect.Parameter])
     return {
         "name": name,
         "summary": registry.summary(offer),
-        "settings": {key: str(parameter.annotation) for key, parameter in parameters.items()},
+        "settings": {key: registry.annotation(parameter) for key, parameter in parameters.items()},
         "defaults": {key: default for key, default in given.items() if default is not inspect.Parameter.empty},
     }
 
