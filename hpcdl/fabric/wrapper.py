@@ -7,11 +7,11 @@ from hpcdl.fabric.comm import Comm
 
 C = TypeVar("C", bound=Comm)
 
-_Operations: Any = object
+_Operations: Any = type("_Operations", (), {})
 """Base for type checkers: a wrapper has all operations of a communicator, by ``__getattr__``."""
 
 
-class Wrapper(Generic[C], _Operations):  # type: ignore[misc]
+class Wrapper(_Operations, Generic[C]):  # type: ignore[misc]
     """A :class:`hpcdl.fabric.comm.Comm` over another one, as are the communicators that are made from it."""
 
     def __init__(self, comm: C, *settings: Any) -> None:
