@@ -82,6 +82,7 @@ class Straggler:
             raise ValueError(f"by_rank: has {len(self.by_rank)} pauses for {ranks} ranks")
 
     def slows(self, rank: int) -> bool:
+        """Return whether ``rank`` is slow."""
         return not isinstance(self.rank, int) or self.rank == rank
 
     @property
@@ -127,9 +128,12 @@ class Slowed(Wrapper[Comm]):
     """
 
     def __init__(self, comm: Comm, delays: Delays, clock: Clock = REAL) -> None:
-        super().__init__(comm, delays, clock)
+        super().__init__(comm)
         self._delays = delays
         self._clock = clock
+
+    def _wrap(self, comm: Comm) -> Slowed:
+        return Slowed(comm, self._delays, self._clock)
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
         if pause := self._delays.before(label):

@@ -1,5 +1,7 @@
 """Modelled compute time on real ranks: work that is shorter than its model is followed by a sleep."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from time import perf_counter, sleep
 from typing import Final, NamedTuple, TypeVar
@@ -65,10 +67,13 @@ class ModelledCompute(Wrapper[Comm]):
     """
 
     def __init__(self, comm: Comm, seconds: Callable[[str], float], beyond: float, clock: Clock = REAL) -> None:
-        super().__init__(comm, seconds, beyond, clock)
+        super().__init__(comm)
         self._seconds = seconds
         self._beyond = beyond
         self._clock = clock
+
+    def _wrap(self, comm: Comm) -> ModelledCompute:
+        return ModelledCompute(comm, self._seconds, self._beyond, self._clock)
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
         seconds = self._seconds(label)

@@ -1,5 +1,7 @@
 """Prices of the arithmetic in an exchange: encoders, decoders and sums, measured on this machine."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import iadd
@@ -33,8 +35,11 @@ class _Timed(Wrapper[Any]):
     """A communicator that measures the arithmetic between messages."""
 
     def __init__(self, comm: Comm, spent: dict[str, list[float]]) -> None:
-        super().__init__(comm, spent)
+        super().__init__(comm)
         self._spent = spent
+
+    def _wrap(self, comm: Any) -> Comm:
+        return _Timed(comm, self._spent)
 
     async def apply(self, label: str, work: Callable[[], Any], touched_bytes: int) -> Any:
         def measured() -> Any:

@@ -5,16 +5,17 @@ other operations succeed (Bland et al. 2013, "Post-failure recovery of MPI commu
 the launcher ends the job.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from time import sleep
-from typing import Self
 
 from mpi4py import MPI
 
-from hpcdl.fabric.comm import ANY, Array, PeerLost, Status
+from hpcdl.fabric.comm import ANY, Array, Comm, PeerLost, Status
 from hpcdl.fabric.mpi.comm import MpiComm
 from hpcdl.fabric.wrapper import Wrapper
 
@@ -73,6 +74,9 @@ class FaultTolerant(Wrapper[MpiComm]):
         self._acknowledged: dict[int, int] = {}
         """Number of acknowledged failures on each channel."""
 
+    def _wrap(self, comm: MpiComm) -> FaultTolerant:
+        return FaultTolerant(comm)
+
     async def send(self, buffer: Array, dest: int, tag: int = 0) -> None:
         try:
             await self._comm.send(buffer, dest, tag)
@@ -97,7 +101,7 @@ class FaultTolerant(Wrapper[MpiComm]):
         except MPI.Exception as error:
             raise self._lost(error, *range(self._comm.size)) from None
 
-    async def survivors(self) -> Self:
+    async def survivors(self) -> Comm:
         return self._wrap(self._comm.shrink())
 
     def _lost(self, error: MPI.Exception, *peers: int) -> Exception:
