@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from hpcdl.aggregation.parts.trees import Place, segmented, send_down, sum_up

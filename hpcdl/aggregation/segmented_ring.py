@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from hpcdl.aggregation.parts.trees import segmented
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Final
 
 from hpcdl.aggregation.parts.traits import Aggregation

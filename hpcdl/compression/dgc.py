@@ -1,7 +1,5 @@
 """Deep Gradient Compression: top-k with momentum correction."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """PowerSGD: low-rank matrices by one step of a power iteration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod

@@ -1,7 +1,5 @@
 """QSGD: random levels of each entry's share in a bucket's norm, Elias-coded (Alistarh et al. 2017)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

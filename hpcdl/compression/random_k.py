@@ -1,7 +1,5 @@
 """Random-k: a random subset of the entries, the same on all ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Strom's threshold: entries beyond +-tau send exactly +-tau."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Top-k: the entries with the largest magnitudes."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dragonfly: groups of routers, joined in pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Fat tree: a switch's link upward has the bandwidth of all its hosts, or a share of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from math import prod

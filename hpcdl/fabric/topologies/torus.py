@@ -1,7 +1,5 @@
 """Torus: routers in a grid whose opposite sides are joined."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from math import prod
