@@ -6,20 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import (
-    Bytes,
-    Compression,
-    FixedLength,
-    Layout,
-    check_finite,
-    check_length,
-    check_padding,
-    check_values,
-    kernels,
-    tensors,
-    to_device,
-    to_host,
-)
+from hpcdl.compression.parts import protocol
+from hpcdl.compression.parts.protocol import Bytes, Compression, FixedLength, Layout, kernels
 from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(error_feedback=False, both_ways=True, on_device=True, title="Wen 2017")
@@ -47,7 +35,7 @@ class TernGrad(FixedLength):
         self._seed, self._rank = layout.seed, layout.rank
         self._dtype = np.dtype(layout.dtype)
         self.layout = layout
-        self.segments = tensors(layout)
+        self.segments = protocol.tensors(layout)
         self.count = self.segments.count
         self.shared: dict[tuple[int, int], Array] = {}
         """Scalers of all ranks by the bounds of a span."""
@@ -67,14 +55,14 @@ class TernGrad(FixedLength):
         cuts = self.segments.cuts(span)
         totals = np.empty((len(cuts) - 1, 2))
         self._kernels.moments(vector, cuts, totals)
-        check_finite(np.isfinite(totals).all())
+        protocol.check_finite(np.isfinite(totals).all())
         scalers = totals[:, 1]
         if self._clip:
             scalers = np.minimum(scalers, self._clip * np.sqrt(totals[:, 0] / np.diff(cuts)))
         return scalers.astype(self._dtype)
 
     def share(self, span: slice, scalers: Array) -> None:
-        check_values(np.isfinite(scalers) & (scalers >= 0))
+        protocol.check_values(np.isfinite(scalers) & (scalers >= 0))
         self.shared[span.start, span.stop] = scalers
 
     def of_sums(self) -> SumsOfLevels:
@@ -82,13 +70,13 @@ class TernGrad(FixedLength):
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
         header = self._header(span)
-        check_length(message, self.bound(span))
-        check_padding(message, 2 * len(into))
+        protocol.check_length(message, self.bound(span))
+        protocol.check_padding(message, 2 * len(into))
         scalers = message[:header].copy().view(self._dtype)
-        check_values(np.isfinite(scalers) & (scalers >= 0))
+        protocol.check_values(np.isfinite(scalers) & (scalers >= 0))
         packed = message[header:]
         # 0 is zero, 1 plus, 2 minus; both bits set mean nothing
-        check_values(packed & (packed >> 1) & _PLUS_AND_MINUS == 0)
+        protocol.check_values(packed & (packed >> 1) & _PLUS_AND_MINUS == 0)
         self._kernels.decode(packed, self.segments.cuts(span), scalers, into)
 
     def _header(self, span: slice) -> int:
@@ -109,8 +97,8 @@ class SumsOfLevels(FixedLength):
         return self._planes * (int(span.stop - span.start + 7) // 8)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
-        levels = to_host(self._device, vector) / np.where((unit := self._units(span)) > 0, unit, 1)
-        check_finite(np.isfinite(levels).all())
+        levels = protocol.to_host(self._device, vector) / np.where((unit := self._units(span)) > 0, unit, 1)
+        protocol.check_finite(np.isfinite(levels).all())
         numbers = (np.rint(levels) + self._ranks).astype(self._dtype)
         for plane, row in enumerate(self._rows(span, wire)):
             row[:] = np.packbits(numbers >> plane & 1)
@@ -118,12 +106,12 @@ class SumsOfLevels(FixedLength):
         return self.bound(span)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        check_length(message, self.bound(span))
+        protocol.check_length(message, self.bound(span))
         levels: Array = np.zeros(len(into), self._dtype)
         for plane, row in enumerate(self._rows(span, message)):
             levels |= np.unpackbits(row, count=len(into)).astype(self._dtype) << plane
-        check_values(levels <= 2 * self._ranks)
-        into += to_device(self._device, (levels.astype(into.dtype) - self._ranks) * self._units(span))
+        protocol.check_values(levels <= 2 * self._ranks)
+        into += protocol.to_device(self._device, (levels.astype(into.dtype) - self._ranks) * self._units(span))
 
     def _rows(self, span: slice, message: Bytes) -> Bytes:
         return message[: self.bound(span)].reshape(self._planes, -1)

@@ -5,20 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import (
-    Bytes,
-    Compression,
-    FixedLength,
-    Layout,
-    Segments,
-    check_finite,
-    check_length,
-    check_padding,
-    check_values,
-    kernels,
-    rows,
-    tensors,
-)
+from hpcdl.compression.parts import protocol
+from hpcdl.compression.parts.protocol import Bytes, Compression, FixedLength, Layout, kernels
 from hpcdl.fabric.comm import Array
 
 
@@ -42,12 +30,12 @@ class Sign(FixedLength):
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         length = self.bound(span)
-        check_finite(self._kernels.encode(vector, wire[:length], (span.start + step) & 1))
+        protocol.check_finite(self._kernels.encode(vector, wire[:length], (span.start + step) & 1))
         return length
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        check_length(message, self.bound(span))
-        check_padding(message, len(into))
+        protocol.check_length(message, self.bound(span))
+        protocol.check_padding(message, len(into))
         self._kernels.decode(message, into)
 
 
@@ -60,7 +48,7 @@ class TwoValues(FixedLength):
     """
 
     def __init__(
-        self, segments: Segments, layout: Layout, values: int, choose: Callable[[Array, Array], Array]
+        self, segments: protocol.Segments, layout: Layout, values: int, choose: Callable[[Array, Array], Array]
     ) -> None:
         self.state: dict[str, Array] = {}
         self._kernels = kernels(layout.device, "two_values")
@@ -76,7 +64,7 @@ class TwoValues(FixedLength):
         cuts, header, length = self._segments.cuts(span), self._header(span), self.bound(span)
         totals = np.empty((len(cuts) - 1, 3))
         self._kernels.sums(vector, cuts, totals)
-        check_finite(np.isfinite(totals).all())
+        protocol.check_finite(np.isfinite(totals).all())
         values = self._choose(totals, np.diff(cuts)).astype(self._dtype)
         wire[:header] = values.reshape(-1).view(np.uint8)
         self._kernels.encode(vector, cuts, _both(values), wire[header:length])
@@ -84,10 +72,10 @@ class TwoValues(FixedLength):
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
         header = self._header(span)
-        check_length(message, self.bound(span))
-        check_padding(message, len(into))
+        protocol.check_length(message, self.bound(span))
+        protocol.check_padding(message, len(into))
         values = _both(message[:header].copy().view(self._dtype).reshape(-1, self._values))
-        check_values(np.isfinite(values) & (values * [-1, 1] >= 0))
+        protocol.check_values(np.isfinite(values) & (values * [-1, 1] >= 0))
         self._kernels.decode(message[header:], self._segments.cuts(span), values, into)
 
     def _header(self, span: slice) -> int:
@@ -107,7 +95,7 @@ class OneBit(TwoValues):
     """
 
     def __init__(self, layout: Layout) -> None:
-        super().__init__(rows(layout), layout, 2, _means)
+        super().__init__(protocol.rows(layout), layout, 2, _means)
 
 
 def _means(totals: Array, lengths: Array) -> Array:
@@ -124,7 +112,7 @@ class EFSign(TwoValues):
     """
 
     def __init__(self, layout: Layout) -> None:
-        super().__init__(tensors(layout), layout, 1, _magnitudes)
+        super().__init__(protocol.tensors(layout), layout, 1, _magnitudes)
 
 
 def _magnitudes(totals: Array, lengths: Array) -> Array:

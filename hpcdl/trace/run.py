@@ -94,23 +94,19 @@ Table = dict[str, Rows]
 class Run:
     """Contents of a run folder.
 
-    All frames except ``cases`` have the column ``case_index``, an index into ``cases``. Times are in ns on rank
-    0's clock: clock offsets of the ranks are already added.
+    All frames except ``cases`` have the column ``case_index``, an index into ``cases``, and the columns of their
+    table in :data:`hpcdl.trace.recorder.TABLES`. Times are in ns on rank 0's clock: clock offsets of the ranks are
+    already added.
     """
 
     path: Path
     cases: pd.DataFrame
     """One row per case and launch, one column per field; NaN where a case does not have the field."""
     steps: pd.DataFrame
-    """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.STEP`."""
     evaluations: pd.DataFrame
-    """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.EVALUATION`."""
     updates: pd.DataFrame
-    """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.UPDATE`."""
     residuals: pd.DataFrame
-    """case_index, rank, and the columns of :data:`hpcdl.trace.recorder.RESIDUAL`."""
     ranks: pd.DataFrame
-    """case_index, and the columns of :data:`hpcdl.trace.recorder.RANK`."""
     environment: JsonObject
     """Environment of the run, or of its last part."""
     environments: dict[str, JsonObject]

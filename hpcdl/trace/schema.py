@@ -15,15 +15,8 @@ from typing import Final
 import h5py
 import numpy as np
 
-from hpcdl.trace.files import (
-    MARK,
-    SIZE,
-    JsonObject,
-    atomic_write,
-    check_regular,
-    verified_checksum,
-    write_checksum,
-)
+from hpcdl.trace import files
+from hpcdl.trace.files import JsonObject
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Rows, Scalar, TraceError
 from hpcdl.trace.records import READ, SUFFIX, read_records
@@ -62,12 +55,12 @@ def open_trace(path: Path, *, verified: bool = False) -> Iterator[h5py.File]:
 
 
 def _opened(path: Path, *, verified: bool) -> h5py.File:
-    check_regular(path)
+    files.check_regular(path)
     with path.open("rb") as stream:
-        marked = stream.read(len(MARK)) == MARK
+        marked = stream.read(len(files.MARK)) == files.MARK
     if not marked:
         raise TraceError(f"{path}: not a trace of hpcdl")
-    if not verified and verified_checksum(path) is None:
+    if not verified and files.verified_checksum(path) is None:
         raise TraceError(f"{path}: damaged or truncated file: its checksum does not fit")
     file = h5py.File(path, "r", locking=False)
     if (schema := file.attrs["schema"]) != SCHEMA:
@@ -116,13 +109,13 @@ def write_part(
     becomes the case's field ``environment_key``. Raises TypeError for a field that is not a scalar, and OSError.
     """
     image = io.BytesIO()  # HDF5 would crash at exit if the disk were full; a plain write raises OSError
-    with h5py.File(image, "w", userblock_size=SIZE) as file:
+    with h5py.File(image, "w", userblock_size=files.SIZE) as file:
         _head(file, environment or {}, suite_text, complete=True)
         here = {"environment_key": str(environment["key"])} if environment and "key" in environment else {}
         _write_case(file.create_group("cases/000000"), CaseRecord({**case.case, **here}, case.ranks))
-    with atomic_write(Path(path)) as temporary:
+    with files.atomic_write(Path(path)) as temporary:
         temporary.write_bytes(image.getbuffer())
-        write_checksum(temporary)
+        files.write_checksum(temporary)
 
 
 def merge(
@@ -134,8 +127,8 @@ def merge(
     unreadable part, and OSError.
     """
     others: JsonObject = {}
-    with atomic_write(Path(run)) as temporary:
-        with h5py.File(temporary, "w", locking=False, userblock_size=SIZE) as file:
+    with files.atomic_write(Path(run)) as temporary:
+        with h5py.File(temporary, "w", locking=False, userblock_size=files.SIZE) as file:
             cases = file.create_group("cases")
             for part in parts:
                 with open_trace(part) as source:
@@ -146,7 +139,7 @@ def merge(
             for key, other in others.items():
                 file[f"environments/{key}"] = json.dumps(other)
             _head(file, environment, suite_text, complete=complete)
-        write_checksum(temporary)
+        files.write_checksum(temporary)
 
 
 def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
@@ -159,12 +152,12 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
     path = Path(path)
     if path.name.endswith(SUFFIX):
         return read_records(path)
-    files, complete = [path], True
+    found, complete = [path], True
     if path.is_dir():
-        files = [path / "run.h5"]
-        if not files[0].exists():
-            files, complete = sorted((path / "parts").glob("*.h5")), False
-        if not files:
+        found = [path / "run.h5"]
+        if not found[0].exists():
+            found, complete = sorted((path / "parts").glob("*.h5")), False
+        if not found:
             raise TraceError(f"{path}: no run.h5 and no finished case in parts/")
     described: list[dict[str, Scalar]] = []
     places: list[tuple[Path, str]] = []
@@ -172,7 +165,7 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
     environment: JsonObject = {}
     environments: dict[str, JsonObject] = {}
     suite = ""
-    for file in files:
+    for file in found:
         with open_trace(file) as source:
             complete = complete and bool(source.attrs["complete"])
             environment, suite = environment_of(source["environment"][()]), source["suite"].asstr()[()]
