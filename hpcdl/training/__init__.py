@@ -1,4 +1,4 @@
-"""Training strategies: one strategy, one file, close to the pseudo-code of its paper.
+"""Training strategies: one or a family per file, close to the pseudo-code of their papers.
 
 A strategy is ``async def name(comm, session)`` with its settings as keyword arguments. The session
 (``parts/session.py``) is everything it works with: the replica with its flat vectors, the optimizer, images, the

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -47,8 +45,7 @@ class CurrentParameters:
     async def average(self, comm: Comm) -> None:
         """Add half the difference ``incoming`` - ``outgoing``: the step to the average of both ranks' vectors.
 
-        Changes since the message was sent remain. The other rank adds the negative of this difference, so the
-        sum over both ranks does not change.
+        Changes since the message was sent remain. The other rank adds the negative of this difference.
         """
 
         def halve_difference() -> None:
@@ -69,9 +66,8 @@ async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
         x_i  <-  x_i - rate * g
 
     To avoid deadlock (section 4) ranks are active or passive, alternating with the distance from rank 0. In each
-    step an active rank sends a request to one passive neighbour; passive ranks answer one request at a time.
-    Links of ``graph`` (:func:`hpcdl.training.parts.topologies.neighbours`) between two active or two passive
-    ranks are not used. The other links connect all ranks of any connected graph, odd rings included.
+    step an active rank sends a request to one passive neighbour; passive ranks answer one request at a time. Other
+    links of ``graph`` (:func:`hpcdl.training.parts.topologies.neighbours`) are not used; these connect all ranks.
 
     The steps x p steps of all ranks are assigned on request. A rank takes its own shares in order, and its
     gradient is the mean over its share. The learning rate depends on the number of steps begun by all ranks.
@@ -105,10 +101,7 @@ async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
 async def work(
     comm: Comm, session: Session, current: CurrentParameters, snapshots: Snapshots, passive: Sequence[int]
 ) -> None:
-    """Train until all steps are assigned.
-
-    ``passive``: the neighbours to average with; none for a passive rank.
-    """
+    """Train until all steps are assigned, and average with ``passive`` neighbours; a passive rank has none."""
     x, gradients = session.replica.parameters, session.replica.gradients
     update = session.vector("update")
     choice = np.random.default_rng((session.seed, comm.rank))

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -43,7 +41,6 @@ async def d_psgd(
         x_i  <-  sum over j of W_ij (x_j - rate * gradient(x_j))
 
     On the complete graph that is synchronous training, for optimizers that are linear in the gradient.
-
     ``consensus_step``, gamma, replaces W by (1 - gamma) I + gamma W; default: 1.
 
     With a compressor C it is CHOCO-SGD: Koloskova et al. 2019, algorithm 2, with ``mixing`` = ``"after"``; 2020,
@@ -52,17 +49,17 @@ async def d_psgd(
 
         x_i  +  gamma * sum over j of W_ij (c_j - c_i)
 
-    The average over ranks does not change. The gamma that converges depends on the compressor and the graph, so
-    that it is required: 1 for 16 bits, and the less, the fewer entries are sent. The error of a message must be
-    less than the difference: an unbiased quantiser is accepted if its variance is at most half the squared norm,
-    such as qsgd with 32 levels. The first ``warmup_steps`` messages are dense.
+    The gamma that converges depends on the compressor and the graph, so that it is required: 1 for 16 bits, and
+    the less, the fewer entries are sent. The error of a message must be less than the difference: an unbiased
+    quantiser is accepted if its variance is at most half the squared norm. The first ``warmup_steps`` messages are
+    dense.
 
     ``graph``: see :func:`hpcdl.training.parts.topologies.neighbours`. A rank's gradient is the mean over its own
     share of the batch. Evaluations test the average over ranks.
 
-    Messages per rank and step: V bytes (the parameters), or the compressor's message, to each neighbour. A rank
-    waits for its neighbours' messages, so at most two messages are under way on a link in each direction. Memory:
-    two vectors, ``mixed`` and ``incoming``; with a compressor the copies besides.
+    Messages per rank and step: V bytes (the parameters), or the compressor's message, to each neighbour. At most
+    two messages are under way on a link in each direction. Memory: two vectors, ``mixed`` and ``incoming``; with a
+    compressor the copies besides.
     """
     replica = session.replica
     x = replica.parameters
@@ -104,8 +101,8 @@ class CompressedGossip:
     """A rank's encoder, and copies of its own and its neighbours' parameters.
 
     A rank sends the difference between its parameters and their copy, encoded; the copy keeps the error for the
-    next message. All ranks decode the same messages, so that the copies of one rank's parameters are equal, bit
-    for bit. ``weights``: this rank's row of the mixing matrix.
+    next message. All ranks decode the same messages, so that copies are equal, bit for bit. ``weights``: this
+    rank's row of the mixing matrix.
     """
 
     def __init__(self, comm: Comm, session: Session, compressed: Compressed, weights: Mapping[int, float]) -> None:
@@ -119,11 +116,10 @@ class CompressedGossip:
     async def mix(self, comm: Comm, x: Array, mixed: Array, addend: Array, step: int) -> None:
         """Set ``mixed`` to ``x`` + sum over neighbours of weight x (their copy - own copy).
 
-        The first ``warmup_steps`` messages are dense. ``addend`` loses its values. Raises FloatingPointError,
-        naming step and tensor, for a value that is infinite or not a number, and ValueError, naming the sender,
-        for a corrupt message.
+        ``addend`` loses its values. Raises FloatingPointError, naming step and tensor, for a value that is not
+        finite, and ValueError, naming the sender, for a corrupt message.
         """
-        if step < self._compressed.plan.settings.warmup_steps:
+        if self._compressed.is_dense(step):
             await self._send_parameters(comm, x)
         else:
             await self._send_differences(comm, x, mixed, step)

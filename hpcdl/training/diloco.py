@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,16 +37,16 @@ async def diloco(
 
     InnerOpt is the case's optimizer, AdamW in the paper, whose state each rank keeps. OuterOpt is SGD or
     Nesterov's rule with ``outer_rate`` and ``outer_momentum``. With SGD, rate 1 and momentum 0 it is
-    ``parameter_averaging``. The paper has 500 steps in a period. ``weight_i`` is rank i's share of a batch.
+    ``parameter_averaging``. ``weight_i`` is rank i's share of a batch.
 
-    Streaming DiLoCo (Douillard et al. 2025, algorithm 2) exchanges one of several ``fragments`` at a time, so that
-    fewer bytes are sent at once: fragment k of P after k H / P steps of each period. Fragments are equal parts of
-    the parameters, cut between tensors if the compressor must. With a ``delay`` (tau) ranks make that many steps
-    while delta is summed. Theta and x_i then are of different steps, and x_i becomes their mean.
+    Streaming DiLoCo (Douillard et al. 2025, algorithm 2) exchanges one of several ``fragments`` at a time:
+    fragment k of P after k H / P steps of each period. Fragments are equal parts of the parameters, cut between
+    tensors if the compressor must. With a ``delay`` (tau) ranks make that many steps while delta is summed. Theta
+    and x_i then are of different steps, and x_i becomes their mean.
 
     The session's compression sends delta, and adds what it has not sent to the next delta of the fragment. Sums
-    follow each other, so that a library's start in one order on all ranks. Evaluations test theta, which has cost
-    its messages; steps after the last outer step are lost.
+    follow each other, so that a library's start in one order on all ranks. Evaluations test theta; steps after the
+    last outer step are lost.
 
     Messages: one allreduce of V bytes (the parameters) in ``period`` steps, V / P at a time. Memory: three
     vectors, ``theta``, ``delta`` and the velocity of OuterOpt, which SGD with momentum 0 lacks.

@@ -1,6 +1,5 @@
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -18,8 +17,6 @@ from hpcdl.training.parts.traits import Strategy
 
 WIDTH: Final = 2
 """Buckets under way: one on the links, and the one that follows it."""
-
-
 BUCKET_FACTOR: Final = 4
 """Default bucket length, in those of ``synchronous``: the next forward hides more than backward alone."""
 
@@ -32,17 +29,16 @@ async def layerwise(
     A layer's gradient is summed as soon as backward has computed it, and the layer is updated at once. Messages
     overlap with the rest of backward, the next batch and the next forward up to that layer. The first layers'
     gradients are complete last and needed first. Therefore large layers are cut into buckets of about
-    ``bucket_bytes``, few buckets are under way, and those of the first layers have priority. By
-    default the length is four times the one that the links between hosts ask for
-    (:mod:`hpcdl.training.parts.bucketing`). Within a host, or with 0, each layer is one bucket and all may be
-    under way at once. The results are those of ``synchronous``.
+    ``bucket_bytes``, few buckets are under way, and those of the first layers have priority. By default the length
+    is four times the one that the links between hosts ask for (:mod:`hpcdl.training.parts.bucketing`). Within a
+    host, or with 0, each layer is one bucket and all may be under way at once. The results are those of
+    ``synchronous``.
 
     With ``updates = "server"`` rank 0 sums a layer's gradient, updates the layer and broadcasts its parameters, by
     the reduce and the broadcast of the case's aggregation. Only rank 0 has optimizer state.
 
-    Each layer has its own optimizer state; together they are as large as one for the whole network. With float16
-    all layers share one loss scale. A layer whose gradient overflows is not updated in that step; the others are,
-    and the scale is halved once.
+    With float16 all layers share one loss scale. A layer whose gradient overflows is not updated in that step; the
+    others are, and the scale is halved once.
     """
     replica = session.replica
     gradients, parameters = replica.gradients, replica.parameters
@@ -95,13 +91,13 @@ async def layerwise(
                 return
 
 
+@dataclass(eq=False)
 class PrioritySchedule:
     """Schedule of one rank's gradient sums, with an action after each stage's sum.
 
     The first layers' buckets overtake, because the next forward needs them first. Buckets start in the order of
     backward while backward runs, and then in the order of the next forward (Jayarajan et al. 2019, P3, section 4;
-    Peng et al. 2019, ByteScheduler, section 4). Only a few are under way at once, so that an urgent bucket waits
-    for few others.
+    Peng et al. 2019, ByteScheduler, section 4).
 
     All ranks must start buckets in the same order, although backward ends at different times. Therefore they agree
     on the number of buckets that start in backward's order: the minimum over ranks of the number started in the
@@ -112,20 +108,15 @@ class PrioritySchedule:
     in the order of backward.
     """
 
-    def __init__(
-        self,
-        comm: Comm,
-        buckets: Mapping[str, Sequence[slice]],
-        aggregate: Callable[[slice], Coroutine[Any, Any, None]],
-        then: Callable[[str], Coroutine[Any, Any, None]],
-        width: int = WIDTH,
-    ) -> None:
-        self._comm = comm
-        self._buckets = buckets
-        self._aggregate = aggregate
-        self._then = then
-        self._all = sum(map(len, buckets.values()))
-        self._width = width or self._all
+    comm: Comm
+    buckets: Mapping[str, Sequence[slice]]
+    aggregate: Callable[[slice], Coroutine[Any, Any, None]]
+    then: Callable[[str], Coroutine[Any, Any, None]]
+    width: int
+
+    def __post_init__(self) -> None:
+        self._all = sum(map(len, self.buckets.values()))
+        self.width = self.width or self._all
         self._early = self._all
         """Buckets that start in the order of backward; rounded up to whole stages."""
         self._agreed: Task[int] | None = None
@@ -153,13 +144,13 @@ class PrioritySchedule:
     def end(self) -> None:
         """Start all other buckets, in the order of the forward, after the end of backward."""
         early = len(self._queue)
-        wanted = early + self._width if self._finished == early else max(self._started, self._width)
-        for stage in self._buckets:
+        wanted = early + self.width if self._finished == early else max(self._started, self.width)
+        for stage in self.buckets:
             if stage not in self._stages:
                 self._start(stage)
-        if self._width < self._all:
+        if self.width < self._all:
             # The answer is needed at the next backward only, so that no rank waits for it now.
-            self._agreed = self._comm.start(self._agree(min(wanted, self._all)))
+            self._agreed = self.comm.start(self._agree(min(wanted, self._all)))
 
     async def finished(self, stage: str) -> None:
         """Wait until the gradient of ``stage`` is summed and ``then`` has returned."""
@@ -167,30 +158,30 @@ class PrioritySchedule:
             await self._stages[stage]
 
     def _start(self, stage: str) -> None:
-        if not self._buckets[stage]:
+        if not self.buckets[stage]:
             return
         sums = []
-        for bucket in self._buckets[stage]:
-            if self._width < self._all:
+        for bucket in self.buckets[stage]:
+            if self.width < self._all:
                 # waits for the previous start too: a library's collectives must start in one order on all ranks
-                full = self._queue[-self._width :] if len(self._queue) >= self._width else []
-                self._starts.append(self._comm.start(_join([*self._starts[-1:], *full[:1]])))
-            sums.append(self._comm.start(self._sum(bucket, self._starts[-1:])))
+                full = self._queue[-self.width :] if len(self._queue) >= self.width else []
+                self._starts.append(self.comm.start(_join([*self._starts[-1:], *full[:1]])))
+            sums.append(self.comm.start(self._sum(bucket, self._starts[-1:])))
             self._queue.append(sums[-1])
-        self._stages[stage] = self._comm.start(self._after(stage, sums))
+        self._stages[stage] = self.comm.start(self._after(stage, sums))
 
     async def _sum(self, bucket: slice, start: Sequence[Task[None]]) -> None:
         await _join(start)
         self._started += 1
-        await self._aggregate(bucket)
+        await self.aggregate(bucket)
         self._finished += 1
 
     async def _after(self, stage: str, sums: Sequence[Task[None]]) -> None:
         await _join(sums)
-        await self._then(stage)
+        await self.then(stage)
 
     async def _agree(self, wanted: int) -> int:
-        return int((await self._comm.allgather_words(np.array([wanted]))).min())
+        return int((await self.comm.allgather_words(np.array([wanted]))).min())
 
 
 async def _join(tasks: Sequence[Task[None]]) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from operator import imul
@@ -27,22 +25,17 @@ async def parameter_averaging(
         x_i  <-  x_i - rate * gradient(x_i)                     every step
         x_i  <-  sum over j of weight_j * x_j                   every ``period`` steps, and after the last step
 
-    Post-local SGD is of Lin et al. 2020 (arXiv 1808.07217). ``weight_j`` is rank j's share of a batch; shares
-    may be unequal. An evaluation between two averages tests such an average.
-
-    A rank's gradient is the mean over its own share. With ``period`` 1, constant shares and an optimizer that is
-    linear in the gradient (SGD, Nesterov, with decay) each step is one of synchronous training. With Adagrad,
-    RMSProp, Adam or a longer period it is not.
+    ``weight_j`` is rank j's share of a batch; shares may be unequal. An evaluation between two averages tests such
+    an average. A rank's gradient is the mean over its own share. With ``period`` 1, constant shares and an
+    optimizer that is linear in the gradient each step is one of synchronous training.
 
     ``optimizer_state``: each rank keeps its own (``"kept"``), it is averaged with the same weights
-    (``"averaged"``), or set to zero at each average (``"reset"``). A reset also sets the count of updates, by
-    which Adam corrects its means, to 0.
+    (``"averaged"``), or set to zero at each average (``"reset"``), with the count of updates.
 
     Before step ``local_from`` the period is 1; with ``post_local`` also before the first step at which the
-    learning rate falls. Use ``local_from`` with rates that never fall, or fall at every step.
+    learning rate falls: post-local SGD (Lin et al. 2020, arXiv 1808.07217).
 
     On a mesh the ranks with the same parts of the layers average them; a replica's gradient is that of its group.
-
     The record has the replicas' drift before an average (:mod:`hpcdl.training.parts.session`).
 
     Messages: one allreduce of V bytes (the parameters) per average, one more per averaged state vector. Memory: no

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -16,7 +14,7 @@ from hpcdl.training.parts.gradient import run_passes
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.split.flow import WHOLE
 from hpcdl.training.parts.split.mesh import placed
-from hpcdl.training.parts.split.neighbours import LOSS, Images, Loss, Neighbour, Stage, stage_after, stage_before
+from hpcdl.training.parts.split.neighbours import LOSS, Images, Loss, Neighbour, Stage
 from hpcdl.training.parts.split.schedules import SCHEDULES, Microbatch, Section, in_flight
 from hpcdl.training.parts.traits import Settings, Strategy
 
@@ -41,12 +39,11 @@ async def pipeline(
     statistics of each microbatch, and on GPUs dropout draws other masks.
 
     Each microbatch in flight has its own activations: all of them with ``gpipe``, at most as many as stages with
-    ``1f1b``. No activation is computed twice, unlike in GPipe with recomputation: a third forward would cost more
-    time than the bubble of most cases, and hide the difference of memory between the schedules.
+    ``1f1b``. No activation is computed twice, unlike in GPipe with recomputation.
 
     A pipeline is a group of the mesh, ``mesh = {pipeline = 4}``. With several, each has its share of the batch,
     and gradients are summed over the ranks of the same stage, in buckets of about ``bucket_bytes`` as in
-    ``synchronous``, while the last microbatch's backward goes on. Without a mesh each rank has all layers.
+    ``synchronous``. Without a mesh each rank has all layers.
     """
     replica, gradients = session.replica, session.replica.gradients
     place = session.place or await placed(comm, 1)
@@ -55,10 +52,13 @@ async def pipeline(
     bindings = replica.bindings(in_flight(order))
     largest = int(np.diff(bounds(session.global_batch, replicas.size, session.inputs.shares)).max())
     most = -(-largest // microbatches)
-    before = None if replica.is_first else stage_before(pipe, replica, most, len(bindings))
-    after = None if replica.is_last else stage_after(pipe, replica, most, len(bindings))
+    before = None if replica.is_first else Stage(pipe, replica, most, len(bindings), before=True)
+    after = None if replica.is_last else Stage(pipe, replica, most, len(bindings), before=False)
     # The last stage has the loss, and must know from which stages losses of auxiliary classifiers come.
-    with_heads = await stages_with_heads(pipe, any(stage.heads for stage in replica.stages))
+    marks = np.zeros(pipe.size)
+    marks[pipe.rank] = any(stage.heads for stage in replica.stages)
+    await pipe.native("allreduce", marks)
+    with_heads = np.flatnonzero(marks).tolist()
     section, scale = Section(0, bindings, [WHOLE], order), 1 / session.global_batch
     smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes
     buckets = CompleteBuckets(replicas, session.buckets(smallest), partial(session.reduce, replicas))
@@ -92,14 +92,6 @@ async def pipeline(
 def _divided(batch: Array, microbatches: int) -> list[Array]:
     """Return views of the microbatches, whose sizes differ by at most one image."""
     return [batch[begin:end] for begin, end in pairwise(bounds(len(batch), microbatches))]
-
-
-async def stages_with_heads(pipe: Comm, own: bool) -> list[int]:
-    """Return the stages that have auxiliary classifiers; every rank of the pipeline calls."""
-    marks = np.zeros(pipe.size)
-    marks[pipe.rank] = own
-    await pipe.native("allreduce", marks)
-    return [int(stage) for stage in np.flatnonzero(marks)]
 
 
 async def total_loss(pipe: Comm, stages: Sequence[int], own: float) -> float:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate, pairwise
@@ -46,23 +44,21 @@ async def sandblaster(
 
     The coordinator sends and receives scalars only. A batch has ``portions_per_worker`` portions per worker. A
     worker pushes at least every ``push_every`` portions. At the end of a batch ``backup`` assigns unfinished
-    portions to a second worker.
+    portions to a second worker. With ``servers`` = 0 all ranks are workers and servers, and rank 0 is the
+    coordinator too. Otherwise rank 0 is the coordinator, the next ``servers`` ranks are servers, and the others
+    are workers.
 
-    With ``servers`` = 0 all ranks are workers and servers, and rank 0 is the coordinator too. Otherwise rank 0 is
-    the coordinator, the next ``servers`` ranks are servers, and the others are workers.
-
-    A step is one gradient of the global batch, so steps are comparable with those of SGD. If the batch is all the
-    data (or more than 99 % of it, because workers must divide it) it does not change. Then the last gradient of an
-    iteration is the first of the next. A smaller batch changes after each iteration; both gradients of a pair come
-    from the same batch (Schraudolph, Yu and Guenter 2007), which costs one more gradient. Results of backup tasks
-    that come second do not count.
+    A step is one gradient of the global batch. If the batch is all the data (or more than 99 % of it, because
+    workers must divide it) it does not change. Then the last gradient of an iteration is the first of the next. A
+    smaller batch changes after each iteration; both gradients of a pair come from the same batch (Schraudolph, Yu
+    and Guenter 2007), which costs one more gradient.
 
     The case's optimizer and weight decay are not used. The learning rate is the first length of the line search,
     usually 1. If a worker fails other workers compute its unpushed portions. If a server fails PeerLost is raised.
 
     On a mesh each model group is one worker, and ``servers`` counts model groups. Every part of the layers has its
-    own shards, among the ranks that hold the part; a dot product is the sum over all of them. The first rank of a
-    group reports for the group, and the others follow. A failed rank ends the training.
+    own shards, among the ranks that hold the part. The first rank of a group reports for the group, and the others
+    follow. A failed rank ends the training.
 
     Memory: 6 + 2 ``history`` vectors on each server, as long as its shard; on a worker 1 vector.
     """
@@ -160,7 +156,7 @@ class _Participant:
     async def report(self, report: Report) -> Order:
         """Report to the coordinator and wait for the next order.
 
-        The first rank of a replica that spans ranks reports when all its ranks do, with the sum of their losses.
+        The first rank of a replica that spans ranks reports for all, with the sum of their losses.
         """
         words, loss = np.zeros(len(Order._fields)), np.array([report.loss])
         await contribute(self.session.group, loss)

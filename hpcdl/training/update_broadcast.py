@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from functools import partial
 from operator import iadd
 from typing import Final
@@ -19,9 +17,7 @@ from hpcdl.training.parts.snapshots import Snapshots
 from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
 from hpcdl.training.parts.traits import Settings, Strategy
 
-_HEADER: Final = 1
-_UPDATE: Final = 2
-_ACKNOWLEDGEMENT: Final = 3
+_HEADER, _UPDATE, _ACKNOWLEDGEMENT = range(1, 4)
 
 
 async def update_broadcast(comm: Comm, session: Session, *, ramp_steps: int = 0) -> None:
@@ -34,23 +30,22 @@ async def update_broadcast(comm: Comm, session: Session, *, ramp_steps: int = 0)
         x  <-  x + u, and send u to all other ranks
 
     ``share`` is the rank's share of the global batch. With an optimizer that is linear in the gradient, p updates
-    from equal parameters make one step of synchronous training. Every rank applies each update exactly once. In
-    the end the parameters of all ranks differ only by the order of the sums. An update's staleness on a rank is
-    the number of updates applied there that were not in the parameters of its gradient.
+    from equal parameters make one step of synchronous training. Every rank applies each update exactly once. An
+    update's staleness on a rank is the number of updates applied there that were not in the parameters of its
+    gradient.
 
     With a compressor u is encoded with the residual of earlier ones, and x changes by what the others decode too:
     the paper sends u at its threshold and entropy-codes the positions. The first ``warmup_steps`` updates of a
     rank are dense.
 
     The steps x p steps of all ranks are assigned on request; a rank takes its own shares in order. In the first
-    ``ramp_steps`` steps of all ranks together the number of ranks that train rises from 1 to p, because early
-    gradients change fast and tolerate little staleness; the others apply updates only. Evaluations, after the
-    end, test the average of the ranks' snapshots.
+    ``ramp_steps`` steps of all ranks together the number of ranks that train rises from 1 to p; the others apply
+    updates only. Evaluations, after the end, test the average of the ranks' snapshots.
 
     Messages per step: to each other rank a header, V bytes (the parameters) or the encoded update, and an
-    acknowledgement in return. A rank sends an update after all ranks have acknowledged its last one. So at most
-    p - 1 updates are on their way to a rank. Memory: four vectors, ``outgoing``, ``before``, ``incoming`` and
-    ``received``; with a compressor two messages and a residual besides.
+    acknowledgement in return. A rank sends an update after all ranks have acknowledged its last one. Memory: four
+    vectors, ``outgoing``, ``before``, ``incoming`` and ``received``; with a compressor two messages and a residual
+    besides.
     """
     received, snapshots = ReceivedUpdates(session, comm.size), Snapshots(session)
     encoded = None if session.compressed is None else EncodedUpdates(comm, session, session.compressed)
@@ -69,9 +64,9 @@ async def update_broadcast(comm: Comm, session: Session, *, ramp_steps: int = 0)
 async def work(
     comm: Comm,
     session: Session,
-    received: ReceivedUpdates,
+    received: "ReceivedUpdates",
     snapshots: Snapshots,
-    encoded: EncodedUpdates | None,
+    encoded: "EncodedUpdates | None",
 ) -> None:
     """Train until all steps are assigned."""
     replica = session.replica
@@ -90,14 +85,14 @@ async def work(
             await comm.compute("update", partial(make_update, session, rate, share, before))
             while under_way:
                 await under_way.pop()
-            if encoded is None or encoded.is_dense(own):
+            if encoded is None or encoded.compressed.is_dense(own):
                 await comm.apply("encode", partial(assign, outgoing, x), outgoing.nbytes)
                 await comm.add(x, before)
                 payload = outgoing
             else:
                 payload = await encoded.replace(comm, x, before, own)
             if encoded is not None:
-                encoded.count(x.nbytes, payload.nbytes, own, len(others))
+                encoded.compressed.count(own, x.nbytes, payload.nbytes, receivers=len(others))
             # By these counts a receiver knows which of its updates this gradient had not seen: its staleness.
             header = np.array([number, *received.applied])
             under_way = [comm.start(deliver(comm, header, payload, other), shared_tags=True) for other in others]
@@ -115,11 +110,8 @@ async def deliver(comm: Comm, header: Array, payload: Array, other: int) -> None
     await comm.recv(np.empty(0, np.int64), other, _ACKNOWLEDGEMENT)
 
 
-async def receive(comm: Comm, received: ReceivedUpdates, encoded: EncodedUpdates | None) -> None:
-    """Receive updates until every other rank has sent an empty header.
-
-    Raises ValueError, naming the sender, for a corrupt message.
-    """
+async def receive(comm: Comm, received: "ReceivedUpdates", encoded: "EncodedUpdates | None") -> None:
+    """Receive updates until all ranks have sent an empty header; ValueError names the sender of a corrupt one."""
     header = np.zeros(1 + comm.size, np.int64)
     training = comm.size - 1
     while training:
@@ -127,7 +119,7 @@ async def receive(comm: Comm, received: ReceivedUpdates, encoded: EncodedUpdates
         if not sender.count:
             training -= 1
             continue
-        dense = encoded is None or encoded.is_dense(int(received.received[sender.source]))
+        dense = encoded is None or encoded.compressed.is_dense(int(received.received[sender.source]))
         received.received[sender.source] += 1
         incoming = received.incoming if encoded is None or dense else encoded.incoming
         update = await comm.recv(incoming, sender.source, _UPDATE)
@@ -151,7 +143,7 @@ class EncodedUpdates:
     """Encoder and buffers of one rank's updates, and of those that it receives."""
 
     def __init__(self, comm: Comm, session: Session, compressed: Compressed) -> None:
-        self._compressed = compressed
+        self.compressed = compressed
         self._codec = compressed.codec(comm.rank, comm.size)
         self._span = slice(0, session.replica.parameters.size)
         elements = -(-self._codec.bound(self._span) // session.replica.parameters.itemsize)
@@ -159,27 +151,15 @@ class EncodedUpdates:
             session.vector(f"{way} message", elements).view(np.uint8) for way in ("outgoing", "incoming")
         )
 
-    def is_dense(self, number: int) -> bool:
-        """Return True if the update ``number`` of a rank is not encoded."""
-        return number < self._compressed.plan.settings.warmup_steps
-
-    def count(self, dense: int, sent: int, number: int, receivers: int) -> None:
-        """Count the bytes that the update ``number`` took, and those that it would have taken dense."""
-        if self.is_dense(number):
-            self._compressed.warmup_bytes += receivers * sent
-        else:
-            self._compressed.saved_bytes += receivers * (dense - sent)
-
     async def replace(self, comm: Comm, x: Array, before: Array, number: int) -> Array:
         """Replace the update ``x`` by ``before`` + the decoded message; return the message.
 
-        The residual keeps the rest. Raises FloatingPointError, naming step and tensor, for a value that is
-        infinite or not a number.
+        Raises FloatingPointError, naming step and tensor, for a value that is infinite or not a number.
         """
-        piece = Piece(self._span, x, self._compressed.residual, number)
-        await self._compressed.before(comm, number, x)
+        piece = Piece(self._span, x, self.compressed.residual, number)
+        await self.compressed.before(comm, number, x)
         message = await self._codec.write(comm, piece, self._outgoing)
-        await self._compressed.after(comm, self._span, number)
+        await self.compressed.after(comm, self._span, number)
         await self._codec.add(comm, self._span, {comm.rank: message}, x, base=before)
         return message
 

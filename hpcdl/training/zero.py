@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import ctypes
 import mmap
 import sys
@@ -87,11 +85,10 @@ async def zero(
     last third of the parameters during backward, the others in the order of the next forward, which waits for each
     layer. Stage 2 frees gradients that are reduced, and backward waits while 2 L are not. In stage 3 a unit is a
     layer, or a group of a table of layers. It is gathered before its forward, freed, and gathered again for its
-    backward; the next ones are gathered meanwhile, up to 2 L in all. Tests use the whole network.
+    backward; the next ones are gathered meanwhile, up to 2 L in all.
 
     With ``ranks_per_node`` parts are divided among so many consecutive ranks, and summed across nodes by the
-    aggregation (hybrid sharding). Rules by tensor (``lars``, ``lamb``) wait for all gradients: the library sums
-    squares of two norms of each tensor, which may be cut.
+    aggregation (hybrid sharding). Rules by tensor (``lars``, ``lamb``) wait for all gradients.
 
     V, L: bytes of the parameters, of the longest unit or layer; K: vectors of the optimizer; p: ranks.
     Bytes with a ring: 2 V (p - 1)/p per rank in stages 1 and 2, 3 V (p - 1)/p in stage 3.

@@ -6,11 +6,10 @@ import pytest
 from contract.divided import LOCAL, SHAPE, TOLERANCE, by_one_rank, furthest, train_divided
 
 from hpcdl.trace.recorder import Recorder, Step
-from hpcdl.training.downpour import downpour
 from hpcdl.training.parameter_averaging import parameter_averaging
+from hpcdl.training.parameter_servers import downpour, ssp
 from hpcdl.training.parts.split.mesh import Mesh
 from hpcdl.training.sandblaster import sandblaster
-from hpcdl.training.ssp import ssp
 
 pytestmark = pytest.mark.mpi
 

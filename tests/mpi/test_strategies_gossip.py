@@ -11,11 +11,10 @@ from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.d_psgd import d_psgd
 from hpcdl.training.diloco import diloco
-from hpcdl.training.elastic_averaging import elastic_averaging
+from hpcdl.training.elastic_averaging import elastic_averaging, synchronous_elastic_averaging
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.parts.topologies import GRAPHS
 from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
-from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
 from hpcdl.training.update_broadcast import update_broadcast
 
 pytestmark = pytest.mark.mpi

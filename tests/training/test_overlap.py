@@ -5,9 +5,8 @@ from contract.tiny import tiny_session
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.training.ad_psgd import ad_psgd
-from hpcdl.training.asynchronous import asynchronous
-from hpcdl.training.downpour import downpour
 from hpcdl.training.elastic_averaging import elastic_averaging
+from hpcdl.training.parameter_servers import asynchronous, downpour
 
 STEPS = 50
 GRADIENT = 8e-5

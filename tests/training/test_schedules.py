@@ -11,10 +11,10 @@ from hpcdl.aggregation.binomial import binomial
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.diloco import diloco
+from hpcdl.training.elastic_averaging import synchronous_elastic_averaging
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.synchronous import synchronous
-from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
 from hpcdl.training.zero import zero
 
 START = starts(1)[0]

@@ -16,12 +16,11 @@ from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Evaluation, Recorder
 from hpcdl.training.ad_psgd import ad_psgd
-from hpcdl.training.asynchronous import asynchronous
 from hpcdl.training.elastic_averaging import elastic_averaging
 from hpcdl.training.parameter_averaging import parameter_averaging
+from hpcdl.training.parameter_servers import asynchronous, ssp
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.snapshots import Snapshots
-from hpcdl.training.ssp import ssp
 from hpcdl.training.update_broadcast import update_broadcast
 
 

@@ -9,7 +9,7 @@ from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
 
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.synchronous_elastic_averaging import synchronous_elastic_averaging
+from hpcdl.training.elastic_averaging import synchronous_elastic_averaging
 
 train = partial(tiny.train, synchronous_elastic_averaging)
 

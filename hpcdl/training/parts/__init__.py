@@ -3,13 +3,8 @@
 Every strategy uses ``session.py`` (its arguments), ``gradient.py`` (one gradient, layer by layer), ``inputs.py``,
 ``evaluation.py``, ``journal.py`` (times of steps) and ``traits.py`` (what a strategy declares). Several use
 ``bucketing.py`` (slices of the gradient), ``topologies.py`` (graphs of gossip) or ``step_counter.py`` (steps for
-ranks that keep none in common). ``noise_and_sharpness.py`` and ``snapshots.py`` observe a training.
-Rooms have the parts of one idea:
-
-- ``compressed``: sums of gradients that a compressor has made smaller.
-- ``servers``: workers push gradients to servers and fetch parameters, without common steps.
-- ``sandblaster``: a coordinator commands vector operations on shards.
-- ``split``: one replica's layers are divided among several ranks.
+ranks that keep none in common). ``noise_and_sharpness.py`` and ``snapshots.py`` observe a training. Each room has
+the parts of one idea.
 
 The one rule: a part knows neither the strategy that uses it nor the interpreter, MPI or virtual time. Open
 ``session.py`` first.

@@ -1,13 +1,13 @@
 """Buckets of the gradient: slices that are summed while backward computes the rest.
 
-Small buckets start early and overlap more; each one costs the latencies of its scheme's steps. The measured alpha
-and beta of the links give the shortest length that is worth its latency. Only the start of the next forward can
-hide the last bucket, so large tensors are cut, and the last bucket is short.
+Small buckets start early and overlap more; each one costs the latencies of its scheme's steps. Only the start of
+the next forward can hide the last bucket, so large tensors are cut, and the last bucket is short.
 """
 
 import math
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -17,23 +17,18 @@ from hpcdl.nn.stage import Stage
 
 LATENCY: Final = 0.08
 """Largest share of a bucket's transfer time that its latency may take."""
-
-
 MIN_BYTES: Final = 1024
 """Shortest length that a suite may set."""
 MIN_FITTED: Final = 1 << 16
-"""Shortest length that is derived from a network."""
+"""Shortest length that is derived from a network, so that none has thousands of buckets."""
 
 
 def bucket_bytes(alpha: float, beta: float, ranks: int, *, latency: float = LATENCY) -> int:
     """Return the fewest bytes n for which a ring's latency is at most ``latency`` times its transfer time.
 
-    It is at least :data:`MIN_FITTED`, so that no network has thousands of buckets.
-
-    A ring takes 2(p - 1) alpha + 2 n (p - 1)/p beta (Patarasuk & Yuan 2009); the ratio is p alpha / (n beta). It
-    is smaller for schemes of fewer steps, such as halving-doubling. ``alpha`` is in s, ``beta`` in s/byte.
-
-    Raises ValueError for arguments that are not positive; ``alpha`` may be 0.
+    A ring takes 2(p - 1) alpha + 2 n (p - 1)/p beta (Patarasuk & Yuan 2009); the ratio is p alpha / (n beta).
+    ``alpha`` is in s, ``beta`` in s/byte; the result is at least :data:`MIN_FITTED`. Raises ValueError for
+    arguments that are not positive; ``alpha`` may be 0.
     """
     if not (alpha >= 0 and beta > 0 and latency > 0 and ranks >= 1):
         raise ValueError(
@@ -53,10 +48,9 @@ def check_bucket_bytes(_ranks: int, settings: Mapping[str, Any]) -> None:
 def buckets(spans: Sequence[slice], smallest: int) -> list[slice]:
     """Return slices of the gradient of at least about ``smallest`` elements, in the order in which to send them.
 
-    ``spans`` are the stages' parts of the flat vector, in the order of the forward; a stage without parameters has
-    an empty one. Backward completes them from last to first. A slice is complete when backward has computed the
-    stage in which it begins. Small stages are joined, large ones cut evenly; the last slice, at the start of the
-    vector, may be shorter. The slices cover the vector from its end to its start and are equal on all ranks.
+    ``spans`` are the stages' parts of the flat vector, in the order of the forward; some may be empty. Small
+    stages are joined, large ones cut evenly; the last slice, at the start of the vector, may be shorter. A slice
+    is complete when backward has computed the stage in which it begins. The slices are equal on all ranks.
 
     Raises ValueError for spans that are not adjacent, or ``smallest`` below 1.
     """
@@ -93,30 +87,28 @@ def between(slices: Sequence[slice], tensors: Sequence[slice]) -> list[slice]:
     return [slice(begin, end) for end, begin in pairwise(bounds) if begin < end] or list(slices[:1])
 
 
+@dataclass(eq=False)
 class CompleteBuckets:
     """``buckets`` of the gradient, each summed by ``reduce(bucket)`` in each step, the last one after backward."""
 
-    def __init__(
-        self, comm: Comm, buckets: Sequence[slice], reduce: Callable[[slice], Coroutine[Any, Any, None]]
-    ) -> None:
-        self._comm = comm
-        self._buckets = buckets
-        self._reduce = reduce
-        self._unsent: deque[slice] = deque()
-        self._under_way: deque[Task[Any]] = deque()
+    comm: Comm
+    buckets: Sequence[slice]
+    reduce: Callable[[slice], Coroutine[Any, Any, None]]
+    _unsent: deque[slice] = field(default_factory=deque)
+    _under_way: deque[Task[Any]] = field(default_factory=deque)
 
     def begin(self) -> None:
         """Begin a step: no bucket is complete."""
-        self._unsent.extend(self._buckets)
+        self._unsent.extend(self.buckets)
 
     def start_complete(self, stage: Stage) -> None:
         """Start the sums of the buckets that backward of ``stage`` has completed."""
         while len(self._unsent) > 1 and self._unsent[0].start >= stage.span.start:
-            self._under_way.append(self._comm.start(self._reduce(self._unsent.popleft())))
+            self._under_way.append(self.comm.start(self.reduce(self._unsent.popleft())))
 
     async def finish(self) -> None:
         """Sum the last bucket and wait for the others."""
         while self._unsent:
-            await self._reduce(self._unsent.popleft())
+            await self.reduce(self._unsent.popleft())
         while self._under_way:
             await self._under_way.popleft()

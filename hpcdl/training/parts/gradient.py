@@ -8,7 +8,7 @@ from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.nn.stage import Stage
 from hpcdl.training.parts.journal import Outcome
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.flow import Flow
+from hpcdl.training.parts.split.flow import WHOLE, Flow
 from hpcdl.training.parts.split.neighbours import Images, Loss, Neighbour
 from hpcdl.training.parts.split.passes import Later, Moving
 from hpcdl.training.parts.split.schedules import Microbatch, Pass, Section, gpipe
@@ -27,11 +27,10 @@ async def run_passes(
 ) -> float:
     """Compute the gradients of a section; return the summed loss of its auxiliary classifiers.
 
-    ``source`` gives each microbatch as the first layer takes it, ``sink`` the gradient of the outputs.
-    Activations move at the boundaries between. Gradients of auxiliary classifiers are multiplied by ``scale``.
-    ``before(stage)`` is awaited before a layer's first forward, ``again(stage)`` before each backward, and
-    ``after(stage)`` is called after its last backward, with the stage of the replica. While a pass computes, the
-    input of the next one arrives.
+    ``source`` gives each microbatch as the first layer takes it, ``sink`` the gradient of the outputs. Gradients
+    of auxiliary classifiers are multiplied by ``scale``. With the stage of the replica, ``before(stage)`` is
+    awaited before a layer's first forward, ``again(stage)`` before each backward, and ``after(stage)`` is called
+    after its last backward. While a pass computes, the input of the next one arrives.
     """
     begin, bindings, flows, order, microbatches = section
     auxiliary = 0.0
@@ -92,13 +91,12 @@ async def gradient(
     """Compute the replica's gradients of one batch, and its loss, correct answers and images in ``outcome``.
 
     ``inputs()`` returns images and labels. Each image's gradient is multiplied by ``scale``, by default 1 /
-    images. ``before(stage)`` is awaited before a layer's forward, ``again(stage)`` before its backward, and
-    ``after(stage)`` is called after it.
-    Between layers, the session's flow moves activations and their gradients. Split layers may work in passes
+    images. ``before``, ``after`` and ``again`` are those of :func:`run_passes`. Split layers may work in passes
     (:mod:`hpcdl.training.parts.split.passes`).
     """
-    stages, flow = session.replica.stages, session.flow
-    passes = None if session.group is None else session.group.passes
+    stages, group = session.replica.stages, session.group
+    flow = WHOLE if group is None else group.flow
+    passes = None if group is None else group.passes
     x, labels = await comm.compute(INPUT, inputs)
     shares, last, auxiliary = session.inputs.group_shares, len(stages), 0.0
     batch = [Microbatch(labels, shares)]

@@ -4,23 +4,15 @@ import math
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Generic, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcdl.data.parts import sharding
 from hpcdl.data.parts.dataset import Dataset
-from hpcdl.data.parts.sharding import (
-    EPOCHS,
-    EQUAL,
-    Shares,
-    bounds,
-    epoch_order,
-    own_images,
-    share,
-    steps_per_epoch,
-)
 from hpcdl.fabric.comm import Array
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.replica import Replica
@@ -34,8 +26,8 @@ T = TypeVar("T")
 class Prefetch(Generic[T]):
     """Items make(0) ... make(stop - 1), of which ``depth`` are made ahead of the last one taken.
 
-    One thread makes all items in order, so ``make`` needs no locks and the items do not depend on timing. File
-    reads and numpy loops release the GIL. With ``depth`` 0 there is no thread; each item is made when taken.
+    One thread makes all items in order, so ``make`` needs no locks and the items do not depend on timing. With
+    ``depth`` 0 there is no thread; each item is made when taken.
     """
 
     def __init__(self, make: Callable[[int], T], stop: int, depth: int) -> None:
@@ -47,10 +39,7 @@ class Prefetch(Generic[T]):
         self._thread = ThreadPoolExecutor(1, "prefetch") if depth else None
 
     def take(self, number: int) -> T:
-        """Return item ``number`` and start the following ones; numbers may skip.
-
-        Raises the exception of ``make`` for this item. Must not be called after :meth:`close`.
-        """
+        """Return item ``number``, or raise its exception, and start the following ones; numbers may skip."""
         if self._thread is None:
             return self._make(number)
         numbers = range(number, max(number, min(number + self._depth, self._stop - 1)) + 1)
@@ -77,41 +66,28 @@ class Prefetch(Generic[T]):
 _Batch: TypeAlias = "tuple[Array, NDArray[np.int64]]"
 
 
+@dataclass(eq=False)
 class Inputs:
-    """Shares of the batches of ``dataset``, for ``replica``.
+    """Shares of the batches of ``dataset``, for ``replica``."""
 
-    ``shares``: the ranks' shares of a batch. ``partition``: "epochs" shuffles all images in every epoch; with
-    "replicas" each replica has its own images in all epochs. ``prefetch``: batches prepared ahead by a thread,
-    which :meth:`close` ends; 0: no thread, :meth:`batch` makes each. ``group``: the rank's model group; None: it
-    has all layers.
-    """
-
-    def __init__(
-        self,
-        replica: Replica,
-        dataset: Dataset,
-        global_batch: int,
-        steps: int,
-        seed: int,
-        *,
-        shares: Shares = EQUAL,
-        partition: str = EPOCHS,
-        prefetch: int = 0,
-        group: ModelGroup | None = None,
-    ) -> None:
-        self.replica = replica
-        self.dataset = dataset
-        self.global_batch = global_batch
-        self.shares = shares
-        self._partition = partition
-        self.prefetch = prefetch
-        self.group = group
-        self.images = 0
-        """Images of the last batch; simulated compute times scale with it."""
-        self._group_images = 0
-        self._steps = steps
-        self._seed = seed
-        self._ahead: tuple[tuple[int, int], Prefetch[_Batch]] | None = None
+    replica: Replica
+    dataset: Dataset
+    global_batch: int
+    steps: int
+    seed: int
+    _: KW_ONLY
+    shares: sharding.Shares = sharding.EQUAL
+    """The ranks' shares of a batch."""
+    partition: str = sharding.EPOCHS
+    """Epochs: all images are shuffled in every epoch; replicas: each replica has its own in all epochs."""
+    prefetch: int = 0
+    """Batches prepared ahead by a thread, which :meth:`close` ends; 0: no thread, :meth:`batch` makes each."""
+    group: ModelGroup | None = None
+    """The rank's model group; None: it has all layers."""
+    images: int = field(default=0, init=False)
+    """Images of the last batch; simulated compute times scale with it."""
+    _group_images: int = field(default=0, init=False)
+    _ahead: tuple[tuple[int, int], Prefetch[_Batch]] | None = field(default=None, init=False)
 
     @property
     def group_shares(self) -> tuple[Range, ...]:
@@ -120,30 +96,26 @@ class Inputs:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Number of whole batches in an epoch."""
-        return steps_per_epoch(len(self.dataset.train), self.global_batch)
+        return sharding.steps_per_epoch(len(self.dataset.train), self.global_batch)
 
     def epoch(self, step: int) -> int:
-        """Return the epoch of ``step``."""
         return step // self.steps_per_epoch
 
     def images_of(self, rank: int, ranks: int) -> int:
-        """Return the number of images of ``rank``'s share of a batch."""
-        ends = bounds(self.global_batch, ranks, self.shares)
+        ends = sharding.bounds(self.global_batch, ranks, self.shares)
         return ends[rank + 1] - ends[rank]
 
     def batch(self, step: int, rank: int, ranks: int) -> _Batch:
         """Return images and labels of ``rank``'s share of the global batch, which does not depend on ``ranks``.
 
-        In a divided network, ``rank`` is the number of a replica, and the images are those that the first layer's
-        part takes, of the replica's share.
+        In a divided network, ``rank`` is the number of a replica; the images are those that its first layer takes.
         """
         self._group_images = self.images_of(rank, ranks)
-        self.replica.reseed(self._seed, rank, step)
+        self.replica.reseed(self.seed, rank, step)
         if self._ahead is None or self._ahead[0] != (rank, ranks):
             self.close()
             make = partial(self._make_batch, rank=rank, ranks=ranks)
-            self._ahead = (rank, ranks), Prefetch(make, self._steps, self.prefetch)
+            self._ahead = (rank, ranks), Prefetch(make, self.steps, self.prefetch)
         images, labels = self._ahead[1].take(step)
         self.images = len(labels)
         return images, labels
@@ -155,20 +127,20 @@ class Inputs:
 
     def labels(self, step: int, rank: int, ranks: int) -> Array:
         """Return the labels of :meth:`load` alone, for a rank whose layers take no images."""
-        self.replica.reseed(self._seed, rank, step)
+        self.replica.reseed(self.seed, rank, step)
         labels = self.dataset.train.labels[self._indices(step, rank, ranks)]
         self.images = 0
         return self.replica.backend.asarray(labels)
 
     def close(self) -> None:
-        """End the prefetch thread, if there is one; a later :meth:`batch` starts it again."""
+        """End the prefetch thread, if there is one; a later :meth:`batch` starts another."""
         if self._ahead is not None:
             self._ahead[1].close()
             self._ahead = None
 
     def _make_batch(self, step: int, rank: int, ranks: int) -> _Batch:
         """Make a batch without touching the replica: another thread may call."""
-        indices, key = self._indices(step, rank, ranks), (self._seed, self.epoch(step))
+        indices, key = self._indices(step, rank, ranks), (self.seed, self.epoch(step))
         if self.group is not None:
             return self.group.read(self.dataset.train, indices, key)
         return self.dataset.train.batch(indices, self.replica.dtype, key)
@@ -176,11 +148,12 @@ class Inputs:
     def _indices(self, step: int, rank: int, ranks: int) -> NDArray[np.int64]:
         epoch, within = divmod(step, self.steps_per_epoch)
         images = len(self.dataset.train)
-        if self._partition != EPOCHS:
-            own = own_images(images, epoch, self._seed, rank, ranks, self.shares)
+        if self.partition != sharding.EPOCHS:
+            own = sharding.own_images(images, epoch, self.seed, rank, ranks, self.shares)
             count = self.images_of(rank, ranks)
             return own.take(range(within * count, (within + 1) * count), mode="wrap")
-        return share(epoch_order(images, epoch, self._seed), within, self.global_batch, rank, ranks, self.shares)
+        order = sharding.epoch_order(images, epoch, self.seed)
+        return sharding.share(order, within, self.global_batch, rank, ranks, self.shares)
 
 
 class SizedInputs(Inputs):
@@ -189,8 +162,6 @@ class SizedInputs(Inputs):
     def __init__(self, replica: Replica, images: int, group: ModelGroup | None) -> None:
         self.replica = replica
         self.group = group
-        self.shares = EQUAL
-        self.images = 0
         self._group_images = images
 
     @property
@@ -199,21 +170,18 @@ class SizedInputs(Inputs):
         return sys.maxsize
 
     def images_of(self, rank: int, ranks: int) -> int:  # noqa: ARG002
-        """Return the images of a copy's batch."""
         return self._group_images
 
     def load(self, step: int, rank: int, ranks: int) -> tuple[Array, Array]:  # noqa: ARG002
-        """Return what the first layer takes, and the labels of this rank's images."""
         self.images = taken = self._group_images
         if self.group is not None:
             low, high = self.group_shares[self.group.place.model.rank]
             self.images = high - low
-            taken = taken if self.group.takes_all else self.images
+            taken = self.images if self.group.takes.by_images else taken
         shape = taken, *self.replica.shape
         return phantom(math.prod(shape), self.replica.dtype).reshape(shape), np.empty(self.images, np.int64)
 
     def labels(self, step: int, rank: int, ranks: int) -> Array:  # noqa: ARG002
-        """Return the labels of a batch."""
         self.images = 0
         return np.empty(self._group_images, np.int64)
 
@@ -223,10 +191,10 @@ class NoUpdates:
 
     multipliers: Multipliers = UNIFORM
     look_ahead = 0.0
+    steps = 0
 
     def __init__(self) -> None:
         self.state: dict[str, Array] = {}
-        self.steps = 0
 
     def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
         """Do nothing."""

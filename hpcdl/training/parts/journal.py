@@ -1,10 +1,9 @@
 """Journal of a running program: steps, evaluations and updates; the interpreter supplies clock and counters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hpcdl.fabric.comm import Counters, Event
@@ -19,58 +18,47 @@ class Moment(NamedTuple):
     """Time since :meth:`Journal.begin`."""
 
 
+@dataclass(eq=False)
 class Journal:
     """One rank's journal of one case. Programs record steps and evaluations in it and see no clock.
 
-    ``read()`` returns the interpreter's counters with its clock. ``before_step(number)`` is called before each
-    step.
+    ``read()`` returns the interpreter's counters and clock. ``before_step(number)`` is called before each step.
     """
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        read: Callable[[], Counters],
-        before_step: Callable[[int], None] = lambda _step: None,
-    ) -> None:
-        self._recorder = recorder
-        self._before_step = before_step
-        self.read = read
-        self._began_ns: int | None = None
-        self._training_ns = 0
-        self._steps = 0
+    recorder: Recorder
+    read: Callable[[], Counters]
+    before_step: Callable[[int], None] = lambda _step: None
+    steps: int = field(default=0, init=False)
+    _began_ns: int | None = field(default=None, init=False)
+    _training_ns: int = field(default=0, init=False)
 
     @property
     def events(self) -> list[Event] | None:
         """List to which the interpreter appends traced events; None: events are not traced."""
-        return self._recorder.events
-
-    @property
-    def steps(self) -> int:
-        """Steps of this rank so far."""
-        return self._steps
+        return self.recorder.events
 
     def events_from(self, step: int) -> list[Event] | None:
         """Return this rank's events from the beginning of ``step`` on; None if some are not traced, or dropped."""
-        self._recorder.trim()
-        events = self._recorder.events
-        if events is None or self._recorder.dropped or step >= self._steps:
+        self.recorder.trim()
+        events = self.recorder.events
+        if events is None or self.recorder.dropped or step >= self.steps:
             return None
-        begin = self._recorder.step_table()["begin"][step]
+        begin = self.recorder.step_table()["begin"][step]
         return [event for event in events if event[2] >= begin]
 
     def virtual(
         self, read: Callable[[], Counters], ranks: int = 1, before_step: Callable[[int], None] = lambda _step: None
-    ) -> Journal:
+    ) -> "Journal":
         """Return the journal of one of ``ranks`` ranks that this process simulates, with its counters ``read``.
 
         The journals share the limit on events of a process.
         """
         recorder = Recorder(
-            events=self._recorder.events is not None,
-            limit=self._recorder.limit // ranks,
-            update_limit=self._recorder.update_limit,
+            events=self.recorder.events is not None,
+            limit=self.recorder.limit // ranks,
+            update_limit=self.recorder.update_limit,
         )
-        self._recorder.virtual.append(recorder)
+        self.recorder.virtual.append(recorder)
         return Journal(recorder, read, before_step)
 
     def begin(self) -> None:
@@ -81,20 +69,20 @@ class Journal:
         """Return the present moment. Raises ValueError before :meth:`begin`."""
         if self._began_ns is None:
             raise ValueError("moment() before begin(): training has no start time")
-        return Moment(self._steps, self.read().time_ns - self._began_ns)
+        return Moment(self.steps, self.read().time_ns - self._began_ns)
 
     @contextmanager
-    def step(self, epoch: int = 0, learning_rate: float = float("nan")) -> Iterator[Outcome]:
+    def step(self, epoch: int = 0, learning_rate: float = float("nan")) -> Iterator["Outcome"]:
         """Record the body of the ``with`` statement as one step, with the outcome that it fills."""
         outcome = Outcome()
-        self._before_step(self._steps)
+        self.before_step(self.steps)
         before = self.read()
         yield outcome
         after = self.read()
         self._training_ns += after.time_ns - before.time_ns
-        self._recorder.steps.append(
+        self.recorder.steps.append(
             Step(
-                self._steps,
+                self.steps,
                 epoch,
                 before.time_ns,
                 after.time_ns,
@@ -108,17 +96,17 @@ class Journal:
                 after.input_ns - before.input_ns,
             )
         )
-        self._steps += 1
-        self._recorder.trim()
+        self.steps += 1
+        self.recorder.trim()
 
     def repetitions(
         self, spans: Sequence[tuple[int, int]], messages: int, size: int, computed_ns: int = 0
     ) -> None:
         """Record repetitions timed by the caller: (begin, end) in ns; each one's messages, bytes, computing."""
         for begin, end in spans:
-            row = Step(self._steps, 0, begin, end, compute_ns=computed_ns, messages=messages, bytes=size)
-            self._recorder.steps.append(row)
-            self._steps += 1
+            row = Step(self.steps, 0, begin, end, compute_ns=computed_ns, messages=messages, bytes=size)
+            self.recorder.steps.append(row)
+            self.steps += 1
 
     def evaluation(
         self,
@@ -131,29 +119,26 @@ class Journal:
         fidelity: tuple[float, float, float] = (math.nan, math.nan, math.nan),
         at: Moment | None = None,
     ) -> None:
-        """Record a test of the present parameters, or of those ``at`` a moment.
-
-        ``fidelity``: residual norm, cosine and error of the gradients; see :class:`Evaluation`.
+        """Record a test of the present parameters, or of those ``at`` a moment; see :class:`Evaluation`.
 
         Without a moment the training time is the sum of the steps.
         """
-        steps, training_ns = at or (self._steps, self._training_ns)
-        self._recorder.evaluations.append(
+        steps, training_ns = at or (self.steps, self._training_ns)
+        self.recorder.evaluations.append(
             Evaluation(steps, epoch, training_ns * 1e-9, loss, accuracy, samples, consensus, *fidelity)
         )
 
     def update(self, worker: int, version: int, staleness: int, learning_rate: float) -> None:
         """Record that this rank applied a gradient of ``worker``; see :class:`hpcdl.trace.recorder.Update`."""
-        self._recorder.updates.append(Update(self.read().time_ns, worker, version, staleness, learning_rate))
-        self._recorder.trim()
+        self.recorder.updates.append(Update(self.read().time_ns, worker, version, staleness, learning_rate))
+        self.recorder.trim()
 
     def residuals(self, rows: Iterable[tuple[int, float, float]]) -> None:
         """Record norms of this rank's residual and gradient; see :class:`hpcdl.trace.recorder.Residual`."""
-        self._recorder.residuals += rows
+        self.recorder.residuals += rows
 
     def memory(self, size: int) -> None:
-        """Record the bytes of this rank's vectors."""
-        self._recorder.memory_bytes = size
+        self.recorder.memory_bytes = size
 
 
 class Outcome:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +18,7 @@ QUARTERS: Final = 4
 """Parts of the training with a number each: noise grows while the loss falls."""
 
 
+@dataclass(eq=False)
 class NoiseScale:
     """Estimates of the gradient noise scale, summed over the steps of each quarter of the training.
 
@@ -25,10 +27,11 @@ class NoiseScale:
     images (McCandlish et al. 2018, arXiv 1812.06162, appendix A.1).
     """
 
-    def __init__(self, gradients: Array, global_batch: int, steps: int) -> None:
-        self._gradients = gradients
-        self._batch = global_batch
-        self._steps = steps
+    gradients: Array
+    global_batch: int
+    steps: int
+
+    def __post_init__(self) -> None:
         self._own = self._all = 0.0
         self._sums = np.zeros((QUARTERS, 2))
         """Squared gradient, and trace of the covariance."""
@@ -39,7 +42,7 @@ class NoiseScale:
         """Return ``reduce``, which also takes the norms of its part of the gradient, before and after."""
 
         async def reduced(span: slice) -> None:
-            part = self._gradients[span]
+            part = self.gradients[span]
             self._own += float(part @ part)
             await reduce(span)
             self._all += float(part @ part)
@@ -48,12 +51,12 @@ class NoiseScale:
 
     def add(self, step: int, images: int) -> None:
         """End a step in which this rank had ``images`` of the batch; its gradient is divided by all of them."""
-        whole, own = self._batch, images
+        whole, own = self.global_batch, images
         if 0 < own < whole:
             alone = self._own * (whole / own) ** 2
             square = (whole * self._all - own * alone) / (whole - own)
             trace = (alone - self._all) / (1 / own - 1 / whole)
-            self._sums[QUARTERS * step // self._steps] += (square, trace)
+            self._sums[QUARTERS * step // self.steps] += (square, trace)
         self._own = self._all = 0.0
 
     async def fields(self, comm: Comm) -> dict[str, float | None]:
@@ -121,8 +124,7 @@ def training_gap(
     """Return accuracy, ``sharpness`` and ``smallest_eigenvalue`` of a network on random images of ``split``.
 
     The sample is equal in all trainings, and not augmented. It is computed in float64, in batches of at most
-    ``batch`` images, of which batch normalisation has the statistics; dropout has fixed random numbers. None for
-    parameters that are not finite.
+    ``batch`` images, of which batch normalisation has the statistics. None for parameters that are not finite.
     """
     if not np.isfinite(parameters).all():
         return {"train_accuracy": None, "sharpness": None, "smallest_eigenvalue": None}

@@ -20,7 +20,6 @@ from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.noise_and_sharpness import NoiseScale
-from hpcdl.training.parts.split.flow import WHOLE, Flow
 from hpcdl.training.parts.split.mesh import Place
 from hpcdl.training.parts.split.model_group import ModelGroup
 
@@ -30,7 +29,6 @@ class Watched(Protocol):
 
     async def fields(self, comm: Comm) -> dict[str, float | None]:
         """Return the fields of the record; all ranks call, once."""
-        ...
 
 
 class Drift:
@@ -48,7 +46,6 @@ class Drift:
         self._sums[0] += weight * _squared(parameters)
 
     def after(self, average: Array) -> None:
-        """Note the average."""
         self._sums[1] += _squared(average) / self._replicas
 
     async def fields(self, comm: Comm) -> dict[str, float | None]:
@@ -180,10 +177,7 @@ class Session:
             await self.compressed.reduce(comm, span, part, self.aggregate, keep=vector is None)
 
     def watch_noise(self, ranks: int) -> NoiseScale | None:
-        """Return the gradient noise scale of this training; None where a rank does not have both gradients whole.
-
-        That is on one rank, in model groups, on devices, where nothing is summed, and where sums are compressed.
-        """
+        """Return the gradient noise scale; None where a rank does not have its own and the summed gradient."""
         if not self._compares(ranks) or self.compressed is not None or self.group is not None:
             return None
         self.watched.append(noise := NoiseScale(self.replica.gradients, self.global_batch, self.steps))
@@ -200,8 +194,3 @@ class Session:
         """Return True if several replicas are combined, and their values are in the host's memory."""
         backend = self.replica.backend
         return replicas > 1 and not self.independent and backend.on_host and not backend.sizes_only
-
-    @property
-    def flow(self) -> Flow:
-        """Movement of activations between the layers."""
-        return WHOLE if self.group is None else self.group.flow

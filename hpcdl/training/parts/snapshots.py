@@ -34,11 +34,8 @@ class Snapshots:
     """Snapshots of one rank, so that evaluations do not interrupt training.
 
     A rank copies its parameters when an evaluation is due by its own count of steps. After training all ranks test
-    the copies together. The copies do not count as memory of the training: one vector and the running statistics
-    of batch normalisation for each evaluation.
-
-    A worker without parameters calls only :meth:`note_progress`. Its running statistics are copied when it first
-    knows that an evaluation is due.
+    the copies together. They do not count as memory of the training. A worker without parameters calls only
+    :meth:`note_progress`.
     """
 
     def __init__(self, session: Session) -> None:
@@ -51,10 +48,7 @@ class Snapshots:
         session.journal.begin()
 
     def take(self, steps: int, vector: Array, start: int = 0) -> None:
-        """Copy ``vector``, which holds the parameters from number ``start`` on, after ``steps`` global batches.
-
-        It replaces an earlier copy after the same number.
-        """
+        """Copy ``vector``, parameters from ``start`` on, after ``steps`` global batches; the last copy stays."""
         self.note_progress(steps)
         session = self._session
         if self._taken and self._taken[-1].moment.steps == steps:
@@ -64,8 +58,9 @@ class Snapshots:
 
     def take_due(self, until: int, vector: Array) -> None:
         """Take a snapshot of ``vector`` for each evaluation due since the last call, up to ``until`` batches."""
-        for steps in self._session.evaluation.due_between(self._considered, until):
-            self.take(steps, vector)
+        for steps in range(self._considered + 1, until + 1):
+            if self._session.evaluation.due(steps):
+                self.take(steps, vector)
         self._considered = max(self._considered, until)
 
     def note_progress(self, steps: int) -> None:
@@ -80,10 +75,9 @@ class Snapshots:
         """Test the snapshots of all ranks, in the order in which they were taken; return the last parameters.
 
         ``"average"``: test the average of the ranks' vectors, and record their distance from it. ``"sum"``: each
-        rank has a part of the parameters, or none. The moment recorded is that of the last rank. If ranks have
-        different numbers of snapshots the first ones of the others are left out. Running statistics are the mean
-        over the ranks that ``worked``; the last snapshot is tested with the present ones. Collective; at least
-        one rank must have a snapshot.
+        rank has a part of the parameters, or none. The moment is that of the last rank. Of more snapshots than
+        another rank has, the first are left out. Running statistics are the mean over the ranks that ``worked``;
+        the last snapshot is tested with the present ones. Collective; one rank at least must have a snapshot.
         """
         session, ranks = self._session, holders(comm, self._session.group)
         taken = np.zeros(comm.size, np.int64)
@@ -99,7 +93,9 @@ class Snapshots:
         now = state.copy()
         for snapshot, (steps, training_ns) in zip(snapshots, moments.max(axis=0), strict=True):
             number -= 1
-            state[:] = self._statistics_of(steps, now) if number else now
+            due = session.evaluation.within(steps)
+            known = (copy for count, copy in self._statistics.items() if count >= due)
+            state[:] = next(known, now) if number else now
             await share_statistics(ranks, session, worked=worked)
             parameters[:] = 0
             if snapshot is not None:
@@ -114,7 +110,3 @@ class Snapshots:
             await comm.native("allreduce", parameters)
             await comm.compute("evaluation", partial(itruediv, parameters, comm.size))
         return parameters
-
-    def _statistics_of(self, steps: int, now: Array) -> Array:
-        due = self._session.evaluation.within(steps)
-        return next((copy for number, copy in self._statistics.items() if number >= due), now)

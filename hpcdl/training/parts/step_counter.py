@@ -10,7 +10,6 @@ from hpcdl.fabric.comm import Comm
 _REQUEST: Final = 254
 _ANSWER: Final = 255
 """Tags, in the tag space that all main programs share."""
-
 COUNTER_RANK: Final = 0
 """Rank that runs :func:`assign_steps`."""
 
@@ -18,8 +17,8 @@ COUNTER_RANK: Final = 0
 async def assign_steps(comm: Comm, steps: int, workers: int, *, ramp: int = 0) -> None:
     """Answer requests with the step numbers 0 to ``steps`` - 1, then send -1 once to each of ``workers`` ranks.
 
-    In the first ``ramp`` steps the number of ranks that get steps rises evenly from 1, rank 0, to ``workers``. The
-    requests of the others wait. Rank :data:`COUNTER_RANK` starts this program with shared tags.
+    In the first ``ramp`` steps the number of ranks that get steps rises evenly from 1, rank 0, to ``workers``.
+    Rank :data:`COUNTER_RANK` starts this program with shared tags.
     """
     nothing = np.empty(0, np.int64)
     waiting: list[int] = []
@@ -34,8 +33,7 @@ async def assign_steps(comm: Comm, steps: int, workers: int, *, ramp: int = 0) -
 async def numbered_steps(comm: Comm) -> AsyncIterator[tuple[int, int]]:
     """Yield own count and number of this rank's steps, in rising order, until all steps are assigned.
 
-    The next number is requested during each step, so that the rank does not wait for it. A rank makes every step
-    that it is assigned.
+    The next number is requested during each step. A rank makes every step that it is assigned.
     """
     own, following = 0, comm.start(_request(comm), shared_tags=True)
     while (number := await following) >= 0:

@@ -1,7 +1,7 @@
 """Communication graphs for gossip, their mixing weights, and schedules of directed pushes."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import permutations
+from collections.abc import Collection, Sequence
+from itertools import combinations, permutations
 from math import isqrt
 from typing import Final
 
@@ -9,58 +9,35 @@ import numpy as np
 
 Links = list[tuple[int, ...]]
 """For each rank the ranks that it is linked to, in rising order."""
+GRAPHS: Final = ("ring", "torus", "exponential", "complete", "random")
 
 
-def _ring(ranks: int, _seed: int) -> Iterator[tuple[int, int]]:
-    yield from ((rank, (rank + 1) % ranks) for rank in range(ranks))
-
-
-def _torus(ranks: int, _seed: int) -> Iterator[tuple[int, int]]:
-    """Yield the links of the most square grid of ``ranks`` ranks; a ring if ``ranks`` is a prime."""
-    rows = next(height for height in range(isqrt(ranks), 0, -1) if ranks % height == 0)
-    columns = ranks // rows
-    for rank in range(ranks):
-        row, column = divmod(rank, columns)
-        yield rank, row * columns + (column + 1) % columns
-        yield rank, (row + 1) % rows * columns + column
-
-
-def _exponential(ranks: int, _seed: int) -> Iterator[tuple[int, int]]:
-    for distance in _distances(ranks):
-        yield from ((rank, (rank + distance) % ranks) for rank in range(ranks))
-
-
-def _complete(ranks: int, _seed: int) -> Iterator[tuple[int, int]]:
-    yield from ((rank, other) for rank in range(ranks) for other in range(rank))
-
-
-def _random(ranks: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Yield the links of two random cycles through all ranks."""
-    for cycle in range(2):
-        order = np.argsort(np.random.PCG64([seed, cycle]).random_raw(ranks), kind="stable")
-        yield from ((int(order[place - 1]), int(order[place])) for place in range(ranks))
-
-
-_GRAPHS: Final[dict[str, Callable[[int, int], Iterator[tuple[int, int]]]]] = {
-    "ring": _ring,
-    "torus": _torus,
-    "exponential": _exponential,
-    "complete": _complete,
-    "random": _random,
-}
-
-GRAPHS: Final = tuple(_GRAPHS)
+def _links(graph: str, ranks: int, seed: int) -> list[tuple[int, int]]:
+    """Return the links of a graph; those of a ring or torus lead to the next rank in the row or column."""
+    if graph == "torus":  # the most square grid; a ring if the number is a prime
+        rows = next(height for height in range(isqrt(ranks), 0, -1) if ranks % height == 0)
+        grid = np.arange(ranks).reshape(rows, -1)
+        following = [np.roll(grid, -1, axis).ravel().tolist() for axis in range(2)]
+        return [link for others in following for link in enumerate(others)]
+    if graph == "complete":
+        return [*combinations(range(ranks), 2)]
+    if graph == "random":
+        drawn = (np.random.PCG64([seed, cycle]).random_raw(ranks) for cycle in range(2))
+        orders = [np.argsort(numbers, kind="stable").tolist() for numbers in drawn]
+        return [(order[place - 1], order[place]) for order in orders for place in range(ranks)]
+    distances = [1] if graph == "ring" else _distances(ranks)
+    return [(rank, (rank + distance) % ranks) for distance in distances for rank in range(ranks)]
 
 
 def neighbours(graph: str, ranks: int, seed: int = 0) -> Links:
     """Return each rank's neighbours in an undirected, connected graph.
 
     ``"ring"``; ``"torus"``, of two dimensions; ``"exponential"``, linked at the distances 1, 2, 4, ...;
-    ``"complete"``; ``"random"``, two cycles through all ranks in random order, drawn by ``seed``: nearly every
-    such graph is an expander (Friedman 2008).
+    ``"complete"``; ``"random"``, two random cycles drawn by ``seed``: nearly every such graph is an expander
+    (Friedman 2008).
     """
     linked: list[set[int]] = [set() for _ in range(ranks)]
-    for rank, other in _GRAPHS[graph](ranks, seed):
+    for rank, other in _links(graph, ranks, seed):
         linked[rank].add(other)
         linked[other].add(rank)
     return [tuple(sorted(others - {rank})) for rank, others in enumerate(linked)]
@@ -80,7 +57,7 @@ def parities(links: Sequence[Collection[int]]) -> list[int]:
     """Return the parity of each rank's distance from rank 0.
 
     Every rank but rank 0 has a neighbour of the other parity, one link nearer to rank 0. Therefore the links
-    between ranks of different parity connect all ranks of a connected graph, bipartite or not.
+    between ranks of different parity connect all ranks of a connected graph.
     """
     reached, queue, parity = {0}, [0], [0] * len(links)
     while queue:
@@ -114,7 +91,7 @@ def pushes(graph: str, ranks: int, step: int, seed: int = 0) -> Links:
         distance = _distances(ranks)[step % len(_distances(ranks))]
         links = [(rank, (rank + distance) % ranks) for rank in range(ranks)]
     else:
-        links = [*permutations(range(ranks), 2)] if graph == "complete" else [*_GRAPHS[graph](ranks, seed)]
+        links = [*permutations(range(ranks), 2)] if graph == "complete" else _links(graph, ranks, seed)
     for rank, other in links:
         targets[rank].add(other)
     return [tuple(sorted(others - {rank})) for rank, others in enumerate(targets)]

@@ -10,9 +10,6 @@ The compressor's product decides the exchange. Vectors are summed by any scheme.
 are summed by a scheme for entries, or sent as messages. Messages go to all ranks, or to servers that sum their
 slices and send them back compressed again, with a second residual.
 
-The one rule: sent + residual = gradient + earlier residual, on every rank and for every element.
-
-``plan.py`` chooses the exchange of a case from its compressor and its aggregation; open it first.
-``compressed.py`` is one rank's compressor with its residual, ``exchanges.py`` has the exchanges, ``piece.py`` the
-unit that is exchanged, and its messages between two ranks.
+The one rule: sent + residual = gradient + earlier residual, on every rank and for every element. Open ``plan.py``
+first, which chooses the exchange of a case.
 """

@@ -1,8 +1,9 @@
 """Compressed gradients of one rank: its compressor, its residual, and its exchanges."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -36,29 +37,22 @@ class ResidualNorms:
     def __init__(self, steps: int) -> None:
         self._last = steps - 1
         self._spacing = max(SPACING, steps // POINTS)
-        self._squares: dict[int, tuple[float, float]] = {}
+        self._squares = defaultdict[int, list[float]](lambda: [0.0, 0.0])
+        """Of residual and gradient, by step."""
 
     def due(self, step: int) -> bool:
-        """Return True if the norms of ``step`` are computed."""
         return step == self._last or (0 <= step < self._last and step % self._spacing == 0)
 
     def add_gradient(self, step: int, gradient: Array) -> None:
         """Count a part of the gradient; call it before the exchange, which replaces the part."""
-        residual, before = self._squares.get(step, (0.0, 0.0))
-        self._squares[step] = residual, before + _square(gradient)
+        self._squares[step][1] += float(gradient @ gradient)
 
     def add_residual(self, step: int, part: Array) -> None:
         """Count a part of what is not sent, after its exchange."""
-        before, gradient = self._squares.get(step, (0.0, 0.0))
-        self._squares[step] = before + _square(part), gradient
+        self._squares[step][0] += float(part @ part)
 
     def rows(self) -> list[Residual]:
-        """Return the norms by step."""
         return [Residual(step, *map(math.sqrt, squares)) for step, squares in sorted(self._squares.items())]
-
-
-def _square(vector: Array) -> float:
-    return float(vector @ vector)
 
 
 class Fidelity(NamedTuple):
@@ -77,34 +71,28 @@ SEED_OF_SUMS: Final = 1 << 32
 NO_FIDELITY: Final = Fidelity(math.nan, math.nan, math.nan)
 
 
+@dataclass(eq=False)
 class Compressed:
     """Exchange of compressed gradients by one rank.
 
     With error feedback (Seide et al. 2014; Stich et al. 2018) a compressor gets gradient plus residual, and the
     residual becomes what it has not sent. Dense first steps use the case's aggregation; a ring if that is sparse.
 
-    ``layout`` is that of the flat gradient, of any rank. ``vector(name, size)`` makes the residuals.
-    ``watched(step)``: whether :meth:`fidelity` follows a step. ``steps``: of training, in some of which the norm
-    of the residual is computed.
+    ``layout``: of the flat gradient, of any rank. ``vector(name, size)`` makes the residuals. ``watched(step)``:
+    whether :meth:`fidelity` follows a step. ``steps``: of training; some have the residual's norm.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        layout: Layout,
-        vector: Callable[..., Array],
-        watched: Callable[[int], bool],
-        steps: int = 0,
-    ) -> None:
-        self.plan = plan
-        self.layout = layout
+    plan: Plan
+    layout: Layout
+    vector: Callable[..., Array]
+    watched: Callable[[int], bool]
+    steps: int = 0
+
+    def __post_init__(self) -> None:
         self.residual: Array | None = None
         """Values not sent yet, from the first exchange on; None without error feedback."""
-        self._vector = vector
-        self._watched = watched
-        self.norms = ResidualNorms(steps)
+        self.norms = ResidualNorms(self.steps)
         self._dense: Array | None = None
-        """This rank's gradient of the last watched step."""
         self.exchanges: dict[tuple[int, int], int] = {}
         """Number of exchanges so far, dense ones included, by the bounds of the part."""
         self.compressor: Any = None
@@ -114,7 +102,6 @@ class Compressed:
         self._residuals: dict[tuple[int, int], Array] = {}
         self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
         self.state: dict[str, Array] = {}
-        """Vectors of the compressor."""
         self.saved_bytes = 0
         """Bytes that messages to single ranks are shorter than dense ones."""
         self.warmup_bytes = 0
@@ -130,25 +117,33 @@ class Compressed:
             self._exchange = self._begin(comm)
         step = self.exchanges.get((span.start, span.stop), 0)
         self.exchanges[span.start, span.stop] = step + 1
-        if keep and self._watched(step):
+        if keep and self.watched(step):
             await comm.apply("copy", partial(self._keep, span, gradient), gradient.nbytes)
         await self.before(comm, step, gradient)
-        if step < self.plan.settings.warmup_steps:
+        if self.is_dense(step):
             await self.dense(aggregate)(comm, gradient)
             return
         residual = None if self.residual is None else self.residual[span]
         await self._exchange(comm, Piece(span, gradient, residual, step), aggregate)
         await self.after(comm, span, step)
 
+    def is_dense(self, number: int) -> bool:
+        """Return True if the exchange ``number`` is one of the first, which are dense."""
+        return number < self.plan.settings.warmup_steps
+
+    def count(self, number: int, dense: int, sent: int, *, receivers: int = 1) -> None:
+        """Count the bytes of the message ``number`` to each receiver, and those that it would have had dense."""
+        if self.is_dense(number):
+            self.warmup_bytes += receivers * sent
+        else:
+            self.saved_bytes += receivers * (dense - sent)
+
     def dense(self, aggregate: Sum) -> Sum:
         """Return the scheme of dense sums: ``aggregate``, or a ring if that is sparse."""
         return ring if self.plan.aggregation.sparse else aggregate
 
     async def before(self, comm: Comm, step: int, gradient: Array) -> None:
-        """Record the norm of a part of this rank's gradient before its exchange.
-
-        In simulation it takes no time, because it is no part of the exchange.
-        """
+        """Record the norm of a part of this rank's gradient before its exchange; simulated, it takes no time."""
         if self._unsent is not None and self.norms.due(step):
             await comm.apply("norm", partial(self.norms.add_gradient, step, gradient), 0)
 
@@ -231,7 +226,7 @@ class Compressed:
     def _make(self, layout: Layout, *, residual: bool = True) -> None:
         self.compressor = self.plan.make(layout)
         self.state.update(self.compressor.state)
-        self.residual = self._vector("residual") if residual and self.plan.feeds_back else None
+        self.residual = self.vector("residual") if residual and self.plan.feeds_back else None
 
     def _codec(self, compressor: Any, layout: Layout) -> MessageCodec:
         encoder = self.plan.encoder(compressor, layout)
@@ -252,7 +247,7 @@ class Compressed:
         bounds = span.start, span.stop
         if bounds not in self._residuals:
             name = f"residual of sums {span.start}"
-            self._residuals[bounds] = self._vector(name, span.stop - span.start)
+            self._residuals[bounds] = self.vector(name, span.stop - span.start)
         return self._residuals[bounds]
 
 

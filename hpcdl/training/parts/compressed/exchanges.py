@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,42 +21,33 @@ Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]
 Gather = Callable[[Comm, Array, int], Coroutine[Any, Any, list[Array]]]
 
 
+@dataclass(eq=False)
 class SparseSums:
     """Sums of the entries that one rank's selector sends, of all pieces of the gradient.
 
-    Entries that a sum lacks return to the residual. ``own_residual``: that of the selector itself, if it has one,
-    (size of the gradient,). ``device`` holds gradient and residual; entries are on the host.
+    Entries that a sum lacks return to the residual.
     """
 
-    def __init__(
-        self,
-        selector: Selector,
-        scheme: SparseSum,
-        tensors: Sequence[Tensor],
-        own_residual: Array | None,
-        device: Device | None,
-    ) -> None:
-        self._selector = selector
-        self._scheme = scheme
-        self._tensors = tensors
-        self._own_residual = own_residual
-        self._device = device
-        self._series: dict[tuple[int, int], Series] = {}
+    selector: Selector
+    scheme: SparseSum
+    tensors: Sequence[Tensor]
+    own_residual: Array | None
+    """Residual of the selector itself, (size of the gradient,)."""
+    device: Device | None
+    """Device that holds gradient and residual; entries are on the host."""
+    _series: dict[tuple[int, int], Series] = field(default_factory=dict)
 
     async def reduce(self, comm: Comm, piece: Piece) -> None:
-        """Replace the gradient of a piece by the sum of all ranks' entries.
-
-        Raises FloatingPointError, naming step and tensor, for a value that is infinite or not a number.
-        """
+        """Replace the gradient of a piece by the sum of all ranks' entries; raises FloatingPointError."""
         span, gradient = piece.span, piece.gradient
         key = span.start, span.stop
         if key not in self._series:
-            self._series[key] = Series(len(gradient), self._selector.most(span))
+            self._series[key] = Series(len(gradient), self.selector.most(span))
         entries = await comm.apply("encode", partial(self._select, piece), 2 * gradient.nbytes)
-        total, rest = await self._scheme(comm, entries, self._series[key])
+        total, rest = await self.scheme(comm, entries, self._series[key])
         residual = piece.residual
-        if residual is None and self._own_residual is not None:
-            residual = self._own_residual[span]
+        if residual is None and self.own_residual is not None:
+            residual = self.own_residual[span]
         await comm.apply(
             "decode", partial(self._write, total, rest, gradient, residual), gradient.nbytes + nbytes(total, rest)
         )
@@ -63,15 +55,15 @@ class SparseSums:
     def _select(self, piece: Piece) -> Sparse:
         vector = piece.add_residual()
         try:
-            return self._selector.select(piece.span, vector, piece.step)
+            return self.selector.select(piece.span, vector, piece.step)
         except FloatingPointError as error:
-            raise refused(error, piece, vector, self._tensors) from None
+            raise refused(error, piece, vector, self.tensors) from None
 
     def _write(self, total: Sparse, rest: Sparse, gradient: Array, residual: Array | None) -> None:
         gradient[:] = 0
-        put(total, gradient, self._device)
+        put(total, gradient, self.device)
         if residual is not None:
-            add(rest, residual, self._device)
+            add(rest, residual, self.device)
 
 
 async def by_sums(
@@ -102,10 +94,7 @@ def _next(rounds: Iterator[Array], piece: Piece, tensors: Sequence[Tensor]) -> A
 
 
 async def by_messages(comm: Comm, codec: MessageCodec, piece: Piece, gather: Gather) -> None:
-    """Encode a piece, gather the messages of all ranks, and decode them in the order of the ranks.
-
-    All ranks add the same numbers in the same order and have the same bits.
-    """
+    """Encode a piece, gather all messages, and decode them in the order of ranks, so that bits are equal."""
     span, gradient = piece.span, piece.gradient
     with comm.scratch(comm.size * codec.bound(span), no_bytes(gradient)) as table:
         message = await codec.write(comm, piece, table)
@@ -123,9 +112,9 @@ async def by_servers(
 ) -> None:
     """Sum a piece at servers: rank s sums the shard ``shards[s]``, encodes the sum and sends it to all ranks.
 
-    A server adds the decoded messages in the order of the ranks. All ranks decode the same answer, the server
-    too, and have the same bits. In round k a rank sends to the server at the distance k. ``answers`` encodes the
-    sums; ``residual`` returns what this server's answers for a shard have not sent.
+    A server adds the decoded messages in the order of the ranks. All ranks decode the same answer and have the
+    same bits. In round k a rank sends to the server at the distance k. ``answers`` encodes the sums; ``residual``
+    returns what this server's answers for a shard have not sent.
 
     Messages, busiest rank: 2*(p - 1), and those of :func:`share_scalers`
     """
@@ -150,7 +139,9 @@ async def by_servers(
         if serves:
             arrived[rank] = outgoing[rank]
             shard = pieces[rank]._replace(residual=residual(pieces[rank].span))
-            answer = await _answer(comm, codec, shard, arrived, answers, stack)
+            await codec.add(comm, shard.span, dict(sorted(arrived.items())), shard.gradient, base=0)
+            into = stack.enter_context(comm.scratch(answers.bound(shard.span), empty))
+            answer = await answers.write(comm, shard, into)
         for distance in range(1, size):
             worker, server = (rank + distance) % size, (rank - distance) % size
             inbox = empty
@@ -164,20 +155,6 @@ async def by_servers(
         if serves:
             decode = partial(_replace, answers, pieces[rank], answer, rank)
             await comm.apply("decode", decode, pieces[rank].gradient.nbytes)
-
-
-async def _answer(
-    comm: Comm,
-    codec: MessageCodec,
-    shard: Piece,
-    arrived: dict[int, Array],
-    answers: MessageCodec,
-    stack: ExitStack,
-) -> Array:
-    """Return the message of the sum of a shard."""
-    await codec.add(comm, shard.span, dict(sorted(arrived.items())), shard.gradient, base=0)
-    into = stack.enter_context(comm.scratch(answers.bound(shard.span), no_bytes(shard.gradient)))
-    return await answers.write(comm, shard, into)
 
 
 def _replace(answers: MessageCodec, shard: Piece, message: Array, server: int) -> None:

@@ -1,7 +1,5 @@
 """Part of a gradient in one exchange, and its messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +22,7 @@ class Piece(NamedTuple):
     step: int
     """Number of earlier exchanges of this part."""
 
-    def part(self, begin: int, end: int) -> Piece:
+    def part(self, begin: int, end: int) -> "Piece":
         """Return the elements ``begin`` to ``end`` of this piece."""
         residual = None if self.residual is None else self.residual[begin:end]
         span = slice(self.span.start + begin, self.span.start + end)
@@ -51,12 +49,7 @@ class MessageCodec:
         self._rank = rank
 
     def bound(self, span: slice) -> int:
-        """Return the most bytes of a message, with its header."""
         return padded(self.encoder.bound(span))
-
-    def touched_bytes(self, into: Array, messages: Sequence[Array]) -> int:
-        """Return the bytes that decoding writes: those of the entries if they are few, else the whole vector."""
-        return sum(map(len, messages)) if self._sparse else len(messages) * into.nbytes
 
     def encode(self, piece: Piece, into: Array) -> int:
         """Write the message of a piece to ``into``; the residual keeps what is not sent. Returns the bytes.
@@ -109,8 +102,9 @@ class MessageCodec:
             for sender, message in messages.items():
                 self.decode(span, message, sender, into)
 
-        first = 0 if base is None else into.nbytes
-        await comm.apply("decode", decode, first + self.touched_bytes(into, [*messages.values()]))
+        # decoding writes the entries if they are few, else the whole vector
+        written = sum(map(len, messages.values())) if self._sparse else len(messages) * into.nbytes
+        await comm.apply("decode", decode, written + (0 if base is None else into.nbytes))
 
 
 def refused(

@@ -1,7 +1,5 @@
 """Compression of a case: compressor, settings of the exchange, and the exchange that its aggregation allows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -53,7 +51,6 @@ class Plan:
     make: Callable[..., Any]
     """Compressor, to be called with a layout."""
     kind: str
-    """See :func:`kind_of`."""
     traits: Compression
     settings: ExchangeSettings
     scheme: Callable[..., Any]
@@ -68,7 +65,7 @@ class Plan:
         return self.traits.error_feedback if chosen is None else chosen
 
     @property
-    def without_warmup(self) -> Plan:
+    def without_warmup(self) -> "Plan":
         """This plan with compression from the first step on."""
         return replace(self, settings=replace(self.settings, warmup_steps=0))
 
@@ -96,7 +93,6 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """Name of the compressor's class."""
         return str(getattr(self.make, "func", self.make).__name__)
 
 
@@ -122,7 +118,6 @@ class Sized:
         return getattr(self._compressor, name)
 
     def rounds(self, span: slice, _vector: Array, _residual: Array | None, _step: int) -> Iterator[Array]:
-        """See :class:`hpcdl.compression.parts.protocol.Summable`."""
         return (phantom(size, dtype) for size, dtype in self._compressor.lengths(span))
 
     def select(self, span: slice, _vector: Array, _step: int) -> Sparse:
@@ -139,7 +134,6 @@ class SizedCodec(MessageCodec):
         return padded(_known(self.encoder, self.encoder.expected(piece.span)))
 
     def scalers(self, piece: Piece) -> Array:
-        """Return as many scalers as a piece has."""
         assert self.sharing
         return np.zeros(self.sharing.count(piece.span), piece.gradient.dtype)
 

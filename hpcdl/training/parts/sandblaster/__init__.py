@@ -1,7 +1,6 @@
 """Sandblaster L-BFGS (Dean et al. 2012, section 4.2): a coordinator without vectors, and servers of shards.
 
-L-BFGS needs dot products, sums and scalings of vectors as long as the parameters. The coordinator holds none of
-them. It sends commands and receives scalars::
+The coordinator holds no vectors. It sends commands and receives scalars::
 
     coordinator  -- direction, length, "add", "dot" -->  servers   each applies the operation to its own shard
                  <-- parts of a dot product ------------
@@ -10,8 +9,5 @@ them. It sends commands and receives scalars::
 
 A batch has several portions per worker. An idle worker gets the next one; near the end of a batch the oldest
 unfinished portions are assigned twice, and the first result counts. The one rule: a portion's gradient is counted
-once, and a worker pushes only portions that the coordinator has accepted.
-
-``coordinator.py`` has the minimiser and its messages; open it first. ``vector_shards.py`` has the assignment of
-portions, the shard of a server, and what it does at a command.
+once, and a worker pushes only portions that the coordinator has accepted. Open ``coordinator.py`` first.
 """

@@ -1,9 +1,8 @@
 """Sandblaster's coordinator, which holds no vectors, and its messages to and from all ranks."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from math import sqrt
 from typing import Final, NamedTuple
@@ -70,6 +69,7 @@ class Order(NamedTuple):
     """TEST: training time, without waiting for late portions that do not count."""
 
 
+@dataclass(eq=False)
 class LbfgsCoordinator:
     """Minimise the training loss by L-BFGS, with workers' gradients and servers' vectors.
 
@@ -77,34 +77,28 @@ class LbfgsCoordinator:
     first one of each replica. Those in ``workers`` compute; all test. ``servers`` are those of all parts.
     """
 
-    def __init__(
-        self,
-        comm: Comm,
-        session: Session,
-        *,
-        replicas: Sequence[int],
-        workers: Sequence[int],
-        servers: Sequence[int],
-        new_portions: Callable[[], Portions],
-    ) -> None:
-        self._comm = comm
-        self._session = session
-        self._workers = set(workers)
-        self._shards = Shards(comm, servers)
-        self._new_portions = new_portions
+    comm: Comm
+    session: Session
+    _: KW_ONLY
+    replicas: Sequence[int]
+    workers: Sequence[int]
+    servers: Sequence[int]
+    new_portions: Callable[[], Portions]
+
+    def __post_init__(self) -> None:
+        self._workers = set(self.workers)
+        self._shards = Shards(self.comm, self.servers)
         self._portions = Portions(0, push_every=1, backup=False)
-        self._replicas = len(replicas)
-        self._running = set(replicas)
+        self._running = set(self.replicas)
         self._idle: set[int] = set()
-        """Ranks that wait for an order."""
         self._number = 0
         self._batch = 0
         self._length = 0.0
         self._tested_ns = 0
         """Time in tests, including the wait for them."""
         self._target_reached = False
-        images = len(session.inputs.dataset.train)
-        self._whole = LEAVES_OUT * (images - session.global_batch) < images
+        images = len(self.session.inputs.dataset.train)
+        self._whole = LEAVES_OUT * (images - self.session.global_batch) < images
         """True if the batch is all the data; it does not change then."""
         self._loss: float | None = None
         """Loss at the parameters; None if loss and gradient are unknown for the present batch."""
@@ -115,12 +109,13 @@ class LbfgsCoordinator:
     async def minimise(self, history: int, search: int) -> None:
         """Train with ``history`` pairs and at most ``search`` trials per line search, then stop all ranks."""
         self._free.extend((PAIRS + 2 * i, PAIRS + 2 * i + 1) for i in range(history))
-        steps, going = self._session.steps, True
+        steps, going = self.session.steps, True
         while going and self._number < steps:
             going = await self._iterate(search)
             last = not going or self._number == steps
             # after a failure the survivors test only at the end
-            if self._session.evaluation.due(self._number) and not last and len(self._running) == self._replicas:
+            due = self.session.evaluation.due(self._number)
+            if due and not last and len(self._running) == len(self.replicas):
                 await self._test()
                 going = not self._target_reached
         ending = self._test_order(Command.STOP)._replace(number=0 if self._target_reached else self._number)
@@ -131,7 +126,7 @@ class LbfgsCoordinator:
 
     async def _iterate(self, search: int) -> bool:
         """Make one iteration; return whether another one may follow."""
-        shards, steps = self._shards, self._session.steps
+        shards, steps = self._shards, self.session.steps
         if self._loss is None:
             await shards.do(Operation(OperationKind.COPY, WEIGHTS, TRIAL))
             self._loss = await self._gradient(0.0)
@@ -142,7 +137,7 @@ class LbfgsCoordinator:
         slope = await shards.do(Operation(OperationKind.DOT, SLOPE, DIRECTION))
         if not slope < 0:
             return self._restart()
-        first = self._session.learning_rate(self._number)
+        first = self.session.learning_rate(self._number)
         if not self._pairs:
             first *= min(1.0, 1 / sqrt(-slope))
         length, tried, loss = await self._search(self._loss, slope, first, min(search, steps - self._number))
@@ -206,17 +201,17 @@ class LbfgsCoordinator:
         self._number += 1
         self._length = length
         await self._shards.begin(self._number)
-        self._portions = self._new_portions()
+        self._portions = self.new_portions()
         await self._order_idle()
         while not self._portions.complete:
             await self._receive_report()
         await self._shards.counted()
-        return self._portions.loss / self._session.global_batch
+        return self._portions.loss / self.session.global_batch
 
     async def _receive_report(self) -> None:
         words = np.zeros(len(Report._fields))
         try:
-            worker = (await self._comm.recv(words, ANY, REPORT)).source
+            worker = (await self.comm.recv(words, ANY, REPORT)).source
         except PeerLost as lost:
             await self._remove(lost.rank)
             return
@@ -246,7 +241,7 @@ class LbfgsCoordinator:
     async def _send_order(self, rank: int, order: Order) -> None:
         self._idle.discard(rank)
         try:
-            await self._comm.send(np.array(order, float), rank, ORDER)
+            await self.comm.send(np.array(order, float), rank, ORDER)
         except PeerLost:
             await self._remove(rank)
 
@@ -256,7 +251,7 @@ class LbfgsCoordinator:
         self._running.discard(rank)
         self._idle.discard(rank)
         self._workers.discard(rank)
-        if not self._workers or self._shards.has(rank):
+        if not self._workers or rank in self._shards.servers:
             raise PeerLost(rank, "a shard, or the last worker")
         self._portions.lost(rank)
         await self._order_idle()
@@ -273,8 +268,8 @@ class LbfgsCoordinator:
         for rank in sorted(self._idle, reverse=True):  # this rank last: the test stops its coordinator
             await self._send_order(rank, order)
         await self._all_idle()
-        self._tested_ns = self._session.journal.moment().training_ns - int(order.training_ns)
+        self._tested_ns = self.session.journal.moment().training_ns - int(order.training_ns)
 
     def _test_order(self, command: Command) -> Order:
-        now = self._session.journal.moment().training_ns
+        now = self.session.journal.moment().training_ns
         return Order(command, number=self._number, training_ns=now - self._tested_ns)

@@ -1,7 +1,5 @@
 """Vectors sharded over servers: a server's shard, and the coordinator's commands to all shards."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 from functools import partial
@@ -23,9 +21,9 @@ class Portions:
     """Assignment of the portions of one batch to workers (Dean et al. 2012, section 4.2).
 
     An idle worker gets the next portion. When all are assigned, ``backup`` assigns the oldest unfinished portion
-    to a second worker, and the first result counts. A worker accumulates the gradients of its accepted portions.
-    It pushes their sum after ``push_every`` portions. Near the end it pushes after every portion, so that no rank
-    waits for the accumulated sum of a slow worker whose last portion another worker computes too.
+    to a second worker, and the first result counts. A worker pushes the sum of its accepted gradients after
+    ``push_every`` portions. Near the end it pushes after every portion, so that no rank waits for the sum of a
+    slow worker.
     """
 
     def __init__(self, number: int, *, push_every: int, backup: bool) -> None:
@@ -47,11 +45,9 @@ class Portions:
 
     @property
     def loss(self) -> float:
-        """Sum of the accepted losses, in the order of the portions."""
         return sum(self._losses[portion] for portion in sorted(self._losses))
 
     def assign(self, worker: int) -> int | None:
-        """Return the next portion of an idle ``worker``; None if there is none."""
         if self._unassigned:
             portion = self._unassigned.popleft()
             self._assigned[portion] = [worker]
@@ -117,7 +113,6 @@ WEIGHTS, SLOPE, DIRECTION, TRIAL, SUM, PAIRS = range(6)
 
 _BEGIN, _FETCH, _PUSH, _COUNT, _STOP = range(len(OperationKind), len(OperationKind) + 5)
 """Requests besides operations: new sum, parameters on trial, part of the sum, wait for the whole sum, stop."""
-
 _HEAD: Final = 4
 """Length of a request before the flags of a push's portions: request, x or the sum's number, y, a."""
 
@@ -192,11 +187,7 @@ class Shards:
 
     def __init__(self, comm: Comm, servers: Sequence[int]) -> None:
         self._comm = comm
-        self._servers = servers
-
-    def has(self, rank: int) -> bool:
-        """Return whether ``rank`` holds a shard."""
-        return rank in self._servers
+        self.servers = servers
 
     async def run(self, program: Program[T]) -> T:
         """Let the servers execute ``program``; a dot product is the sum of the servers' results."""
@@ -227,17 +218,16 @@ class Shards:
         await self._answers()
 
     async def stop(self) -> None:
-        """Stop the servers."""
         await self._request(_STOP)
 
     async def _request(self, code: int, x: int = 0, y: int = 0, a: float = 0.0) -> None:
-        for server in self._servers:
+        for server in self.servers:
             await self._comm.send(np.array([code, x, y, a], float), server, REQUEST)
 
     async def _answers(self) -> float:
         """Return the sum of the servers' answers, added in the order of the servers."""
         answer, total = np.zeros(1), 0.0
-        for server in self._servers:
+        for server in self.servers:
             await self._comm.recv(answer, server, ANSWER)
             total += float(answer[0])
         return total

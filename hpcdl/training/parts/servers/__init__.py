@@ -30,6 +30,5 @@ answer and V / ``servers`` bytes with a fetch. With a compressor a push has its 
 Versions: a shard's version is the number of its updates. A request names the version of the parameters of its
 first gradient; the difference when the gradient is applied is its staleness.
 
-``rules.py`` has all rules; open it first. ``server.py`` follows them, ``client.py`` is a worker's side,
-``messages.py`` has their messages and the roles of ranks, ``strategy.py`` the traits of all these strategies.
+``rules.py`` has all rules; open it first. The strategies are in ``hpcdl/training/parameter_servers.py``.
 """

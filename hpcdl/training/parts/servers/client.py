@@ -19,11 +19,11 @@ from hpcdl.training.parts.split.model_group import follow
 class Client:
     """Exchanges of a worker with all servers of its parameters, one at a time, concurrently with its gradients.
 
-    The ranks of a model group exchange their parts of the parameters at the same steps. They all continue with the
-    mini-batches that the servers have granted to the first one.
+    The ranks of a model group exchange their parts of the parameters at the same steps, and continue with the
+    mini-batches granted to the first one.
 
-    Memory, in vectors as long as the parameters: 2 for the accrued and the sent gradients, so that a vector under
-    way does not change; with ``overlap`` 1 for parameters that arrive while the old ones are in use.
+    Memory, in vectors as long as the parameters: 2 for the accrued and the sent gradients; with ``overlap`` 1 for
+    parameters that arrive while the old ones are in use.
     """
 
     def __init__(self, rank: ServedRank, *, overlap: bool = False) -> None:
@@ -66,7 +66,6 @@ class Client:
         await self.leave()
 
     async def fetch_first(self, wanted: int) -> None:
-        """Fetch the first parameters, and ``wanted`` mini-batches."""
         self.begin(push=False, wanted=wanted)
         await self.finish()
 
@@ -139,7 +138,6 @@ class Client:
         self.left += granted
 
     async def leave(self) -> None:
-        """Push the remaining gradients and leave."""
         self.begin(push=self._batches > 0, wanted=LEAVE)
         await self.finish()
 

@@ -1,7 +1,5 @@
 """Messages of gradients and parameters between workers and servers of asynchronous training."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -16,18 +14,10 @@ from hpcdl.fabric.vectors import assign, no_bytes, partition, phantom
 from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
 from hpcdl.training.parts.session import Session
 
-REQUEST: Final = 0
-"""Tag of a worker's :class:`Request`."""
-GRADIENT: Final = 1
-"""Tag of the gradient that follows a request with ``batches`` > 0."""
-ANSWER: Final = 2
-"""Tag of a server's :class:`Answer`."""
-PARAMETERS: Final = 3
-"""Tag of the shard that follows an answer."""
-
+REQUEST, GRADIENT, ANSWER, PARAMETERS = range(4)
+"""Tags: a worker's :class:`Request`, the gradient after it, a server's :class:`Answer`, the shard after it."""
 LEAVE: Final = -1
 """Value of :attr:`Request.wanted` of a worker that leaves; the server sends no answer."""
-
 LOST_SHARD: Final = "it kept a part of the parameters"
 """Reason why training cannot continue without a server."""
 
@@ -54,7 +44,6 @@ class Answer(NamedTuple):
     """Mini-batches granted; only the first server's number counts. 0 to a worker without mini-batches ends its
     training."""
     version: int
-    """Number of updates of the shard."""
     applied: int
     """Parts of global batches in those updates; see
     :attr:`hpcdl.training.parts.servers.rules.ServedRank.parts`."""
@@ -74,9 +63,8 @@ class Layout:
     first: int
 
     @staticmethod
-    def of(ranks: int, servers: int, *, dedicated: bool) -> Layout:
-        """Return the roles: the first ranks are servers and workers; ``dedicated`` ones are the last, servers
-        only.
+    def of(ranks: int, servers: int, *, dedicated: bool) -> "Layout":
+        """Return the roles: the first ranks are servers and workers; ``dedicated`` servers are the last ranks.
 
         Raises ValueError for too few ranks.
         """
@@ -90,11 +78,9 @@ class Layout:
         return Layout(ranks - servers, servers, ranks - servers) if dedicated else Layout(ranks, servers, 0)
 
     def works(self, rank: int) -> bool:
-        """Return whether ``rank`` is a worker."""
         return rank < self.workers
 
     def serves(self, rank: int) -> bool:
-        """Return whether ``rank`` is a server."""
         return self.first <= rank < self.first + self.servers
 
     def shards(self, vector: Array) -> list[Array]:
@@ -110,12 +96,9 @@ class Layout:
 class Transfers:
     """Messages of one rank, dense or encoded by the case's compressor.
 
-    A worker encodes the part of its gradient for each shard separately. Its residual keeps what is not sent until
-    the next push. A server decodes a gradient before it uses it. The first ``warmup_steps`` pushes of a worker are
-    dense.
-
-    Parameters are rounded to 16 bits if the compressor rounds values, and dense otherwise. To send differences, a
-    server would have to keep the last parameters of every worker.
+    A worker encodes the part of its gradient for each shard separately. The first ``warmup_steps`` pushes of a
+    worker are dense. Parameters are rounded to 16 bits if the compressor rounds values, and dense otherwise: to
+    send differences, a server would have to keep the last parameters of every worker.
     """
 
     def __init__(self, comm: Comm, session: Session, layout: Layout) -> None:
@@ -130,23 +113,18 @@ class Transfers:
             self._gradients = compressed.codec(comm.rank, layout.workers, sends=layout.works(comm.rank))
             self._parameters = compressed.codec_of_values(comm.rank)
         self._pushes = Counter[int]()
-        """Gradients sent to each server."""
         self._received = Counter[int]()
-        """Gradients received from each worker."""
 
     async def push(self, server: int, gradient: Array) -> None:
-        """Send a gradient, (shard length,), to rank ``server``; a compressor may change it.
+        """Send a gradient, (shard length,), to a rank; a compressor may change it.
 
         Raises FloatingPointError, naming push and tensor, for a value that a compressor cannot send.
         """
         number = self._pushes[server]
         self._pushes[server] += 1
-        compressed, span = self._compressed, self._span(server)
-        if compressed is None or self._gradients is None:
+        compressed, span, message = self._compressed, self._span(server), gradient
+        if compressed is None or self._gradients is None or compressed.is_dense(number):
             await self._comm.send(gradient, server, GRADIENT)
-        elif number < compressed.plan.settings.warmup_steps:
-            await self._comm.send(gradient, server, GRADIENT)
-            compressed.warmup_bytes += gradient.nbytes
         else:
             residual = None if compressed.residual is None else compressed.residual[span]
             piece = Piece(span, gradient, residual, number)
@@ -155,17 +133,14 @@ class Transfers:
                 message = await self._gradients.write(self._comm, piece, into)
                 await self._comm.send(message, server, GRADIENT)
             await compressed.after(self._comm, span, number)
-            compressed.saved_bytes += gradient.nbytes - message.nbytes
+        if compressed is not None:
+            compressed.count(number, gradient.nbytes, message.nbytes)
 
     async def receive_push(self, worker: int, gradient: Array) -> None:
-        """Set ``gradient``, (shard length,), to what rank ``worker`` has sent to this server.
-
-        Raises ValueError, naming the worker, for a corrupt message.
-        """
+        """Set ``gradient``, (shard length,), to what ``worker`` has sent; ValueError, naming it, if corrupt."""
         number = self._received[worker]
         self._received[worker] += 1
-        compressed = self._compressed
-        dense = compressed is None or number < compressed.plan.settings.warmup_steps
+        dense = self._compressed is None or self._compressed.is_dense(number)
         codec = None if dense else self._gradients
         await self._receive(codec, gradient, self._span(self._comm.rank), worker, GRADIENT)
 

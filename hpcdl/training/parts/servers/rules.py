@@ -14,10 +14,8 @@ from hpcdl.training.parts.split.model_group import holders
 
 ALL: Final = "all"
 """Value of ``collect``: one gradient per worker."""
-
 STRENGTHS: Final = {"constant": 0.04, "adaptive": 2.0}
 """lambda and lambda_0 of delay compensation, by variant, of the CIFAR-10 experiments of section 6."""
-
 PASSES: Final = 5
 """Passes over a vector that one correction writes."""
 _MEMORY: Final = 0.95
@@ -80,7 +78,6 @@ class ServedRank:
         self.weights = session.inputs.shares.among(layout.workers)
         """Weight of each worker's mini-batch in a global batch; 1 each if shares are equal."""
         self.parts = sum(self.weights)
-        """Sum of the weights of a global batch."""
         self.collect = layout.workers if rules.collect == ALL else int(rules.collect)
         most = -(-session.steps * self.parts // self.weights[0])
         self.rules = replace(rules, warm_start=min(rules.warm_start, most))
@@ -92,9 +89,8 @@ class ServedRank:
 class DelayCompensation:
     """Delay compensation (Zheng et al. 2017, equation 10): g + lambda g g (w - w_backup), for one shard.
 
-    A first-order Taylor step from the parameters of the gradient to the present ones; lambda g g replaces the
-    Hessian. The backups are the parameters last sent to each worker. lambda is ``strength``; if ``adaptive`` it is
-    strength / sqrt(m + epsilon), m a moving mean of g g: DC-ASGD-a (equation 14).
+    The backups are the parameters last sent to each worker. lambda is ``strength``; if ``adaptive`` it is strength
+    / sqrt(m + epsilon), m a moving mean of g g: DC-ASGD-a (equation 14).
     """
 
     def __init__(self, session: Session, workers: int, size: int, variant: str, strength: float | None) -> None:
@@ -103,7 +99,6 @@ class DelayCompensation:
         self._mean_square = session.vector("mean square", size) if variant == "adaptive" else None
 
     def remember(self, worker: int, parameters: Array) -> None:
-        """Copy the parameters that are sent to ``worker``."""
         self._backups[worker][:] = parameters
 
     def correct(self, worker: int, gradient: Array, parameters: Array) -> None:

@@ -44,7 +44,7 @@ class Server:
     """Server of one shard, with its optimizer and the state of the running workers.
 
     Answers are sent from a copy of the shard, so that meanwhile the server receives the next request and makes the
-    next update. On full-duplex links sending and receiving overlap.
+    next update.
 
     Memory, in shards: 1 for the parameters, 1 for the copy, ``collect`` for gradients that wait for an update, the
     optimizer's state; with delay compensation 1 for each worker, 1 more if it is adaptive.
@@ -70,7 +70,6 @@ class Server:
                 session, layout.workers, shard.size, rules.delay_compensation, rules.strength
             )
         self._copy = self._message = self._transfers.copy(shard)
-        """Memory of the copy that answers are sent from, and the copy."""
         self._copied = -1
         """Version of the shard in the copy."""
         self._answering: Task[None] | None = None
@@ -95,7 +94,8 @@ class Server:
         """
         while self._running:
             try:
-                if len(self._collected) >= self._gradients_wanted():
+                wanted = 1 if self._warm_start_running() else min(self._rank.collect, len(self._running))
+                if len(self._collected) >= wanted:
                     await self._update()
                 await self._answer_allowed()
                 if self._collected and len(self._waiting) == len(self._running):
@@ -154,20 +154,16 @@ class Server:
     def _warm_start_running(self) -> bool:
         """Return whether the first worker trains alone.
 
-        If it fails no other worker replaces it: that worker could exceed the bound, and servers need not agree on
-        the number of remaining mini-batches.
+        If it fails no other worker replaces it: servers need not agree on the number of remaining mini-batches.
         """
         warm = self._applied < self._rules.warm_start * self._rank.weights[_FIRST]
         return warm and _FIRST in self._running
-
-    def _gradients_wanted(self) -> int:
-        return 1 if self._warm_start_running() else min(self._rank.collect, len(self._running))
 
     async def _update(self) -> None:
         """Apply the mean of the collected gradients, summed in the order of the workers' numbers.
 
         If gradients have different rates the update has the mean rate, and the gradients' mean is weighted by the
-        rates: (1/c) sum of rate_l g_l (Zhang, Gupta et al. 2016), as a rate that an optimizer can be given.
+        rates: (1/c) sum of rate_l g_l (Zhang, Gupta et al. 2016).
         """
         session, workers, parts = self._session, self._layout.workers, self._rank.parts
         first, *others = sorted(self._collected, key=lambda gradient: gradient.worker)

@@ -7,17 +7,11 @@ parts, equal to those of an undivided replica. A mesh has data parallelism acros
                              model group 1: ranks 3 4 5     another
     data groups              {0, 3} {1, 4} {2, 5}           ranks with the same parts sum their gradients
 
-Layers know nothing of this. They compute on the arrays that they are given; a
-:class:`~hpcdl.training.parts.split.flow.Flow` moves activations between two layers, from the layout in which one
-leaves them to the layout that the next one takes, and gradients of activations the opposite way. The one rule:
+Layers compute on the arrays that they are given; a :class:`~hpcdl.training.parts.split.flow.Flow` moves
+activations between two layers, from one layout to another, and their gradients the opposite way. The one rule:
 nothing but the flow and the neighbours of a section communicates within a group.
 
 A *section* is a run of consecutive layers that work on microbatches in the order of a schedule. A replica on one
 rank is one section with one microbatch. A stage of a pipeline is a section whose neighbours are other ranks. The
-split layers of a hybrid are a section whose microbatches are passes.
-
-``mesh.py`` has the description of a mesh and the place of a rank in it; open it first. ``model_group.py`` is a
-rank of a group: its input, its buckets and its sums, and what strategies ask about replicas that span ranks.
-``flow.py`` moves activations, ``schedules.py`` has GPipe and 1F1B, ``neighbours.py`` the two ends of a section,
-``passes.py`` Krizhevsky's schemes.
+split layers of a hybrid are a section whose microbatches are passes. Open ``mesh.py`` first.
 """

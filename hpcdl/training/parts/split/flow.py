@@ -1,21 +1,17 @@
-"""Flow of activations between the stages of a network that is divided among the ranks of a model group.
-
-Layers compute on the arrays that they are given; the flow alone communicates. It redistributes activations and
-their gradients within the group, from one layout to another.
-"""
+"""Flow of activations, and of their gradients, within a model group, from one layout to another."""
 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import Final, Protocol
+from typing import Final
 
 from hpcdl.aggregation import direct
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Parts, assign, empty
+from hpcdl.nn.stage import Stage
 from hpcdl.nn.split.division import Division
 from hpcdl.nn.split.layout import Box, Layout, Range, extents, intersection, volume, within
-from hpcdl.nn.stage import Stage
 
 
 async def redistribute(
@@ -24,8 +20,8 @@ async def redistribute(
     """Return the activations in the layout ``target``, with all axes of its box, from ``x`` in ``source``.
 
     Positions that several ranks have in ``source`` are summands; positions that several ranks have in ``target``
-    are copies. Therefore the gradient goes the opposite way, from ``target`` to ``source``, by the same function.
-    ``images`` are the ranks' shares of the group's batch, ``empty(size)`` returns an uninitialised vector.
+    are copies. Therefore the gradient goes the opposite way by the same function. ``images`` are the ranks' shares
+    of the group's batch, ``empty(size)`` returns an uninitialised vector.
 
     Copies of the whole are gathered, summands of the whole are reduce-scattered (:mod:`hpcdl.aggregation.direct`).
     Otherwise each rank sends each other rank the positions that the two share. With n elements of a whole batch,
@@ -130,36 +126,27 @@ def _chunks(vector: Array, boxes: Sequence[Box]) -> Parts:
     return Parts(vector, [vector[low:high] for low, high in pairwise(bounds)])
 
 
-class Flow(Protocol):
-    """Moves activations forward over the boundaries of stages, and their gradients backward.
+class Flow:
+    """Moves activations forward over the boundaries of stages, and their gradients backward; here nothing moves.
 
-    Boundary i is before stage i; the last one is before the loss. ``images`` are the shares of the model group's
-    ranks in its batch.
+    Boundary i is before stage i; the last one is before the loss. ``images``: shares of the group's ranks in its
+    batch.
     """
 
-    async def forward(self, boundary: int, x: Array, images: Sequence[Range]) -> Array:
-        """Return the outputs of the stage before the boundary as the stage after it takes them."""
-        ...
-
-    async def backward(self, boundary: int, dx: Array, images: Sequence[Range]) -> Array:
-        """Return the gradient of the outputs before the boundary from that of the inputs after it."""
-        ...
-
-
-class Undivided:
-    """Flow of a replica that has all stages whole: nothing moves."""
-
     async def forward(self, boundary: int, x: Array, images: Sequence[Range]) -> Array:  # noqa: ARG002
+        """Return the outputs of the stage before the boundary as the stage after it takes them."""
         return x
 
     async def backward(self, boundary: int, dx: Array, images: Sequence[Range]) -> Array:  # noqa: ARG002
+        """Return the gradient of the outputs before the boundary from that of the inputs after it."""
         return dx
 
 
-WHOLE: Final = Undivided()
+WHOLE: Final = Flow()
+"""Flow of a replica that has all stages whole."""
 
 
-class ModelParallel:
+class ModelParallel(Flow):
     """Flow among the ranks of ``group``, each of which has its part of every stage."""
 
     def __init__(self, group: Comm, division: Division, stages: Sequence[Stage]) -> None:

@@ -1,7 +1,5 @@
 """Mesh of ranks: data parallelism across model groups, model parallelism within each (Dryden et al. 2019)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
@@ -26,11 +24,10 @@ class Mesh:
     One of the two numbers may be left out: it follows from the ranks. With ``pipeline``, each of the groups is so
     many ranks that have consecutive layers, and the layers are whole.
 
-    ``split`` names the division of the layers. ``model``: convolutions by filters, locally connected layers by
-    rows, fully connected layers by features. ``space``: layers of images by rows, fully connected ones by
-    features. ``hybrid``: layers of images data-parallel, fully connected ones by features (Krizhevsky 2014).
-    The branches of residual blocks and inception modules are divided alone, and batch normalisation has the
-    statistics of a group's whole batch; in a hybrid they are data-parallel.
+    ``split``: ``model``: convolutions by filters, locally connected layers by rows, fully connected layers by
+    features; ``space``: layers of images by rows, fully connected ones by features; ``hybrid``: layers of images
+    data-parallel, fully connected ones by features (Krizhevsky 2014). Branches of layers are divided alone, and
+    batch normalisation has the statistics of a group's whole batch; in a hybrid they are data-parallel.
     ``linear``: the features are ``outputs`` or ``inputs``. ``exchange``: in a hybrid, the fully connected layers
     get ``all`` images at once, those of one rank in ``turns``, or ``slices`` of all ranks' images
     (:mod:`hpcdl.training.parts.split.passes`).
@@ -101,7 +98,7 @@ class Mesh:
             raise ValueError(f"{ranks} ranks do not fit {self._sizes}; data x model can be {fit}")
         return data, model
 
-    def on(self, ranks: int) -> Mesh | None:
+    def on(self, ranks: int) -> "Mesh | None":
         """Return the mesh with both sizes, equal for equal meshes; None if it divides no layers."""
         data, model = self.groups(ranks)
         if self.pipeline > 1:
@@ -151,7 +148,6 @@ class Place:
     data: Comm
     """Ranks with the same parts of the layers, one of each model group."""
     model: Comm
-    """Ranks of the model group."""
     ranks: tuple[tuple[int, ...], ...]
     """Ranks of each model group, in the order of their parts."""
 
@@ -159,8 +155,7 @@ class Place:
 async def placed(comm: Comm, ranks: int) -> Place:
     """Return this rank's place among model groups of ``ranks`` ranks. Every rank calls, before other programs run.
 
-    Ranks are ordered by host, so that a model group lies within a host where that is possible: it exchanges
-    activations many times in a step, a data group its gradients once.
+    Ranks are ordered by host, so that a model group, which exchanges most, lies within a host where possible.
     """
     hosts = (await comm.allgather_words(comm.memory.place(np.empty(0))))[:, 0]
     first = {int(host): rank for rank, host in reversed([*enumerate(hosts)])}

@@ -1,8 +1,7 @@
 """Model group: ranks that hold the parts of one replica's layers and work on one batch together.
 
-For other ranks it is one worker: a rank exchanges parameters and gradients only with the ranks that hold the same
-parts, its data group, and the first rank of a model group decides for the whole replica (DistBelief, sections 4
-and 5.1).
+For other ranks it is one worker: a rank exchanges parameters and gradients only with its data group, the ranks
+that hold the same parts, and the first rank of a group decides for the replica (DistBelief, sections 4 and 5.1).
 """
 
 import math
@@ -33,7 +32,7 @@ from hpcdl.training.parts.split.passes import EXCHANGES, Passes
 def segments(parts: Iterable[tuple[slice, bool]], span: slice) -> list[tuple[slice, bool]]:
     """Return the runs of ``span`` that are divided, and those that are not, in order.
 
-    ``parts`` are adjacent slices of the vector; True marks a divided one. Empty slices do not interrupt a run.
+    ``parts`` are adjacent slices of the vector; True marks a divided one.
     """
     runs: list[tuple[slice, bool]] = []
     for part, divided in parts:
@@ -57,13 +56,9 @@ class ModelGroup:
         if EXCHANGES[exchange] is not None:
             self.passes = Passes(exchange, division, replica, place.model)
         self._parts = division.parts
-        self._takes = division.parts[0].takes
+        self.takes = division.parts[0].takes
+        """Layout of the images that the first layer's part takes."""
         self._replica = replica
-
-    @property
-    def takes_all(self) -> bool:
-        """True if the first layer's part takes images of the whole group's batch."""
-        return not self._takes.by_images
 
     def shares(self, images: int) -> tuple[Range, ...]:
         """Return the ranks' shares of a batch of the group; sizes differ by at most one image."""
@@ -72,11 +67,8 @@ class ModelGroup:
     def read(
         self, split: Split, indices: NDArray[np.int64], key: tuple[int, ...] | None = None
     ) -> tuple[Array, NDArray[np.int64]]:
-        """Return what this rank's part of the first layer takes of a batch, and the labels of the rank's share.
-
-        ``indices`` are those of the whole group's images, ``key`` is that of :meth:`Split.batch`.
-        """
-        takes, rank, dtype = self._takes, self.place.model.rank, self._replica.dtype
+        """Return what the first layer takes of the group's images ``indices``, and labels of this rank's share."""
+        takes, rank, dtype = self.takes, self.place.model.rank, self._replica.dtype
         own = slice(*self.shares(len(indices))[rank])
         if takes.by_images:
             return split.batch(indices[own], dtype, key)
@@ -135,9 +127,8 @@ class ModelGroup:
         """Sum ``span`` of the gradients over the ranks of ``comm`` that have the same parameters.
 
         For a divided layer these are a data group (segmented allreduce; Dryden et al. 2019). With ``compressed``
-        only sums over data groups are. The ranks of a model group first sum the gradient of a whole layer; the
-        data group of the first ranks then sums it compressed, because compressors draw by positions in a rank's
-        own vector, and draws of several data groups would differ.
+        the ranks of a model group first sum the gradient of a whole layer; the data group of the first ranks then
+        sums it compressed, because compressors draw by positions in a rank's own vector.
         """
         stages, gradients, place = self._replica.stages, self._replica.gradients, self.place
         for piece, divided in segments([(stage.span, stage.divided) for stage in stages], span):
@@ -184,11 +175,7 @@ class ModelGroup:
     async def test(
         self, comm: Comm, split: Split, global_batch: int, parameters: Array | None = None
     ) -> NDArray[np.float64]:
-        """Return the sum of losses and the number of correct answers over this rank's share of a test set.
-
-        The group tests its part of the set together, in batches no larger than in training, with the replica's
-        ``parameters`` by default.
-        """
+        """Return the summed loss and correct answers of this rank's share of a split, (2,)."""
         replica, place, groups = self._replica, self.place, self.place.data.size
         first, end = (number * len(split) // groups for number in (place.group, place.group + 1))
         length = math.ceil(global_batch / groups)

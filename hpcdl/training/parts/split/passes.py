@@ -4,7 +4,7 @@ Krizhevsky 2014, section 4: convolutions are data-parallel, so that each of K ra
 images; fully connected layers are split and need those of all. Scheme (a), ``all``, gathers all images at once. In
 K passes the activations of the next part move while the fully connected layers work on the present one. Scheme
 (b), ``turns``: each rank sends its images in turn. Scheme (c), ``slices``: in each pass every rank sends 1/K of
-its images, so that all links work in every pass. All three send the same bytes and give the same gradient.
+its images. All three send the same bytes and give the same gradient.
 
 Batch normalisation needs the statistics of all images. So the passes end before the first one among these layers:
 the layers from there on work on the whole batch, after the forwards of all passes and before their backwards.
@@ -94,6 +94,7 @@ class Moving(Neighbour):
     def __init__(
         self, passes: Passes, x: Array, shares: Sequence[Range], microbatches: Sequence[Microbatch]
     ) -> None:
+        super().__init__()
         self.gradient = np.empty_like(x)
         """Gradient of ``x``, complete after :meth:`finish`."""
         self._passes = passes
@@ -101,7 +102,6 @@ class Moving(Neighbour):
         self._own = [slice(*own[passes.group.rank]) for own in passes.own(shares)]
         self._shares = [microbatch.shares for microbatch in microbatches]
         self._arriving: dict[int, Task[Array]] = {}
-        self._returning: dict[int, Task[None]] = {}
 
     def expect(self, microbatch: int, images: int) -> None:  # noqa: ARG002
         if microbatch not in self._arriving and microbatch < len(self._own):
@@ -116,21 +116,13 @@ class Moving(Neighbour):
         self.expect(microbatch + 1, 0)
         return arrived
 
-    async def sent(self, microbatch: int) -> None:
-        if (earlier := self._returning.pop(microbatch, None)) is not None:
-            await earlier
-
     async def send(self, microbatch: int, array: Any) -> None:
-        self._returning[microbatch] = self._passes.group.start(self._give_back(microbatch, array))
+        self._sends[microbatch] = self._passes.group.start(self._give_back(microbatch, array))
 
     async def _give_back(self, microbatch: int, dx: Array) -> None:
         flows = self._passes.section.flows
         flow, shares = flows[microbatch % len(flows)], self._shares[microbatch]
         self.gradient[self._own[microbatch]] = await flow.backward(self._passes.begin, dx, shares)
-
-    async def finish(self) -> None:
-        for microbatch in [*self._returning]:
-            await self.sent(microbatch)
 
 
 class Later(Neighbour):
@@ -143,6 +135,7 @@ class Later(Neighbour):
     def __init__(
         self, comm: Comm, run: Callable[[Array], Awaitable[Array]], rows: Sequence[Sequence[slice]] | None = None
     ) -> None:
+        super().__init__()
         self._comm = comm
         self._run = run
         self._rows = rows

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.split.layout import Range
 from hpcdl.nn.stage import Stage
+from hpcdl.nn.split.layout import Range
 from hpcdl.training.parts.split.flow import Flow
 
 
@@ -83,4 +83,3 @@ class Section(NamedTuple):
     """Flows of activations, which microbatches take in turn."""
     order: Sequence[Pass]
     microbatches: Sequence[Microbatch] = ()
-    """Those of a batch."""
