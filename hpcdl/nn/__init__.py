@@ -7,12 +7,7 @@ A model is a list of layers without memory. A replica binds them to two vectors,
                                       │
                         replica.parameters, replica.gradients: one vector each
 
-The flat vectors are the whole interface to the rest of hpcdl: schemes sum spans of the gradients, optimizers
-change spans of the parameters, compressors read spans. Backward reports each layer that is done, so that its
-span can leave while the rest is computed.
-
-The one rule: layers compute, the fabric communicates. A layer that is split among ranks (``split/``) is an
-ordinary layer on its part of the activations; messages are in :mod:`hpcdl.training.parts.split.flow`.
-
-Open ``layer.py``, then ``replica.py``.
+Schemes sum spans of the gradients, optimizers change spans of the parameters, compressors read spans. Backward
+reports each layer that is done, so that its span can leave while the rest is computed. The one rule: layers
+compute, the fabric communicates. Open ``layer.py``, then ``replica.py``.
 """

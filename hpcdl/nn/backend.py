@@ -1,7 +1,5 @@
 """Backend: an array library with its kernels, selected by name."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable
@@ -47,16 +45,12 @@ class Backend:
     """Convert (array, 16-bit precision) from float32 to that precision or back; None without 16-bit kernels."""
     record: Callable[[Bound], Bound] | None = field(default=None, kw_only=True)
     """Return a bound layer that records its kernel launches in the first step and replays them afterwards."""
-
     divides_products: bool = field(default=False, kw_only=True)
     """The kernels divide products among threads; BLAS then has one thread."""
-
     device: Device | None = field(default=None, kw_only=True)
     """Device whose memory holds the arrays; None: the host."""
-
     prepare: Callable[[str], None] | None = field(default=None, kw_only=True)
     """Compile or load the kernels of a dtype. Call it before anything is timed."""
-
     bind: Callable[..., Bound] | None = field(default=None, kw_only=True)
     """Bind (layer, input shape, site) to sizes alone, in place of the kernels; None: arrays have values."""
 
@@ -81,8 +75,7 @@ class Backend:
 def backend(name: str, **settings: object) -> Backend:
     """Import and return the backend ``name``; ValueError if it is unknown or a library is missing.
 
-    The function NAME in ``hpcdl/nn/kernels/NAME/__init__.py`` builds it from keyword settings. It imports its
-    libraries when called.
+    The function NAME in ``hpcdl/nn/kernels/NAME/__init__.py`` builds it from keyword settings.
     """
     if name not in backends():
         raise ValueError(f"backend {name!r} is unknown; available: {', '.join(backends())}")

@@ -1,30 +1,21 @@
 """Geometries: all constants that a kernel is built from (sizes, strides, dtype). Hashable, without batch size.
 
-Images are (H, W, C): height, width, channels. Pairs are (vertical, horizontal).
-
-float32 and float64 networks use one precision throughout. In bfloat16 and float16 networks, activations and
-their gradients have 16 bits, and products are summed in 32 bits. Parameters, their gradients, running statistics
-and optimizer state stay float32 (Micikevicius et al. 2018, "master weights").
+Images are (H, W, C): height, width, channels. Pairs are (vertical, horizontal). In bfloat16 and float16 networks,
+activations and their gradients have 16 bits, and products are summed in 32 bits. Parameters, their gradients,
+running statistics and optimizer state stay float32 (Micikevicius et al. 2018, "master weights").
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 Shape = tuple[int, ...]
 """Shape of one image or vector, without the batch axis."""
-
 Pair = tuple[int, int]
 """(vertical, horizontal)."""
-
 Image = tuple[int, int, int]
 """(height, width, channels)."""
-
 Rounding = Literal["floor", "ceil"]
 """Treatment of an incomplete last window: ``floor`` omits it, ``ceil`` includes it."""
-
-
 HALF: Final = ("bfloat16", "float16")
 """16-bit precisions of activations; their parameters stay float32."""
 
@@ -137,8 +128,8 @@ def windows(image: Pair, kernel: Pair, stride: Pair, padding: Pair, rounding: Ro
     """Return the number of windows on an image, (vertical, horizontal), with Caffe's rounding.
 
     ``floor`` counts complete windows (convolution). ``ceil`` also counts an incomplete last window (pooling) if it
-    starts inside the image or its left padding. Caffe checks that only for padded pooling. Without padding, the
-    check fails only if stride > kernel; the omitted window would contain no pixel.
+    starts inside the image or its left padding. Caffe checks that only for padded pooling; without padding, the
+    omitted window would contain no pixel.
 
     ValueError, naming ``layer``: a kernel larger than the padded image, a size that is not positive.
     """
@@ -151,17 +142,13 @@ def windows(image: Pair, kernel: Pair, stride: Pair, padding: Pair, rounding: Ro
         raise ValueError(
             f"{layer}: kernel {kernel[0]}x{kernel[1]} is larger than the padded image {padded[0]}x{padded[1]}"
         )
-    vertical, horizontal = (_count(image[i], kernel[i], stride[i], padding[i], rounding) for i in range(2))
-    return vertical, horizontal
-
-
-def _count(size: int, kernel: int, stride: int, padding: int, rounding: Rounding) -> int:
-    span = size + 2 * padding - kernel
-    if rounding == "floor":
-        return span // stride + 1
-    count = -(-span // stride) + 1
-    starts_outside = (count - 1) * stride >= size + padding
-    return count - 1 if starts_outside else count
+    counts = []
+    for i in range(2):
+        span = padded[i] - kernel[i]
+        count = (span if rounding == "floor" else span + stride[i] - 1) // stride[i] + 1
+        starts_outside = (count - 1) * stride[i] >= image[i] + padding[i]
+        counts.append(count - 1 if rounding == "ceil" and starts_outside else count)
+    return counts[0], counts[1]
 
 
 def as_image(shape: Shape, *, layer: str) -> Image:

@@ -1,10 +1,8 @@
 """Initialisers of parameters. They fill an array in place.
 
-An initialiser gets a host array and the draws of its elements. The first axis of a variable is the outputs, as in
-(K, R, S, C) or (out, in). The drawn numbers do not depend on the dtype of the array.
+An initialiser gets a host array and the draws of its elements. The first axis of a variable is the outputs. The
+drawn numbers do not depend on the dtype of the array.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
@@ -19,7 +17,6 @@ from hpcdl.nn.geometry import Shape
 
 PIECE: Final = 1 << 16
 """Elements drawn at once; their float64 numbers fit into a cache."""
-
 COUNTED: Final = 4
 """Random numbers for each count of the generator."""
 
@@ -40,7 +37,6 @@ class Draws:
 
     @property
     def fan_in(self) -> int:
-        """Number of inputs of an output."""
         return math.prod(self.shape[1:])
 
     def uniform(self, values: Array, low: float, high: float) -> None:

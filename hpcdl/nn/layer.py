@@ -1,7 +1,5 @@
 """Layer protocol: infer shapes, declare variables, bind to memory and kernels; layers of one op; sequences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -43,19 +41,15 @@ class Layer(Protocol):
     @property
     def name(self) -> str:
         """Name, unique among the layers of one list."""
-        ...
 
     def output(self, shape: Shape) -> Shape:
         """Return the output shape for inputs of ``shape``; ValueError, naming the layer, if impossible."""
-        ...
 
     def declare(self, shape: Shape) -> list[Variable]:
         """Return the variables needed for inputs of ``shape``, in the order of the flat vector."""
-        ...
 
-    def bind(self, shape: Shape, site: Site) -> Bound:
+    def bind(self, shape: Shape, site: "Site") -> Bound:
         """Build the kernels for inputs of ``shape`` and connect them to the variables of ``site``."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -78,16 +72,13 @@ class Site:
     stashes: dict[str, list[Array]] = field(default_factory=dict)
     """Arrays that one part of a divided layer leaves for a later one, by the layer's path."""
 
-    def inside(self, name: str) -> Site:
-        """Return the site of the layer ``name`` within this layer."""
+    def inside(self, name: str) -> "Site":
         return replace(self, path=f"{self.path}.{name}")
 
     def value(self, name: str) -> Array:
-        """Return the view of a declared variable."""
         return self.values[f"{self.path}.{name}"]
 
     def gradient(self, name: str) -> Array:
-        """Return the view of a declared parameter's gradient."""
         return self.gradients[f"{self.path}.{name}"]
 
     def stash(self, path: str) -> list[Array]:
@@ -96,19 +87,17 @@ class Site:
 
 
 class Chain:
-    """Sequence of layers; an empty one is the identity."""
+    """Sequence of layers; an empty one is the identity. Names of variables begin with their layer's."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = tuple(layers)
 
     def output(self, shape: Shape) -> Shape:
-        """Return the shape after the last layer."""
         for layer in self.layers:
             shape = layer.output(shape)
         return shape
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """Return the variables of all layers, each name prefixed with its layer's."""
         declared: list[Variable] = []
         for layer in self.layers:
             declared += [
@@ -117,8 +106,7 @@ class Chain:
             shape = layer.output(shape)
         return declared
 
-    def bind(self, shape: Shape, site: Site) -> BoundChain:
-        """Bind every layer inside ``site``."""
+    def bind(self, shape: Shape, site: Site) -> "BoundChain":
         bound = []
         for layer in self.layers:
             bound.append(layer.bind(shape, site.inside(layer.name)))
@@ -126,20 +114,20 @@ class Chain:
         return BoundChain(bound)
 
 
+@dataclass(eq=False)
 class BoundChain:
     """Sequence of bound layers."""
 
-    def __init__(self, links: Sequence[Bound]) -> None:
-        self._links = links
+    links: Sequence[Bound]
 
     def forward(self, x: Array, train: bool) -> Array:
-        for link in self._links:
+        for link in self.links:
             x = link.forward(x, train)
         return x
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        for i in reversed(range(len(self._links))):
-            dx = self._links[i].backward(dy, needs_dx or i > 0)
+        for i in reversed(range(len(self.links))):
+            dx = self.links[i].backward(dy, needs_dx or i > 0)
             if dx is None:
                 return None
             dy = dx
@@ -159,18 +147,18 @@ class Plain:
         return []
 
 
+@dataclass(eq=False)
 class BoundElementary:
     """Bound layer without parameters; ``identity_in_evaluation``: the op is for training only."""
 
-    def __init__(self, op: Elementary, *, identity_in_evaluation: bool = False) -> None:
-        self._op = op
-        self._training_only = identity_in_evaluation
+    op: Elementary
+    identity_in_evaluation: bool = False
 
     def forward(self, x: Array, train: bool) -> Array:
-        return self._op.forward(x) if train or not self._training_only else x
+        return self.op.forward(x) if train or not self.identity_in_evaluation else x
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        return self._op.backward(dy) if needs_dx else None
+        return self.op.backward(dy) if needs_dx else None
 
 
 class BoundAffine:

@@ -1,7 +1,5 @@
 """Softmax cross-entropy loss of a network and of its auxiliary classifiers."""
 
-from __future__ import annotations
-
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Backend
 from hpcdl.nn.geometry import Blob
@@ -15,12 +13,10 @@ class SoftmaxCrossEntropy:
         self._op = backend.cross_entropy(Blob((classes,), dtype))
 
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
-        """Return the summed loss, the number of correct images, and ``scale`` x the gradient of that sum.
+        """See :class:`hpcdl.nn.ops.CrossEntropy`; ValueError: inconsistent shapes, a label out of range.
 
         The gradient array is valid until the next call. An image is correct if its label has the largest logit;
         among equal logits the first counts.
-
-        ValueError: inconsistent shapes, a label out of range.
         """
         if logits.shape != (len(labels), self._classes) or labels.ndim != 1:
             raise ValueError(
@@ -46,7 +42,6 @@ class AuxiliaryLoss:
         self._aim: tuple[Array, float] | None = None
 
     def put(self, logits: Array) -> None:
-        """Store the logits (N, classes) of a training forward."""
         self._logits, self._aim = logits, None
 
     def aim(self, labels: Array, scale: float) -> None:

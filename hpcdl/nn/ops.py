@@ -1,17 +1,15 @@
 """Protocols of bound layers and of the kernels (ops) that a backend builds, one op per layer.
 
 An op owns the arrays that it returns. They are valid until its next forward (gradients: its next backward).
-Forward stores what backward needs; backward releases it, so each forward allows one backward. An op may keep
-a reference to its input until backward, so the caller must not change the input. An op writes to no argument
-except parameter gradients, which it overwrites. The batch size may change between calls and may be 0.
+Forward stores what backward needs; backward releases it, so each forward allows one backward. The caller must not
+change an input until backward. An op writes to no argument except parameter gradients, which it overwrites. The
+batch size may change between calls and may be 0.
 
 All arrays are contiguous and of the geometry's dtype; activations are (N, H, W, C) or (N, F).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 from hpcdl.fabric.comm import Array
 
@@ -21,11 +19,9 @@ class Bound(Protocol):
 
     def forward(self, x: Array, train: bool) -> Array:
         """Return the outputs (N, ...), valid until the next call."""
-        ...
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
         """Overwrite the parameters' gradients; return the last input's gradient, or None unless ``needs_dx``."""
-        ...
 
 
 class Elementary(Protocol):
@@ -33,11 +29,9 @@ class Elementary(Protocol):
 
     def forward(self, x: Array) -> Array:
         """Return the outputs (N, ...)."""
-        ...
 
     def backward(self, dy: Array) -> Array:
         """Return the gradient with respect to the last input."""
-        ...
 
 
 class Weights(NamedTuple):
@@ -57,11 +51,9 @@ class Affine(Protocol):
 
     def forward(self, x: Array, weights: Weights) -> Array:
         """Return the outputs (N, ...)."""
-        ...
 
     def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
         """Overwrite both gradients in ``weights``; return the input gradient, or None unless ``needs_dx``."""
-        ...
 
 
 class NormVectors(NamedTuple):
@@ -80,43 +72,28 @@ class BatchNormalization(Protocol):
 
     def forward(self, x: Array, shortcut: Array | None, vectors: NormVectors, train: bool) -> Array:
         """Normalise by the running statistics; if ``train``, normalise by the batch and update them."""
-        ...
 
     def backward(self, dy: Array, vectors: NormVectors) -> tuple[Array, Array | None]:
         """Overwrite ``dgamma`` and ``dbeta``; return the gradients of the last training input and shortcut."""
-        ...
 
 
-class Noise(Protocol):
-    """Dropout."""
+class Noise(Elementary, Protocol):
+    """Dropout: zeroes random activations and scales up the others."""
 
     def reseed(self, key: Sequence[int]) -> None:
         """Restart the random numbers from a key of non-negative integers."""
-        ...
 
-    def continued(self) -> Noise:
+    def continued(self) -> Self:
         """Return an op with masks of its own that draws this op's next random numbers."""
-        ...
-
-    def forward(self, x: Array) -> Array:
-        """Zero random activations and scale up the others."""
-        ...
-
-    def backward(self, dy: Array) -> Array:
-        """Return the gradient with respect to the last input."""
-        ...
 
 
 class Concatenation(Protocol):
     """Concatenate blobs along the last axis."""
 
-    def forward(self, pieces: Sequence[Array]) -> Array:
-        """Return the concatenated blobs."""
-        ...
+    def forward(self, pieces: Sequence[Array]) -> Array: ...
 
     def backward(self, dy: Array) -> list[Array]:
         """Return the gradient of each blob, contiguous."""
-        ...
 
 
 class Addition(Protocol):
@@ -124,7 +101,6 @@ class Addition(Protocol):
 
     def forward(self, terms: Sequence[Array]) -> Array:
         """Return the sum of two or more arrays of one shape."""
-        ...
 
 
 class CrossEntropy(Protocol):
@@ -132,4 +108,3 @@ class CrossEntropy(Protocol):
 
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
         """Return the summed loss, the number of correct images, and ``scale`` x the gradient of that sum."""
-        ...

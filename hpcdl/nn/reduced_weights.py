@@ -1,24 +1,18 @@
 """Training of a pruned network, and training with weights and activations of few bits.
 
 Pruned weights stay zero, and so do their gradients. Each weight matrix keeps its weights of largest magnitude (Han
-et al. 2015), here those at initialisation (Frankle et al. 2021). Initial values depend on seed and name only, so
-all ranks prune alike, with every strategy.
+et al. 2015), here those at initialisation (Frankle et al. 2021), so that all ranks prune alike.
 
-Layers with few bits compute with rounded weights and pass on rounded activations. The flat vectors keep weights in
-full precision, to which updates apply. Gradients pass through the rounding unchanged: the straight-through
-estimator. Magnitudes are rounded by q_k(r) = round((2^k - 1) r) / (2^k - 1), r in [0, 1] (DoReFa: Zhou et al.
-2016, equation 5). r is the magnitude relative to the largest of a weight matrix, or of an image's activations.
-Values with signs use one of the bits for them, so that zero stays zero (as in WAGE: Wu et al. 2018, section 3.1).
-
-The backend's arrays are in the host's memory.
+Layers with few bits compute with rounded weights and pass on rounded activations; updates apply to weights in full
+precision. Gradients pass through the rounding unchanged: the straight-through estimator. Magnitudes are rounded by
+q_k(r) = round((2^k - 1) r) / (2^k - 1) (DoReFa: Zhou et al. 2016, equation 5); r in [0, 1] is relative to the
+largest of a weight matrix, or of an image's activations. Values with signs use one of the bits for them, so that
+zero stays zero (as in WAGE: Wu et al. 2018, section 3.1). The backend's arrays are in the host's memory.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -60,23 +54,28 @@ class Quantization:
 
 def pruned(layers: Sequence[Layer], pruning: Pruning) -> list[Layer]:
     """Return the layers with weights that are pruned where they are first bound, but not biases or vectors."""
-    return [Reduced(layer, partial(_bind_pruned, sparsity=pruning.sparsity)) for layer in layers]
+
+    def bind(layer: Layer, shape: Shape, site: Site, names: list[str]) -> Bound:
+        for name in names:
+            prune(site.values[name], pruning.sparsity)
+        return BoundPruned(layer.bind(shape, site), [(site.values[name], site.gradients[name]) for name in names])
+
+    return [Reduced(layer, bind) for layer in layers]
 
 
 def quantized(layers: Sequence[Layer], bits: Quantization) -> list[Layer]:
     """Return the layers with rounded weights and outputs; the last one's outputs, logits, are not rounded.
 
-    Biases, batch normalisation and images are not rounded either. Inner layers of a composite layer have rounded
-    weights only.
+    Biases, batch normalisation and images are not rounded; of inner layers only the weights are.
     """
-    last = len(layers) - 1
-    return [
-        Reduced(
-            layer,
-            partial(_bind_quantized, weights=bits.weights, activations=bits.activations if i < last else None),
-        )
-        for i, layer in enumerate(layers)
-    ]
+
+    def bind(layer: Layer, shape: Shape, site: Site, names: list[str]) -> Bound:
+        rounded = {name: np.empty_like(site.values[name]) for name in names}
+        bound = layer.bind(shape, replace(site, values=site.values | rounded))
+        pairs = [(site.values[name], rounded[name]) for name in names]
+        return BoundQuantized(bound, pairs, bits.weights, None if layer is layers[-1] else bits.activations)
+
+    return [Reduced(layer, bind) for layer in layers]
 
 
 class Reduced:
@@ -98,35 +97,20 @@ class Reduced:
         return self._bind(self._layer, shape, site, names)
 
 
-def _bind_pruned(layer: Layer, shape: Shape, site: Site, names: list[str], *, sparsity: float) -> Bound:
-    for name in names:
-        prune(site.values[name], sparsity)
-    pairs = [(site.values[name], site.gradients[name]) for name in names]
-    return BoundPruned(layer.bind(shape, site), pairs)
-
-
-def _bind_quantized(
-    layer: Layer, shape: Shape, site: Site, names: list[str], *, weights: int, activations: int | None
-) -> Bound:
-    rounded = {name: np.empty_like(site.values[name]) for name in names}
-    bound = layer.bind(shape, replace(site, values=site.values | rounded))
-    return BoundQuantized(bound, [(site.values[name], rounded[name]) for name in names], weights, activations)
-
-
+@dataclass(eq=False)
 class BoundPruned:
     """A bound layer whose gradients are zero where weights are."""
 
-    def __init__(self, bound: Bound, pairs: Sequence[tuple[Array, Array]]) -> None:
-        self._bound = bound
-        self._pairs = pairs
-        """Weights and their gradients."""
+    bound: Bound
+    pairs: Sequence[tuple[Array, Array]]
+    """Weights and their gradients."""
 
     def forward(self, x: Array, train: bool) -> Array:
-        return self._bound.forward(x, train)
+        return self.bound.forward(x, train)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        dx = self._bound.backward(dy, needs_dx)
-        for weight, gradient in self._pairs:
+        dx = self.bound.backward(dy, needs_dx)
+        for weight, gradient in self.pairs:
             np.multiply(gradient, weight != 0, out=gradient)
         return dx
 
@@ -138,31 +122,27 @@ def prune(weight: Array, sparsity: float) -> None:
     weight[magnitudes < np.partition(magnitudes, count, axis=None)[count]] = 0
 
 
+@dataclass(eq=False)
 class BoundQuantized:
     """A bound layer that rounds its weights before each forward, and its outputs after it."""
 
-    def __init__(
-        self, bound: Bound, pairs: Sequence[tuple[Array, Array]], weights: int, activations: int | None
-    ) -> None:
-        self._bound = bound
-        self._pairs = pairs
-        """Weights in full precision, and the rounded ones that the layer reads."""
-        self._weights = weights
-        self._activations = activations
+    bound: Bound
+    pairs: Sequence[tuple[Array, Array]]
+    """Weights in full precision, and the rounded ones that the layer reads."""
+    weights: int
+    activations: int | None
 
     def forward(self, x: Array, train: bool) -> Array:
-        for full, rounded in self._pairs:
-            rounded[:] = round_rows(full.reshape(1, -1), self._weights, signed=True).reshape(full.shape)
-        y = self._bound.forward(x, train)
-        if self._activations is None:
+        for full, rounded in self.pairs:
+            rounded[:] = round_rows(full.reshape(1, -1), self.weights, signed=True).reshape(full.shape)
+        y = self.bound.forward(x, train)
+        if self.activations is None:
             return y
-        return round_rows(y.reshape(len(y), math.prod(y.shape[1:])), self._activations, signed=False).reshape(
-            y.shape
-        )
+        rows = y.reshape(len(y), math.prod(y.shape[1:]))
+        return round_rows(rows, self.activations, signed=False).reshape(y.shape)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Bound`; straight-through."""
-        return self._bound.backward(dy, needs_dx)
+        return self.bound.backward(dy, needs_dx)
 
 
 def round_rows(rows: Array, bits: int, *, signed: bool) -> Array:

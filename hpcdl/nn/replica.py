@@ -1,6 +1,4 @@
-"""Replica: one rank's copy of a network, with flat vectors of parameters and gradients."""
-
-from __future__ import annotations
+"""Replica: one rank's copy of a network, with flat vectors of parameters and gradients; its layers as stages."""
 
 import math
 from collections import Counter
@@ -13,12 +11,13 @@ import numpy as np
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Backend
-from hpcdl.nn.geometry import Shape, master
+from hpcdl.nn.geometry import Shape, master, storage_dtype
 from hpcdl.nn.initial import draws
-from hpcdl.nn.layer import Layer, Site, Variable
+from hpcdl.nn.layer import Chain, Layer, Site, Variable
 from hpcdl.nn.loss import SoftmaxCrossEntropy
+from hpcdl.nn.ops import Bound
 from hpcdl.nn.split.division import Division
-from hpcdl.nn.stage import Stage
+from hpcdl.nn.split.part import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +35,131 @@ class Tensor:
 
     @property
     def span(self) -> slice:
-        """Slice of the flat vectors."""
         return slice(self.offset, self.offset + math.prod(self.shape))
+
+
+class Stage:
+    """A bound top-level layer.
+
+    Outputs and gradients are valid until its next forward or backward. Inputs must not change before backward.
+    Training and evaluation use separate memory, so an evaluation may run between a forward and its backward.
+    """
+
+    def __init__(self, layer: Layer, shape: Shape, spans: tuple[slice, slice], site: Site, *, first: bool) -> None:
+        self.name = layer.name
+        self.span, self.state = spans
+        """Slices of the flat vectors of parameters and of state; empty without them."""
+        self.divided = isinstance(layer, Part) and bool(layer.cuts)
+        """True if this rank has only its part of the layer's parameters and state."""
+        self.group: str | None = getattr(layer, "group", None)
+        """Name that stages share whose parameters sharded training gathers together; None: the stage alone."""
+        self.shape = shape
+        self.output = layer.output(shape)
+        self._layer = layer
+        self._site = site
+        self._first = first
+        self.output_dtype = storage_dtype(site.dtype)
+        self.input_dtype = master(site.dtype) if first else self.output_dtype
+        """Dtypes of the arrays of outputs and inputs."""
+        before = len(site.heads)
+        bound = layer.bind(shape, site) if site.backend.bind is None else site.backend.bind(layer, shape, site)
+        self.heads = tuple(site.heads[before:])
+        stashing = isinstance(layer, Part) and layer.stashes
+        if site.backend.record is not None and not self.heads and not stashing:
+            # an auxiliary classifier passes its logits to the loss in each forward; a recording would skip that,
+            # as it would skip the arrays that a part leaves for another
+            bound = site.backend.record(bound)
+        self._training = bound
+        self._evaluation: Bound | None = None
+        self._batch: int | None = None
+        self._part: Array | None = None
+        self._total: Array | None = None
+
+    def forward(self, x: Array, train: bool = True) -> Array:
+        """Return the outputs (N, *output), or (1, *output) of a whole batch; N may differ between calls.
+
+        ValueError: an input of the wrong shape or dtype.
+        """
+        self._check("input", x, self.shape, self.input_dtype)
+        if train:
+            y = self._training.forward(self._prepared(x), train=True)
+            self._batch = len(y)
+            return y
+        if self._evaluation is None:
+            self._evaluation = self._layer.bind(self.shape, replace(self._site, seeded=[], heads=[]))
+        return self._evaluation.forward(self._prepared(x), train=False)
+
+    def backward(self, dy: Array, *, first: bool = True) -> Array | None:
+        """Overwrite the gradients of ``span``; return the gradient of the last training input.
+
+        The first stage returns None. Each training forward allows one backward. A stage of :meth:`again` adds to
+        the gradients unless ``first``.
+
+        ValueError: a gradient that does not fit the last training forward, or a second backward.
+        """
+        self._check("gradient", dy, self.output, self.output_dtype)
+        if len(dy) != self._batch:
+            raise ValueError(
+                f"{self.name}: gradient of {len(dy)} images after a forward of {self._batch or 'none'}"
+            )
+        # a second backward would find the arrays released that forward stored
+        self._batch = None
+        dx = self._training.backward(_contiguous(dy), needs_dx=not self._first)
+        if self._total is not None:
+            if first:
+                self._total[:] = self._part
+            else:
+                self._total += self._part
+        return dx
+
+    def again(
+        self, views: dict[str, Array], part: Array, total: Array, stashes: dict[str, list[Array]]
+    ) -> "Stage":
+        """Bind the layer once more to the same parameters and state, with activations of its own.
+
+        Backward writes to ``part``, of which ``views`` are views by full name, and adds it to ``total``.
+        ``stashes`` is that of all stages of the binding. Random numbers continue those of this one.
+        """
+        site = replace(self._site, stashes=stashes, continued=dict(self._site.seeded))
+        own = replace(site, gradients=views, seeded=[], heads=[])
+        again = Stage(self._layer, self.shape, (self.span, self.state), own, first=self._first)
+        if not site.backend.sizes_only:
+            again._part, again._total = part, total
+        return again
+
+    def _prepared(self, x: Array) -> Array:
+        """Return contiguous inputs, images in the precision of the activations."""
+        x = _contiguous(x)
+        if self.input_dtype == self.output_dtype:
+            return x
+        assert self._site.backend.cast is not None, "Replica checks the precision"
+        return self._site.backend.cast(x, self._site.dtype)
+
+    def _check(self, role: str, array: Array, shape: Shape, dtype: str) -> None:
+        if array.shape[1:] != shape or array.dtype != dtype:
+            raise ValueError(
+                f"{self.name}: {role} is {array.dtype} {array.shape}, not {dtype} (N, "
+                f"{', '.join(map(str, shape))})"
+            )
+
+
+def _contiguous(array: Array) -> Array:
+    return array if array.flags.c_contiguous else array.copy()
 
 
 class Replica:
     """Layers bound to flat vectors: one contiguous vector each for parameters, gradients and state.
 
     A step runs every stage's forward, the loss, and every stage's backward in reverse. Spans follow the order of
-    the stages, so gradients become final from the end of the vector to its start.
+    the stages, so gradients become final from the end of the vector to its start. The initial value of each tensor
+    depends only on ``seed`` and the tensor's name.
 
-    The initial value of each tensor depends only on ``seed`` and the tensor's name.
-
-    ``layers`` take images of ``shape``, (H, W, C) or (F,). A replica may hold only the layers of ``part``: all of
-    its vectors have only theirs, its inputs are the outputs of the layer before them, and its initial values are
-    those of the whole network; with a backend of sizes there are none. ``dtype`` is the precision of activations:
-    float32, float64, or on some backends bfloat16 or float16. With 16-bit activations, the flat vectors, images
-    and predictions are float32. ``allocate(size, dtype)`` returns zeroed vectors for parameters and gradients; it
-    needs a backend with numpy arrays. ``division`` gives this rank's parts of the layers
-    (:func:`hpcdl.nn.split.division.divide`) in place of ``layers``.
+    ``layers`` take images of ``shape``, (H, W, C) or (F,). A replica may hold only the layers of ``part``: its
+    inputs are the outputs of the layer before them, and its initial values are those of the whole network.
+    ``dtype`` is the precision of activations; with 16 bits, the flat vectors, images and predictions are float32.
+    ``allocate(size, dtype)`` returns zeroed vectors for parameters and gradients; it needs a backend with numpy
+    arrays. ``division`` gives this rank's parts of the layers (:func:`hpcdl.nn.split.division.divide`) in place of
+    ``layers``.
 
     ValueError: a layer that does not accept its input shape, duplicate names, an unknown dtype, no layer.
     """
@@ -99,9 +204,7 @@ class Replica:
 
         trained, held_state = list[list[Variable]](), list[list[Variable]]()
         for layer, given in zip(held, inputs, strict=True):
-            declared = [
-                replace(variable, name=f"{layer.name}.{variable.name}") for variable in layer.declare(given)
-            ]
+            declared = Chain([layer]).declare(given)
             trained.append([variable for variable in declared if variable.trained])
             held_state.append([variable for variable in declared if not variable.trained])
         parameters, untrained = [*chain.from_iterable(trained)], [*chain.from_iterable(held_state)]
@@ -111,7 +214,10 @@ class Replica:
         def initial(variables: Sequence[Variable], zeros: Callable[[int, str], Array]) -> Array:
             if backend.sizes_only:
                 return backend.zeros(_size(variables), self.dtype)
-            return backend.asarray(_drawn(variables, zeros(_size(variables), self.dtype), seed))
+            values = zeros(_size(variables), self.dtype)
+            for variable, view in zip(variables, _views(values, _place(variables)).values(), strict=True):
+                variable.initial(view, draws(seed, variable.drawn_as or variable.name, variable.shape))
+            return backend.asarray(values)
 
         self.parameters = initial(parameters, allocate or np.zeros)
         self.gradients = (allocate or backend.zeros)(self.parameters.size, self.dtype)
@@ -141,11 +247,9 @@ class Replica:
                 raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {shapes[-1]}")
 
     def loss(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
-        """Return the summed loss, the number of correct images, and ``scale`` x the gradient.
+        """Return the summed loss, the number of correct images, and ``scale`` x the gradient, until the next call.
 
         With ``scale`` = 1 / global batch, the sum of the gradients over ranks is the gradient of the mean loss.
-        The gradient array is valid until the next call.
-
         The loss of an image is its cross-entropy, without those of auxiliary classifiers (:attr:`heads`).
 
         ValueError: inconsistent shapes, a label out of range, a network that does not end in a vector.
@@ -177,33 +281,23 @@ class Replica:
         for path, op in self._seeded:
             op.reseed((*key, crc32(path.encode())))
 
-    def buffers(self, images: int, count: int, *, inputs: bool) -> list[Array]:
-        """Return vectors for the ``inputs`` of ``images`` images each, or for their outputs, to be received."""
-        shape, dtype = (
-            (self.shape, self.stages[0].input_dtype) if inputs else (self.output, self.stages[-1].output_dtype)
-        )
-        return [self.backend.zeros(images * math.prod(shape), dtype) for _ in range(count)]
-
     def bindings(self, count: int, part: slice = slice(None)) -> tuple[tuple[Stage, ...], ...]:
         """Bind the layers of ``part`` ``count`` times more, for as many microbatches in flight.
 
-        A layer's backward writes to memory that all layers share, which has the length of the longest one; its
-        gradient is added to ``gradients`` at once.
+        A layer's backward writes to memory that all layers share; its gradient is added to ``gradients`` at once.
         """
-        stages = self.stages[part]
-        longest = max(stage.span.stop - stage.span.start for stage in stages)
-        self.layer_gradient = self.backend.zeros(longest, self.dtype)
-        return tuple(self._bound_again(stages, self.layer_gradient) for _ in range(count))
-
-    def _bound_again(self, stages: Sequence[Stage], shared: Array) -> tuple[Stage, ...]:
-        binding = list[Stage]()
-        stashes: dict[str, list[Array]] = {}
-        for stage in stages:
-            begin, end = stage.span.start, stage.span.stop
-            own = [tensor for tensor in self.tensors if begin <= tensor.offset < end]
-            views = _views(shared, [replace(tensor, offset=tensor.offset - begin) for tensor in own])
-            binding.append(stage.again(views, shared[: end - begin], self.gradients[stage.span], stashes))
-        return tuple(binding)
+        longest = max(stage.span.stop - stage.span.start for stage in self.stages[part])
+        self.layer_gradient = shared = self.backend.zeros(longest, self.dtype)
+        bindings = []
+        for _ in range(count):
+            binding, stashes = list[Stage](), dict[str, list[Array]]()
+            for stage in self.stages[part]:
+                begin, end = stage.span.start, stage.span.stop
+                own = [tensor for tensor in self.tensors if begin <= tensor.offset < end]
+                views = _views(shared, [replace(tensor, offset=tensor.offset - begin) for tensor in own])
+                binding.append(stage.again(views, shared[: end - begin], self.gradients[stage.span], stashes))
+            bindings.append(tuple(binding))
+        return tuple(bindings)
 
 
 def _place(variables: Sequence[Variable]) -> tuple[Tensor, ...]:
@@ -213,13 +307,6 @@ def _place(variables: Sequence[Variable]) -> tuple[Tensor, ...]:
         tensors.append(Tensor(variable.name, offset, variable.shape, variable.decay, variable.rate))
         offset += math.prod(variable.shape)
     return tuple(tensors)
-
-
-def _drawn(variables: Sequence[Variable], values: Array, seed: int) -> Array:
-    """Return ``values`` filled with the initial values of the variables."""
-    for variable, view in zip(variables, _views(values, _place(variables)).values(), strict=True):
-        variable.initial(view, draws(seed, variable.drawn_as or variable.name, variable.shape))
-    return values
 
 
 def _views(vector: Array, tensors: Sequence[Tensor]) -> dict[str, Array]:

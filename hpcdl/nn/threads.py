@@ -1,7 +1,5 @@
 """Number of threads that a rank's kernels may use, and parallel loops over them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,7 +9,6 @@ T = TypeVar("T")
 
 MIN_ELEMENTS_PER_THREAD: Final = 1 << 20
 """Waking a thread takes about as long as adding so many elements, while compiled kernels' own threads spin."""
-
 _LIMIT: Final = [1]
 _POOL: Final = ThreadPoolExecutor(1 << 10, "hpcdl-kernels")  # starts threads when they are needed
 

@@ -2,14 +2,10 @@
 
 |W| and |D| follow FireCaffe (Iandola et al. 2016, section 2 and table 1). A data-parallel step exchanges |W|: the
 weights of all convolutions and fully connected layers, without biases. A model-parallel step exchanges |D|: the
-inputs of those layers, for the whole batch. An image that four layers read, as in an inception module, counts
-four times. Inputs of ReLU, pooling, normalisation and concatenation do not count. Each number takes 4 bytes.
-
-Auxiliary classifiers count in |W|, because they are exchanged, but not in |D| or the arithmetic. This gives the
-paper's 54 MB, 19,100 MB and 9.7 TFLOP for GoogLeNet. Of a table's layers all parameters count as weights.
+inputs of those layers, for the whole batch; an image that four layers read counts four times. Each number takes 4
+bytes. Auxiliary classifiers count in |W|, because they are exchanged, but not in |D| or the arithmetic. This gives
+the paper's 54 MB, 19,100 MB and 9.7 TFLOP for GoogLeNet. Of a table's layers all parameters count as weights.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,7 +20,6 @@ from hpcdl.nn.layers.elementwise import Flatten
 
 FLOAT_BYTES: Final = 4
 """All sizes assume float32."""
-
 PASSES: Final = 3
 """One forward product and two backward products of equal size: gradients of the weights and of the inputs."""
 

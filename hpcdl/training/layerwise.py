@@ -8,7 +8,7 @@ import numpy as np
 from hpcdl.aggregation.parts.collectives import half
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.task import Task
-from hpcdl.nn.stage import Stage
+from hpcdl.nn.replica import Stage
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session

@@ -13,7 +13,7 @@ from hpcdl.aggregation.parts.collectives import half
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import partition
-from hpcdl.nn.stage import Stage
+from hpcdl.nn.replica import Stage
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session

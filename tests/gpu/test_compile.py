@@ -32,7 +32,9 @@ def compiler():
 COMPRESSORS = {str(path.with_suffix("")) for path in FOLDER.glob("*.cu")}
 """Their arithmetic is in the precision of the gradient, but for conversions to float16."""
 
-PRECISIONS = [(name, dtype) for name in sources.names() for dtype in sources.NUMBERS] + [
+SOURCES = sorted(path.stem for path in sources.FOLDER.glob("*.cu"))
+
+PRECISIONS = [(name, dtype) for name in SOURCES for dtype in sources.NUMBERS] + [
     (name, dtype)
     for name in sorted(COMPRESSORS)
     for dtype in (("float16",) if name.endswith("halves") else ("float32", "float64"))
@@ -64,12 +66,12 @@ def test_a_source_compiles(name, dtype, architecture, compiler):
 
 
 def test_there_are_sources():
-    assert {"pooling", "batch_norm", "dropout"} <= set(sources.names())
+    assert {"pooling", "batch_norm", "dropout"} <= {*SOURCES}
     assert {"halves", "signs"} <= {Path(name).name for name in COMPRESSORS}
 
 
 def test_kernels_use_no_barriers_and_no_atomics():
     """Then results do not depend on timing, and the kernels also run on a CPU."""
-    for name in {*sources.names(), *COMPRESSORS}:
+    for name in {*SOURCES, *COMPRESSORS}:
         assert "__syncthreads" not in sources.text(name)
         assert not re.search(r"\batomic[A-Z]", sources.text(name))

@@ -5,7 +5,7 @@ import numpy as np
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import WindowGeometry
 from hpcdl.nn.kernels.numpy import affine
-from hpcdl.nn.kernels.numpy.activation_pool import ALIGNMENT, _Pool, allocate, in_use
+from hpcdl.nn.kernels.numpy.activation_pool import _POOL, ALIGNMENT, _Pool, allocate
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.ops import Weights
 from hpcdl.nn.replica import Replica
@@ -68,19 +68,19 @@ def test_a_step_leaves_no_activation_behind(zoo, batch, step):
     """Then a second replica, or a second step, needs no additional memory."""
     replica = Replica(zoo(), (9, 8, 3), backend=backend("numpy"), dtype="float64")
     images, labels = batch(4)
-    idle = in_use()
+    idle = _POOL.in_use()
     for _ in range(2):
         step(replica, images, labels, 1.0)
-        assert in_use() == idle
+        assert _POOL.in_use() == idle
 
 
 def test_release_predictions_frees_all_memory(zoo, batch):
     replica = Replica(zoo(), (9, 8, 3), backend=backend("numpy"), dtype="float64")
-    idle = in_use()
+    idle = _POOL.in_use()
     replica.predict(batch(4)[0])
-    assert in_use() > idle
+    assert _POOL.in_use() > idle
     replica.release_predictions()
-    assert in_use() == idle
+    assert _POOL.in_use() == idle
 
 
 class Steps:

@@ -234,7 +234,7 @@ def test_activations_in_flight_take_the_memory_that_the_schedules_differ_in(monk
 
         def compute(_rank, _label):
             nonlocal most
-            most = max(most, activation_pool.in_use())
+            most = max(most, activation_pool._POOL.in_use())
             return 1e-3
 
         async def program(comm, schedule=schedule, layers=layers):

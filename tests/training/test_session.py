@@ -10,7 +10,7 @@ from contract.training import digits, session
 from hpcdl import registry
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
-from hpcdl.nn.kernels.numpy.activation_pool import in_use
+from hpcdl.nn.kernels.numpy.activation_pool import _POOL
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
@@ -81,7 +81,7 @@ def test_evaluation_needs_no_more_memory_than_training(global_batch, ranks, monk
     sizes = []
     predict = mine.replica.predict
     monkeypatch.setattr(mine.replica, "predict", lambda images: sizes.append(len(images)) or predict(images))
-    idle = in_use()
+    idle = _POOL.in_use()
 
     async def program(comm):
         return await mine.evaluation.test(comm, 1)
@@ -92,7 +92,7 @@ def test_evaluation_needs_no_more_memory_than_training(global_batch, ranks, monk
     sizes.clear()
     share_of_test(mine.replica, mine.inputs.dataset.test, (1, ranks), mine.global_batch, 0, None)
     assert max(sizes) == math.ceil(global_batch / ranks)
-    assert in_use() == idle
+    assert _POOL.in_use() == idle
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Layers with weights and a bias: convolution, locally connected, fully connected."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 
 from hpcdl.nn.geometry import LinearGeometry, Pair, Shape, Window, WindowGeometry, as_image, pair, windows
@@ -26,10 +24,10 @@ class _Filters:
     weight: Initializer = he
     bias: Initializer | None = zeros
     relu: bool = False
+    groups = 1  # a setting of Convolution alone
 
     @property
     def window(self) -> Window:
-        """Kernel, stride and padding as pairs."""
         return Window(pair(self.kernel), pair(self.stride), pair(self.padding))
 
     def output(self, shape: Shape) -> Shape:
@@ -37,10 +35,7 @@ class _Filters:
         return self._geometry(shape, "float32").output
 
     def _geometry(self, shape: Shape, dtype: str) -> WindowGeometry:
-        return self._in_groups(1, shape, dtype)
-
-    def _in_groups(self, groups: int, shape: Shape, dtype: str) -> WindowGeometry:
-        image = as_image(shape, layer=self.name)
+        image, groups = as_image(shape, layer=self.name), self.groups
         if self.filters < 1 or groups < 1 or image[2] % groups or self.filters % groups:
             raise ValueError(
                 f"{self.name}: {groups} groups do not divide {image[2]} channels, {self.filters} filters"
@@ -74,9 +69,6 @@ class Convolution(_Filters):
     def bind(self, shape: Shape, site: Site) -> Bound:
         op = site.backend.convolution(self._geometry(shape, site.dtype))
         return BoundAffine(op, site, biased=self.bias is not None)
-
-    def _geometry(self, shape: Shape, dtype: str) -> WindowGeometry:
-        return self._in_groups(self.groups, shape, dtype)
 
 
 @dataclass(eq=False)

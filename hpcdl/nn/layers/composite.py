@@ -1,8 +1,7 @@
 """Layers of layers: concatenated branches, residual blocks, auxiliary classifiers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
@@ -28,7 +27,6 @@ class Concat:
         return (*outputs[0][:-1], sum(output[-1] for output in outputs))
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """Return the variables of the branches, in order."""
         return [variable for branch in self.chains for variable in branch.declare(shape)]
 
     def bind(self, shape: Shape, site: Site) -> Bound:
@@ -47,23 +45,21 @@ class Concat:
         return outputs
 
 
+@dataclass(eq=False)
 class BoundConcat:
     """Bound parallel branches."""
 
-    def __init__(self, branches: Sequence[BoundChain], join: Concatenation, add: Addition) -> None:
-        self._branches = branches
-        self._join = join
-        self._add = add
+    branches: Sequence[BoundChain]
+    join: Concatenation
+    add: Addition
 
     def forward(self, x: Array, train: bool) -> Array:
-        return self._join.forward([branch.forward(x, train) for branch in self._branches])
+        return self.join.forward([branch.forward(x, train) for branch in self.branches])
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        terms = [
-            branch.backward(piece, needs_dx)
-            for branch, piece in zip(self._branches, self._join.backward(dy), strict=True)
-        ]
-        return self._add.forward([term for term in terms if term is not None]) if needs_dx else None
+        pieces = zip(self.branches, self.join.backward(dy), strict=True)
+        terms = [branch.backward(piece, needs_dx) for branch, piece in pieces]
+        return self.add.forward([term for term in terms if term is not None]) if needs_dx else None
 
 
 class Residual:
@@ -87,7 +83,6 @@ class Residual:
         return output
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """Return the variables of the branch, then those of the shortcut."""
         return self.branch.declare(shape) + self.shortcut.declare(shape)
 
     def bind(self, shape: Shape, site: Site) -> Bound:
@@ -122,26 +117,24 @@ class _Sum:
         return dz, dz
 
 
+@dataclass(eq=False)
 class BoundResidual:
     """Bound residual block; ``join``, often its last batch normalisation, adds the shortcut."""
 
-    def __init__(
-        self, branch: BoundChain, join: BoundBatchNorm | _Sum, shortcut: BoundChain, add_gradients: Addition
-    ) -> None:
-        self._branch = branch
-        self._join = join
-        self._shortcut = shortcut
-        self._add_gradients = add_gradients
+    branch: BoundChain
+    join: BoundBatchNorm | _Sum
+    shortcut: BoundChain
+    add_gradients: Addition
 
     def forward(self, x: Array, train: bool) -> Array:
-        return self._join.forward(self._branch.forward(x, train), train, self._shortcut.forward(x, train))
+        return self.join.forward(self.branch.forward(x, train), train, self.shortcut.forward(x, train))
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        branch_dy, shortcut_dy = self._join.backward_joined(dy)
+        branch_dy, shortcut_dy = self.join.backward_joined(dy)
         assert shortcut_dy is not None, "bound with a shortcut"
         del dy
-        terms = self._branch.backward(branch_dy, needs_dx), self._shortcut.backward(shortcut_dy, needs_dx)
-        return self._add_gradients.forward([term for term in terms if term is not None]) if needs_dx else None
+        terms = self.branch.backward(branch_dy, needs_dx), self.shortcut.backward(shortcut_dy, needs_dx)
+        return self.add_gradients.forward([term for term in terms if term is not None]) if needs_dx else None
 
 
 class Auxiliary:
@@ -163,7 +156,6 @@ class Auxiliary:
         return shape
 
     def declare(self, shape: Shape) -> list[Variable]:
-        """Return the variables of the classifier."""
         self._classes(shape)
         return self.head.declare(shape)
 
@@ -184,20 +176,20 @@ class Auxiliary:
         return output[0]
 
 
+@dataclass(eq=False)
 class BoundAuxiliary:
     """Bound auxiliary classifier."""
 
-    def __init__(self, head: BoundChain, loss: AuxiliaryLoss, add: Addition) -> None:
-        self._head = head
-        self._loss = loss
-        self._add = add
+    head: BoundChain
+    loss: AuxiliaryLoss
+    add: Addition
 
     def forward(self, x: Array, train: bool) -> Array:
         if train:
-            self._loss.put(self._head.forward(x, train))
+            self.loss.put(self.head.forward(x, train))
         return x
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
         """See :class:`hpcdl.nn.ops.Bound`; ValueError without labels since forward."""
-        dx = self._head.backward(self._loss.take(), needs_dx)
-        return None if dx is None else self._add.forward([dy, dx])
+        dx = self.head.backward(self.loss.take(), needs_dx)
+        return None if dx is None else self.add.forward([dy, dx])

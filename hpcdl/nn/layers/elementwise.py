@@ -1,8 +1,7 @@
 """Layers that treat each element alone: ReLU, logistic sigmoid, dropout, flattening."""
 
-from __future__ import annotations
-
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcdl.fabric.comm import Array
@@ -34,6 +33,7 @@ class Sigmoid(Elementwise):
     operation = "sigmoid"
 
 
+@dataclass(eq=False)
 class Dropout(Plain):
     """In training, zero a fraction ``ratio`` of the activations and divide the others by 1 - ratio.
 
@@ -42,10 +42,8 @@ class Dropout(Plain):
     """
 
     alone: ClassVar[Alone] = "elements"
-
-    def __init__(self, name: str, ratio: float = 0.5) -> None:
-        super().__init__(name)
-        self.ratio = ratio
+    name: str
+    ratio: float = 0.5
 
     def output(self, shape: Shape) -> Shape:
         """Return the input shape; ValueError where the ratio is not in [0, 1)."""
@@ -67,21 +65,20 @@ class Flatten(Plain):
     alone: ClassVar[Alone] = "elements"
 
     def output(self, shape: Shape) -> Shape:
-        """Return (H W C,)."""
         return (math.prod(shape),)
 
     def bind(self, shape: Shape, site: Site) -> Bound:  # noqa: ARG002
         return BoundElementary(Reshape(shape))
 
 
+@dataclass(eq=False)
 class Reshape:
     """Op that flattens inputs of a shape without a copy."""
 
-    def __init__(self, shape: Shape) -> None:
-        self._shape = shape
+    shape: Shape
 
     def forward(self, x: Array) -> Array:
-        return x.reshape(len(x), math.prod(self._shape))
+        return x.reshape(len(x), math.prod(self.shape))
 
     def backward(self, dy: Array) -> Array:
-        return dy.reshape(len(dy), *self._shape)
+        return dy.reshape(len(dy), *self.shape)

@@ -1,7 +1,5 @@
 """Local response normalisation and batch normalisation."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
@@ -44,8 +42,8 @@ class BatchNorm:
 
     Training normalises by the mean and biased variance of this rank's batch (Goyal et al. 2017, section 2.3). It
     updates running = momentum * running + (1 - momentum) * batch, with the unbiased variance. ``momentum`` 0.9
-    here is 0.1 in PyTorch. Evaluation normalises by the running statistics. ``gamma`` is an initialiser; Goyal et
-    al. initialise the last one of each block with zero. With ``relu`` the result is max(y, 0).
+    here is 0.1 in PyTorch. Evaluation normalises by the running statistics. ``gamma`` is an initialiser. With
+    ``relu`` the result is max(y, 0).
     """
 
     alone: ClassVar[Alone] = "channels"
@@ -78,7 +76,7 @@ class BatchNorm:
         geometry = BatchNormGeometry(shape, self.eps, self.momentum, site.dtype, relu=self.relu)
         return BoundBatchNorm(site.backend.batch_norm(geometry), site)
 
-    def join(self, shape: Shape, site: Site, *, relu: bool) -> BoundBatchNorm:
+    def join(self, shape: Shape, site: Site, *, relu: bool) -> "BoundBatchNorm":
         """Bind as the end of a residual block: add the shortcut, then apply a ReLU if ``relu``."""
         geometry = BatchNormGeometry(shape, self.eps, self.momentum, site.dtype, joined=True, relu=relu)
         return BoundBatchNorm(site.backend.batch_norm(geometry), site)

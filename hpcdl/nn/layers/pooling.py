@@ -1,9 +1,9 @@
 """Pooling over windows and over whole images; subsampling."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from functools import cache
 from typing import ClassVar
 
 from hpcdl.fabric.comm import Array
@@ -33,7 +33,6 @@ class WindowPooling(Plain):
 
     @property
     def window(self) -> Window:
-        """Kernel, stride and padding as pairs."""
         return Window(
             pair(self.kernel), pair(self.kernel if self.stride is None else self.stride), pair(self.padding)
         )
@@ -82,16 +81,21 @@ class GlobalAverage(Plain):
         return BoundElementary(site.backend.global_average(Blob(shape, site.dtype)))
 
 
+@dataclass(eq=False)
 class Subsampling(Plain):
     """(N, H, W, C) to (N, P, Q, K): every ``stride``-th pixel, with zero channels appended up to ``channels``.
 
     The identity shortcut with increasing dimensions of He et al. 2015, section 3.3, option A.
     """
 
-    def __init__(self, name: str, channels: int, *, stride: int | Pair = 2) -> None:
-        super().__init__(name)
-        self.channels = channels
-        self.window = Window((1, 1), pair(stride), (0, 0))
+    name: str
+    channels: int
+    _: KW_ONLY
+    stride: int | Pair = 2
+
+    @property
+    def window(self) -> Window:
+        return Window((1, 1), pair(self.stride), (0, 0))
 
     def output(self, shape: Shape) -> Image:
         """Return (P, Q, K); ValueError where ``channels`` is not larger than the number of input channels."""
@@ -106,29 +110,25 @@ class Subsampling(Plain):
         pixels, zeros = (*output[:2], image[2]), (*output[:2], self.channels - image[2])
         pool = site.backend.average_pooling(WindowGeometry(image, pixels, *self.window, site.dtype))
         join = site.backend.concatenation(geometry.ConcatenationGeometry((pixels, zeros), site.dtype))
-        return BoundSubsampling(pool, join, zeros, site)
+
+        @cache
+        def zero_channels(batch: int) -> Array:
+            vector = site.backend.zeros(batch * math.prod(zeros), geometry.storage_dtype(site.dtype))
+            return vector.reshape(batch, *zeros)
+
+        return BoundSubsampling(pool, join, zero_channels)
 
 
+@dataclass(eq=False)
 class BoundSubsampling:
-    """Bound subsampling."""
+    """Bound subsampling; ``zeros(batch)`` returns the channels to be appended."""
 
-    def __init__(self, pool: Elementary, join: Concatenation, zeros: Shape, site: Site) -> None:
-        self._pool = pool
-        self._join = join
-        self._shape = zeros
-        self._site = site
-        self._zeros: Array | None = None
+    pool: Elementary
+    join: Concatenation
+    zeros: Callable[[int], Array]
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        return self._join.forward([self._pool.forward(x), self._zero_channels(len(x))])
+        return self.join.forward([self.pool.forward(x), self.zeros(len(x))])
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        return self._pool.backward(self._join.backward(dy)[0]) if needs_dx else None
-
-    def _zero_channels(self, batch: int) -> Array:
-        if self._zeros is None or len(self._zeros) < batch:
-            dtype = geometry.storage_dtype(self._site.dtype)
-            self._zeros = self._site.backend.zeros(batch * math.prod(self._shape), dtype).reshape(
-                batch, *self._shape
-            )
-        return self._zeros[:batch]
+        return self.pool.backward(self.join.backward(dy)[0]) if needs_dx else None

@@ -6,16 +6,9 @@
 
 A :class:`~hpcdl.nn.split.layout.Layout` names one axis and each rank's positions on it: images (data
 parallelism), rows, or features. A :class:`~hpcdl.nn.split.part.Part` is an ordinary layer with the sizes of one
-rank, the layout that it takes and the one that it gives. Where these differ, a flow moves positions between
-ranks: halos, gathers and reduce-scatters all follow from the ranges (:mod:`hpcdl.training.parts.split.flow`).
+rank, the layout that it takes and the one that it gives. Where these differ, a flow moves positions between ranks
+(:mod:`hpcdl.training.parts.split.flow`).
 
-=================  =================================================================================
-``layers.py``      fully connected by outputs or inputs; convolution by filters or rows; pooling
-``branches.py``    residual blocks and inception modules as a sequence: fork, branch, switch, branch, join
-``batch_norm.py``  statistics of the whole group's batch
-=================  =================================================================================
-
-The one rule: a split changes no result but the order of sums. Initial values and dropout's masks are those of
-the undivided network. A docstring's lines "Forward:" and "Backward:" state the elements moved, and tests count
-them. Open ``layout.py``, then ``division.py``.
+The one rule: a split changes no result but the order of sums. A docstring's lines "Forward:" and "Backward:" state
+the elements moved, and tests count them. Open ``layout.py``, then ``division.py``.
 """

@@ -1,7 +1,5 @@
 """Batch normalisation of activations that are cut by positions: rows of images, or images."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 

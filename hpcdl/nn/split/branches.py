@@ -1,7 +1,5 @@
 """Residual blocks, inception modules and auxiliary classifiers; each of their branches is divided alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
@@ -107,10 +105,8 @@ class Classifier:
 
 Placed = tuple[Part, "Shape"]
 """A part, and the shape of its input on this rank."""
-
 Divide = Callable[[Sequence["Layer"], "Shape", Layout], tuple[list[Placed], Layout]]
 """Function (layers, shape of their inputs, its layout) that returns their parts, and the layout of the outputs."""
-
 Branched = Auxiliary | Concat | Residual
 
 
@@ -122,8 +118,7 @@ def divided(layer: Branched, shape: Shape, have: Layout, rank: int, divide: Divi
         fork   branch 1   switch   branch 2   switch   branch 3   join
 
     The fork keeps the input on its rank. A switch keeps the outputs of the branch before it and returns the input.
-    The join adds the branches, concatenates them, or passes logits to the loss. So an input that n convolutions
-    read is gathered n times, as it counts n times in |D| (Iandola et al. 2016).
+    So an input that n convolutions read is gathered n times, as it counts n times in |D| (Iandola et al. 2016).
 
     The branches of a sum end in the layout of the first one. Those of a concatenation stay cut by rows; otherwise
     they end by images, because parts of each branch's channels are not consecutive channels of all branches.

@@ -1,7 +1,5 @@
 """Division of a network among the ranks of a model group: every layer's part, and the layouts between them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.layer import Layer
+from hpcdl.nn.layer import Layer, Variable
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.elementwise import Flatten
@@ -29,17 +27,14 @@ from hpcdl.nn.split.part import Part, along
 
 Splitter = Callable[[Any, "Shape", Layout, int, int], list[Part]]
 """Function (layer, shape of its inputs, their layout, rank, ranks) that returns the parts of the layer."""
-
 SPLITS: Final[dict[str, dict[type, Splitter]]] = {
     "model": {Convolution: convolution_by_filters, LocallyConnected: locally_connected_by_rows},
     "space": {Convolution: convolution_by_rows, LocallyConnected: locally_connected_by_rows},
     "hybrid": {},
 }
 """Ways to split, and the axis along which each splits layers of images; the others are data-parallel."""
-
 LINEAR: Final[dict[str, Splitter]] = {"outputs": linear_by_outputs, "inputs": linear_by_inputs}
 """Ways to split fully connected layers."""
-
 _BRANCHED: Final = (Auxiliary, Concat, Residual)
 _Placed = list[tuple[Part, "Shape"]]
 
@@ -69,8 +64,7 @@ class Division:
     @property
     def whole(self) -> tuple[str, ...]:
         """Names of the layers with parameters that are whole on every rank."""
-        parts = zip(self.parts, self.shapes, strict=True)
-        return tuple(part.name for part, shape in parts if not part.cuts and part.declare(shape))
+        return tuple(part.name for part, own in self._declared() if not part.cuts and own)
 
     @property
     def boundaries(self) -> tuple[tuple[Layout, Layout], ...]:
@@ -84,10 +78,8 @@ class Division:
 
     @property
     def parameters(self) -> int:
-        """Number of trained parameters on this rank."""
-        declared = [part.declare(shape) for part, shape in zip(self.parts, self.shapes, strict=True)]
         return sum(
-            math.prod(variable.shape) for variables in declared for variable in variables if variable.trained
+            math.prod(variable.shape) for _, own in self._declared() for variable in own if variable.trained
         )
 
     @property
@@ -99,34 +91,30 @@ class Division:
     @property
     def passes_end(self) -> int:
         """Number of the first part from the first split one on that has batch normalisation; else of the parts."""
-        return next(
-            (
-                number
-                for number, (part, shape) in enumerate(zip(self.parts, self.shapes, strict=True))
-                if number >= self.first_split and any(not variable.trained for variable in part.declare(shape))
-            ),
-            len(self.parts),
-        )
+        stateful = (any(not variable.trained for variable in own) for _, own in self._declared())
+        numbers = (number for number, has in enumerate(stateful) if has and number >= self.first_split)
+        return next(numbers, len(self.parts))
+
+    def _declared(self) -> list[tuple[Part, list[Variable]]]:
+        return [(part, part.declare(shape)) for part, shape in zip(self.parts, self.shapes, strict=True)]
 
 
 def divide(layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, rank: int, ranks: int) -> Division:
     """Return ``rank``'s division of ``layers`` for images of ``shape``.
 
     ``split`` is one of :data:`SPLITS`, ``linear`` one of :data:`LINEAR`. Layers without parameters follow the
-    layout of their input where that is possible. Otherwise they are data-parallel, as are all layers that the
-    split does not divide. A hybrid keeps layers with branches whole, and batch normalisation within each rank's
-    images; other splits normalise by the batch of the whole group.
-
-    ValueError, naming the layer, for one that cannot be split so.
+    layout of their input where that is possible; all others that the split does not divide are data-parallel. A
+    hybrid keeps layers with branches whole, and batch normalisation within each rank's images; other splits
+    normalise by the batch of the whole group. ValueError, naming the layer, for one that cannot be split so.
     """
     way = _Way(split, linear, rank, ranks)
-    found: list[tuple[Part, Shape, str]] = []
+    divided: list[tuple[Part, Shape, str]] = []
     have = by_images(shape)
     for layer in layers:
         placed, have = _chain([layer], shape, have, way)
-        found += [(part, local, layer.name) for part, local in placed]
+        divided += [(part, local, layer.name) for part, local in placed]
         shape = layer.output(shape)
-    parts, shapes, names = zip(*found, strict=True)
+    parts, shapes, names = zip(*divided, strict=True)
     return Division(parts, shapes, names, shape)
 
 

@@ -1,7 +1,5 @@
 """Splits of layers without branches: fully connected by outputs or inputs, windows by filters or by rows."""
 
-from __future__ import annotations
-
 import math
 from copy import copy
 from functools import partial
@@ -41,12 +39,10 @@ def linear_by_outputs(layer: Linear, shape: Shape, have: Layout, rank: int, rank
     """Split the outputs: every rank takes all inputs and has rows of the weights (Gholami et al. 2018, eq. 3).
 
     Inputs that are cut are gathered in forward; in backward the ranks' summands of the input gradient are
-    reduce-scattered. B images of d inputs, in elements, all p ranks:
+    reduce-scattered, half of Gholami's all-reduce. B images of d inputs, in elements, all p ranks:
 
     Forward: (p - 1)*B*d
     Backward: (p - 1)*B*d
-
-    Gholami's all-reduce in backward is twice that: here each rank needs the gradient of its own part only.
     """
     gives = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
     low, high = gives.ranges[rank]
@@ -59,8 +55,7 @@ def linear_by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks
     """Split the inputs: a rank multiplies its features by its columns of the weights.
 
     The ranks' summands of the outputs are reduce-scattered in forward, and the output gradient is gathered in
-    backward. Bias and ReLU follow the sum. Inputs that are cut already are taken as they are. B images of d
-    outputs, in elements, all p ranks:
+    backward. Bias and ReLU follow the sum. B images of d outputs, in elements, all p ranks:
 
     Forward: (p - 1)*B*d
     Backward: (p - 1)*B*d
@@ -133,8 +128,8 @@ def pooling_by_rows(
 ) -> list[Part]:
     """Split the image by rows, with the halo of a convolution.
 
-    Rows of the padding are never the maximum; in a mean they count as zeros, as in the whole image. With h rows of
-    halo in all, B images of width W and C channels, in elements, all p ranks:
+    Rows of the padding are never the maximum; in a mean they count as zeros. With h rows of halo in all, B images
+    of width W and C channels, in elements, all p ranks:
 
     Forward: h*B*W*C
     Backward: h*B*W*C
@@ -159,12 +154,10 @@ def convolution_by_filters(layer: Convolution, shape: Shape, have: Layout, rank:
     """Split the filters: every rank takes all channels (model parallelism; Gholami et al. 2018, eq. 3).
 
     Inputs that are cut are gathered in forward; in backward the ranks' summands of the input gradient are
-    reduce-scattered. B images of H W C inputs, in elements, all p ranks:
+    reduce-scattered, half of Gholami's all-reduce. B images of H W C inputs, in elements, all p ranks:
 
     Forward: (p - 1)*B*H*W*C
     Backward: (p - 1)*B*H*W*C
-
-    Gholami's all-reduce in backward is twice that: here each rank needs the gradient of its own part only.
 
     ValueError for filters in groups.
     """

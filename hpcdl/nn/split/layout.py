@@ -1,10 +1,7 @@
 """Layouts: the part of the activations that each rank of a model group holds.
 
-A layout names one axis and each rank's positions on it; a rank has all positions of the other axes. Axis 0 is the
-images of the batch; axes 1, 2, ... are those of an image.
+A rank has all positions of the axes that a layout does not name. Axis 0 is the images of the batch.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -15,7 +12,6 @@ from hpcdl.nn.geometry import Shape
 
 Range = tuple[int, int]
 """First position, and the one after the last."""
-
 Box = tuple[Range, ...]
 """Positions on each axis, images first."""
 
@@ -24,8 +20,7 @@ Box = tuple[Range, ...]
 class Layout:
     """Positions of each rank on ``axis`` of images of ``shape``.
 
-    Flatten changes the shape of the arrays, but not the layout. Positions may overlap (halos, copies of the whole)
-    and lie outside the image (padding).
+    Positions may overlap (halos, copies of the whole) and lie outside the image (padding).
     """
 
     shape: Shape
@@ -84,17 +79,13 @@ def cut(shape: Shape, axis: int, ranks: int, *, layer: str, noun: str) -> Layout
 
     ValueError, naming ``layer`` and the ``noun`` of the positions, if a rank would have none.
     """
-    return Layout(shape, axis, parts(shape[axis - 1], ranks, layer=layer, noun=noun))
-
-
-def parts(size: int, ranks: int, *, layer: str, noun: str) -> tuple[Range, ...]:
-    """Return the ranges of :func:`cut`."""
+    size = shape[axis - 1]
     if size < ranks:
         raise ValueError(f"{layer}: {size} {noun} cannot be split among {ranks} ranks")
     # as hpcdl.fabric.vectors.partition cuts vectors, so that buffers and layers have equal parts
     quotient, remainder = divmod(size, ranks)
     bounds = [rank * quotient + min(rank, remainder) for rank in range(ranks + 1)]
-    return tuple(pairwise(bounds))
+    return Layout(shape, axis, tuple(pairwise(bounds)))
 
 
 def intersection(box: Box, other: Box) -> Box:

@@ -1,7 +1,5 @@
 """One rank's part of a layer: an ordinary layer with fewer outputs, between two layouts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,27 +14,27 @@ from hpcdl.nn.ops import Bound, Noise
 from hpcdl.nn.split.layout import Layout
 
 
+@dataclass(eq=False)
 class CutMasks:
     """Masks of a rank that has a part of each image: drawn for whole images, then cut.
 
     All ranks of a group draw the same numbers, those of the undivided network.
     """
 
-    def __init__(self, noise: Noise, whole: Shape, index: tuple[slice, ...]) -> None:
-        self._noise = noise
-        self._whole = whole
-        self._index = index
-        self._mask: Array | None = None
+    noise: Noise
+    whole: Shape
+    index: tuple[slice, ...]
+    _mask: Array | None = None
 
     def reseed(self, key: Sequence[int]) -> None:
-        self._noise.reseed(key)
+        self.noise.reseed(key)
 
-    def continued(self) -> CutMasks:
-        return CutMasks(self._noise.continued(), self._whole, self._index)
+    def continued(self) -> "CutMasks":
+        return CutMasks(self.noise.continued(), self.whole, self.index)
 
     def forward(self, x: Array) -> Array:
-        ones = np.ones_like(x, shape=(len(x), *self._whole))
-        self._mask = self._noise.forward(ones)[self._index].reshape(x.shape)
+        ones = np.ones_like(x, shape=(len(x), *self.whole))
+        self._mask = self.noise.forward(ones)[self.index].reshape(x.shape)
         return x * self._mask
 
     def backward(self, dy: Array) -> Array:
@@ -46,7 +44,7 @@ class CutMasks:
 
 
 class OwnMasks:
-    """Masks of a rank that has its own images: each rank of the group draws other numbers."""
+    """Masks of a rank that has its own images: it draws other numbers than the others of its group."""
 
     def __init__(self, noise: Noise, rank: int) -> None:
         self._noise = noise
@@ -57,7 +55,7 @@ class OwnMasks:
     def reseed(self, key: Sequence[int]) -> None:
         self._noise.reseed((*key, self._rank))
 
-    def continued(self) -> OwnMasks:
+    def continued(self) -> "OwnMasks":
         return OwnMasks(self._noise.continued(), self._rank)
 
 
@@ -81,7 +79,6 @@ class Cut:
     own: slice
 
     def initial(self, values: Array, draws: Draws) -> None:
-        """Fill ``values`` with the rank's part of the initial values."""
         cut = (self.view, self.axis, self.own)
         self.whole.initial(values, replace(draws, shape=self.whole.shape, cut=cut))
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.task import Task
-from hpcdl.nn.stage import Stage
+from hpcdl.nn.replica import Stage
 
 LATENCY: Final = 0.08
 """Largest share of a bucket's transfer time that its latency may take."""

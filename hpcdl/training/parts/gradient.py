@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from hpcdl.fabric.comm import INPUT, Array, Comm
-from hpcdl.nn.stage import Stage
+from hpcdl.nn.replica import Stage
 from hpcdl.training.parts.journal import Outcome
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.split.flow import WHOLE, Flow

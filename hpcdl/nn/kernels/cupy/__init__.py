@@ -7,15 +7,10 @@
           ├── gpu.py            CuPy's arrays and compiler, cuBLAS, cuDNN's plans (cudnn_plans.py)
           └── tests/gpu         the same CUDA sources, compiled by g++, so that all ops are tested without a GPU
 
-Activations may have 16 bits (bfloat16 as uint16); parameters and their gradients are float32 then. All work goes
-to one stream in order, so no op waits. ``backend.py`` can record an op's launches as a CUDA graph and replay
-them.
-
-The one rule: ops use the protocol ``Device`` only, and kernels use no atomics and no block barriers; sums have a
-fixed order. Open ``device.py``, then ``pooling.py``.
+Activations may have 16 bits (bfloat16 as uint16). All work goes to one stream in order, so no op waits. The one
+rule: ops use the protocol ``Device`` only, and kernels use no atomics and no block barriers; sums have a fixed
+order. Open ``device.py``, then ``pooling.py``.
 """
-
-from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
@@ -23,7 +18,7 @@ if TYPE_CHECKING:
     from hpcdl.nn.backend import Backend
 
 
-def cupy(*, tf32: bool = True, deterministic: bool = False, graphs: bool = False) -> Backend:
+def cupy(*, tf32: bool = True, deterministic: bool = False, graphs: bool = False) -> "Backend":
     """Return the GPU backend, with CuPy and cuDNN.
 
     ``tf32``: float32 convolutions may multiply with 10 bits of mantissa, as is PyTorch's default; matrix products

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import LinearGeometry, Shape, WindowGeometry, master, storage_dtype
@@ -10,45 +11,45 @@ from hpcdl.nn.kernels.cupy.elementwise import channel_sum, rectified_gradient
 from hpcdl.nn.ops import Weights
 
 
+@dataclass(eq=False)
 class ParameterCopy:
     """Copy of a parameter, used where the view of the flat vector is unaligned or has another precision.
 
     Flat vectors have no padding between tensors, so a view may begin at any multiple of its element size.
     """
 
-    def __init__(self, device: Device, dtype: str) -> None:
-        self._device = device
-        self._dtype = dtype
-        self._copy: Array | None = None
+    device: Device
+    dtype: str
+    _copy: Array | None = None
 
     def current(self, parameter: Array) -> Array:
         """Return the parameter if a library can use it, otherwise a fresh copy, valid until the next call."""
         if self._fits(parameter):
             return parameter
         if self._copy is None or self._copy.shape != parameter.shape:
-            self._copy = self._device.empty(parameter.shape, storage_dtype(self._dtype))
+            self._copy = self.device.empty(parameter.shape, storage_dtype(self.dtype))
         size = parameter.size
-        self._device.launch("cast", "narrow", self._dtype, size, parameter, self._copy, size)
+        self.device.launch("cast", "narrow", self.dtype, size, parameter, self._copy, size)
         return self._copy
 
     def gradient_target(self, gradient: Array) -> Array:
         """Return the gradient if a library can write it, otherwise a new array for :meth:`store_gradient`."""
-        return gradient if self._fits(gradient) else self._device.empty(gradient.shape, storage_dtype(self._dtype))
+        return gradient if self._fits(gradient) else self.device.empty(gradient.shape, storage_dtype(self.dtype))
 
     def store_gradient(self, written: Array, gradient: Array) -> None:
         """Copy the array from :meth:`gradient_target` to ``gradient``, if they differ."""
         if written is not gradient:
-            self._device.launch("cast", "widen", self._dtype, gradient.size, written, gradient, gradient.size)
+            self.device.launch("cast", "widen", self.dtype, gradient.size, written, gradient, gradient.size)
 
     def _fits(self, array: Array) -> bool:
-        return self._dtype == master(self._dtype) and is_aligned(self._device.address(array))
+        return self.dtype == master(self.dtype) and is_aligned(self.device.address(array))
 
 
 class _Affine(Op):
     """y = x weight^T + bias, with a ReLU if the geometry has one; subclasses multiply."""
 
     def __init__(self, device: Device, geometry: LinearGeometry | WindowGeometry, output: Shape) -> None:
-        super().__init__(device, geometry.dtype)
+        super().__init__(device, geometry)
         self._relu = geometry.relu
         self._output = output
         self._biases = output[-1]
@@ -108,7 +109,6 @@ class Convolution(_Affine):
 
     def __init__(self, device: Device, geometry: WindowGeometry) -> None:
         super().__init__(device, geometry, geometry.output)
-        self._geometry = geometry
         self._bias = ParameterCopy(device, geometry.dtype)
 
     def forward(self, x: Array, weights: Weights) -> Array:

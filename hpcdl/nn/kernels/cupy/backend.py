@@ -26,10 +26,9 @@ class _Recording(NamedTuple):
 class RecordedBound:
     """Bound layer with a recording per batch size.
 
-    The first forward and backward of a size only run: they choose plans, compile kernels and allocate memory.
-    The second ones are recorded as a pair, because backward reads the arrays that forward stored. A forward
-    without a backward is recorded again. All later ones are replayed. Results are always in the same memory, so
-    the next layer's recording finds its input in place. A layer whose forward cannot be recorded always runs.
+    The first forward and backward of a size only run: they choose plans, compile kernels and allocate memory. The
+    second ones are recorded as a pair, because backward reads the arrays that forward stored; all later ones are
+    replayed, in the same memory. A layer whose forward cannot be recorded always runs.
     """
 
     def __init__(self, device: Device, bound: Bound) -> None:

@@ -1,12 +1,7 @@
-"""cuDNN graphs and execution plans for one layer and batch size.
-
-Graphs are built by ``nvidia-cudnn-frontend`` (module ``cudnn``), pinned to 1.26.0. Plans can be built without a
-device, from a description (``cudnn.create_device_properties``).
-"""
-
-from __future__ import annotations
+"""cuDNN graphs and plans for one layer and batch size, by ``nvidia-cudnn-frontend``, pinned to 1.26.0."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import cudnn
@@ -26,31 +21,30 @@ class NoEngine(Exception):  # noqa: N818 - cuDNN's term
     """cuDNN has no engine for this graph."""
 
 
+@dataclass(frozen=True)
 class Planner:
     """Builds plans for a real device (``where`` has a cuDNN handle) or for a described one.
 
-    ``where`` has keywords of ``cudnn.pygraph``: ``handle``, or ``sm_version`` and ``device_property``. ``tf32``
-    allows tensor cores in float32 convolutions. ``deterministic`` excludes engines whose order of additions
-    depends on timing. Engines that round their inputs to 16 bits are always excluded. Without ``build``, engines
-    are chosen but not compiled; compilation needs a driver.
+    Engines that round their inputs to 16 bits are always excluded.
     """
 
-    def __init__(
-        self, where: Mapping[str, object], *, tf32: bool, deterministic: bool, build: bool = True
-    ) -> None:
-        self._where = where
-        self._build = build
-        self._tf32 = tf32
-        self._deterministic = deterministic
+    where: Mapping[str, object]
+    """Keywords of ``cudnn.pygraph``: ``handle``, or ``sm_version`` and ``device_property``."""
+    _: KW_ONLY
+    tf32: bool
+    """Allow tensor cores in float32 convolutions."""
+    deterministic: bool
+    """Exclude engines whose order of additions depends on timing."""
+    build: bool = True
+    """Compile the chosen engines, which needs a driver."""
 
     def convolution(
         self, operation: str, geometry: WindowGeometry, batch: int, *, biased: bool = False
     ) -> EnginePlan:
         """Return the plan of ``operation``: "forward", "fused" (with bias and ReLU), "data" or "weight" gradient.
 
-        Tensors: forward X, WEIGHT (and BIAS) to Y; "data" Y, WEIGHT to X; "weight" X, Y to WEIGHT.
-
-        NoEngine: cuDNN does not support it.
+        Tensors: forward X, WEIGHT (and BIAS) to Y; "data" Y, WEIGHT to X; "weight" X, Y to WEIGHT. NoEngine: cuDNN
+        does not support it.
         """
         g, dtype = geometry, TYPES[geometry.dtype]
         image, output = (batch, *g.image), (batch, *g.output)
@@ -76,17 +70,15 @@ class Planner:
                 image=_blob(graph, image, dtype, Uid.X), loss=_blob(graph, output, dtype, Uid.Y), **placed
             )
             _finish(last, filters, dtype, Uid.WEIGHT)
-        notes = [] if self._tf32 or g.dtype != "float32" else [cudnn.numerical_note.TENSOR_CORE]
+        notes = [] if self.tf32 or g.dtype != "float32" else [cudnn.numerical_note.TENSOR_CORE]
         return self._plan(graph, notes)
 
     def batch_norm(self, operation: str, geometry: BatchNormGeometry, batch: int) -> EnginePlan:
         """Return the plan of ``operation``: "forward" (in training) or "backward".
 
-        Tensors: forward X, GAMMA, BETA, RUNNING_* (and SHORTCUT if joined) to Y, MEAN, INVERSE, NEXT_*; backward
-        Y (output gradient after the ReLU's backward), X, GAMMA, MEAN, INVERSE to SHORTCUT (input gradient),
-        DGAMMA, DBETA.
-
-        NoEngine: cuDNN does not support it.
+        Tensors: forward X, GAMMA, BETA, RUNNING_* (and SHORTCUT if joined) to Y, MEAN, INVERSE, NEXT_*; backward Y
+        (output gradient after the ReLU's backward), X, GAMMA, MEAN, INVERSE to SHORTCUT (input gradient), DGAMMA,
+        DBETA. NoEngine: cuDNN does not support it.
         """
         g, kind, exact = geometry, TYPES[geometry.dtype], cudnn.data_type.FLOAT
         channels = g.shape[-1]
@@ -129,12 +121,12 @@ class Planner:
     def _graph(self, dtype: cudnn.data_type) -> cudnn.pygraph:
         exact = cudnn.data_type.FLOAT
         return cudnn.pygraph(
-            io_data_type=dtype, intermediate_data_type=exact, compute_data_type=exact, **self._where
+            io_data_type=dtype, intermediate_data_type=exact, compute_data_type=exact, **self.where
         )
 
     def _plan(self, graph: cudnn.pygraph, notes: Sequence[cudnn.numerical_note]) -> EnginePlan:
         excluded = [*notes, cudnn.numerical_note.DOWN_CONVERT_INPUTS]
-        if self._deterministic:
+        if self.deterministic:
             excluded.append(cudnn.numerical_note.NONDETERMINISTIC)
         try:
             graph.validate()
@@ -142,11 +134,11 @@ class Planner:
             graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
             graph.deselect_numeric_notes(excluded)
             graph.check_support()
-            if self._build:
+            if self.build:
                 graph.build_plans()
         except (cudnn.cudnnGraphNotSupportedError, RuntimeError) as error:
             raise NoEngine(str(error).partition("\n")[0]) from error
-        return EnginePlan(graph, graph.get_workspace_size() if self._build else 0)
+        return EnginePlan(graph, graph.get_workspace_size() if self.build else 0)
 
 
 def _blob(graph: cudnn.pygraph, shape: Sequence[int], dtype: cudnn.data_type, number: int) -> cudnn.tensor:

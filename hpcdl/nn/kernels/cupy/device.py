@@ -1,10 +1,7 @@
 """Protocol of a device, the grids of kernel launches, and the sources of CUDA kernels.
 
-Ops use this protocol only. :mod:`hpcdl.nn.kernels.cupy.gpu` implements it; a second implementation in the tests
-runs the same kernels on a CPU.
+Ops use this protocol only. :mod:`hpcdl.nn.kernels.cupy.gpu` implements it, and so do tests on a CPU.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +19,6 @@ THREADS: Final = 256
 
 BLOCKS: Final = 4096
 """Most blocks of a launch; kernels loop with a grid stride. Several per multiprocessor of any present GPU."""
-
 ALIGNMENT: Final = 16
 """Bytes: alignment that cuDNN's engines assume, and the widest load."""
 
@@ -69,106 +65,6 @@ class EnginePlan:
     workspace: int
 
 
-class Device(Protocol):
-    """Arrays, kernel launches and matrix products; all run in the order of one stream."""
-
-    deterministic: bool
-    has_cudnn: bool
-
-    def empty(self, shape: Shape, dtype: str) -> Array:
-        """Return an aligned, uninitialised array; ``dtype`` as in a geometry or as in numpy."""
-        ...
-
-    def zeros(self, shape: Shape, dtype: str) -> Array:
-        """Return an array of zeros."""
-        ...
-
-    def asarray(self, array: Array) -> Array:
-        """Return a copy of a host array on the device."""
-        ...
-
-    def to_host(self, array: Array) -> Array:
-        """Return a copy on the host, after all launched work is done."""
-        ...
-
-    def address(self, array: Array) -> int:
-        """Return the address of the first element."""
-        ...
-
-    def launch(
-        self, source: str, kernel: str, dtype: str, grid: Grid | int, *arguments: Array | float | None
-    ) -> None:
-        """Launch ``kernel`` of ``source``, compiled for ``dtype``: see :func:`hpcdl.nn.kernels.cupy.device.text`.
-
-        A number instead of a grid stands for :func:`grid_over` so many elements.
-
-        Arrays are passed as addresses, None as null, ints as 64 bits, floats as doubles.
-        """
-        ...
-
-    def multiply(
-        self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool = False, transpose_b: bool = False
-    ) -> None:
-        """Set ``out`` to the product of matrices of ``dtype``, each transposed on request.
-
-        The dtype of ``out`` is ``dtype`` or its master precision. Rows may be strided. Arrays with three
-        dimensions are batches of matrices.
-        """
-        ...
-
-    def convolution_plan(
-        self, operation: str, geometry: WindowGeometry, batch: int, *, biased: bool
-    ) -> EnginePlan | None:
-        """Return cuDNN's plan, built once; None if there is no engine, which only happens for "fused".
-
-        See :mod:`hpcdl.nn.kernels.cupy.cudnn_plans`, also for the tensors (:class:`Uid`).
-        """
-        ...
-
-    def batch_norm_plan(self, operation: str, geometry: BatchNormGeometry, batch: int) -> EnginePlan | None:
-        """Return cuDNN's plan, built once; None if there is no engine."""
-        ...
-
-    def pooled(self, work: Callable[[], T]) -> T:
-        """Run ``work`` with memory from the pool that recordings use; return its result."""
-        ...
-
-    def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """Run and record ``work``; return a function that replays it in the same memory, and the result.
-
-        Recordings share memory that each releases, so they must be replayed in the order in which they were
-        recorded. NotImplementedError: ``work`` calls what cannot be recorded: CuPy's cuBLAS, for :meth:`multiply`.
-        """
-        ...
-
-    def execute(self, plan: EnginePlan, arrays: dict[Uid, Array]) -> None:
-        """Start a plan on arrays, given by tensor number."""
-        ...
-
-
-class Op:
-    """Base of ops for activations of ``dtype``: their arrays, and launches of the kernels of ``source``."""
-
-    source: ClassVar[str] = "elementwise"
-
-    def __init__(self, device: Device, dtype: str) -> None:
-        self._device = device
-        self._dtype = dtype
-        self._saved: tuple[Array, ...] = ()
-
-    def _empty(self, shape: Shape) -> Array:
-        return self._device.empty(shape, storage_dtype(self._dtype))
-
-    def _exact(self, *shape: int) -> Array:
-        return self._device.empty(shape, master(self._dtype))
-
-    def _launch(self, kernel: str, grid: Grid | int, *arguments: Array | float | None) -> None:
-        self._device.launch(self.source, kernel, self._dtype, grid, *arguments)
-
-    def _over_rows(self, rows: int, channels: int) -> Grid:
-        return grid_over_rows(rows, channels, self._dtype)
-
-
 class Uid(IntEnum):
     """Identifiers of the tensors in cuDNN's graphs; execution refers to them."""
 
@@ -189,15 +85,95 @@ class Uid(IntEnum):
     DBETA = 15
 
 
+class Device(Protocol):
+    """Arrays, kernel launches and matrix products; all run in the order of one stream."""
+
+    deterministic: bool
+    has_cudnn: bool
+
+    def empty(self, shape: Shape, dtype: str) -> Array:
+        """Return an aligned, uninitialised array; ``dtype`` as in a geometry or as in numpy."""
+
+    def zeros(self, shape: Shape, dtype: str) -> Array: ...
+
+    def asarray(self, array: Array) -> Array: ...
+
+    def to_host(self, array: Array) -> Array:
+        """Return a copy on the host, after all launched work is done."""
+
+    def address(self, array: Array) -> int: ...
+
+    def launch(
+        self, source: str, kernel: str, dtype: str, grid: Grid | int, *arguments: Array | float | None
+    ) -> None:
+        """Launch ``kernel`` of ``source``, compiled for ``dtype``: see :func:`hpcdl.nn.kernels.cupy.device.text`.
+
+        A number instead of a grid stands for :func:`grid_over` so many elements. Arrays are passed as addresses,
+        None as null, ints as 64 bits, floats as doubles.
+        """
+
+    def multiply(
+        self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool = False, transpose_b: bool = False
+    ) -> None:
+        """Set ``out`` to the product of matrices of ``dtype``, each transposed on request.
+
+        The dtype of ``out`` is ``dtype`` or its master precision. Rows may be strided; arrays of three axes are
+        batches.
+        """
+
+    def convolution_plan(
+        self, operation: str, geometry: WindowGeometry, batch: int, *, biased: bool
+    ) -> EnginePlan | None:
+        """Return cuDNN's plan, built once; None if there is no engine, which only happens for "fused".
+
+        See :mod:`hpcdl.nn.kernels.cupy.cudnn_plans`, also for the tensors (:class:`Uid`).
+        """
+
+    def batch_norm_plan(self, operation: str, geometry: BatchNormGeometry, batch: int) -> EnginePlan | None:
+        """Return cuDNN's plan, built once; None if there is no engine."""
+
+    def pooled(self, work: Callable[[], T]) -> T:
+        """Run ``work`` with memory from the pool that recordings use; return its result."""
+
+    def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """Run and record ``work``; return a function that replays it in the same memory, and the result.
+
+        Recordings share memory, so they must be replayed in the order in which they were recorded.
+        NotImplementedError: ``work`` calls what cannot be recorded: CuPy's cuBLAS, for :meth:`multiply`.
+        """
+
+    def execute(self, plan: EnginePlan, arrays: dict[Uid, Array]) -> None:
+        """Start a plan on arrays, given by tensor number."""
+
+
+class Op:
+    """Base of ops: their arrays, of the geometry's dtype, and launches of the kernels of ``source``."""
+
+    source: ClassVar[str] = "elementwise"
+
+    def __init__(self, device: Device, geometry: Any) -> None:
+        self._device = device
+        self._geometry = geometry
+        self._dtype: str = geometry.dtype
+        self._saved: tuple[Array, ...] = ()
+
+    def _empty(self, shape: Shape) -> Array:
+        return self._device.empty(shape, storage_dtype(self._dtype))
+
+    def _exact(self, *shape: int) -> Array:
+        return self._device.empty(shape, master(self._dtype))
+
+    def _launch(self, kernel: str, grid: Grid | int, *arguments: Array | float | None) -> None:
+        self._device.launch(self.source, kernel, self._dtype, grid, *arguments)
+
+    def _over_rows(self, rows: int, channels: int) -> Grid:
+        return grid_over_rows(rows, channels, self._dtype)
+
+
 FOLDER: Final = Path(__file__).parent / "cuda"
 
 NUMBERS: Final = {"float32": 0, "float64": 1, "bfloat16": 2, "float16": 3}
 """Value of the macro ``NUMBER`` for each precision of activations, see ``number.cuh``."""
-
-
-def names() -> list[str]:
-    """Return the names of all sources."""
-    return sorted(path.stem for path in FOLDER.glob("*.cu"))
 
 
 @cache

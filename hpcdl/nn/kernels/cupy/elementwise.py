@@ -1,26 +1,21 @@
 """Element-wise ops, sums per channel, and the loss."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from copy import copy
 from itertools import accumulate
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.geometry import Blob, ConcatenationGeometry, DropoutGeometry, master, storage_dtype
+from hpcdl.nn.geometry import ConcatenationGeometry, DropoutGeometry, master, storage_dtype
 from hpcdl.nn.kernels.cupy.device import Device, Op, grid_over_rows
 
 
 class _Activation(Op):
     kernels: ClassVar[tuple[str, str]]
     """Of forward and backward."""
-
-    def __init__(self, device: Device, geometry: Blob) -> None:
-        super().__init__(device, geometry.dtype)
 
     def forward(self, x: Array) -> Array:
         self._saved = ()
@@ -58,9 +53,6 @@ def rectified_gradient(device: Device, dy: Array, y: Array, dtype: str) -> Array
 class Addition(Op):
     """Add blobs of one shape, two at a time."""
 
-    def __init__(self, device: Device, geometry: Blob) -> None:
-        super().__init__(device, geometry.dtype)
-
     def forward(self, terms: Sequence[Array]) -> Array:
         total = terms[0]
         y = self._empty(total.shape)
@@ -74,7 +66,7 @@ class Concatenation(Op):
     """Concatenate blobs along the last axis; split their gradients."""
 
     def __init__(self, device: Device, geometry: ConcatenationGeometry) -> None:
-        super().__init__(device, geometry.dtype)
+        super().__init__(device, geometry)
         self._shapes = geometry.shapes
         self._offsets = list(accumulate((shape[-1] for shape in geometry.shapes), initial=0))
         self._rows = math.prod(geometry.shapes[0][:-1])
@@ -103,7 +95,6 @@ class Concatenation(Op):
 
 MAX_THREADS: Final = 1 << 18
 """Threads that saturate the memory of a large GPU: 132 multiprocessors of 2048."""
-
 GROUP: Final = 32
 """Smallest number of rows per thread."""
 
@@ -121,17 +112,19 @@ def channel_sum(device: Device, x: Array, dtype: str, out: Array) -> None:
     sums = out if groups == 1 else device.empty((groups, channels), master(dtype))
     grid = grid_over_rows(groups, channels, dtype)
     device.launch("sums", "sum_activations", dtype, grid, x, sums, rows, channels, groups)
-    while groups > 1:
-        sums, groups = fold(device, sums, groups, channels, dtype, out)
+    if groups > 1:
+        fold(device, sums, groups, channels, dtype, out)
 
 
-def fold(device: Device, sums: Array, rows: int, channels: int, dtype: str, out: Array) -> tuple[Array, int]:
-    """Sum partial sums (rows, C) to fewer, in the end to ``out``; return them and their number."""
-    groups = 1 if rows <= GROUP else -(-rows // GROUP)
-    folded = out if groups == 1 else device.empty((groups, channels), master(dtype))
-    grid = grid_over_rows(groups, channels, dtype)
-    device.launch("sums", "sum_partial", dtype, grid, sums, folded, rows, channels, groups)
-    return folded, groups
+def fold(device: Device, sums: Array, rows: int, channels: int, dtype: str, out: Array) -> None:
+    """Set ``out`` (C,) to the sum of partial sums (rows, C), of which each launch leaves fewer."""
+    groups = rows
+    while groups > 1 or sums is not out:
+        groups = -(-rows // GROUP)
+        folded = out if groups == 1 else device.empty((groups, channels), master(dtype))
+        grid = grid_over_rows(groups, channels, dtype)
+        device.launch("sums", "sum_partial", dtype, grid, sums, folded, rows, channels, groups)
+        sums, rows = folded, groups
 
 
 class Dropout(Op):
@@ -143,7 +136,7 @@ class Dropout(Op):
     source = "dropout"
 
     def __init__(self, device: Device, geometry: DropoutGeometry) -> None:
-        super().__init__(device, geometry.dtype)
+        super().__init__(device, geometry)
         self._ratio = float(geometry.ratio)
         self._state = device.zeros((3,), "uint32")
 
@@ -151,7 +144,7 @@ class Dropout(Op):
         low, high = np.random.SeedSequence(list(key)).generate_state(2)
         self._launch("seed", 1, self._state, int(low), int(high))
 
-    def continued(self) -> Dropout:
+    def continued(self) -> Self:
         """See :class:`hpcdl.nn.ops.Noise`; both increment one counter."""
         other = copy(self)
         other._saved = ()  # noqa: SLF001 - of the same class
@@ -176,13 +169,8 @@ LANES: Final = 32
 """Threads per image, as in ``cross_entropy.cu``."""
 
 
-class CrossEntropy:
+class CrossEntropy(Op):
     """loss = log(sum of exp(logits)) - logits[label]; the largest logit is subtracted first."""
-
-    def __init__(self, device: Device, geometry: Blob) -> None:
-        self._device = device
-        self._classes = geometry.shape[0]
-        self._dtype = geometry.dtype
 
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
         """See :class:`hpcdl.nn.ops.CrossEntropy`; ValueError where a label is out of range.
@@ -190,7 +178,7 @@ class CrossEntropy:
         The gradient has the precision of ``logits``, which is the parameters' for the output of ``predict``.
         """
         dtype = master(self._dtype) if logits.dtype != storage_dtype(self._dtype) else self._dtype
-        images, classes, device, exact = len(logits), self._classes, self._device, master(dtype)
+        images, classes, device, exact = len(logits), self._geometry.shape[0], self._device, master(dtype)
         labels = labels.astype("int64", copy=False)
         gradient = device.empty(logits.shape, storage_dtype(dtype))
         if not images:

@@ -1,7 +1,5 @@
 """A CUDA GPU: CuPy's arrays and compiler, cuBLAS, cuDNN."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import cache, partial
@@ -17,15 +15,13 @@ T = TypeVar("T")
 
 LOCAL_RANKS: Final = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID")
 """Environment variables of launchers that hold the rank within the host."""
-
 DEFAULT_ALGORITHM: Final = -1
 """cuBLAS chooses."""
-
 EXTRA: Final = "pip install 'hpcdl[cuda13]', or 'hpcdl[cuda12]' for a CUDA 12 driver"
 
 
 @cache
-def gpu(*, tf32: bool, deterministic: bool) -> Gpu:
+def gpu(*, tf32: bool, deterministic: bool) -> "Gpu":
     """Return this rank's device; the ranks of a host take its devices in turn and share them if necessary.
 
     ValueError, in one line: a missing library, no driver, no device.
@@ -44,7 +40,8 @@ def gpu(*, tf32: bool, deterministic: bool) -> Gpu:
         import cudnn  # noqa: F401 - reports a missing library before anything runs
     except ImportError as error:
         raise ValueError(f"cuDNN's frontend is not installed ({error}): {EXTRA}") from None
-    return Gpu(local_rank() % count, tf32=tf32, deterministic=deterministic)
+    local_rank = next((int(os.environ[name]) for name in LOCAL_RANKS if name in os.environ), 0)
+    return Gpu(local_rank % count, tf32=tf32, deterministic=deterministic)
 
 
 def gpu_availability() -> tuple[bool, str]:
@@ -62,11 +59,6 @@ def gpu_availability() -> tuple[bool, str]:
         f"{count} x {', '.join(sorted(set(names)))}; this rank uses device {device.number}; "
         f"CuPy {cupy.__version__}, cuDNN {cudnn.backend_version()}, its frontend {cudnn.__version__}"
     )
-
-
-def local_rank() -> int:
-    """Return this process's rank within its host, from the launcher's environment; 0 without a launcher."""
-    return next((int(os.environ[name]) for name in LOCAL_RANKS if name in os.environ), 0)
 
 
 @cache
@@ -142,8 +134,7 @@ class Gpu:
     ) -> None:
         """See :class:`hpcdl.nn.kernels.cupy.device.Device`. The products are cuBLAS ``gemmEx``.
 
-        float32 products use the full mantissa, 16-bit products are summed in float32. cuBLAS is column-major, so
-        that it computes out^T = b^T a^T.
+        float32 products use the full mantissa. cuBLAS is column-major, so that it computes out^T = b^T a^T.
         """
         m, n = out.shape[-2:]
         k = a.shape[-2] if transpose_a else a.shape[-1]
@@ -176,7 +167,6 @@ class Gpu:
     def convolution_plan(
         self, operation: str, geometry: WindowGeometry, batch: int, *, biased: bool
     ) -> EnginePlan | None:
-        """See :class:`hpcdl.nn.kernels.cupy.device.Device`. NoEngine: cuDNN does not support the convolution."""
         key = (operation, geometry, batch, biased)
         if key not in self._plans:
             try:

@@ -19,8 +19,7 @@ class BatchNorm(Op):
     source = "batch_norm"
 
     def __init__(self, device: Device, geometry: BatchNormGeometry) -> None:
-        super().__init__(device, geometry.dtype)
-        self._geometry = geometry
+        super().__init__(device, geometry)
         self._channels = geometry.shape[-1]
 
     def forward(self, x: Array, shortcut: Array | None, vectors: NormVectors, train: bool) -> Array:
@@ -103,15 +102,12 @@ class BatchNorm(Op):
 
     def _sums(self, arrays: tuple[Array, ...], dgamma: Array, dbeta: Array, rows: int) -> None:
         """Set the gradients of gamma and beta; ``arrays``: dz, x, mean, inverse."""
-        device, dtype, channels = self._device, self._dtype, self._channels
-        groups = groups_of(rows, channels)
+        channels, groups = self._channels, groups_of(rows, self._channels)
         sums, products = (self._exact(groups, channels) for _ in range(2))
         grid = self._over_rows(groups, channels)
         self._launch("gradients_of_groups", grid, *arrays, sums, products, rows, channels, groups)
         for partial, out in ((sums, dbeta), (products, dgamma)):
-            left, count = fold(device, partial, groups, channels, dtype, out)
-            while count > 1:
-                left, count = fold(device, left, count, channels, dtype, out)
+            fold(self._device, partial, groups, channels, self._dtype, out)
 
 
 class ResponseNormalization(Op):
@@ -120,8 +116,7 @@ class ResponseNormalization(Op):
     source = "response"
 
     def __init__(self, device: Device, geometry: ResponseGeometry) -> None:
-        super().__init__(device, geometry.dtype)
-        self._geometry = geometry
+        super().__init__(device, geometry)
         self._channels = geometry.shape[-1]
 
     def forward(self, x: Array) -> Array:

@@ -13,8 +13,8 @@ class _Pooling(Op):
     source = "pooling"
 
     def __init__(self, device: Device, geometry: WindowGeometry) -> None:
-        super().__init__(device, geometry.dtype)
-        self._geometry = g = geometry
+        super().__init__(device, geometry)
+        g = geometry
         self._sizes = (*g.image, *g.output[:2], *g.kernel, *g.stride, *g.padding)
 
     def _images(self, batch: int, image: Image) -> tuple[Array, Grid]:
@@ -64,7 +64,7 @@ class GlobalAverage(Op):
     source = "pooling"
 
     def __init__(self, device: Device, geometry: Blob) -> None:
-        super().__init__(device, geometry.dtype)
+        super().__init__(device, geometry)
         self._shape = geometry.shape
         self._pixels, self._channels = math.prod(geometry.shape[:-1]), geometry.shape[-1]
 

@@ -9,14 +9,10 @@ Activations (N, H, W, C) come in as numpy arrays and leave so. What makes these 
     normalization.py  one pass over memory for mean and variance; ReLU and shortcut included
     pooling.py        the index of the maximum in a byte
 
-A layer is cut into one part per thread (``parts.py``): lines of all images, or filters where images are few and
-weights many. Each kernel therefore exists twice: alone, and in parts, which run in numba's own threads.
-
-The one rule: the number of parts depends only on the number of threads, so that every run adds in the same
-order. All kernels compile before anything is timed (``backend.compile_kernels``). Open ``vectors.py`` first.
+A layer is cut into one part per thread (``parts.py``). Each kernel therefore exists twice: alone, and in parts,
+which run in numba's own threads. The one rule: the number of parts depends only on the number of threads, so that
+every run adds in the same order. Open ``vectors.py`` first.
 """
-
-from __future__ import annotations
 
 from hpcdl.nn.backend import Backend
 

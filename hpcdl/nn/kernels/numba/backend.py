@@ -1,7 +1,5 @@
 """The numba backend."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

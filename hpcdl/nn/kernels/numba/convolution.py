@@ -8,8 +8,6 @@ reads the image through strides (Georganas et al. 2018, arXiv 1808.05567). Both 
 other strides.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 
@@ -21,24 +19,22 @@ from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Pair, Shape, WindowGeometry
 from hpcdl.nn.kernels.numba.parts import PRODUCTS, grid, number, share
 from hpcdl.nn.kernels.numba.vectors import (
+    REGISTER_BYTES,
     VECTORS,
     Counts,
     copy_region,
     divide_rows,
-    lanes,
     pack,
     pack_reversed,
     panels,
     rectify_region,
     tile,
 )
-from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
 from hpcdl.nn.ops import Weights
 
 CACHED_BYTES: Final = 1 << 19
 """Bytes that the weight gradient reads repeatedly; they fit a core's second-level cache."""
-
-
 Arrays = tuple[Array, ...]
 Places = tuple[Pair, Pair, Pair]
 
@@ -119,13 +115,6 @@ def _add_pixels(gradient: Array, corner: Pair, lines: Pair, columns: int, own: P
 
 
 @njit(nogil=True, cache=True)
-def _cached_rows(image: Array, gradient: Array, stride: Pair) -> int:
-    """Return the number of gradient rows that fit the cache together with their image rows."""
-    row = (stride[0] * image.shape[1] * image.shape[2] + gradient.shape[1] * gradient.shape[2]) * image.itemsize
-    return max(CACHED_BYTES // row, 1)  # type: ignore[no-any-return]
-
-
-@njit(nogil=True, cache=True)
 def _weight_gradient(
     image: Array, gradient: Array, corner: Pair, dweight: Array, lines: Shape, own: Pair, stride: Pair, flat: bool
 ) -> None:
@@ -137,10 +126,11 @@ def _weight_gradient(
     _, taps, _, channels = dweight.shape
     run, wide, item = dweight.shape[2] * channels, image.shape[1], image.itemsize
     floor = dweight.dtype.type(-np.inf)
-    width = VECTORS * lanes(floor)
+    width = VECTORS * REGISTER_BYTES // item
     pieces, size, larger = divide_rows(own[1] - own[0])
     # All taps read the same few rows before the next ones: these come from the cache then, not from memory.
-    step = _cached_rows(image, gradient, stride)
+    row = (stride[0] * wide * image.shape[2] + gradient.shape[1] * gradient.shape[2]) * item
+    step = max(CACHED_BYTES // row, 1)
     for p in range(lines[0], lines[1], step):
         outer, inner = min(step, lines[1] - p), lines[2]
         if flat:
@@ -206,16 +196,11 @@ def _input_gradient(
                             w += height * horizontal
 
 
-NO_FRAME: Final = (0, 0, 0)
-"""Shape of a frame that is not needed."""
-
-
-class Convolution:
+class Convolution(Op[WindowGeometry]):
     """Every convolution, one image at a time, so that copies for padding or groups stay in the cache."""
 
     def __init__(self, geometry: WindowGeometry) -> None:
-        self._geometry = geometry
-        self._saved: tuple[Array, ...] = ()
+        super().__init__(geometry)
         height, width, channels = geometry.image
         self._channels, self._filters = channels // geometry.groups, geometry.output[2] // geometry.groups
         (top, left), (vertical, horizontal) = geometry.padding, geometry.stride
@@ -296,7 +281,8 @@ def add_parts(parts: Array, total: Array) -> None:
 
 
 def _needed(frame: Shape, image: Shape) -> Shape:
-    return NO_FRAME if frame == image else frame
+    """Return the shape of a frame, or that of an empty array if the image needs none."""
+    return (0, 0, 0) if frame == image else frame
 
 
 @njit(nogil=True, cache=True)

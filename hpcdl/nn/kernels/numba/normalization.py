@@ -1,7 +1,5 @@
 """Batch normalisation and local response normalisation."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
@@ -12,14 +10,14 @@ from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 from hpcdl.nn.kernels.numba.parts import bounds, kernel
 from hpcdl.nn.kernels.numba.vectors import as_pixels
-from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
 from hpcdl.nn.ops import NormVectors
 
 BLOCK_BYTES: Final = 1 << 14
 """Bytes of pixels per block; a block is read twice, the second time from the first-level cache."""
 
 
-class BatchNorm:
+class BatchNorm(Op[BatchNormGeometry]):
     """Store the input, not a normalised copy; backward computes the normalised values again.
 
     Means and variances are computed in blocks around each block's mean and pooled in float64 (Chan, Golub &
@@ -27,10 +25,9 @@ class BatchNorm:
     """
 
     def __init__(self, geometry: BatchNormGeometry) -> None:
-        self._geometry = geometry
+        super().__init__(geometry)
         self._mean = np.zeros(geometry.shape[-1], geometry.dtype)
         self._inverse = np.ones(geometry.shape[-1], geometry.dtype)
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, shortcut: Array | None, vectors: NormVectors, train: bool) -> Array:
         self._saved = ()
@@ -227,16 +224,12 @@ def _apply_gradients_in_parts(
         _apply_gradients(dy[i:j], x[i:j], y[i:j], (mean, scale, slope, shift), dx[i:j])
 
 
-class ResponseNormalization:
+class ResponseNormalization(Op[ResponseGeometry]):
     """y = x scale^-beta with scale = k + alpha / size * (x^2 summed over neighbouring channels).
 
     dx = dy scale^-beta - 2 alpha beta / size * x * (dy y / scale summed over neighbouring channels). Only the
     input and ``scale`` are stored for backward.
     """
-
-    def __init__(self, geometry: ResponseGeometry) -> None:
-        self._geometry = geometry
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         self._saved = ()

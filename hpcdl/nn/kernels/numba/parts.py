@@ -3,8 +3,6 @@
 Parallel kernels run their parts in numba's own pool: OpenMP's threads begin after 4 us, a Python thread after 80.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -19,13 +17,10 @@ from hpcdl.nn.threads import limit
 
 Kernel: TypeAlias = Callable[..., Any]
 """A compiled function of arrays and numbers."""
-
 MIN_OPERATIONS: Final = 1 << 15
 """Multiplications or additions of a part, at least; they take about as long as the start of a thread."""
-
 PRODUCTS: Final = 16
 """Multiply-additions of a register tile that take as long as one operation on memory."""
-
 MIN_CHANNELS: Final = 16
 """Channels of a block, at least: a cache line."""
 
@@ -33,8 +28,7 @@ MIN_CHANNELS: Final = 16
 def number(count: int, operations: int) -> int:
     """Return the number of parts of a loop over range(count), one for each thread.
 
-    ``operations`` of the whole loop limit it. It depends on nothing else but the number of threads that are
-    allowed, so that sums over parts are the same in every run.
+    It depends on nothing else but the number of threads, so that sums over parts are the same in every run.
     """
     parts = max(min(limit(), count, operations // MIN_OPERATIONS), 1)
     if parts > 1:

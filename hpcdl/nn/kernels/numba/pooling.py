@@ -1,7 +1,5 @@
 """Maximum pooling: a loop over the pixels of a window, vectorised over channels."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
@@ -11,21 +9,16 @@ from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Pair, WindowGeometry
 from hpcdl.nn.kernels.numba.parts import bounds, channel_blocks, kernel
-from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
 
 MAX_PIXELS = 256
 """Largest number of pixels in a window; a byte stores the index of the maximum."""
-
 WHOLE: Final = (0, -1)
 """Range of all blocks of channels."""
 
 
-class MaxPooling:
+class MaxPooling(Op[WindowGeometry]):
     """Maximum of each window; stores the index of the first maximum in a byte. NaN is larger than all numbers."""
-
-    def __init__(self, geometry: WindowGeometry) -> None:
-        self._geometry = geometry
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         self._saved = ()

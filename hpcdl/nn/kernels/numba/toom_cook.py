@@ -10,8 +10,6 @@ points 0, 1, -1, 2, -2 give 2.5e-6 (128 channels, normal numbers). Six points se
 with m = 2.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -32,10 +30,8 @@ Matrix = NDArray[np.float64]
 
 POINTS: Final = (0.0, 0.75, -0.75, 1.5, -1.5)
 """The finite points; infinity is the last."""
-
 SIZE: Final = len(POINTS) + 1
 """Number of points; also the side of an input tile."""
-
 PAIRS: Final = np.array(
     [
         [1, 0, 0, 0, 0, 0],
@@ -63,8 +59,7 @@ def matrices(taps: int) -> tuple[Matrix, Matrix, Matrix]:
 def factors(matrix: Matrix) -> list[Matrix]:
     """Return matrices whose product is ``matrix``, the right one first, with the fewest operations.
 
-    Points p and -p give pairs of rows, or of columns, that differ in the sign of every second number. Sums and
-    differences of a pair have half the numbers.
+    Points p and -p give pairs of rows, or of columns, that differ in the sign of every second number.
     """
 
     def operations(factor: Matrix) -> int:

@@ -4,8 +4,6 @@ The main kernels use them because compiled scalar loops over many arrays reach h
 must assume that the arrays overlap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -35,24 +33,10 @@ def _register_bytes() -> int:
 
 REGISTER_BYTES: Final = _register_bytes()
 """Width of a vector register, in bytes."""
-
 REGISTERS: Final = 16 if REGISTER_BYTES == 32 else 32
 """Number of vector registers: 16 with AVX2, 32 with AVX-512 and NEON."""
-
 INDEX: Final = ir.IntType(64)
 """LLVM type of addresses and counts."""
-
-
-@intrinsic
-def lanes(_context: object, zero: types.Float) -> Intrinsic:
-    """Return how many numbers of the type of ``zero`` fit a register."""
-
-    def emit(
-        _context: object, _builder: ir.IRBuilder, _signature: object, _arguments: Sequence[ir.Value]
-    ) -> ir.Value:
-        return INDEX(REGISTER_BYTES // (zero.bitwidth // 8))
-
-    return types.intp(zero), emit
 
 
 class Registers:
@@ -62,9 +46,7 @@ class Registers:
         self.builder = builder
         self.element = element
         self.size = 4 if isinstance(element, ir.FloatType) else 8
-        """Bytes per element."""
         self.count = REGISTER_BYTES // self.size
-        """Elements per register."""
         self.vector = ir.VectorType(element, self.count)
         self.zeros = ir.Constant(self.vector, [0.0] * self.count)
 
@@ -75,7 +57,6 @@ class Registers:
         return self.builder.add(address, self.builder.mul(elements, INDEX(self.size)))
 
     def spread(self, scalar: ir.Value) -> ir.Value:
-        """Return a vector with ``scalar`` in all lanes."""
         many = ir.VectorType(scalar.type, self.count)
         undefined = ir.Constant(many, ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.IntType(32)(0))
@@ -83,7 +64,6 @@ class Registers:
         return self.builder.shuffle_vector(first, undefined, order)
 
     def broadcast(self, address: ir.Value) -> ir.Value:
-        """Load one element into all lanes."""
         return self.spread(self.builder.load(self.builder.inttoptr(address, self.element.as_pointer())))
 
     def mask(self, left: ir.Value) -> ir.Value:
@@ -109,7 +89,6 @@ class Registers:
         self._call("llvm.masked.store", kind, [value, pointer, ir.IntType(32)(self.size), mask], ".p0")
 
     def fma(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
-        """Return a * b + c with a single rounding."""
         return self._call("llvm.fma", ir.FunctionType(self.vector, [self.vector] * 3), [a, b, c])
 
     def _call(self, name: str, kind: ir.FunctionType, arguments: Sequence[ir.Value], suffix: str = "") -> ir.Value:
@@ -119,7 +98,6 @@ class Registers:
 
 VECTORS: Final = 2
 """Registers per row of a tile."""
-
 ROWS: Final = (REGISTERS - VECTORS - 1) // VECTORS
 """Most rows of a tile: two registers hold the right factor, one the left factor, all others sums."""
 

@@ -1,7 +1,5 @@
 """Winograd convolution: 1/4 of the products for 3x3 taps, 9/25 for 5x5 taps."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 
@@ -24,17 +22,17 @@ from hpcdl.nn.kernels.numba.toom_cook import (
     output_tile,
 )
 from hpcdl.nn.kernels.numba.vectors import (
+    REGISTER_BYTES,
     ROWS,
     VECTORS,
     Counts,
     copy_region,
     divide_rows,
-    lanes,
     panels,
     rectify_region,
     tile,
 )
-from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
 from hpcdl.nn.ops import Weights
 
 
@@ -111,7 +109,7 @@ def add_filter_products(v: Array, products: Array, tiles: int, du: Array, own: P
     _, filters, channels = du.shape
     item = du.itemsize
     floor = du.dtype.type(-np.inf)
-    width = VECTORS * lanes(floor)
+    width = VECTORS * REGISTER_BYTES // item
     pieces, size, larger = divide_rows(own[1] - own[0])
     for point in range(len(du)):
         k = own[0]
@@ -157,18 +155,15 @@ PRODUCTS: Final = SIZE * SIZE
 
 Taps = tuple[int, Pair]
 """Taps and padding."""
-
 STRIP_BYTES: Final = 3 << 19
 """Bytes of transformed inputs and outputs processed at a time."""
-
 MIN_TILES: Final = 8 * ROWS
 """Smallest number of tiles processed at a time; each pass reads all transformed filters."""
-
 MIN_CHANNELS: Final = 16
 """With fewer channels, the transforms take longer than the saved products."""
 
 
-class Winograd:
+class Winograd(Op[WindowGeometry]):
     """Convolution with 3x3 or 5x5 taps and stride 1 (Lavin & Gray 2015, arXiv 1509.09308).
 
         V = B^T x B            per tile of 6x6 inputs; tiles are 7 - taps apart
@@ -182,8 +177,7 @@ class Winograd:
     """
 
     def __init__(self, geometry: WindowGeometry) -> None:
-        self._geometry = geometry
-        self._saved: tuple[Array, ...] = ()
+        super().__init__(geometry)
         self._taps = geometry.kernel[0]
         self._step = SIZE + 1 - self._taps
         self._channels, self._filters = (

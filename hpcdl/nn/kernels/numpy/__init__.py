@@ -1,21 +1,13 @@
 """Reference kernels in numpy with its BLAS.
 
-Tests compare all other backends with this one, so each op is its formula in few array operations. ``BACKEND``
-names the op of every kernel; the numba backend replaces some.
-
-=========================  ====================================================================================
-``affine.py``              y = x W^T + b; a convolution copies windows to the rows of a matrix, in chunks
-``pooling.py``             a loop over the offsets in a window; each offset is a strided view of all windows
-``normalization.py``       over the batch, and over neighbouring channels
-``elementwise.py``         ReLU, sigmoid, dropout, concatenation, addition, the loss
-``activation_pool.py``     memory of activations, reused as soon as no array refers to it
-=========================  ====================================================================================
+Tests compare all other backends with this one, so each op is its formula in few array operations. A convolution
+copies windows to the rows of a matrix, in chunks (``affine.py``); pooling is a loop over the offsets in a window,
+each of which is a strided view of all windows. Memory of activations is reused as soon as no array refers to it
+(``activation_pool.py``).
 
 The one rule: an op takes memory from :func:`hpcdl.nn.kernels.numpy.activation_pool.allocate` and keeps in
 ``_saved`` what backward needs; backward empties it, and the next layer gets the memory. Open ``affine.py`` first.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar

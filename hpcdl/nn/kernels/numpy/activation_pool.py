@@ -1,24 +1,21 @@
 """Pool of memory for activations and gradients; memory is reused once no array refers to it."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections import deque
 from threading import Lock
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Shape
 
+Geometry = TypeVar("Geometry")
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and the widest vector register."""
-
 _MAX_WASTE: Final = 1.25
 """Largest ratio of a reused block's size to the requested size."""
-
 _MAX_IDLE: Final = 2
 """Largest ratio of idle bytes to the most bytes in use at a time."""
 
@@ -28,7 +25,7 @@ class _Allocation:
 
     __slots__ = ("__array_interface__", "_block", "_pool")
 
-    def __init__(self, pool: _Pool, block: Array, shape: Shape, dtype: np.dtype[np.generic]) -> None:
+    def __init__(self, pool: "_Pool", block: Array, shape: Shape, dtype: np.dtype[np.generic]) -> None:
         self._pool = pool
         self._block = block
         address = block.ctypes.data
@@ -80,6 +77,7 @@ class _Pool:
             return block
 
     def in_use(self) -> int:
+        """Return the bytes in use at present."""
         with self._lock:
             self._sort_in()
             return self._in_use
@@ -98,8 +96,8 @@ _POOL: Final = _Pool()
 def allocate(shape: Shape, dtype: str | np.dtype[np.generic]) -> Array:
     """Return an uninitialised array, aligned to a cache line.
 
-    Its memory returns to the pool when the last array on it, views included, is gone. New memory would cost a
-    page fault every 4 KiB, often more than the arithmetic.
+    Its memory returns to the pool when the last array on it is gone; new memory would cost a page fault every 4
+    KiB.
     """
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
@@ -108,6 +106,9 @@ def allocate(shape: Shape, dtype: str | np.dtype[np.generic]) -> Array:
     return np.asarray(_Allocation(_POOL, _POOL.take(size + ALIGNMENT), shape, kind))
 
 
-def in_use() -> int:
-    """Return the bytes in use at present."""
-    return _POOL.in_use()
+class Op(Generic[Geometry]):
+    """Base of ops: their geometry, and the arrays that forward keeps for backward."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self._geometry = geometry
+        self._saved: tuple[Array, ...] = ()

@@ -1,7 +1,5 @@
 """Affine ops: convolution, matrix products and locally connected layers, with a ReLU where a layer has one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 
@@ -10,7 +8,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import LinearGeometry, WindowGeometry
-from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
 from hpcdl.nn.kernels.numpy.elementwise import rectified_gradient
 from hpcdl.nn.kernels.numpy.pooling import Frame
 from hpcdl.nn.ops import Affine, Weights
@@ -27,12 +25,11 @@ def channel_sum(x: Array) -> Array:
 
 CHUNK_BYTES = 1 << 20
 """Bytes of windows copied at a time; they stay in a core's cache until the product reads them."""
-
 CHUNK_ROWS = 512
 """Minimum number of windows copied at a time; the weight gradient is read and written once per chunk."""
 
 
-class Im2col:
+class Im2col(Op[WindowGeometry]):
     """Every convolution (Chellapilla et al. 2006), in chunks of whole images or of rows of one image.
 
     Forward: y = windows @ weight^T. Backward copies the windows again: dweight = sum over chunks of
@@ -40,7 +37,7 @@ class Im2col:
     """
 
     def __init__(self, geometry: WindowGeometry) -> None:
-        self._geometry = geometry
+        super().__init__(geometry)
         self._frame = Frame(geometry, 0.0)
         self._channels = geometry.image[2] // geometry.groups
         self._span = math.prod(geometry.kernel) * self._channels
@@ -48,16 +45,16 @@ class Im2col:
         windows = max(CHUNK_BYTES // (self._span * np.dtype(geometry.dtype).itemsize), CHUNK_ROWS)
         self._images_per_chunk = max(windows // (rows * columns), 1)
         self._rows_per_chunk = rows if windows >= rows * columns else max(windows // columns, 1)
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weights: Weights) -> Array:
         self._saved = (framed := self._frame.put(x),)
         y = allocate((len(x), *self._geometry.output), x.dtype)
+        rows = weights.weight.reshape(len(weights.weight), -1)
         for chunk in self._chunks(len(x)):
-            out = _pixels(y[chunk])
+            out = y[chunk].reshape(-1, y.shape[-1])  # a view, because a chunk is contiguous
             for channels, filters in self._groups():
-                windows, rows = self._gather(framed, chunk, channels), _flat(weights.weight[filters])
-                np.matmul(windows, rows.T, out=out[:, filters])
+                windows = self._gather(framed, chunk, channels)
+                np.matmul(windows, rows[filters].T, out=out[:, filters])
             if weights.bias is not None:
                 out += weights.bias
         return y
@@ -68,14 +65,15 @@ class Im2col:
         (framed,), self._saved = self._saved, ()
         dframed = self._frame.empty(len(dy)) if needs_dx else None
         weights.dweight[...] = 0
+        rows, drows = (array.reshape(len(array), -1) for array in (weights.weight, weights.dweight))
         for chunk in self._chunks(len(dy)):
-            gradient = _pixels(dy[chunk])
+            gradient = dy[chunk].reshape(-1, dy.shape[-1])
             for channels, filters in self._groups():
                 columns = self._gather(framed, chunk, channels)
-                _flat(weights.dweight[filters])[...] += gradient[:, filters].T @ columns
+                drows[filters] += gradient[:, filters].T @ columns
                 if dframed is not None:
                     # The windows have served: their gradients take their place, which is still in the cache.
-                    np.matmul(gradient[:, filters], _flat(weights.weight[filters]), out=columns)
+                    np.matmul(gradient[:, filters], rows[filters], out=columns)
                     self._scatter(columns, dframed, chunk, channels)
         return None if dframed is None else self._frame.take(dframed)
 
@@ -84,13 +82,9 @@ class Im2col:
         rows = self._geometry.output[0]
         for n in range(0, batch, self._images_per_chunk):
             for p in range(0, rows, self._rows_per_chunk):
-                yield (
-                    slice(n, min(n + self._images_per_chunk, batch)),
-                    slice(p, min(p + self._rows_per_chunk, rows)),
-                )
+                yield slice(n, n + self._images_per_chunk), slice(p, p + self._rows_per_chunk)
 
     def _groups(self) -> Iterator[tuple[slice, slice]]:
-        """Yield each group's channels and filters."""
         filters = self._geometry.output[2] // self._geometry.groups
         for group in range(self._geometry.groups):
             yield (
@@ -116,35 +110,24 @@ class Im2col:
             part += columns.reshape(*part.shape[:3], -1, self._channels)[..., number, :]
 
 
-def _flat(weight: Array) -> Array:
-    """Return the filters as rows, (K, R S C / groups)."""
-    return weight.reshape(len(weight), -1)
-
-
-def _pixels(image: Array) -> Array:
-    """Return the pixels of a chunk as rows, (n P Q, K): a view, because a chunk is contiguous."""
-    return image.reshape(-1, image.shape[-1])
-
-
 def undivided(count: int, work: Callable[[int, int], object], *, elements: int) -> None:  # noqa: ARG001
     """Call work(0, count); BLAS divides its products itself."""
     work(0, count)
 
 
-class Linear:
+class Linear(Op[LinearGeometry]):
     """y = x weight^T + bias; dweight = dy^T x; dx = dy weight.
 
     ``divide``, as :func:`hpcdl.nn.threads.parallel_ranges`, divides products by outputs or inputs.
     """
 
     def __init__(self, geometry: LinearGeometry, divide: Callable[..., object] = undivided) -> None:
+        super().__init__(geometry)
         self._divide = divide
-        self._outputs = geometry.outputs
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weights: Weights) -> Array:
         self._saved, weight = (x,), weights.weight
-        y = allocate((len(x), self._outputs), x.dtype)
+        y = allocate((len(x), self._geometry.outputs), x.dtype)
         self._divide(len(weight), lambda i, j: np.matmul(x, weight[i:j].T, out=y[:, i:j]), elements=weight.size)
         if weights.bias is not None:
             y += weights.bias
@@ -188,26 +171,25 @@ LOCAL_CHUNK_BYTES = 1 << 22
 """Bytes of windows copied at a time; large, because each chunk reads its weights once for the whole batch."""
 
 
-class LocallyConnected:
+class LocallyConnected(Op[WindowGeometry]):
     """At each position (p, q), over the batch: y = windows @ weight^T, a product (N, R S C) by (R S C, K).
 
-    Chunks are whole rows of positions. Backward copies the windows again: dweight = dy^T @ windows, dwindows =
-    dy @ weight, which is added to the pixels of each window.
+    Chunks are whole rows of positions. Backward: dweight = dy^T @ windows, dwindows = dy @ weight.
     """
 
     def __init__(self, geometry: WindowGeometry) -> None:
-        self._geometry = geometry
+        super().__init__(geometry)
         self._span = math.prod(geometry.kernel) * geometry.image[2]
         self._frame = Frame(geometry, 0.0)
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, weights: Weights) -> Array:
         self._saved = (framed := self._frame.put(x),)
         y = allocate((len(x), *self._geometry.output), x.dtype)
+        filters = weights.weight.reshape(*self._geometry.output, -1)
         for rows in self._chunks(len(x)):
             windows = self._gather(framed, rows)
             out = allocate((*windows.shape[:3], y.shape[3]), x.dtype)
-            np.matmul(windows, _filters_by_position(weights.weight[rows]).swapaxes(2, 3), out=out)
+            np.matmul(windows, filters[rows].swapaxes(2, 3), out=out)
             y[:, rows] = np.moveaxis(out, 2, 0)
         if weights.bias is not None:
             y += weights.bias
@@ -218,14 +200,17 @@ class LocallyConnected:
         if weights.dbias is not None:
             np.sum(dy, axis=0, out=weights.dbias)
         dframed = self._frame.empty(len(dy)) if needs_dx else None
+        filters, dfilters = (
+            array.reshape(*self._geometry.output, -1) for array in (weights.weight, weights.dweight)
+        )
         for rows in self._chunks(len(dy)):
             windows = self._gather(framed, rows)
             # Position before image: a matrix product per position then has the whole batch as its rows.
             gradient = allocate((*windows.shape[:3], dy.shape[-1]), dy.dtype)
             gradient[...] = np.moveaxis(dy[:, rows], 0, 2)
-            np.matmul(gradient.swapaxes(2, 3), windows, out=_filters_by_position(weights.dweight[rows]))
+            np.matmul(gradient.swapaxes(2, 3), windows, out=dfilters[rows])
             if dframed is not None:
-                np.matmul(gradient, _filters_by_position(weights.weight[rows]), out=windows)
+                np.matmul(gradient, filters[rows], out=windows)
                 self._scatter(windows, dframed, rows)
         return None if dframed is None else self._frame.take(dframed)
 
@@ -256,8 +241,3 @@ class LocallyConnected:
         channels = self._geometry.image[2]
         for start in range(0, self._span, channels):
             yield windows[..., start : start + channels]
-
-
-def _filters_by_position(weight: Array) -> Array:
-    """Return the filters of each position as rows, (rows, Q, K, R S C): a view."""
-    return weight.reshape(*weight.shape[:3], -1)

@@ -1,24 +1,19 @@
 """Element-wise ops, concatenation and addition, and the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import copy
 from itertools import accumulate, pairwise
+from typing import Self
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, DropoutGeometry
-from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
 
 
-class ReLU:
+class ReLU(Op[Blob]):
     """y = max(x, 0); dx = dy where y > 0."""
-
-    def __init__(self, geometry: Blob) -> None:
-        self._geometry = geometry
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         self._saved = ()
@@ -39,12 +34,8 @@ def rectified_gradient(dy: Array, y: Array) -> Array:
     return dx
 
 
-class Sigmoid:
+class Sigmoid(Op[Blob]):
     """y = 1 / (1 + exp(-x)) = (1 + tanh(x / 2)) / 2, which overflows nowhere; dx = dy y (1 - y)."""
-
-    def __init__(self, geometry: Blob) -> None:
-        self._geometry = geometry
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         self._saved = ()
@@ -65,18 +56,17 @@ class Sigmoid:
         return dx
 
 
-class Dropout:
+class Dropout(Op[DropoutGeometry]):
     """y = x * mask with mask 0 or 1 / (1 - ratio)."""
 
     def __init__(self, geometry: DropoutGeometry) -> None:
-        self._ratio = geometry.ratio
+        super().__init__(geometry)
         self._generator = np.random.default_rng(0)
-        self._saved: tuple[Array, ...] = ()
 
     def reseed(self, key: Sequence[int]) -> None:
         self._generator.bit_generator.state = np.random.default_rng(key).bit_generator.state
 
-    def continued(self) -> Dropout:
+    def continued(self) -> Self:
         """See :class:`hpcdl.nn.ops.Noise`; forwards of n and m images draw what one of n + m images draws."""
         other = copy(self)
         other._saved = ()  # noqa: SLF001 - of the same class
@@ -87,8 +77,8 @@ class Dropout:
         # float32 for every dtype, so that all precisions draw the same masks
         uniform, mask, y = allocate(x.shape, "float32"), allocate(x.shape, x.dtype), allocate(x.shape, x.dtype)
         self._generator.random(dtype=np.float32, out=uniform)
-        np.greater_equal(uniform, self._ratio, out=mask)
-        mask *= 1 / (1 - self._ratio)
+        np.greater_equal(uniform, self._geometry.ratio, out=mask)
+        mask *= 1 / (1 - self._geometry.ratio)
         np.multiply(x, mask, out=y)
         self._saved = (mask,)
         return y
@@ -121,11 +111,8 @@ class Concatenation:
         return pieces
 
 
-class Addition:
+class Addition(Op[Blob]):
     """Add blobs of one shape."""
-
-    def __init__(self, geometry: Blob) -> None:
-        self._geometry = geometry
 
     def forward(self, terms: Sequence[Array]) -> Array:
         y = allocate(terms[0].shape, self._geometry.dtype)

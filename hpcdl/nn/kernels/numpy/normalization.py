@@ -1,20 +1,18 @@
 """Batch normalisation and local response normalisation."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
-from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
 from hpcdl.nn.kernels.numpy.affine import channel_sum
 from hpcdl.nn.kernels.numpy.elementwise import rectified_gradient
 from hpcdl.nn.ops import NormVectors
 
 
-class BatchNorm:
+class BatchNorm(Op[BatchNormGeometry]):
     """Normalise by the batch or by the running statistics; store the normalised input for backward.
 
     dz = dy where y > 0; without a ReLU dz = dy. dz is also the shortcut's gradient.
@@ -23,10 +21,9 @@ class BatchNorm:
     """
 
     def __init__(self, geometry: BatchNormGeometry) -> None:
-        self._geometry = geometry
+        super().__init__(geometry)
         self._pixels = math.prod(geometry.shape[:-1])
         self._inverse = np.ones(geometry.shape[-1], geometry.dtype)
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array, shortcut: Array | None, vectors: NormVectors, train: bool) -> Array:
         self._saved = ()
@@ -80,15 +77,11 @@ class BatchNorm:
         running += (1 - self._geometry.momentum) * batch
 
 
-class ResponseNormalization:
+class ResponseNormalization(Op[ResponseGeometry]):
     """y = x scale^-beta with scale = k + alpha / size * (x^2 summed over neighbouring channels).
 
     dx = dy scale^-beta - 2 alpha beta / size * x * (dy y / scale summed over neighbouring channels).
     """
-
-    def __init__(self, geometry: ResponseGeometry) -> None:
-        self._geometry = geometry
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         self._saved = ()

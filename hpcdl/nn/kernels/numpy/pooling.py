@@ -1,14 +1,12 @@
 """Pooling: a loop over the offsets within a window, vectorised over all windows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, WindowGeometry
-from hpcdl.nn.kernels.numpy.activation_pool import allocate
+from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
 
 
 class Frame:
@@ -29,7 +27,6 @@ class Frame:
         self._fill = fill
 
     def put(self, x: Array) -> Array:
-        """Return the images with the border."""
         if not self._is_needed:
             return x
         framed = allocate((len(x), *self._framed), x.dtype)
@@ -38,13 +35,11 @@ class Frame:
         return framed
 
     def empty(self, batch: int) -> Array:
-        """Return zeros of the size with the border."""
         framed = allocate((batch, *self._framed), self._geometry.dtype)
         framed[...] = 0
         return framed
 
     def take(self, framed: Array) -> Array:
-        """Return the images without the border."""
         if not self._is_needed:
             return framed
         image = allocate((len(framed), *self._geometry.image), framed.dtype)
@@ -68,19 +63,17 @@ class Frame:
         return framed[:, top : top + height, left : left + width]
 
 
-class MaxPooling:
+class MaxPooling(Op[WindowGeometry]):
     """Maximum of each window; a window that contains NaN gives NaN, so that divergence is visible."""
 
     def __init__(self, geometry: WindowGeometry) -> None:
+        super().__init__(geometry)
         self._frame = Frame(geometry, -np.inf)
-        self._gradient_frame = Frame(geometry, 0.0)
-        self._output = geometry.output
-        self._saved: tuple[Array, ...] = ()
 
     def forward(self, x: Array) -> Array:
         self._saved = ()
         # np.maximum returns NaN if one of the two is: divergence stays visible
-        framed, y = self._frame.put(x), allocate((len(x), *self._output), x.dtype)
+        framed, y = self._frame.put(x), allocate((len(x), *self._geometry.output), x.dtype)
         y[...] = -np.inf
         for pixels in self._frame.offsets(framed):
             np.maximum(y, pixels, out=y)
@@ -92,16 +85,14 @@ class MaxPooling:
         hit, free, chosen = allocate(dy.shape, "bool"), allocate(dy.shape, "bool"), allocate(dy.shape, dy.dtype)
         # Only the first pixel that equals the maximum receives the gradient: ``free`` is False after it.
         free[...] = True
-        gradient = self._gradient_frame.empty(len(dy))
-        for pixels, dpixels in zip(
-            self._frame.offsets(framed), self._gradient_frame.offsets(gradient), strict=True
-        ):
+        gradient = self._frame.empty(len(dy))
+        for pixels, dpixels in zip(self._frame.offsets(framed), self._frame.offsets(gradient), strict=True):
             np.equal(pixels, y, out=hit)
             hit &= free
             free ^= hit
             np.multiply(dy, hit, out=chosen)
             np.add(dpixels, chosen, out=dpixels)
-        return self._gradient_frame.take(gradient)
+        return self._frame.take(gradient)
 
 
 class AveragePooling:
@@ -109,9 +100,15 @@ class AveragePooling:
 
     def __init__(self, geometry: WindowGeometry) -> None:
         self._frame = Frame(geometry, 0.0)
-        self._gradient_frame = Frame(geometry, 0.0)
         self._output = geometry.output
-        self._share = shares(geometry)[:, :, np.newaxis]
+        # as in Caffe, windows are clipped to the padded image
+        rows, columns = (
+            np.minimum(kernel, size + 2 * padding - np.arange(windows) * stride)
+            for windows, kernel, size, padding, stride in zip(
+                geometry.output, geometry.kernel, geometry.image, geometry.padding, geometry.stride, strict=False
+            )
+        )
+        self._share = (1 / np.outer(rows, columns)).astype(geometry.dtype)[:, :, np.newaxis]
 
     def forward(self, x: Array) -> Array:
         y = allocate((len(x), *self._output), x.dtype)
@@ -124,23 +121,21 @@ class AveragePooling:
     def backward(self, dy: Array) -> Array:
         shared = allocate(dy.shape, dy.dtype)
         np.multiply(dy, self._share, out=shared)
-        gradient = self._gradient_frame.empty(len(dy))
-        for pixels in self._gradient_frame.offsets(gradient):
+        gradient = self._frame.empty(len(dy))
+        for pixels in self._frame.offsets(gradient):
             np.add(pixels, shared, out=pixels)
-        return self._gradient_frame.take(gradient)
+        return self._frame.take(gradient)
 
 
 class GlobalAverage:
     """Mean of each channel over the image."""
 
     def __init__(self, geometry: Blob) -> None:
-        height, width, channels = geometry.shape
-        self._pixels = height * width
-        self._channels = channels
         self._shape = geometry.shape
+        self._pixels = geometry.shape[0] * geometry.shape[1]
 
     def forward(self, x: Array) -> Array:
-        y = allocate((len(x), self._channels), x.dtype)
+        y = allocate((len(x), self._shape[2]), x.dtype)
         np.mean(x, axis=(1, 2), out=y)
         return y
 
@@ -148,14 +143,3 @@ class GlobalAverage:
         dx = allocate((len(dy), *self._shape), dy.dtype)
         np.divide(dy[:, np.newaxis, np.newaxis], self._pixels, out=dx)
         return dx
-
-
-def shares(geometry: WindowGeometry) -> Array:
-    """Return 1 / size of each window, (P, Q); sizes are clipped to the padded image, as in Caffe."""
-    clipped = []
-    for axis in range(2):
-        begins = np.arange(geometry.output[axis]) * geometry.stride[axis]
-        ends = np.minimum(begins + geometry.kernel[axis], geometry.image[axis] + 2 * geometry.padding[axis])
-        clipped.append(ends - begins)
-    share: Array = (1 / np.outer(*clipped)).astype(geometry.dtype)
-    return share

@@ -9,7 +9,7 @@ from typing import Final
 from hpcdl.aggregation import direct
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Parts, assign, empty
-from hpcdl.nn.stage import Stage
+from hpcdl.nn.replica import Stage
 from hpcdl.nn.split.division import Division
 from hpcdl.nn.split.layout import Box, Layout, Range, extents, intersection, volume, within
 

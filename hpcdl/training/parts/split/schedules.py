@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.stage import Stage
+from hpcdl.nn.replica import Stage
 from hpcdl.nn.split.layout import Range
 from hpcdl.training.parts.split.flow import Flow
 
