@@ -98,6 +98,8 @@ def package(tmp_path_factory):
     folder = tmp_path_factory.mktemp("package")
     shutil.copytree(ROOT / "hpcdl", folder / "hpcdl")
     shutil.copy(ROOT / "pyproject.toml", folder)
+    if (ROOT / ".mypy_cache").exists():  # of make check; otherwise mypy takes half a minute
+        shutil.copytree(ROOT / ".mypy_cache", folder / ".mypy_cache")
     for name, block in EXAMPLES.items():
         assert not (ROOT / "hpcdl" / name).exists(), name
         (folder / "hpcdl" / name).write_text(block, encoding="utf-8")

@@ -4,13 +4,14 @@ from math import ceil, log2
 
 import numpy as np
 import pytest
-from contract.aggregations import SEGMENTED, SENDING, SPARSE, UNCOSTED, scheme
+from contract.aggregations import NATIVE, OTHERS, SEGMENTED, SENDING, SPARSE, UNCOSTED, called, scheme
 from contract.generated import RANKS, generated, on_any_ranks
 from hypothesis import strategies as st
 
 from hpcdl import registry
 from hpcdl.aggregation.direct import direct, reduce_scatter
 from hpcdl.aggregation.parts import cost
+from hpcdl.aggregation.parts.collectives import offered
 from hpcdl.aggregation.tree import tree
 from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.fabric.vectors import phantom
@@ -18,56 +19,73 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 
 SEVERAL_RANKS = RANKS.filter(lambda ranks: ranks > 1)
-COSTED = [name for name in registry.names("aggregation") if name not in {*UNCOSTED, *SPARSE}]
-NODES = [(name, {"ranks_per_node": size}) for name in ("hierarchical", "leader") for size in (1, 3, 4, 100)]
-SHORT_SEGMENTS = [(name, {"segment_bytes": 128}) for name in SEGMENTED]
-COUNTED = [*((name, {}) for name in COSTED), *SHORT_SEGMENTS, *NODES]
-TIMED = [(name, {"segment_bytes": length}) for name in SEGMENTED for length in (3200, 1 << 30)]
-TIMED += NODES + [(name, {}) for name in COSTED if name not in SEGMENTED]
+ALLREDUCES = [name for name in registry.names("aggregation") if name not in {*UNCOSTED, *SPARSE}]
+COSTED = [("allreduce", name) for name in ALLREDUCES] + [(one, name) for one, name in OTHERS if name not in NATIVE]
+IN_SEGMENTS = [("allreduce", name) for name in SEGMENTED]
+IN_SEGMENTS += [(one, name) for one, name in COSTED if name in {"chain", "double_tree"} and one != "allreduce"]
+NODES = [
+    ("allreduce", name, {"ranks_per_node": size}) for name in ("hierarchical", "leader") for size in (1, 3, 4, 100)
+]
+COUNTED = [(*one, {}) for one in COSTED] + NODES
+COUNTED += [("allreduce", name, {"segment_bytes": 128}) for name in SEGMENTED]
+TIMED = [(*one, {"segment_bytes": length}) for one in IN_SEGMENTS for length in (3200, 1 << 30)]
+TIMED += NODES + [(*one, {}) for one in COSTED if one not in IN_SEGMENTS]
 OF = {"busiest rank": max, "all ranks": sum}
 SLOW_ADDER = Network("slow adder", Link(alpha=0.0, beta=1e-9), source="none", gamma=1e-7)
 LONG_WAY = Network("long way", Link(alpha=0.3, beta=1e-9), source="none")
 MODELS = [NETWORKS[n] for n in ("ethernet-1g", "gemini")] + [SLOW_ADDER, LONG_WAY]
 
 
-def counted(name, ranks, length, **settings):
+def counted(collective, name, ranks, length, **settings):
     """Return each rank's messages and bytes for float32 vectors."""
     world = in_process(ranks)
     rows = np.zeros((ranks, length), np.float32)
-    world.run(lambda comm: scheme(name)(comm, rows[comm.rank], **settings))
+    world.run(lambda comm: called(collective, name, comm, rows[comm.rank], **settings))
     return {"Messages": world.messages, "Bytes": world.bytes}
 
 
-def volumes(name, **settings):
+def volumes(collective, name, settings):
     """Return (quantity, ranks, formula) of each stated cost without times."""
-    lines = [(*line.partition(", ")[::2], formula) for line, formula in cost.costs(scheme(name), settings).items()]
-    return [line for line in lines if line[0] != "Time"]
+    lines = cost.costs(offered(collective, name), settings).items()
+    return [(*line.partition(", ")[::2], formula) for line, formula in lines if not line.startswith("Time")]
 
 
-@pytest.mark.parametrize(("name", "settings"), COUNTED)
+def test_the_docstring_states_what_it_costs():
+    """Its time is stated for some number of ranks."""
+    for collective, name in COSTED:
+        function = offered(collective, name)
+        stated = {line.partition(", ")[0] for line in cost.costs(function)}
+        assert stated == {"Messages", "Bytes", "Time"}
+        assert any(cost.time(function, p, 1e6, 1e-6, 1e-9, 1e-10) is not None for p in range(2, 10))
+
+
+@pytest.mark.parametrize(("collective", "name", "settings"), COUNTED)
 @on_any_ranks
-def test_messages_and_bytes(name, settings, ranks):
+def test_messages_and_bytes(collective, name, settings, ranks):
     """Messages are exact; a rank's bytes differ by at most one chunk, n/p rounded up, if p does not divide n > 1."""
-    for length in (0, 1, 64 * ranks, 1009):
-        sent = counted(name, ranks, length, **settings)
+    few = (0, 1) if collective == "allreduce" else ()
+    for length in (*few, 64 * ranks, 1009 // ranks * ranks if collective == "all_to_all" else 1009):
+        sent = counted(collective, name, ranks, length, **settings)
         chunk = 4 * ceil(length / ranks) if length % ranks else 0
-        for what, which, formula in volumes(name, **settings):
+        for what, stated_for, formula in volumes(collective, name, settings):
+            if (stated_for == "p a power of two" and ranks & (ranks - 1)) or (what == "Bytes" and length <= 1):
+                continue
+            which = "all ranks" if stated_for == "all ranks" else "busiest rank"
             slack = 0 if what == "Messages" else chunk if which == "busiest rank" else chunk * ranks
-            if what == "Messages" or length > 1:
-                wanted = cost.cost(formula, ranks, 4 * length)
-                assert abs(OF[which](sent[what]) - wanted) <= slack, f"{what}, {which}, {length} elements"
+            wanted = cost.cost(formula, ranks, 4 * length)
+            assert abs(OF[which](sent[what]) - wanted) <= slack, f"{what}, {which}, {length} elements"
 
 
-@pytest.mark.parametrize(("name", "settings"), TIMED)
+@pytest.mark.parametrize(("collective", "name", "settings"), TIMED)
 @on_any_ranks
-def test_simulated_time(name, settings, ranks):
-    payload = phantom(1600 * ranks)
+def test_simulated_time(collective, name, settings, ranks):
+    payload, function = phantom(1600 * ranks), offered(collective, name)
     for network in MODELS:
         alpha, beta = network.link.alpha, network.link.beta
-        stated = cost.time(scheme(name), ranks, payload.nbytes, alpha, beta, network.gamma, settings)
+        stated = cost.time(function, ranks, payload.nbytes, alpha, beta, network.gamma, settings)
         if stated is not None:
             world = simulated(ranks, network)
-            world.run(lambda comm: scheme(name)(comm, payload, **settings))
+            world.run(lambda comm: called(collective, name, comm, payload, **settings))
             assert world.now == pytest.approx(stated, rel=1e-9), network.name
 
 
@@ -96,7 +114,7 @@ def test_an_unbalanced_tree_receives_from_its_deepest_branch_last(network):
 def test_every_scheme_that_sums_sends_bytes():
     """Otherwise the counts above would pass for an empty scheme; shared memory needs no messages."""
     for name in SENDING:
-        assert sum(counted(name, 4, 64)["Bytes"]) >= 2 * 3 * 64 * 4
+        assert sum(counted("allreduce", name, 4, 64)["Bytes"]) >= 2 * 3 * 64 * 4
 
 
 @generated(12, {"ranks": 2, "network": LONG_WAY}, ranks=SEVERAL_RANKS, network=st.sampled_from(MODELS))

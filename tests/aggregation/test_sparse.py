@@ -77,13 +77,6 @@ def test_hard_positions_lose_nothing(name, ranks):
             assert not fault(found, given, 400), what
 
 
-@pytest.mark.parametrize("name", SPARSE)
-def test_twenty_schedules_give_the_same_bits(name):
-    given = [Sparse(one.indices, one.values / 7) for one in drawn(7, 500, 60)]
-    runs = [summed(name, given, 500, seed)[0] for seed in range(20)]
-    assert len({one.total.values.tobytes() for run in runs for one in run}) == 1
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 @pytest.mark.parametrize("name", SPARSE)
 def test_other_types(name, dtype):

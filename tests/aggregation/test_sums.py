@@ -13,9 +13,6 @@ from hpcdl.commands.parts import contracts
 from hpcdl.commands.parts.contracts import check_scheme
 from hpcdl.fabric.virtual.inprocess import in_process
 
-SEEDS = st.integers(0, 1000)
-"""Schedules of the virtual ranks."""
-
 
 def aggregate(name, rows, seed, /, **settings):
     """Return the rows after each rank has summed its own; all should equal the sum."""
@@ -98,22 +95,6 @@ def test_impossible_settings_are_refused(name, setting, value):
     with pytest.raises(ValueError, match=f"^{setting} = {value!r}[^\n]*$"):
         world.run(lambda comm: scheme(name)(comm, np.zeros(5), **{setting: value}))
     assert not any(world.messages)
-
-
-@pytest.mark.parametrize("name", SEGMENTED)
-@generated(
-    20,
-    *({"ranks": 7, "length": length, "segment_bytes": 8, "seed": 0} for length in (0, 1, 1003)),
-    {"ranks": 8, "length": 100, "segment_bytes": 408, "seed": 1},
-    ranks=st.integers(1, 13),
-    length=st.sampled_from([0, 1, 5, 100, 1003]),
-    segment_bytes=st.sampled_from([8, 12, 100, 28, 404, 4020]),
-    seed=SEEDS,
-)
-def test_segments_of_any_length(name, ranks, length, segment_bytes, seed):
-    rows, expected = operands(ranks, length)
-    aggregate(name, rows, seed, segment_bytes=segment_bytes)
-    assert (rows == expected).all()
 
 
 PLAIN = [name for name in SCHEMES if name not in {"hierarchical", "leader", "torus"}]

@@ -84,7 +84,7 @@ def failed_cases(install):
     return {one["case"].split("-")[2]: (one["rank"], one["error"]) for one in run["failed_cases"]}
 
 
-def test_after_a_case_that_raises_on_all_ranks_the_same_job_runs_the_others(either):
+def test_after_a_case_that_raises_on_all_ranks_the_same_job_runs_the_others_and_resuming_runs_it_last(either):
     file = either.suite(schemes("all_raise", "ring"))
     ended = either("run", file, "-o", "o")
     assert ended.returncode == 1
@@ -100,6 +100,15 @@ def test_after_a_case_that_raises_on_all_ranks_the_same_job_runs_the_others(eith
     page = (either.folder / "o/report.md").read_text()
     assert "FAILED: 1 case of 2." in page
     assert "FAILED case collective-allreduce-mine:all_raise-p2-64B: rank 0: ValueError" in page
+    either.suite(schemes("all_raise", "slow", "ring"))
+    (either.folder / "mine.py").write_text(
+        SCHEMES.replace('raise ValueError("two lines\\nas one")', "await ring(comm, buffer)")
+    )
+    ended = either("run", file, "-o", "o", "--resume")
+    assert ended.returncode == 0, ended.stdout
+    assert order(either) == ["mine:all_raise", "ring", "mine:slow", "mine:all_raise"]
+    assert library.read(either.folder / "o").complete
+    assert all(path.suffix == ".h5" for path in (either.folder / "o/parts").iterdir())
 
 
 def test_after_a_case_that_fails_on_one_rank_a_new_job_runs_the_others(each):
@@ -140,30 +149,13 @@ def test_a_gradient_that_is_not_a_number_on_one_rank_ends_the_case_on_all(either
     """A compressor refuses it by step and tensor; no rank waits for the message that is not sent."""
     (either.folder / "poison.py").write_text(POISONED)
     case = f'{TRAIN}ranks = 3\nsteps = 4\ntraining = "poison:poisoned"\n'
-    servers = f'{case}aggregation = "sharded_parameter_server"\ncompression = "one_bit"\n'
-    entries = f'{case}aggregation = "ok_topk"\ncompression = "top_k"\n'
-    ended = either("run", either.suite(servers, entries, schemes("ring")), "-o", "o")
+    exchange = 'aggregation = "sharded_parameter_server"\ncompression = "one_bit"\n'
+    ended = either("run", either.suite(case + exchange, schemes("ring")), "-o", "o")
     assert ended.returncode == 1
-    (run,) = either.report()["runs"]
-    assert len(run["failed_cases"]) == 2
-    for failed in run["failed_cases"]:
-        assert failed["rank"] == 1
-        assert failed["error"].startswith("FloatingPointError: step 2: gradient of conv1.weight: ")
+    ((rank, error),) = failed_cases(either).values()
+    assert rank == 1
+    assert error.startswith("FloatingPointError: step 2: gradient of conv1.weight: ")
     assert finished(either) == ["ring"]
-
-
-def test_resuming_runs_a_failed_case_after_all_others(hpcdl):
-    file = hpcdl.suite(schemes("all_raise", "ring"))
-    assert hpcdl("run", file, "-o", "o").returncode == 1
-    hpcdl.suite(schemes("all_raise", "slow", "ring"))
-    (hpcdl.folder / "mine.py").write_text(
-        SCHEMES.replace('raise ValueError("two lines\\nas one")', "await ring(comm, buffer)")
-    )
-    ended = hpcdl("run", file, "-o", "o", "--resume")
-    assert ended.returncode == 0, ended.stdout
-    assert order(hpcdl) == ["mine:all_raise", "ring", "mine:slow", "mine:all_raise"]
-    assert library.read(hpcdl.folder / "o").complete
-    assert all(path.suffix == ".h5" for path in (hpcdl.folder / "o/parts").iterdir())
 
 
 def test_under_mpirun_a_failed_case_ends_the_job_and_resuming_continues(either):

@@ -243,24 +243,29 @@ def test_a_regressed_case_that_leaves_the_suite_is_missing(archive, capsys):
     assert "MISSING in the newest run: tree: it left the suite, regressed since 2026-03-11" in out
 
 
-def test_series_outlive_the_schema_of_their_runs(archive, capsys, monkeypatch):
+@pytest.fixture(scope="module")
+def regressed(tmp_path_factory):
+    """Return an archive whose newest three of 13 nights are slow."""
+    made = Archive(tmp_path_factory.mktemp("regressed"))
     for number in range(13):
-        archive.run(1.0 if number < 10 else 1.2)
-    assert archive.history() == 1
+        made.run(1.0 if number < 10 else 1.2)
+    return made
+
+
+def test_series_outlive_the_schema_of_their_runs(regressed, capsys, monkeypatch):
+    assert regressed.history() == 1
     before = capsys.readouterr().out
     monkeypatch.setattr(schema, "SCHEMA", 999)
     monkeypatch.setattr(series_file, "SCHEMA", 999)
-    assert archive.history() == 1
+    assert regressed.history() == 1
     assert capsys.readouterr() == (before, "")
-    assert main(["compare", str(archive.folder / "night-00"), "--with", str(archive.folder / "night-01")]) == 2
+    assert main(["compare", str(regressed.folder / "night-00"), "--with", str(regressed.folder / "night-01")]) == 2
     assert "but this hpcdl reads schema 999" in capsys.readouterr().err
 
 
-def test_metrics_and_junit_are_written(archive, capsys, tmp_path):
-    for number in range(13):
-        archive.run(1.0 if number < 10 else 1.2)
+def test_metrics_and_junit_are_written(regressed, capsys, tmp_path):
     metrics, junit = tmp_path / "hpcdl.prom", tmp_path / "junit.xml"
-    assert archive.history("--metrics", metrics, "--junit", junit, "--calibrate") == 1
+    assert regressed.history("--metrics", metrics, "--junit", junit, "--calibrate") == 1
     out = capsys.readouterr().out
     assert "All runs had the same hosts" not in out
     assert "false regressions" in out
@@ -277,14 +282,12 @@ def test_metrics_and_junit_are_written(archive, capsys, tmp_path):
     assert suite.get("failures") == "1"
 
 
-def test_a_page_with_figures_is_written(archive, capsys, tmp_path):
+def test_a_page_with_figures_is_written(archive, regressed, tmp_path):
     page = tmp_path / "history.html"
     archive.folder.mkdir()
     assert archive.history("-o", page) == 3
     assert "TOO FEW RUNS" in page.read_text()
-    for number in range(13):
-        archive.run(1.0 if number < 10 else 1.2)
-    assert archive.history("-o", page) == 1
+    assert regressed.history("-o", page) == 1
     text = page.read_text()
     assert re.search(r"<h1[^>]*>REGRESSED: \w+ \(p50\) \+2", text)
     assert {"ring (p50)", "tree (p50)"} <= set(re.findall("<figcaption>(.*?)<", text))

@@ -106,13 +106,13 @@ def check_complete(hpcdl, finished_before):
     assert finished_before.items() <= content(parts(hpcdl)).items()
 
 
-def test_a_run_killed_three_times_resumes(hpcdl):
+def test_a_run_killed_twice_resumes(hpcdl):
     """SIGKILL to the process group at a random time after the start."""
     chance = random.Random(5)
     suite = hpcdl.suite(SUITE)
     kept = {}
     killed_during_cases = 0
-    for _ in range(3):
+    for _ in range(2):
         run = start(hpcdl, suite, "--resume")
         time.sleep(0.2)
         if chance.random() < 0.8:  # otherwise during the start
@@ -136,9 +136,9 @@ def test_a_run_killed_three_times_resumes(hpcdl):
     check_complete(hpcdl, kept)
 
 
-def stopped(hpcdl, suite, send):
+def stopped(hpcdl, suite, send, *options):
     """Start a run and ``send`` it a signal after two cases; return its output and its finished cases."""
-    run = start(hpcdl, suite)
+    run = start(hpcdl, suite, *options)
     wait_for_parts(hpcdl, 2, run)
     send(run)
     output = run.communicate(timeout=LIMIT)[0]
@@ -149,21 +149,23 @@ def stopped(hpcdl, suite, send):
     return output, kept
 
 
-def resumed(hpcdl, suite, kept):
-    ended = hpcdl("run", suite, "-o", "o", "--resume", **QUICK)
-    assert ended.returncode == 0, ended.stderr
-    check_complete(hpcdl, kept)
+def test_sigusr1_finishes_the_case_in_progress_and_other_cases_may_be_added_in_front(either):
+    """Slurm can send SIGUSR1 before the time limit: the report is written, too.
 
-
-def test_sigusr1_finishes_the_case_in_progress(either):
-    """Slurm can send SIGUSR1 before the time limit: the report is written, too."""
+    A suite may run in portions: resuming finds cases by their content and not by their position.
+    """
     suite = either.suite(SUITE)
-    output, kept = stopped(either, suite, lambda run: run.send_signal(signal.SIGUSR1))
-    assert f"interrupted after {len(kept)} of {CASES} cases; continue with --resume" in output
+    usr1 = lambda run: run.send_signal(signal.SIGUSR1)
+    output, kept = stopped(either, suite, usr1, "--case", "*slow_tree*")
+    assert f"interrupted after {len(kept)} of {CASES // 2} cases; continue with --resume" in output
     run = library.read(either.folder / "o/run.h5")
     assert not run.complete
     assert len(run.cases) == len(kept)
-    resumed(either, suite, kept)
+    ended = either("run", suite, "-o", "o", "--resume", **QUICK)
+    assert ended.returncode == 0, ended.stderr
+    check_complete(either, kept)
+    order = ["slow_tree" in name for name in names(either.folder / "o")]
+    assert order == [False] * (CASES // 2) + [True] * (CASES // 2)
 
 
 def test_ctrl_c_ends_all_ranks(each):
@@ -172,14 +174,3 @@ def test_ctrl_c_ends_all_ranks(each):
     assert output.count("hpcdl: interrupted; finished cases are kept, continue with --resume") == 1
     wait_for_orphans(each.folder)
     assert len(names(each.folder / "o")) == len(kept)
-
-
-def test_resuming_finds_cases_by_content_and_not_by_position(hpcdl):
-    """A suite may run in portions, and cases may be added in front."""
-    suite = hpcdl.suite(SUITE)
-    assert hpcdl("run", suite, "-o", "o", "--case", "*tree-p2-?B", **QUICK).returncode == 0
-    kept = content(parts(hpcdl))
-    assert len(kept) == 3  # of 0, 4 and 8 bytes
-    resumed(hpcdl, suite, kept)
-    order = ["slow_tree" in name for name in names(hpcdl.folder / "o")]
-    assert order == [False] * (CASES // 2) + [True] * (CASES // 2)

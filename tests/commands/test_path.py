@@ -18,7 +18,7 @@ CASES = """
 [[case]]
 kind = "collective"
 collective = "allreduce"
-aggregation = "{scheme}"
+aggregation = "mine:my_ring"
 ranks = 2
 message_bytes = 64
 repetitions = 3
@@ -45,26 +45,21 @@ def run(request, hpcdl):
 
 
 @pytest.mark.parametrize("run", ["script", "module"], indirect=True)
-def test_modules_in_the_current_folder_are_not_imported(run, hpcdl):
+def test_a_name_with_a_colon_finds_a_module_in_the_suites_folder_and_the_current_one_has_none(run, hpcdl):
     for name in ("json", "numpy", "mpi4py", "argparse", "pandas"):
         (hpcdl.folder / "current" / f"{name}.py").write_text("open('imported', 'w')\nraise SystemExit(9)\n")
-    done = run(hpcdl.suite(CASES.format(scheme="ring")), "-o", "out")
-    assert done.returncode == 0, done.stderr
-    assert not (hpcdl.folder / "current" / "imported").exists()
-
-
-def test_a_name_with_a_colon_finds_a_module_in_the_suites_folder(run, hpcdl):
     (hpcdl.folder / "mine.py").write_text(RING)
     (hpcdl.folder / "beside.py").write_text("")
     (hpcdl.folder / "json.py").write_text("raise SystemExit(9)\n")
-    done = run(hpcdl.suite(CASES.format(scheme="mine:my_ring")), "-o", "out")
+    done = run(hpcdl.suite(CASES), "-o", "out")
     assert done.returncode == 0, done.stderr
     assert "mine:my_ring" in done.stdout
+    assert not (hpcdl.folder / "current" / "imported").exists()
 
 
 def test_a_module_of_the_current_folder_is_not_found(run, hpcdl):
     (hpcdl.folder / "current" / "mine.py").write_text(RING)
-    done = run(hpcdl.suite(CASES.format(scheme="mine:my_ring")))
+    done = run(hpcdl.suite(CASES))
     assert done.returncode == 2
     assert "cannot load 'mine:my_ring': ModuleNotFoundError" in done.stderr
     assert done.stderr.count("\n") == 1

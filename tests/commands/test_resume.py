@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from functools import cache
+import sys
 
 import h5py
 import pytest
@@ -23,37 +23,30 @@ repetitions = 3
 warmup = 0
 """
 
-EMULATED = json.dumps({"hosts": 2, "rate": "200mbit", "slow": {}, "bytes_per_second": {"host1": 1, "host2": 1}})
+SETTINGS = {"hosts": 2, "rate": "200mbit", "slow": {}, "bytes_per_second": {"host1": 1, "host2": 1}}
+EMULATED = {TESTBED: json.dumps(SETTINGS)}
 
 
 def parts(folder):
     return sorted((folder / "parts").glob("*.h5"))
 
 
-def run(install, **environment):
-    """Run the suite; return its run folder."""
-    done = install("run", install.suite(CASES), "-o", "out", **environment)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return the folder of a finished run on emulated hosts; tests begin with a copy."""
+    install = Install(sys.executable, tmp_path_factory.mktemp("whole"))
+    done = install("run", install.suite(CASES), "-o", "out", **EMULATED)
     assert done.returncode == 0, done.stderr
     return install.folder / "out"
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """Return finished runs by Python and MPI library; several tests begin with a copy."""
-    return cache(lambda python: run(Install(python, tmp_path_factory.mktemp("whole"))))
-
-
 @pytest.fixture
-def begin(whole):
-    """Return begin(install): copy a run without its last case; return the run folder."""
-
-    def copied(install):
-        folder = install.folder / "out"
-        shutil.copytree(whole(install.python), folder)
-        parts(folder)[-1].unlink()
-        return folder
-
-    return copied
+def folder(hpcdl, whole):
+    """Return the folder of a run without its last case."""
+    folder = hpcdl.folder / "out"
+    shutil.copytree(whole, folder)
+    parts(folder)[-1].unlink()
+    return folder
 
 
 def empty(part):
@@ -70,15 +63,14 @@ def mistype(part):
         file["cases/000000"].attrs["nodes"] = "two"
 
 
-def test_the_case_of_a_damaged_part_runs_again_and_one_line_reports_it(hpcdl, begin):
-    folder = begin(hpcdl)
+def test_the_case_of_a_damaged_part_runs_again_and_one_line_reports_it(hpcdl, folder):
     *damaged, sound = parts(folder)
     for part, damage in zip(damaged, (empty, cut, mistype), strict=True):
         damage(part)
     before = sound.read_bytes()
     partial = folder / "parts/.0.partial"  # of a rank that was killed
     partial.touch()
-    done = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume")
+    done = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume", **EMULATED)
     assert done.returncode == 0, done.stderr
     assert not partial.exists()
     for part in damaged:
@@ -93,50 +85,40 @@ def test_the_case_of_a_damaged_part_runs_again_and_one_line_reports_it(hpcdl, be
         assert file.attrs["complete"]
 
 
-def test_another_mpi_library_continues_only_with_mix_environments(hpcdl, other, begin):
-    folder = begin(hpcdl)
+def test_another_environment_continues_only_with_mix_environments(hpcdl, other, folder):
+    """Cases of emulated hosts stay marked after resuming without them."""
     report = (folder / "report.md").read_bytes()
     refused = other("run", other.suite(CASES), "-o", "out", "--resume")
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
     assert "its finished cases ran on another machine or library: " in line
     assert "mpi was " in line
+    assert "emulated was " in line
     assert "--mix-environments" in line
     assert (folder / "report.md").read_bytes() == report
     told = other("run", other.suite(CASES), "-o", "out", "--resume", "--mix-environments")
     assert told.returncode == 0, told.stderr
     page = (folder / "report.md").read_text()
     assert "MIXED: the cases ran in 2 environments" in page
+    assert "EMULATED: the nodes are 2 hosts of hpcdl testbed" in page
     with h5py.File(folder / "run.h5") as file:
         keys = [case.attrs["environment_key"] for case in file["cases"].values()]
         assert {*keys[:-1]} == {keys[0]} != {keys[-1]}
         assert list(file["environments"]) == [keys[0]]
 
 
-def test_cases_of_emulated_hosts_stay_marked_after_resuming_without_them(hpcdl):
-    folder = run(hpcdl, **{TESTBED: EMULATED})
-    parts(folder)[-1].unlink()
-    refused = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume")
-    assert refused.returncode == 2
-    assert "emulated was " in refused.stderr
-    told = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume", "--mix-environments")
-    assert told.returncode == 0, told.stderr
-    assert "EMULATED: the nodes are 2 hosts of hpcdl testbed" in (folder / "report.md").read_text()
-
-
 def test_resuming_without_a_folder_takes_the_newest_unfinished_run(hpcdl, whole):
-    for name in ("older", "newer", "whole"):
+    for name in ("newest", "whole"):
         folder = hpcdl.folder / "runs" / name
-        shutil.copytree(whole(hpcdl.python), folder, copy_function=shutil.copy)
+        shutil.copytree(whole, folder, copy_function=shutil.copy)
         if name != "whole":
             (folder / "run.h5").unlink()
             parts(folder)[-1].unlink()
     resume = ("run", hpcdl.suite(CASES), "--resume")
-    ended = hpcdl(*resume)
+    ended = hpcdl(*resume, **EMULATED)
     assert ended.returncode == 0, ended.stderr
-    assert "resuming the newest unfinished run: runs/newer\nresuming: 4 of 5 cases are finished\n" in ended.stdout
-    assert "resuming the newest unfinished run: runs/older\n" in hpcdl(*resume).stdout
+    assert "resuming the newest unfinished run: runs/newest\nresuming: 4 of 5 cases are finished\n" in ended.stdout
     refused = hpcdl.here(*resume)
     assert refused.returncode == 2
     assert "--resume: runs/ holds no unfinished run of the suite 'tiny'; name its folder with -o" in refused.stderr
-    assert sorted(path.name for path in (hpcdl.folder / "runs").iterdir()) == ["newer", "older", "whole"]
+    assert sorted(path.name for path in (hpcdl.folder / "runs").iterdir()) == ["newest", "whole"]

@@ -1,7 +1,6 @@
 """Real runs, with mpirun started by hpcdl and hpcdl started by mpirun: run folder, log and report."""
 
 import csv
-import json
 import os
 import subprocess
 from contextlib import suppress
@@ -40,8 +39,31 @@ def finished(ended, code=0):
     return ended
 
 
+NOSY = """
+import atexit, sys
+from pathlib import Path
+from hpcdl.aggregation.ring import ring
+
+async def nosy(comm, buffer):
+    if not ranks:
+        atexit.register(lambda: Path(f"modules-{comm.rank}").write_text(" ".join(sys.modules)))
+    ranks.add(comm.rank)
+    await ring(comm, buffer)
+
+ranks = set()
+"""
+
+
 def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
-    ended = finished(each("run", each.suite(TRAIN, "steps = 8\nranks = [1, 2, 3]"), "-o", "o"))
+    (each.folder / "mine.py").write_text(NOSY)
+    suite = each.suite(TRAIN, 'steps = 8\nranks = [1, 2, 3]\naggregation = "mine:nosy"')
+    ended = finished(each("run", suite, "-o", "o"))
+    # a thousand ranks that import pandas load a file server for minutes
+    imported = [set((each.folder / f"modules-{rank}").read_text().split()) for rank in range(3)]
+    assert {"mpi4py", "numpy", "h5py", "pandas"} <= imported[0]
+    for modules in imported[1:]:
+        assert {"mpi4py", "numpy"} <= modules
+        assert not modules & {"h5py", "pandas", "matplotlib", "rich", "scipy", "numba", "torch"}
     assert ended.stdout.startswith("[1/3] train-lenet5")
     assert "\x1b" not in ended.stdout
     folder = each.folder / "o"
@@ -111,16 +133,34 @@ def test_inside_mpirun_its_ranks_are_used(each):
     assert run.ranks.groupby("case_index").size().tolist() == [1, 2]
 
 
-def test_options_reach_the_ranks(hpcdl):
+def on_a_terminal(hpcdl, *command):
+    """Return what a command writes to a terminal."""
+    screen, its_end = os.openpty()
+    with subprocess.Popen(
+        hpcdl.hpcdl(*command), cwd=hpcdl.folder, env=hpcdl.environment(), stdout=its_end
+    ) as running:
+        os.close(its_end)
+        shown = b""
+        with suppress(OSError):  # Linux says EIO when the other end of a terminal is closed
+            while piece := os.read(screen, 4096):
+                shown += piece
+        assert running.wait(LIMIT) == 0
+    os.close(screen)
+    return shown
+
+
+def test_options_reach_the_ranks_and_a_terminal_has_a_bar(hpcdl):
     suite = hpcdl.suite(TRAIN, 'epochs = 5\nranks = 2\naggregation = ["ring", "tree", "native"]')
     chosen = ("--case", "*e-p1-*", "--set", "case.steps=4", "--set", "case.ranks=[1, 2]")
     ended = finished(hpcdl.here("run", suite, "--dry-run", *chosen))
     listed = [line.split()[0] for line in ended.stdout.splitlines()[:-1]]
     assert ended.stdout.splitlines()[-1] == "2 cases, 1 rank"
     assert not (hpcdl.folder / "runs").exists()
-    ended = finished(hpcdl("run", suite, "-n", "2", *chosen))
+    shown = on_a_terminal(hpcdl, "run", suite, "-n", "2", *chosen)
+    assert b"[##########..........] 1/2 train-lenet5" in shown
     (folder,) = (hpcdl.folder / "runs").iterdir()
     assert folder.name.startswith("tiny-")
+    assert "\x1b" not in (folder / "log.txt").read_text()
     run = library.read(folder)
     assert run.cases["case"].tolist() == listed
     assert run.cases["steps"].tolist() == [4, 4]
@@ -167,82 +207,24 @@ def check_map(text):
             assert (cells[i + 1][j + 1] == "-") == (i == j)
 
 
-def test_launches_are_reported_together(hpcdl):
-    suite = hpcdl.suite(f'{COLLECTIVE}aggregation = "ring"\nranks = 2\nmessage_bytes = 64')
-    ended = finished(hpcdl("run", suite, "-o", "o", "--launches", "2"))
-    one, other = (hpcdl.folder / f"o/launch-{number}" for number in (1, 2))
-    assert (one / "run.h5").exists()
-    for runs in ([one, other, "--together"], ["o"]):
-        pooled = json.loads(finished(hpcdl.here("report", *runs, "--json")).stdout)
-        # on a busy machine a launch may count as disturbed
-        assert [case["launches"] + (case["launches_left_out"] or 0) for case in pooled["cases"]] == [2]
-    assert len(library.summary(hpcdl.folder / "o")) == 1
-    assert library.read(hpcdl.folder / "o").cases["launch"].tolist() == [1, 2]
-    predicted = json.loads(finished(hpcdl.here("predict", "o", "--network", "ethernet-1g", "--json")).stdout)
-    assert len(predicted["cases"]) == 1
-    for folder, options in (
-        ("o", []),
-        ("o", ["--launches", "1", "--resume"]),
-        ("o/launch-1", ["--launches", "2"]),
-    ):
-        assert "choose another folder" in finished(hpcdl.here("run", suite, "-o", folder, *options), 2).stderr
-    page = (hpcdl.folder / "o/report.md").read_text()
-    assert page.startswith("# hpcdl: o, 2 launches\n")
-    assert "### allreduce, 2 ranks" in page
-    assert f"Command: `hpcdl run {suite} -o o --launches 2`" in page
-    assert "launch 2 of 2 has ended: " in ended.stdout
-    assert ended.stdout.count("\nhpcdl: ") == 1
-    assert "must be from 1 to 1000" in finished(hpcdl.here("run", suite, "-o", "x", "--launches", "0"), 2).stderr
-
-
-MINE = """
-import atexit, sys
-from pathlib import Path
+FORGETFUL = """
 from hpcdl.aggregation.ring import ring
-
-async def my_ring(comm, buffer, *, slack: int = 0):
-    await ring(comm, buffer)
 
 async def forgetful(comm, buffer):
     await ring(comm, buffer[: len(buffer) // 2])
-
-async def nosy(comm, buffer):
-    if not ranks:
-        atexit.register(lambda: Path(f"modules-{comm.rank}").write_text(" ".join(sys.modules)))
-    ranks.add(comm.rank)
-    await ring(comm, buffer)
-
-ranks = set()
 """
 
 
-@pytest.fixture
-def mine(hpcdl):
-    (hpcdl.folder / "mine.py").write_text(MINE)
-    return hpcdl
-
-
-def test_a_wrong_result_is_reported(mine):
+def test_a_wrong_result_is_reported(hpcdl):
+    (hpcdl.folder / "mine.py").write_text(FORGETFUL)
     schemes = 'aggregation = ["ring", "mine:forgetful"]'
-    suite = mine.suite(f"{COLLECTIVE}{schemes}\nranks = 2\nmessage_bytes = 64")
-    ended = finished(mine("run", suite, "-o", "o"), 1)
+    suite = hpcdl.suite(f"{COLLECTIVE}{schemes}\nranks = 2\nmessage_bytes = 64")
+    ended = finished(hpcdl("run", suite, "-o", "o"), 1)
     wrong = [line for line in ended.stdout.splitlines() if line.endswith("WRONG RESULT")]
     assert len(wrong) == 1
     assert "mine:forgetful" in wrong[0]
-    assert "FAILED case collective-allreduce-mine:forgetful-" in (mine.folder / "o/report.md").read_text()
-    assert [case["correct"] for case in report(mine)] == [True, False]
-    # it stays wrong after resuming
-    finished(mine("run", suite, "-o", "o", "--resume"), 1)
-
-
-def test_worker_ranks_import_little(mine):
-    """A thousand ranks that import pandas load a file server for minutes."""
-    finished(mine("run", mine.suite(TRAIN, 'steps = 3\nranks = 3\naggregation = "mine:nosy"'), "-o", "o"))
-    imported = [set((mine.folder / f"modules-{rank}").read_text().split()) for rank in range(3)]
-    assert {"mpi4py", "numpy", "h5py", "pandas"} <= imported[0]
-    for modules in imported[1:]:
-        assert {"mpi4py", "numpy"} <= modules
-        assert not modules & {"h5py", "pandas", "matplotlib", "rich", "scipy", "numba", "torch"}
+    assert "FAILED case collective-allreduce-mine:forgetful-" in (hpcdl.folder / "o/report.md").read_text()
+    assert [case["correct"] for case in report(hpcdl)] == [True, False]
 
 
 SLEEPY = """
@@ -269,20 +251,3 @@ def test_idle_ranks_sleep(either):
     # each case calls once in its time and once more to compare the ranks' bits
     _, before, after, _ = map(float, (either.folder / "busy-1").read_text().split())
     assert after - before < 0.3  # of the two seconds that rank 0 was alone
-
-
-def test_a_bar_on_a_terminal(hpcdl):
-    suite = hpcdl.suite(TRAIN + "steps = 2\nranks = [1, 2]\n")
-    screen, its_end = os.openpty()
-    with subprocess.Popen(
-        hpcdl.hpcdl("run", suite, "-o", "seen"), cwd=hpcdl.folder, env=hpcdl.environment(), stdout=its_end
-    ) as running:
-        os.close(its_end)
-        shown = b""
-        with suppress(OSError):  # Linux says EIO when the other end of a terminal is closed
-            while piece := os.read(screen, 4096):
-                shown += piece
-        assert running.wait(LIMIT) == 0
-    os.close(screen)
-    assert b"[##########..........] 1/2 train-lenet5" in shown
-    assert "\x1b" not in (hpcdl.folder / "seen" / "log.txt").read_text()

@@ -22,14 +22,6 @@ def test_started_programs_do_not_mix_messages(fabric):
     assert fabric.run(program) == [(-p * (p - 1) / 2, [10**k * numbers for k in range(5)])] * p
 
 
-def test_programs_started_one_after_another(fabric):
-    async def program(comm):
-        return [await comm.start(total(comm, k + comm.rank)) for k in range(20)]
-
-    p = fabric.ranks
-    assert fabric.run(program) == [[p * k + p * (p - 1) / 2 for k in range(20)]] * p
-
-
 def test_started_programs_complete_without_being_awaited(fabric):
     finished = []
 
@@ -44,23 +36,6 @@ def test_started_programs_complete_without_being_awaited(fabric):
     mine = fabric.run(program)
     assert mine == list(range(fabric.ranks))
     assert sorted(finished) == fabric.local(mine)
-
-
-def test_a_started_program_starts_another(fabric):
-    async def inner(comm, value):
-        return await total(comm, value)
-
-    async def outer(comm, value):
-        nested = comm.start(inner(comm, 100 * value))
-        return await total(comm, value), await nested
-
-    async def program(comm):
-        under_way = [comm.start(outer(comm, k)) for k in (1, 2, 3)]
-        mine = await total(comm, 4)
-        return mine, [await task for task in reversed(under_way)]
-
-    p = fabric.ranks
-    assert fabric.run(program) == [(4 * p, [(k * p, 100 * k * p) for k in (3, 2, 1)])] * p
 
 
 def test_programs_started_in_the_middle_of_others(fabric):
@@ -118,20 +93,6 @@ def test_two_programs_may_wait_for_the_same_one(fabric):
         return [await other for other in waiting]
 
     assert fabric.run(program) == [[fabric.ranks] * 2] * fabric.ranks
-
-
-def test_shared_tags_match_a_peer_without_started_programs(group):
-    async def program(comm):
-        if comm.rank == 0:
-            incoming = [np.zeros(1) for _ in range(1, comm.size)]
-            for buffer in incoming:
-                await comm.recv(buffer, tag=6)
-            return sorted(buffer[0] for buffer in incoming)
-        push = comm.start(comm.send(np.array([float(comm.rank)]), 0, 6), shared_tags=True)
-        await push
-        return []
-
-    assert group.run(program)[0] == list(range(1, group.ranks))
 
 
 def test_shared_tags_do_not_change_the_numbering(group):

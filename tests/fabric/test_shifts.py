@@ -50,8 +50,11 @@ def test_unequal_parts_take_the_time_of_the_longest(length, scheme):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize(("ranks", "length"), [(256, 256_000), (1024, 1_024_000), (1024, 25_557_032)])
-def test_representatives_take_the_time_of_all_of_1024(ranks, length, scheme):
+@pytest.mark.parametrize(
+    ("ranks", "length"),
+    [(256, 256_000), *(pytest.param(1024, n, marks=pytest.mark.grid) for n in (1_024_000, 25_557_032))],
+)
+def test_representatives_take_the_time_of_all_of_many(ranks, length, scheme):
     assert agree(operation(scheme, ranks, length), NETWORK) == 1
 
 

@@ -15,7 +15,7 @@ def contract(results, name, tiny):
     folder = Path(__file__).resolve().parent.parent / "nn"
     chosen = f"({name} or {name}-) and not processor" + (" and test_arrays" if tiny else "")
     command = [sys.executable, "-m", "pytest", "-q", "--maxfail=20", folder, "-k", chosen]
-    if importlib.util.find_spec("xdist") is not None:
+    if not tiny and importlib.util.find_spec("xdist") is not None:
         command += ["-n", str(min(8, os.cpu_count() or 1)), "-p", "no:benchmark"]  # which warns beside workers
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider"], capture_output=True, text=True, check=False, timeout=results.left()

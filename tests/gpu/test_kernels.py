@@ -12,7 +12,6 @@ from hpcdl.nn.geometry import master, storage_dtype
 from hpcdl.nn.kernels.cupy.backend import backend_on
 from hpcdl.nn.kernels.cupy.device import Grid, grid_over, grid_over_rows
 from hpcdl.nn.kernels.cupy.elementwise import channel_sum
-from hpcdl.nn.ops import NormVectors
 
 pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
 
@@ -82,37 +81,6 @@ def test_an_op_is_numpys_in_every_precision(what, shape, dtype, kernels, referen
     close(y, expected, dtype)
     dy, exact = both(draw(expected.shape, 1), dtype)
     close(op.backward(dy), oracle.backward(exact), dtype)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("train", [True, False])
-@pytest.mark.parametrize(("joined", "relu"), [(False, False), (True, True)])
-def test_batch_norm_in_16_bits(joined, relu, train, dtype, kernels, reference):
-    shape = (5, 4, 24)
-    ops, arguments = [], []
-    x, exact = both(3 + draw((6, *shape)), dtype)
-    beside, exact_beside = both(draw((6, *shape), 1), dtype)
-    for chosen, kind, image, shortcut in (
-        (kernels, dtype, x, beside),
-        (reference, "float64", exact, exact_beside),
-    ):
-        ops.append(chosen.batch_norm(geometry.BatchNormGeometry(shape, 1e-5, 0.9, kind, joined, relu)))
-        vectors = [draw(24, seed).astype(master(kind)) for seed in (2, 3, 4)]
-        vectors += [np.ones(24, master(kind)), *(np.zeros(24, master(kind)) for _ in range(2))]
-        arguments.append((image, shortcut if joined else None, NormVectors(*vectors)))
-    y, expected = (op.forward(*given, train) for op, given in zip(ops, arguments, strict=True))
-    close(y, expected, dtype)
-    for mine, its in zip(arguments[0][2][2:4], arguments[1][2][2:4], strict=True):
-        np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-5)
-    if train:
-        dy, exact_dy = both(draw(expected.shape, 5), dtype)
-        results = []
-        for op, given, gradient in zip(ops, arguments, (dy, exact_dy), strict=True):
-            results.append((*op.backward(gradient, given[2]), given[2].dgamma, given[2].dbeta))
-        close(results[0][0], results[1][0], dtype)
-        assert (results[0][1] is None) == (not joined)
-        for found, right in zip(results[0][2:], results[1][2:], strict=True):
-            np.testing.assert_allclose(found, right, rtol=0.02, atol=0.2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

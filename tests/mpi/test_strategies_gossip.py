@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from contract.compression import planned
 from contract.tiny import starts, tiny_session
-from contract.training import GLOBAL_BATCH, TOLERANCE, session
+from contract.training import GLOBAL_BATCH, session
 
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
@@ -32,21 +32,6 @@ def moved(mpi, strategy, keys, **settings):
     mine = tiny_session(start=own[mpi.comm.rank], **keys)
     mpi.run(strategy(mpi.comm, mine, **settings))
     return own, together(mpi, mine.replica.parameters), mine
-
-
-@pytest.mark.parametrize("aggregation", ["ring", "native"])
-def test_averaging_every_step_equals_synchronous_training(aggregation, mpi, difference):
-    mine = session(aggregation, "float64")
-    mpi.run(parameter_averaging(mpi.comm, mine))
-    assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
-
-
-@pytest.mark.parametrize("mixing", ["overlap", "after"])
-@pytest.mark.parametrize("graph", GRAPHS)
-def test_d_psgd_keeps_the_mean(graph, mixing, mpi):
-    own, found, _ = moved(mpi, d_psgd, {"steps": 50, **STILL}, graph=graph, mixing=mixing)
-    np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(found - found.mean(axis=0), 0, atol=1e-3)
 
 
 @pytest.mark.parametrize("mixing", ["overlap", "after"])

@@ -145,11 +145,6 @@ def test_a_new_rate_affects_new_gradients_only():
         assert w[0] == pytest.approx((-0.5 - 1) + (-0.3 - 0.1) if nesterov else -1 - 0.6)
 
 
-def test_weight_decay_alone_shrinks_geometrically():
-    w = run(SGD(weight_decay=0.5), np.array([8.0]), np.zeros((3, 1)), [0.1] * 3)
-    assert w[0] == pytest.approx(8 * 0.95**3)
-
-
 @each_dtype
 def test_adagrad_is_the_closed_form(dtype):
     gradients = gradients_of(10, 33, dtype)
@@ -186,16 +181,6 @@ def test_adam_continues_from_state_and_steps():
     np.testing.assert_array_equal(
         run(second, w, gradients[3:], [0.1] * 3), run(Adam(), np.zeros(9), gradients, [0.1] * 6)
     )
-
-
-@each_optimizer
-@each_dtype
-@pytest.mark.parametrize("piece_bytes", [8, 24, 100, 808, 1 << 20])
-def test_results_do_not_depend_on_blocks(make, dtype, piece_bytes, monkeypatch):
-    gradients = gradients_of(4, 101, dtype)
-    expected = run(make(), np.ones(101, dtype), gradients, [0.1] * 4)
-    monkeypatch.setattr(per_tensor, "BLOCK_BYTES", piece_bytes)
-    np.testing.assert_array_equal(run(make(), np.ones(101, dtype), gradients, [0.1] * 4), expected)
 
 
 @each_optimizer

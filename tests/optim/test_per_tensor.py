@@ -9,7 +9,7 @@ import pytest
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.adaptive import Adagrad, Adam, RMSProp
+from hpcdl.optim.adaptive import Adagrad, Adam, AdamW, RMSProp
 from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.parts import per_tensor as module
 from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
@@ -23,6 +23,7 @@ RULES = {
     "adagrad": Adagrad,
     "rmsprop": RMSProp,
     "adam": Adam,
+    "adamw": AdamW,
 }
 each_rule = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
 
@@ -62,7 +63,7 @@ def each_tensor_by_itself(make):
 
 
 @each_rule
-@pytest.mark.parametrize("piece_bytes", [8, 56, 1 << 17])
+@pytest.mark.parametrize("piece_bytes", [8, 24, 56, 808, 1 << 17])
 def test_the_whole_vector_is_updated_as_tensor_by_tensor(make, piece_bytes, monkeypatch):
     monkeypatch.setattr(per_tensor, "BLOCK_BYTES", piece_bytes)
     optimizer = make(weight_decay=DECAY)

@@ -37,23 +37,12 @@ def test_a_users_strategy_checks_all_its_settings(parsed):
     assert titles == ["trot at 3", "trot at 2"]
 
 
-def test_strategies_without_common_steps_refuse_to_stop_at_a_target(refused, written, parsed):
-    for name in ["asynchronous", "elastic_averaging", "update_broadcast", "ad_psgd"]:
-        wish = {"target_accuracy": 0.9, "stop_at_target": True}
-        message = f"[[case]] 1: stop_at_target: this key cannot be used with training '{name}': "
-        assert refused(written(training=name, **wish)).startswith(message)
-        assert parsed(training=["synchronous", "layerwise", "sandblaster"], **wish)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", {"name": "sgd", "weight_decay": 2e-4}])
-def test_l_bfgs_takes_no_optimizer(refused, written, parsed, optimizer):
-    message = (
-        "[[case]] 1: optimizer: this key cannot be used with training 'sandblaster': it has its own optimizer; leave "
-        "this key out"
-    )
-    assert refused(written(training="sandblaster", optimizer=optimizer)) == message
+def test_l_bfgs_takes_no_optimizer(refused, written, parsed):
     assert parsed(training="sandblaster")[0].fields()["optimizer"] == "L-BFGS"
-    assert refused(written(training="sandblaster"), ["case.optimizer.momentum=0.9"]) == message
+    message = (
+        "[[case]] 1: optimizer: this key cannot be used with training 'sandblaster': it has its own optimizer"
+    )
+    assert refused(written(training="sandblaster"), ["case.optimizer.momentum=0.9"]).startswith(message)
 
 
 SHARES = {"weights": [3, 1]}

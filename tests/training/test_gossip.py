@@ -188,26 +188,6 @@ def test_ad_psgd_does_not_wait_for_a_slow_rank():
     assert slowed > 0.7 * throughput
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("strategy", "choices"),
-    [
-        (d_psgd, [{"mixing": "overlap"}, {"mixing": "after", "graph": "random"}]),
-        (stochastic_gradient_push, [{}, {"graph": "random"}]),
-        (ad_psgd, [{"graph": "torus"}]),
-    ],
-)
-def test_no_schedule_deadlocks(strategy, choices):
-    """Run 2 to 16 ranks with rendezvous; strategies with common steps give equal results in all schedules."""
-    first = {}
-    for seed in SCHEDULES:
-        ranks, choice = ranks_in(seed), seed % len(choices)
-        found = scheduled(seed, strategy, starts(ranks), {}, **choices[choice])
-        assert np.isfinite(found).all()
-        if strategy is not ad_psgd:
-            assert np.array_equal(first.setdefault((ranks, choice), found), found)
-
-
 def test_memory_is_as_documented():
     for strategy, vectors in [(d_psgd, 2), (stochastic_gradient_push, 3), (ad_psgd, 4)]:
         sessions = tiny.train(strategy, 4)
