@@ -29,9 +29,9 @@ from hpcdl.fabric.network import Link
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.split import batch_norm
 from hpcdl.nn.split.division import LINEAR
 from hpcdl.nn.split.layers import (
+    batch_norm_by_positions,
     convolution_by_filters,
     convolution_by_rows,
     linear_by_inputs,
@@ -98,7 +98,7 @@ def variables(
     if isinstance(layer, Linear):
         return {**numbers, "d": layer.outputs if splitter is linear_by_inputs else shape[0]}
     numbers |= dict(zip("HWC", shape, strict=True))
-    if splitter in {convolution_by_filters, batch_norm.by_positions}:
+    if splitter in {convolution_by_filters, batch_norm_by_positions}:
         return numbers
     takes = parts[0][0].takes  # type: ignore[index]
     owned = cut(shape, 1, ranks, layer=layer.name, noun="rows").ranges

@@ -8,9 +8,9 @@ from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
-from hpcdl.nn.split import batch_norm
 from hpcdl.nn.split.division import divide
 from hpcdl.nn.split.layers import (
+    batch_norm_by_positions,
     convolution_by_filters,
     convolution_by_rows,
     linear_by_inputs,
@@ -42,7 +42,7 @@ INSTANCES = [
     (linear_by_inputs, "space", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 17), "d"),
     (pooling_by_rows, "space", [Convolution("first", 5, 1)], MaxPooling("pool", 3, stride=2), "h W C"),
     (pooling_by_rows, "space", [Convolution("first", 5, 1)], AveragePooling("pool", 4, padding=1), "h W C"),
-    (batch_norm.by_positions, "space", [Convolution("first", 5, 1)], BatchNorm("bn"), "C"),
+    (batch_norm_by_positions, "space", [Convolution("first", 5, 1)], BatchNorm("bn"), "C"),
 ]
 
 
@@ -67,7 +67,7 @@ def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names
         flow = ModelParallel(place.model, division, replica.stages)
         images = ModelGroup(place, division, replica).shares(BATCH)
         # the boundary where the layer takes its inputs, or gives its sums or its moments
-        number = len(before) + (splitter in {linear_by_inputs, batch_norm.by_positions})
+        number = len(before) + (splitter in {linear_by_inputs, batch_norm_by_positions})
         box = division.boundaries[number][0].boxes(images)[comm.rank]
         x = replica.backend.zeros(_volume(box), "float64")
         start = world.bytes[comm.rank]

@@ -13,8 +13,9 @@ from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import WindowPooling
-from hpcdl.nn.split import batch_norm, branches
+from hpcdl.nn.split import branches
 from hpcdl.nn.split.layers import (
+    batch_norm_by_positions,
     convolution_by_filters,
     convolution_by_rows,
     linear_by_inputs,
@@ -143,7 +144,7 @@ def _parts(layer: Layer, shape: Shape, have: Layout, way: _Way) -> list[Part]:
         return divided(layer, shape, have, rank, ranks)
     by_features = not have.by_images and (len(shape) == 1 or have.axis == len(have.shape))
     if isinstance(layer, BatchNorm) and way.split != "hybrid" and not by_features:
-        return batch_norm.by_positions(layer, shape, have, rank, ranks)
+        return batch_norm_by_positions(layer, shape, have, rank, ranks)
     if have.by_images:
         return [_data_parallel(layer, shape, have, rank)]
     if getattr(layer, "alone", None) in {"elements", "channels" if by_features else "rows"}:
