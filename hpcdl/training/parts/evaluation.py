@@ -77,11 +77,11 @@ class Evaluation:
     ) -> bool:
         """Test the network on all ranks together; return whether training may stop. Sizes alone are not tested.
 
-        Each rank tests its share of the validation set, or of the test set if there is none. The running
-        statistics of batch normalisation, one's own during training (Goyal et al. 2017, section 2.3), are averaged
-        first. ``parameters``, equal on all ranks, are tested in place of the replica's. ``steps``: length of
-        training so far, in global batches. ``consensus`` and ``at`` are recorded. ``replicas``: the ranks with the
-        same layers, by default all. ``through(split)`` returns this rank's summed loss and correct answers.
+        Each rank tests its share of the validation set, or of the test set if there is none. Running statistics of
+        batch normalisation, which differ between ranks during training (Goyal et al. 2017, section 2.3), are
+        averaged first. ``parameters``, equal on all ranks, are tested in place of the replica's. ``steps``: length
+        of training so far, in global batches. ``consensus`` and ``at`` are recorded. ``replicas``: the ranks with
+        the same layers, by default all. ``through(split)`` returns this rank's summed loss and correct answers.
         """
         replica, inputs = self.inputs.replica, self.inputs
         if replica.backend.sizes_only:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Coroutine, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +22,6 @@ from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.noise_and_sharpness import NoiseScale
 from hpcdl.training.parts.split.mesh import Place
 from hpcdl.training.parts.split.model_group import ModelGroup
-
-
-class Watched(Protocol):
-    """A measurement during the training."""
-
-    async def fields(self, comm: Comm) -> dict[str, float | None]:
-        """Return the fields of the record; all ranks call, once."""
 
 
 class Drift:
@@ -93,8 +86,8 @@ class Session:
     """Parameters without weight decay or with a multiple of the learning rate."""
     resident_bytes: int | None = field(default=None, init=False)
     """Most bytes of parameters and gradients in memory at a time, if a strategy frees some."""
-    watched: list[Watched] = field(default_factory=list, init=False)
-    """Measurements during the training, such as the drift of replicas, with fields of the record."""
+    watched: list[Any] = field(default_factory=list, init=False)
+    """Measurements, such as :class:`Drift`: all ranks await ``fields(comm)``, of the record, after training."""
     _parts: list[Optimizer] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:

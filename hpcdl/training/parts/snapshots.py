@@ -48,7 +48,7 @@ class Snapshots:
         session.journal.begin()
 
     def take(self, steps: int, vector: Array, start: int = 0) -> None:
-        """Copy ``vector``, parameters from ``start`` on, after ``steps`` global batches; the last copy stays."""
+        """Copy ``vector``, parameters from ``start`` on, after ``steps`` batches, in place of an earlier copy."""
         self.note_progress(steps)
         session = self._session
         if self._taken and self._taken[-1].moment.steps == steps:
