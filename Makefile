@@ -41,10 +41,12 @@ test-quick: compiled  ## quick tests that run in one process, without a launcher
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not slow' \
 	  tests --ignore=tests/mpi --ignore=tests/commands --ignore=tests/testbed --ignore=tests/slurm --ignore=tests/gpu
 
-# Numba's kernels, of one thread and of several, once here and not by every worker
+# Numba's kernels, of one thread and of several, once here and not by every worker. Two processes that compile one kernel
+# for two types lose one of them, because numba's index of it has one writer: each pair here compiles different kernels.
 compiled: $(VENV)/ready-to-test
-	@for dtype in float32 float64; do $(BIN)/python -c "from hpcdl.nn.backend import backend; from hpcdl.nn.threads import threads; \
-	  prepare = backend('numba').prepare; prepare('$$dtype'); threads(2).__enter__(); prepare('$$dtype')" & done; wait
+	@prepare() { $(BIN)/python -c "from hpcdl.nn.backend import backend; from hpcdl.nn.threads import threads; \
+	  kept = threads($$2); kept.__enter__(); backend('numba').prepare('$$1')"; }; \
+	prepare float32 1; prepare float32 2 & prepare float64 1; wait
 
 # one worker more than above: tests that start ranks wait for them, often asleep
 test-unit: compiled $(OTHER)/ready-to-test  ## all tests that start their own ranks or need none

@@ -1,8 +1,13 @@
 """hpcdl sbatch without Slurm: what the script asks for, and what is refused."""
 
+import shlex
+from pathlib import Path
+
 import pytest
 
 from hpcdl.cli import main
+
+SCRIPTS = sorted((Path(__file__).parents[2] / "slurm").glob("*.sbatch"))
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +33,14 @@ def test_the_same_command_writes_the_same_bytes(script, tmp_path):
     shown = script("--nodes", "8")
     assert main(["sbatch", "quickstart", "--nodes", "8"]) == 0
     assert (tmp_path / "quickstart.sbatch").read_text() == shown
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_shipped_script_is_what_the_command_in_its_second_line_writes(script, capsys):
+    text = script.read_text()
+    command = text.splitlines()[1].removeprefix("# Written by: hpcdl ")
+    assert main([*shlex.split(command), "--dry-run"]) == 0
+    assert capsys.readouterr().out == text
 
 
 def test_an_edited_script_is_not_overwritten(tmp_path, capsys):

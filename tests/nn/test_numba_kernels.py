@@ -109,12 +109,13 @@ def test_winograd_rounding_errors_are_small():
 
 
 PARTED = {
-    "winograd": (Winograd, WINOGRAD["groups"]),
-    "winograd, rows": (Winograd, geometry((23, 9, 16), 16, 5, 2)),
-    "direct": (Convolution, geometry((9, 8, 12), 10, 3, 1, 2, 2, relu=True)),
-    "three channels": (Convolution, geometry((12, 13, 3), 32, 5, 2, 2)),
-    "one tap": (Convolution, geometry((7, 6, 20), 70, 1, relu=True)),
+    "winograd": (Winograd, geometry((6, 7, 48), 64, 3, 1, groups=2, dtype="float32")),
+    "winograd, rows": (Winograd, geometry((23, 9, 16), 16, 5, 2, dtype="float32")),
+    "direct": (Convolution, geometry((9, 8, 12), 10, 3, 1, 2, 2, dtype="float32", relu=True)),
+    "three channels": (Convolution, geometry((12, 13, 3), 32, 5, 2, 2, dtype="float32")),
+    "one tap": (Convolution, geometry((7, 6, 20), 70, 1, dtype="float32", relu=True)),
 }
+"""In one type: each kernel of several threads takes numba seconds to compile."""
 
 
 @pytest.mark.parametrize("name", PARTED)
@@ -128,7 +129,7 @@ def test_threads_change_nothing_but_the_order_of_sums(name, count, monkeypatch):
         with threads(count):
             together, again = (run(kind(places), places, images) for _ in range(2))
         for ours, theirs, same in zip(together, alone, again, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+            np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4 * np.abs(theirs).max())
             np.testing.assert_array_equal(ours, same)
 
 
@@ -136,18 +137,21 @@ def test_one_image_is_enough_for_several_threads(monkeypatch):
     """Before, threads had images, and all but one slept."""
     used = []
     monkeypatch.setattr(parts.numba, "set_num_threads", used.append)
-    window = geometry((30, 30, 64), 64, 3, 1)
-    pool = WindowGeometry((60, 60, 64), (58, 58, 64), (3, 3), (1, 1), (0, 0), "float64")
+    window = geometry((30, 30, 64), 64, 3, 1, dtype="float32")
+    pool = WindowGeometry((60, 60, 64), (58, 58, 64), (3, 3), (1, 1), (0, 0), "float32")
     with threads(2):
         run(Winograd(window), window, images=1)
         assert len(used) >= 3
-        for places in (geometry((30, 30, 64), 64, 1), geometry((30, 30, 64), 64, 3, 1, 2)):
+        for places in (
+            geometry((30, 30, 64), 64, 1, dtype="float32"),
+            geometry((30, 30, 64), 64, 3, 1, 2, dtype="float32"),
+        ):
             used.clear()
             run(Convolution(places), places, images=1)
             assert used == [2, 2]
         used.clear()
         op = backend("numba").max_pooling(pool)
-        op.backward(op.forward(np.ones((1, *pool.image))))
+        op.backward(op.forward(np.ones((1, *pool.image), np.float32)))
         assert used == [2, 2]
 
 
@@ -192,8 +196,14 @@ def compiled():
     }
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "count"),
+    [
+        ("float32", 2),
+        ("float64", 1),
+        *(pytest.param(*one, marks=pytest.mark.grid) for one in (("float32", 1), ("float64", 2))),
+    ],
+)
 def test_after_preparation_nothing_is_compiled(dtype, count, zoo, batch, step, monkeypatch):
     """Otherwise the first step would take half a minute."""
     kernels = backend("numba")

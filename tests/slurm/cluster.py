@@ -11,7 +11,7 @@ from pathlib import Path
 
 PACKAGES = "slurm-wlm slurmctld slurmd munge slurm-wlm-basic-plugins libpmix2"
 NODES = 4
-CPUS = 2
+CPUS = 8
 START = 30
 """Seconds for the daemons to come up."""
 
@@ -43,6 +43,7 @@ TopologyPlugin=topology/tree
 MpiDefault=none
 ReturnToService=2
 KillWait=5
+MinJobAge=900
 OverTimeLimit=0
 GresTypes=gpu
 NodeName=n[1-{nodes}] Gres=gpu:2 NodeHostName={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cpus} RealMemory=1000

@@ -4,7 +4,7 @@ from slurm.cluster import Cluster, lacking
 
 @pytest.fixture(scope="session")
 def slurm(tmp_path_factory):
-    """A Slurm of four virtual nodes with two cores each, in racks of two."""
+    """A Slurm of four virtual nodes with eight cores each, in racks of two."""
     if reason := lacking():
         pytest.skip(reason)
     cluster = Cluster(tmp_path_factory.mktemp("slurm"))
