@@ -28,7 +28,7 @@ EVERY_KIND = (
     '[[case]]\nkind = "pairwise"\nmessage_bytes = 64\nrepetitions = 8\n',
     f'{TRAIN}compression = {{name = "top_k", density = 0.5}}\naggregation = "allgather"\nranks = 2\nsteps = 3\n',
     (
-        f'{TRAIN}ranks = 2\nsteps = 3\nnetwork = "gemini"\nflops = 1e9\nvalidation = 0.1\nsharpness = 8\n'
+        f'{TRAIN}ranks = 2\nsteps = 3\nnetwork = "gemini"\nflops = 1e9\nvalidation = 0.1\nsharpness = 2\n'
         "tune = {trials = 2, learning_rate = [0.01, 0.1]}\n"
     ),
     f'{TRAIN}training = "pipeline"\nmesh = {{pipeline = 2}}\nranks = 2\nsteps = 3\n',

@@ -12,8 +12,8 @@ def contract(results, name, tiny):
     if importlib.util.find_spec("pytest") is None:
         results.put("tests/nn", shown="not run: pytest is not installed; carry its wheels")
         return
-    folder = Path(__file__).resolve().parent.parent / "nn"
-    chosen = f"({name} or {name}-) and not processor" + (" and test_arrays" if tiny else "")
+    folder = Path(__file__).resolve().parent.parent / ("nn/test_backend_choice.py" if tiny else "nn")
+    chosen = f"({name} or {name}-) and not processor"
     command = [sys.executable, "-m", "pytest", "-q", "--maxfail=20", folder, "-k", chosen]
     if not tiny and importlib.util.find_spec("xdist") is not None:
         command += ["-n", str(min(8, os.cpu_count() or 1)), "-p", "no:benchmark"]  # which warns beside workers
