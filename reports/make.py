@@ -339,7 +339,11 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
 
     found = findings_of(report, report.data)
     whole = contents.document(found, charts=True)
-    answer, *points = [*said(report, found), whole.sections[0].paragraphs[0], *whole.sections[0].points]
+    answered = any(
+        one.page.__module__.rpartition(".")[2] in found.answered_by for one in contents.answers(found)[0]
+    )
+    own = [whole.sections[0].paragraphs[0], *whole.sections[0].points]  # of another section if none answers
+    answer, *points = [*said(report, found), *(own if answered or not report.claims else [])]
     main, answers = answering(report, found, whole)
     charts = [chart for one in (main, *answers, *whole.sections) for chart in one.charts]
     chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)
