@@ -155,8 +155,8 @@ uses a network fitted to collectives of the same launch, and the bucket sizes th
 meshes are those whose steps overlap with the steps of the fastest. A mesh is its split and data x model, or data x
 pipeline. Accuracy is 1 less the mean of |predicted/measured - 1|.
 
-- The simulation chooses the measured best mesh in {100 * right:.0f} % of {len(compared)} cases. The mean accuracy of
-  {count} steps is {100 * accuracy:.1f} %.
+- The simulation chooses the measured best mesh in {100 * right:.0f} % of {len(compared)} cases.
+- The mean accuracy of {count} steps is {100 * accuracy:.1f} %.
 """
     failed = [
         f"{what}: {100 * share:.1f} %, less than {100 * LEAST:.0f} %"
