@@ -63,6 +63,11 @@ class Declaration:
     figures: Sequence[Callable[[Findings], Sequence[Chart]]] = ()
     """Charts of a page with figures, before the tables."""
 
+    @property
+    def file(self) -> str:
+        """Name of its file, by which a suite names it as ``answer``."""
+        return self.page.__module__.rpartition(".")[2]
+
 
 def certainty(records: Sequence[Record]) -> str:
     """Return what numbers of ``records`` rest on, in words: the fewest launches and seeds, and each doubt."""
@@ -116,8 +121,8 @@ def declared() -> list[Declaration]:
 
 def _rank(section: Declaration, findings: Findings) -> int:
     """Return the place of a section's file among those that the suite names; their number if it is not named."""
-    names, file = findings.answered_by, section.page.__module__.rpartition(".")[2]
-    return names.index(file) if file in names else len(names)
+    names = findings.answered_by
+    return names.index(section.file) if section.file in names else len(names)
 
 
 def answers(findings: Findings) -> tuple[dict[Declaration, Answer], dict[Declaration, Answer]]:
