@@ -13,7 +13,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate",
         required=True,
-        help="rate of each link, in both directions, as for tc: 200mbit, 1gbit",
+        help="rate of each link in both directions, in bits: 200mbit, 1gbit",
     )
     parser.add_argument(
         "--slow", action="append", default=[], metavar="HOST:RATE", help="a host with another rate; repeatable"

@@ -7,6 +7,7 @@ links, mounts and files. It ends with the command, or when this process ends in 
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -21,12 +22,17 @@ from typing import Final
 
 from hpcdl.launch.process import child_preparation
 from hpcdl.registry import shortened
-from hpcdl.trace.files import JsonObject
+from hpcdl.trace.files import JsonMapping, JsonObject
 
 MAX_HOSTS: Final = 64
-MIN_RATE: Final = 12_500
-MAX_RATE: Final = 12_500_000_000
-"""Range of link rates (bytes/s): 100kbit to 100gbit. A rate without a unit is below: tc reads 200 as 200 bit/s."""
+MIN_RATE: Final = 100_000
+MAX_RATE: Final = 100_000_000_000
+"""Range of link rates (bit/s)."""
+UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_RATE: Final = re.compile(
+    r"([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([kmgt]?)(?:(bit(?:/s)?)|(b(?:yte)?(?:ps|/s)))?", re.IGNORECASE
+)
+"""A number, its prefix, and a unit of bits or what may be one of bytes."""
 
 PACKAGES: Final = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 """Required programs and their Debian packages."""
@@ -35,7 +41,9 @@ NEW_NAMESPACES: Final = (
 )
 """Command prefix: run in new namespaces; mounts are private by default."""
 
-_TRY_RATE: Final = 'tc qdisc add dev lo root tbf rate "$0" burst 5000 latency 100ms && tc -j qdisc show dev lo'
+_LIMIT: Final = ("tbf", "rate", "1mbit", "burst", "5000", "latency", "100ms")
+_DELAY: Final = ("netem", "delay", "1ms")
+"""Queues of tc that a testbed needs; the second one only for latency."""
 
 
 class NoTestbed(Exception):  # noqa: N818 - a state, not an error
@@ -46,8 +54,8 @@ class NoTestbed(Exception):  # noqa: N818 - a state, not an error
 class Plan:
     """Emulated cluster: hosts host1, host2, ... behind links of ``rate``, some of them slower.
 
-    ``rate`` and the values of ``slow``, by host, are texts as in ``tc``; ``bytes_per_second`` has the rate of
-    every host as ``tc`` reads it, equal in both directions. With ``trunk``, the first half of the hosts and the
+    ``rate``, ``trunk`` and the values of ``slow``, by host, are texts such as ``100mbit``; ``bytes_per_second``
+    has the rate of every host, equal in both directions. With ``trunk``, the first half of the hosts and the
     others are on two switches, which a link of this rate joins. Frames reach their host after ``latency``, in
     seconds, delayed by netem or, with ``relayed``, by :mod:`hpcdl.launch.testbed_inside`.
     """
@@ -63,26 +71,26 @@ class Plan:
 
 
 def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay: timedelta | None = None) -> Plan:
-    """Check the options and that this machine supports them; each of ``slow`` is HOST:RATE.
-
-    Starts ``tc`` in a new network namespace to interpret the rates. Raises NoTestbed.
-    """
+    """Check the options and that this machine supports them; each of ``slow`` is HOST:RATE. Raises NoTestbed."""
     if not 1 <= hosts <= MAX_HOSTS:
         raise NoTestbed(f"--hosts {hosts}: must be from 1 to {MAX_HOSTS}")
     if trunk and hosts == 1:
         raise NoTestbed(f"--trunk {trunk}: one host is on one switch; --hosts must be at least 2")
-    names = [f"host{number}" for number in range(1, hosts + 1)]
+    usual = _bits(rate, f"--rate {rate}")
+    rates = {f"host{number}": usual for number in range(1, hosts + 1)}
     slower: dict[str, str] = {}
     for given in slow:
         host, colon, its_rate = given.partition(":")
         if not (host and colon and its_rate):
             raise NoTestbed(f"--slow {given}: write HOST:RATE, such as host1:50mbit")
-        if host not in names:
-            available = f"host1 to {names[-1]}" if hosts > 1 else "host1 only"
+        if host not in rates:
+            available = f"host1 to host{hosts}" if hosts > 1 else "host1 only"
             raise NoTestbed(f"--slow {given}: there is no {host!r}; available: {available}")
         if host in slower:
             raise NoTestbed(f"--slow {given}: {host} already has the rate {slower[host]}")
-        slower[host] = its_rate
+        rates[host] = _bits(its_rate, f"--slow {given}")
+        slower[host] = _spelled(rates[host])
+    joined = _bits(trunk, f"--trunk {trunk}") if trunk else 0
     latency = 0.0 if delay is None else delay.total_seconds()
     if latency > 10:
         raise NoTestbed(f"--latency: must be at most 10 s, not {latency:g} s")
@@ -93,34 +101,69 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
     for program, package in PACKAGES.items():
         if shutil.which(program) is None:
             raise NoTestbed(f"testbed: needs the program {program}: apt-get install {package}")
-    usual = _bytes_per_second(rate, f"--rate {rate}")
-    reduced = {host: _bytes_per_second(its_rate, f"--slow {host}:{its_rate}") for host, its_rate in slower.items()}
-    joined = _bytes_per_second(trunk, f"--trunk {trunk}") if trunk else 0
-    netem = [*NEW_NAMESPACES, "sh", "-c", "tc qdisc add dev lo root netem delay 1ms"]
-    relayed = bool(latency) and subprocess.run(netem, capture_output=True, check=False).returncode != 0
+    if obstacle := _obstacle(_LIMIT):
+        raise NoTestbed(f"testbed: a link with a limit cannot be created here: {obstacle}")
+    relayed = bool(latency and _obstacle(_DELAY))
     if relayed and not DEVICE.exists():
         raise NoTestbed(f"--latency: the kernel has neither netem nor {DEVICE}; load sch_netem or tun")
-    return Plan(hosts, rate, slower, dict.fromkeys(names, usual) | reduced, trunk, joined, latency, relayed)
-
-
-def _bytes_per_second(rate: str, option: str) -> int:
-    """Return ``rate`` as ``tc`` reads it. Raises NoTestbed, also if namespaces cannot be created."""
-    tried = subprocess.run(
-        [*NEW_NAMESPACES, "sh", "-c", _TRY_RATE, rate],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
+    return Plan(
+        hosts,
+        _spelled(usual),
+        slower,
+        {host: bits // 8 for host, bits in rates.items()},
+        _spelled(joined) if joined else "",
+        joined // 8,
+        latency,
+        relayed,
     )
-    if tried.returncode == 0:
-        bits = int(json.loads(tried.stdout)[0]["options"]["rate"])
-        if not MIN_RATE <= bits <= MAX_RATE:
-            raise NoTestbed(f"{option}: must be from 100kbit to 100gbit, but tc reads it as {8 * bits} bit/s")
-        return bits
-    reason = (tried.stderr.strip() or "no output").splitlines()[0]
-    if reason.startswith("unshare:"):
-        raise NoTestbed(f"testbed: namespaces cannot be created here: {reason}")
-    raise NoTestbed(f"{option}: tc does not accept this rate; write for example 200mbit or 1gbit: {reason}")
+
+
+def _bits(text: str, option: str) -> int:
+    """Return a rate (bit/s), written 200mbit or 2.5 Gbit/s. Raises NoTestbed, which names the remedy.
+
+    mbps is refused: megabytes per second to tc, megabits to others.
+    """
+    rate = _RATE.fullmatch(text.strip())
+    if rate is None:
+        raise NoTestbed(f"{option}: is no rate; write for example 200mbit or 1gbit")
+    number, unit, in_bits, in_bytes = rate.groups()
+    bits = round(float(number) * UNITS[unit.lower()])
+    as_bits = f"{number}{unit.lower()}bit"
+    if in_bytes:
+        raise NoTestbed(f"{option}: bits or bytes? write {as_bits}, or {_spelled(8 * bits)} for bytes")
+    if not in_bits:
+        raise NoTestbed(f"{option}: has no unit; write {as_bits if unit else '200mbit or 1gbit'}")
+    if not MIN_RATE <= bits <= MAX_RATE:
+        raise NoTestbed(
+            f"{option}: must be from {bit_rate(MIN_RATE)} to {bit_rate(MAX_RATE)}, not {bit_rate(bits)}"
+        )
+    return bits
+
+
+def _spelled(bits: int) -> str:
+    """Return a rate as an option has it, 100mbit: testbeds of one rate have one description."""
+    return bit_rate(bits).removesuffix("/s").replace(" ", "").lower()
+
+
+def bit_rate(bits: int) -> str:
+    """Return a rate (bit/s) with its unit: 100 Mbit/s."""
+    prefix = next(prefix for prefix in reversed(UNITS) if bits >= UNITS[prefix] or not prefix)
+    return f"{bits / UNITS[prefix]:.12g} {prefix if prefix == 'k' else prefix.upper()}bit/s"
+
+
+def usual_rate(testbed: JsonMapping) -> str:
+    """Return the rate of a recorded testbed's links but slow ones, by its number: older texts may say mbps."""
+    rates = testbed["bytes_per_second"]
+    return next((bit_rate(8 * rates[host]) for host in rates if host not in testbed["slow"]), str(testbed["rate"]))
+
+
+def _obstacle(queue: Sequence[str]) -> str:
+    """Return why a queue of ``tc`` cannot be added in a new network namespace; empty if it can."""
+    command = [*NEW_NAMESPACES, "tc", "qdisc", "add", "dev", "lo", "root", *queue]
+    tried = subprocess.run(
+        command, capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL
+    )
+    return (tried.stderr.strip() or f"tc ends with {tried.returncode}").splitlines()[0] if tried.returncode else ""
 
 
 def command_path() -> str:

@@ -216,8 +216,9 @@ def _link(tables: Mapping[str, Any], name: str, path: Path) -> Link:
 def _price(table: Mapping[str, Any], name: str, key: str, path: Path) -> float:
     value = table.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_SECONDS:
+        unit = {"beta": "seconds per byte (8e-9 for 1 Gbit/s)", "gamma": "seconds per byte"}.get(key, "seconds")
         raise NetworkFileError(
-            f"{path}: {name}.{key}: must be seconds, from 0 to {MAX_SECONDS}, not {shortened(value)}"
+            f"{path}: {name}.{key}: must be {unit}, from 0 to {MAX_SECONDS}, not {shortened(value)}"
         )
     return float(value)
 

@@ -94,6 +94,7 @@ def test_empty_names_and_huge_numbers_are_refused(capsys):
         (["list", "models", "--batch", "256,9" + "9" * 4999], "is not a whole number"),
         (["list", "models", "--batch", "2000000000"], "--batch: 2000000000 is not from 1 to 1000000000"),
         (["testbed", "--hosts", "9" * 5000, "--rate", "1mbit", "--", "true"], "is not a whole number"),
+        (["testbed", "--latency", "0.4us"], "--latency: '0.4us' is no whole number of microseconds"),
     ]:
         told = refusal(capsys, *arguments)
         assert message in told
@@ -143,8 +144,9 @@ PRICES = {"network.gamma": "0", "link.alpha": "1e-6", "link.beta": "1e-9"}
 def test_a_network_file_with_an_invalid_parameter_is_refused(capsys, tmp_path, file, key, value):
     network = tmp_path / "n.toml"
     network.write_text("\n".join(f"{name} = {value if name == key else price}" for name, price in PRICES.items()))
-    assert f"n.toml: {key}: must be seconds, from 0 to 1, not " in refusal(
-        capsys, "predict", file, "--network", str(network)
+    assert (
+        f"n.toml: {key}: must be seconds per byte{' (8e-9 for 1 Gbit/s)' * key.endswith('beta')}, from 0 to 1, not "
+        in refusal(capsys, "predict", file, "--network", str(network))
     )
 
 

@@ -177,7 +177,7 @@ def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(libra
     assert carried - environment["counters"]["network"]["eth0"]["tx_bytes"] > 14 * 1.5 * 40000
     page = (testbed.folder / "o/report.md").read_text()
     assert "EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine" in page
-    assert "limited to 200mbit, host4 to 100mbit" in page
+    assert "limited to 200 Mbit/s, host4 to 100 Mbit/s" in page
     testbed.check_nothing_left()
 
 

@@ -14,15 +14,12 @@ from hpcdl.launch.mpirun import python_command
 from hpcdl.launch.testbed import TESTBED, emulated, launcher_settings
 from hpcdl.report.run.render import render
 
-RATES = {"200mbit": 25_000_000, "50mbit": 6_250_000, "1gbit": 125_000_000, "200": 25, "-1mbit": 1 << 60}
 
-
-def trial(command, **_options):
-    """tc, for a machine that has none: it knows RATES."""
-    rate = command[-1]
-    if rate not in RATES:
-        return subprocess.CompletedProcess(command, 1, "", f'tbf: illegal value for "rate": "{rate}"\nand more\n')
-    return subprocess.CompletedProcess(command, 0, json.dumps([{"options": {"rate": RATES[rate]}}]), "")
+def no_netem(command, **_options):
+    """unshare and tc, of a kernel without netem."""
+    return subprocess.CompletedProcess(
+        command, int("netem" in command), "", "Error: Specified qdisc kind is unknown."
+    )
 
 
 @pytest.fixture
@@ -34,7 +31,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(
         testbed.shutil, "which", lambda name, path=None: None if name == "nosuch" else f"/bin/{name}"
     )
-    monkeypatch.setattr(testbed.subprocess, "run", trial)
+    monkeypatch.setattr(testbed.subprocess, "run", no_netem)
     return monkeypatch
 
 
@@ -54,9 +51,10 @@ def refused(machine, capsys):
 
 
 def test_every_host_has_the_rate_but_slow_ones(machine):
-    planned = testbed.plan(3, "200mbit", ["host2:50mbit"])
+    planned = testbed.plan(3, "0.2 Gbit/s", ["host2:50Mbit"], "1000mbit")
     assert planned.bytes_per_second == {"host1": 25_000_000, "host2": 6_250_000, "host3": 25_000_000}
     assert (planned.hosts, planned.rate, planned.slow) == (3, "200mbit", {"host2": "50mbit"})
+    assert (planned.trunk, planned.trunk_bytes_per_second) == ("1gbit", 125_000_000)
 
 
 def test_netem_delays_frames_where_the_kernel_has_it(machine, tmp_path):
@@ -69,7 +67,7 @@ def test_netem_delays_frames_where_the_kernel_has_it(machine, tmp_path):
     machine.setattr(testbed, "DEVICE", tmp_path / "tun")
     with pytest.raises(testbed.NoTestbed, match="the kernel has neither netem nor "):
         testbed.plan(2, "1gbit", delay=delay)
-    machine.setitem(RATES, "tc qdisc add dev lo root netem delay 1ms", 1)
+    machine.setattr(testbed.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 0))
     assert not testbed.plan(2, "1gbit", delay=delay).relayed
 
 
@@ -78,15 +76,21 @@ def test_what_is_not_understood(refused):
         ("0", "1gbit", [], "--hosts 0: must be from 1 to 64"),
         ("-1", "1gbit", [], "--hosts -1: must be from 1 to 64"),
         ("65", "1gbit", [], "--hosts 65: must be from 1 to 64"),
+        ("4", "fast", [], "--rate fast: is no rate; write for example 200mbit or 1gbit"),
+        ("4", "200", [], "--rate 200: has no unit; write 200mbit or 1gbit"),
+        ("4", "200m", [], "--rate 200m: has no unit; write 200mbit"),
+        ("4", "1kbit", [], "--rate 1kbit: must be from 100 kbit/s to 100 Gbit/s, not 1 kbit/s"),
+        ("4", "100mbps", [], "--rate 100mbps: bits or bytes? write 100mbit, or 800mbit for bytes"),
+        ("4", "12.5 MB/s", [], "--rate 12.5 MB/s: bits or bytes? write 12.5mbit, or 100mbit for bytes"),
+        ("4", "1gbit", ["--trunk", "1Gbps"], "--trunk 1Gbps: bits or bytes? write 1gbit, or 8gbit for bytes"),
         (
             "4",
-            "fast",
-            [],
-            "--rate fast: tc does not accept this rate; write for example 200mbit or 1gbit: tbf: illegal ",
+            "1gbit",
+            ["--slow", "host1:9mbps"],
+            "--slow host1:9mbps: bits or bytes? write 9mbit, or 72mbit for ",
         ),
-        ("4", "200", [], "--rate 200: must be from 100kbit to 100gbit, but tc reads it as 200 bit/s"),
-        ("4", "1gbit", ["--slow", "host1:-1mbit"], "--slow host1:-1mbit: must be from 100kbit to 100gbit"),
-        ("4", "1gbit", ["--slow", "host2:slow"], "--slow host2:slow: tc does not accept this rate"),
+        ("4", "1gbit", ["--slow", "host1:-1mbit"], "--slow host1:-1mbit: is no rate"),
+        ("4", "1gbit", ["--slow", "host2:slow"], "--slow host2:slow: is no rate"),
         (
             "4",
             "1gbit",
@@ -106,7 +110,7 @@ def test_what_is_not_understood(refused):
             ["--trunk", "1gbit"],
             "--trunk 1gbit: one host is on one switch; --hosts must be at least 2",
         ),
-        ("4", "1gbit", ["--trunk", "wide"], "--trunk wide: tc does not accept this rate"),
+        ("4", "1gbit", ["--trunk", "wide"], "--trunk wide: is no rate"),
         ("4", "1gbit", ["--latency", "11s"], "--latency: must be at most 10 s, not 11 s"),
         ("4", "1gbit", ["--slow", ":50mbit"], "--slow :50mbit: write HOST:RATE"),
         (
@@ -115,6 +119,13 @@ def test_what_is_not_understood(refused):
         ),
     ]:
         assert refused("--hosts", hosts, "--rate", rate, *more, "--", "true").startswith(said)
+
+
+def test_a_machine_without_namespaces(refused, machine):
+    failed = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted\nmore")
+    machine.setattr(testbed.subprocess, "run", lambda *_, **__: failed)
+    said = refused("--hosts", "4", "--rate", "1gbit", "--", "true")
+    assert said.startswith("testbed: a link with a limit cannot be created here: unshare: unshare failed: ")
 
 
 def test_not_root(refused, machine):
@@ -187,10 +198,12 @@ def test_the_report_counts_the_cores_of_one_machine(hand):
     """Four emulated hosts with two cores each are two cores."""
     hand.train([[1.0] * 9] * 4, ranks=4, nodes=4, warmup_steps=0)
     machine = {"cpu": {"physical_cores": 2}}
-    told = {"hosts": 4, "rate": "200mbit", "slow": {"host3": "1mbit"}, "bytes_per_second": {}, "latency": 0.03}
+    rates = {"host1": 10**8, "host2": 10**8, "host3": 125_000, "host4": 10**8}
+    told = {"hosts": 4, "rate": "100mbps", "slow": {"host3": "1mbit"}, "bytes_per_second": rates, "latency": 0.03}
     assert "OVERSUBSCRIBED" not in render([hand.read({**machine, "emulated": None})], "md")
     page = render([hand.read({**machine, "mpi": {"nodes": 4}, "emulated": told})], "md")
     assert "OVERSUBSCRIBED: 2 cores per node; 4 ranks want 4." in page
-    assert "EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine, links limited to 200mbit, " in page
-    assert ", with 30 ms from host to host. They share its cores" in page
+    assert "EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine, links limited to 800 Mbit/s, " in page
+    assert "host3 to 1 Mbit/s, with 30 ms" in page
+    assert " from host to host. They share its cores" in page
     assert "4 (emulated on one machine)" in page

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -15,7 +16,7 @@ from hpcdl.exit_codes import USAGE
 from hpcdl.launch.process import is_first
 from hpcdl.registry import MAX_INTEGER, nearest, shortened
 
-_NAMES: Final = {"us": "microseconds", "ms": "milliseconds", "s": "seconds", "h": "hours", "d": "days"}
+_MICROSECONDS: Final = {"us": 1, "ms": 10**3, "s": 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,13 @@ def whole_number(text: str) -> int:
 
 def duration(text: str) -> timedelta:
     """Return a time, written 30ms, 36h or 3d. Raises argparse.ArgumentTypeError."""
-    number = re.fullmatch(r"(\d{1,6}(?:\.\d+)?) ?([um]?s|h|d)", text.strip())
+    number = re.fullmatch(r"(\d{1,6}(?:\.\d{1,9})?) ?([um]?s|h|d)", text.strip())
     if not number:
         raise argparse.ArgumentTypeError(f"{shortened(text)} is no time in us, ms, s, h or d, such as 30ms or 36h")
-    return timedelta(**{_NAMES[number[2]]: float(number[1])})
+    microseconds = Decimal(number[1]) * _MICROSECONDS[number[2]]
+    if microseconds % 1:
+        raise argparse.ArgumentTypeError(f"{shortened(text)} is no whole number of microseconds")
+    return timedelta(microseconds=int(microseconds))
 
 
 def path(text: str) -> Path:

@@ -6,6 +6,7 @@ from typing import Final
 from hpcdl.analysis.run.disturbance import NOTED_STEAL, UNKNOWN, usable_cores, wanted
 from hpcdl.analysis.run.pooling import machine_key
 from hpcdl.analysis.run.record import Record
+from hpcdl.launch.testbed import bit_rate, usual_rate
 from hpcdl.report.formats.cells import plural
 from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.run import Run
@@ -110,15 +111,16 @@ def _mixed(run: Run) -> Iterator[str]:
 
 def _emulated(run: Run) -> Iterator[str]:
     for environment in _environments(run) or [run.environment]:
-        testbed = environment.get("emulated")
-        if testbed:
-            slow = "".join(f", {host} to {rate}" for host, rate in testbed["slow"].items())
-            slow += f", the link between two switches to {testbed['trunk']}" if testbed.get("trunk") else ""
+        if testbed := environment.get("emulated"):
+            rates = testbed["bytes_per_second"]
+            slow = "".join(f", {host} to {bit_rate(8 * rates[host])}" for host in testbed["slow"] if host in rates)
+            if trunk := testbed.get("trunk_bytes_per_second"):
+                slow += f", the link between two switches to {bit_rate(8 * trunk)}"
             if latency := testbed.get("latency"):
                 slow += f", with {1e3 * latency:g} ms from host to host"
             yield (
-                f"EMULATED: the nodes are {plural(testbed['hosts'], 'host')} of hpcdl testbed on one "
-                f"machine, links limited to {testbed['rate']}{slow}. They share its cores and memory; this is no "
+                f"EMULATED: the nodes are {plural(testbed['hosts'], 'host')} of hpcdl testbed on one machine, "
+                f"links limited to {usual_rate(testbed)}{slow}. They share its cores and memory; this is no "
                 "cluster."
             )
 

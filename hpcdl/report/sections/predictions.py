@@ -7,6 +7,7 @@ from statistics import median
 from typing import Final
 
 from hpcdl.analysis.run.record import Record
+from hpcdl.launch.testbed import usual_rate
 from hpcdl.report import published_results
 from hpcdl.report.formats.cells import digits, percent, plural, rate
 from hpcdl.report.formats.document import Section, Table
@@ -86,8 +87,8 @@ def predicted_answer(findings: Findings) -> Answer | None:
     near = sum(abs(ratio - 1) <= NEAR for ratio in ratios)
     ratio, row = max(zip(ratios, rows, strict=True), key=lambda pair: abs(math.log(pair[0])))
     link = prediction.fitted.network.common_link(max(row.ranks for row in rows))
-    emulated = (findings.run.environment.get("emulated") or {}).get("rate")
-    nominal = f" (emulated: {emulated})" if emulated else ""
+    testbed = findings.run.environment.get("emulated")
+    nominal = f" (emulated: {usual_rate(testbed)})" if testbed else ""
     speed = f" with links of {rate(1 / link.beta)}{nominal}" if link and link.beta else ""
     half = percent(prediction.fitted.errors["fitted"]["median"], 1)
     farthest = f"{scheme_name(row)} on {plural(row.ranks, 'rank')}, {digits(ratio)} times as long"
