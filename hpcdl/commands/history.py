@@ -67,7 +67,7 @@ def execute(options: argparse.Namespace) -> int:
         print(f"hpcdl: warning: {line}; skipped", file=sys.stderr)
     suites = []
     for suite in histories(runs):
-        age = now - dt.datetime.fromisoformat(suite.jobs[-1].date)
+        age = now - suite.jobs[-1].began
         stale = options.stale is not None and age > options.stale
         suites.append(SuiteVerdict(suite, accepted, switches, age if stale else None, now.date()))
     other = [Verdict(topic="history", word="not read", facts={"folder": line}) for line in unread]

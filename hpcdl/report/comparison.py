@@ -69,9 +69,8 @@ def page(
 def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
     lines = []
     for name, runs, jobs in zip(("Baseline", "Candidate"), (baseline, candidate), comparison.jobs, strict=True):
-        dates = sorted(run.date for run in runs if run.date)
-        begin, end = (f"{date[:16].replace('T', ' ')}" for date in (dates[0], dates[-1])) if dates else ("", "")
-        when = ", ".join(dict.fromkeys(filter(None, [begin, end]))).replace(", ", " to ")
+        dates = sorted(run.began for run in runs if run.began)
+        when = " to ".join(dict.fromkeys(f"{date:%Y-%m-%d %H:%M}" for date in dates[:1] + dates[-1:]))
         launches = f"{len(runs)} launch{'' if len(runs) == 1 else 'es'} of {plural(jobs, 'job')}"
         first = f"from {runs[0].path} on" if len(runs) > 1 else runs[0].path
         lines.append(f"{name}: {', '.join(filter(None, [launches, when, first]))}.")

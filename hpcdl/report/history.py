@@ -4,6 +4,7 @@ In HTML it has figures of the measures that changed, and a table of all measures
 """
 
 import datetime as dt
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -23,6 +24,8 @@ from hpcdl.report.verdicts import Verdict, exit_code
 
 OTHER_KEY: Final = "other key"
 """Difference of environments that differ in no described fact."""
+LEAST: Final = f"{100 * MIN_EFFECT:g} %"
+"""Smallest change that is a regression."""
 CASES: Final = 10
 """Cases of a new event in the page, at most; --json has all."""
 
@@ -68,7 +71,7 @@ def pages(
 
 def day(job: Job) -> str:
     """Return the date and time of a job, UTC."""
-    return job.date[:16].replace("T", " ")
+    return f"{job.began:%Y-%m-%d %H:%M}"
 
 
 def signed(ratio: float) -> str:
@@ -89,18 +92,22 @@ def group(history: History, series: int) -> str:
 
 
 def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
-    """Return the verdict on one event: the most changed measure, its size, first run, and the likely cause."""
-    history, worst = verdict.history, event.changes[0]
+    """Return the verdict on one event: the most changed measure, its size, first run, and the likely cause.
+
+    Of an open event only open changes count.
+    """
+    history, changes = verdict.history, verdict.unaccepted(event) or event.open or event.changes
+    worst = changes[0]
     newest, job = len(history.jobs) - 1, history.jobs[event.first]
     entries = [verdict.of_change(change) for change in event.open]
     back = len(event.changes) - len(event.open)
-    repaired = f", {back} of them repaired" if event.open and back else ""
+    repaired = f", {back} more repaired" if event.open and back else ""
     facts = {
         "most": f"{signed(worst.ratio.value)} ({_bounds(worst.ratio)})",
         "date": day(job),
         "run": job.path,
-        "measures": plural(len(event.changes), "measure") + repaired,
-        "median": signed(event.ratio),
+        "measures": plural(len(changes), "measure") + repaired,
+        "median": signed(float(np.median([change.ratio.value for change in changes]))),
         "found": f"{plural(newest - event.found, 'run')} before the newest",
     }
     word: str = event.verdict
@@ -114,16 +121,30 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
         (entry,) = (entry for entry, _ in entries[:1] if entry is not None)
         word, facts["until"], facts["reason"] = "accepted", str(entry.expires), entry.reason
     elif word == "regressed" and not event.open:
-        word = "repaired"
+        word = "small" if all(change.is_small for change in event.changes) else "repaired"
+        facts["least"] = LEAST
     causes = [f"Likely: {_suspect(history, suspect)}." for suspect in event.suspects]
     if event.environment:
         near = [text for job, text in _environment(history).items() if abs(job - event.first) <= TOGETHER]
         new = next((text for text in near if text != OTHER_KEY), OTHER_KEY)
         causes.append(f"{'Slower' if event.ratio > 1 else 'Faster'} since the new environment: {new}.")
     causes += [f"It is {refusal}." for refusal in dict.fromkeys(text for _, text in entries) if refusal]
+    remedy = ""
+    if event in verdict.open_events[:1]:
+        runs = [job.path for job in history.jobs[max(0, event.first - AFTER) : event.first + AFTER]]
+        remedy = f"Compare: hpcdl compare {shlex.join([*runs[:-AFTER], '--with', *runs[-AFTER:]])}."
     cause = " ".join(causes)
     name, tests = label(history, worst.series), frozenset(group(history, change.series) for change in event.open)
-    return Verdict(topic="history", word=word, case=name, size=worst.ratio, cause=cause, facts=facts, tests=tests)
+    return Verdict(
+        topic="history",
+        word=word,
+        case=name,
+        size=worst.ratio,
+        cause=cause,
+        remedy=remedy,
+        facts=facts,
+        tests=tests,
+    )
 
 
 def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
@@ -169,8 +190,7 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
             when = verdict.date_after(wait)
             said.append(says("short", measures=plural(len(short), "measure"), least=least, when=when))
         if not news:
-            effect = f"{100 * MIN_EFFECT:g} %"
-            said.append(says("fine", least=effect, measures=plural(findings.judged, "measure")))
+            said.append(says("fine", least=LEAST, measures=plural(findings.judged, "measure")))
     return said
 
 
@@ -264,8 +284,7 @@ def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
 
 def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
     history = verdict.history
-    dates = [dt.datetime.fromisoformat(job.date) for job in history.jobs]
-    x = [(date - EPOCH) / dt.timedelta(days=1) for date in dates]
+    x = [(job.began - EPOCH) / dt.timedelta(days=1) for job in history.jobs]
     lines, levels = [], []
     for number, row in enumerate(rows, 1):
         values = history.seconds[row]

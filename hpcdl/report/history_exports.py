@@ -1,6 +1,5 @@
 """A history for JSON, for JUnit XML and for OpenMetrics."""
 
-import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
 
@@ -23,7 +22,12 @@ def record(verdict: SuiteVerdict, calibration: Calibration | None) -> dict[str, 
         "verdict": worst(said),
         "verdicts": [one.record() for one in said],
         "runs": [
-            {"run": job.path, "date": job.date, "environment_keys": sorted(job.keys), "hosts": job.hosts}
+            {
+                "run": job.path,
+                "date": job.began.isoformat(),
+                "environment_keys": sorted(job.keys),
+                "hosts": job.hosts,
+            }
             for job in history.jobs
         ],
         "judged": findings.judged,
@@ -90,9 +94,9 @@ def _series(history: History, series: int) -> dict[str, object]:
 def _runs(history: History, first: int, number: int) -> dict[str, str]:
     return {
         "first_run": history.jobs[first].path,
-        "first_date": history.jobs[first].date,
+        "first_date": history.jobs[first].began.isoformat(),
         "found_by_run": history.jobs[number].path,
-        "found_date": history.jobs[number].date,
+        "found_date": history.jobs[number].began.isoformat(),
     }
 
 
@@ -142,9 +146,13 @@ def tests(verdict: SuiteVerdict) -> TestSuite:
 def gauges(suites: Sequence[SuiteVerdict], exit_code: int) -> list[Gauge]:
     """Return the metrics of all suites."""
     words = [Counter(one.word for one in verdicts(suite)) for suite in suites]
+    newest = [int(suite.history.jobs[-1].began.timestamp()) for suite in suites]
     families = {
         "runs": ("Runs in the archive.", [len(suite.history.jobs) for suite in suites]),
-        "newest_run_timestamp_seconds": ("Start of the newest run.", map(_timestamp, suites)),
+        "newest_run_timestamp_seconds": (
+            "Start of the newest run.",
+            newest,
+        ),
         "judged_measures": ("Measures with enough runs.", [suite.findings.judged for suite in suites]),
         "missing_cases": ("Cases that the newest run lacks.", [word["missing"] for word in words]),
         "open_regressions": (
@@ -176,8 +184,3 @@ def gauges(suites: Sequence[SuiteVerdict], exit_code: int) -> list[Gauge]:
         Gauge("hpcdl_history_slow_ratio", "Hosts and links that are slow now.", slow),
         Gauge("hpcdl_case_time_seconds", "Newest time of each measure.", list(times.values())),
     ]
-
-
-def _timestamp(verdict: SuiteVerdict) -> float:
-    date = dt.datetime.fromisoformat(verdict.history.jobs[-1].date)
-    return (date if date.tzinfo else date.replace(tzinfo=dt.UTC)).timestamp()

@@ -35,20 +35,28 @@ def archive(
     hosts=4,
     accepted=(),
 ):
-    """Return the verdict on synthetic nights.
+    """Return the verdict on synthetic nights, as :func:`archive_of` does.
 
-    ``slower``: (series, run, factor) of each step; ``new_environment``: run from which the key is another;
-    ``kind``: of noise; ``hosts``: of which each night has four.
+    ``slower``: (series, run, factor) of each step; ``kind``: of noise; ``hosts``: of which each night has four.
     """
     rng = np.random.default_rng(seed)
-    logs = np.log(1e-3) + nights(rng, series, runs, kind)
+    logs = nights(rng, series, runs, kind)
     for row, begin, factor in slower:
         logs[row, begin:] += np.log(factor)
+    here = [[f"h{host}" for host in rng.permutation(hosts)[:4]] for _ in range(runs)]
+    return archive_of(logs, here, new_environment, name, accepted)
+
+
+def archive_of(logs, hosts=None, new_environment=None, name="allreduce", accepted=()):
+    """Return the verdict on nights of ``logs`` (series, nights), NaN if missing.
+
+    ``hosts``: names for each night; ``new_environment``: run from which the key is another.
+    """
     made = []
-    for number in range(runs):
+    for number, night in enumerate(logs.T):
         key = "k" if new_environment is None or number < new_environment else "other"
-        here = [{"hostname": f"h{host}"} for host in rng.permutation(hosts)[:4]]
-        cases = [case(f"{name} {row}", float(np.exp(logs[row, number])), key) for row in range(series)]
-        made.append(run(number, cases, ranks=here))
+        here = {} if hosts is None else {"ranks": [{"hostname": host} for host in hosts[number]]}
+        times = {row: float(np.exp(log)) / 1000 for row, log in enumerate(night) if np.isfinite(log)}
+        made.append(run(number, [case(f"{name} {row}", time, key) for row, time in times.items()], **here))
     (found,) = histories(made)
     return SuiteVerdict(found, accepted, today=BEGIN.date())

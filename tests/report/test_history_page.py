@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract.archives import archive, case
+from contract.archives import archive, archive_of, case
 from contract.pages import Page
 
 from hpcdl.analysis.over_time.regressions import Accepted
@@ -57,7 +57,30 @@ def test_measures_that_changed_come_first_and_each_measure_is_in_the_table(found
     assert all(f"<td>allreduce {row} (p50)</td>" in table for row in range(12))
 
 
-def test_each_sentence_of_history_appears():
+@pytest.fixture(scope="module")
+def wandering():
+    """Return an archive with two changes that are open, one that became small, and one that is repaired."""
+    logs = np.random.default_rng(0).normal(0, 0.002, (4, 70))
+    logs[0, 28:] += np.r_[[0.04] * 5, np.linspace(0.035, 0.012, 37)]
+    logs[1, 20:] += 0.08
+    logs[2, 45:] += np.log(2)
+    logs[3, 20:35] += 0.4
+    return archive_of(logs)
+
+
+def test_the_worst_open_change_is_the_headline_and_a_small_one_is_not_open(wandering):
+    first, second, *others = [one.sentence for one in figures.verdicts(wandering)]
+    assert first.startswith("REGRESSED: allreduce 2 (p50) +100")
+    command = " --with ".join(" ".join(f"runs/00{run}" for run in side) for side in ((42, 43, 44), (45, 46, 47)))
+    assert first.endswith(f"Compare: hpcdl compare {command}.")
+    assert second.startswith("REGRESSED: allreduce 1 (p50) +8")
+    assert "; 1 measure, 1 more repaired, median +8" in second
+    assert not others
+    small = [figures.of_event(wandering, event) for event in wandering.findings.events if event.first == 28]
+    assert [one.word for one in small] == ["small"]
+
+
+def test_each_sentence_of_history_appears(wandering):
     """Those of folders, "no runs" and "not read", appear in the test of the command."""
     entry = Accepted("allreduce 1", 0.3, "known", dt.date(2026, 12, 31))
     flips = [(3, begin, factor) for begin, factor in ((15, 1.3), (20, 1 / 1.3), (25, 1.3))]
@@ -70,6 +93,7 @@ def test_each_sentence_of_history_appears():
         archive(4, 16, [(1, 7, 1.5)], kind="normal"),
         archive(4, 30, [(1, 7, 1.5), (2, 29, 1.5)], kind="normal"),
         archive(4, 12, kind="normal"),
+        wandering,
         archive(4, 13, kind="normal"),
     ]
     last = archives[-1].history.jobs[-1].runs[-1]
@@ -86,7 +110,7 @@ def test_each_sentence_of_history_appears():
     said += [figures.of_event(suite, event) for suite in archives for event in suite.findings.events]
     assert all(one.sentence for one in said)
     assert {one.word for one in said} | {"no runs", "not read", "slow"} == words("history")
-    assert [figures.worst(figures.verdicts(suite)) for suite in archives[:9]] == [
+    assert [figures.worst(figures.verdicts(suite)) for suite in archives[:10]] == [
         "fine",
         "regressed",
         "improved",
@@ -95,6 +119,7 @@ def test_each_sentence_of_history_appears():
         "not judged",
         "not judged",
         "too few runs",
+        "regressed",
         "fine",
     ]
     assert "accepted only up to +30 %" in figures.verdicts(archives[1])[0].sentence

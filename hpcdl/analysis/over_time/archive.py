@@ -130,7 +130,7 @@ def read_archive(
         except TraceError as error:
             skipped.append(str(error))
         else:
-            reason = _wrong_date(series.date, now)
+            reason = _wrong_date(series, now)
             if reason:
                 skipped.append(f"{path}: {reason}")
             else:
@@ -140,17 +140,13 @@ def read_archive(
     return runs, skipped, unread
 
 
-def _wrong_date(text: str, now: dt.datetime) -> str:
-    """Return why ``text`` is not the date and time of a run, with its offset from UTC; empty if it is."""
-    if not text:
+def _wrong_date(run: RunSeries, now: dt.datetime) -> str:
+    """Return why the date of a run is not one of the past, with its offset from UTC; empty if it is."""
+    if not run.date:
         return "has no date"
-    try:
-        date = dt.datetime.fromisoformat(text)
-    except ValueError:
-        return f"has the wrong date {text!a}"
-    if date.tzinfo is None:
-        return f"has the wrong date {text!a}"
-    return f"is dated {text}, later than now" if date > now + AHEAD else ""
+    if run.began is None:
+        return f"has the wrong date {run.date!a}"
+    return f"is dated {run.date}, later than now" if run.began > now + AHEAD else ""
 
 
 def _runs(folder: Path, unread: list[str]) -> Iterator[Path]:

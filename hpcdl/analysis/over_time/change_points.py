@@ -103,10 +103,15 @@ class Change:
     """True if the series went back and forth in the end."""
 
     @property
+    def is_small(self) -> bool:
+        """True for a slowdown that more runs made smaller than MIN_EFFECT, with 95 % confidence."""
+        return self.ratio.value > 1 and self.ratio.high < 1 + MIN_EFFECT
+
+    @property
     def unrepaired(self) -> bool:
         """True for a change for the worse whose series did not return to the level before."""
         size = math.log(self.ratio.value)
-        counts = size > 0 and not self.unstable_start and not self.of_two_states
+        counts = size > 0 and not (self.is_small or self.unstable_start or self.of_two_states)
         return counts and self.now - self.before > min(SAME_LEVEL, size / 2)
 
     @property

@@ -11,12 +11,14 @@ Left out are simulated cases, whose times are a model's, and disturbed cases, in
 ranks' cores (:mod:`hpcdl.analysis.run.disturbance`). A disturbed case that failed stays: it failed.
 """
 
+import datetime as dt
 import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -76,7 +78,7 @@ class RunSeries:
 
     path: str
     date: str
-    """When the run began, UTC, ISO 8601; empty if unknown."""
+    """When the run began, ISO 8601, as recorded; empty if unknown."""
     job: str
     """Identity of the job: Slurm's number, else the folder that holds the launches, else the run itself."""
     suite: str
@@ -94,6 +96,15 @@ class RunSeries:
     """Disturbed cases, which are left out and say neither good nor bad, by name: the disturbance."""
     simulated: int
     """Simulated cases, which are left out."""
+
+    @cached_property
+    def began(self) -> dt.datetime | None:
+        """When the run began, in UTC; None if the date is unknown, wrong or without its offset from UTC."""
+        try:
+            date = dt.datetime.fromisoformat(self.date)
+            return date.astimezone(dt.UTC) if date.tzinfo else None
+        except (ValueError, OverflowError):  # text; the first or last day that a date can have
+            return None
 
     def hosts_of(self, case: CaseSeries) -> list[str]:
         """Return the host of each rank of a case; empty if not recorded for all ranks."""
@@ -192,9 +203,9 @@ class Job:
     runs: Sequence[RunSeries]
 
     @property
-    def date(self) -> str:
-        """When the first run began, UTC, ISO 8601."""
-        return self.runs[0].date
+    def began(self) -> dt.datetime:
+        """When the first run began, in UTC."""
+        return min(run.began for run in self.runs if run.began)
 
     @property
     def path(self) -> str:
@@ -301,13 +312,13 @@ class History:
 
 
 def histories(runs: Iterable[RunSeries]) -> list[History]:
-    """Return the history of each suite; runs without a date or cases are left out.
+    """Return the history of each suite, runs in the order of time; those without a date or cases are left out.
 
     A run whose cases are all disturbed stays: the newest run must not pass for lack of data.
     """
     by_suite: dict[str, dict[str, list[RunSeries]]] = {}
-    for run in sorted(runs, key=lambda run: run.date):
-        if run.date and (run.cases or run.without_result or run.disturbed):
+    for run in sorted((run for run in runs if run.began), key=attrgetter("began")):
+        if run.cases or run.without_result or run.disturbed:
             by_suite.setdefault(run.suite, {}).setdefault(run.job, []).append(run)
     return [_history(suite, [Job(job) for job in jobs.values()]) for suite, jobs in by_suite.items()]
 

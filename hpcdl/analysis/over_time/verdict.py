@@ -174,14 +174,15 @@ class SuiteVerdict:
         """Return the entry that accepts a change, or why none that matches does."""
         return self.acceptance(self.history.keys[change.series].case, change.total)
 
+    def unaccepted(self, event: Event) -> list[Change]:
+        """Return the open changes of an event that no entry accepts, the largest first."""
+        return [change for change in event.open if self.of_change(change)[0] is None]
+
     @cached_property
     def open_events(self) -> list[Event]:
-        """Regressions of which a series is neither repaired nor accepted."""
-        return [
-            event
-            for event in self.findings.events
-            if any(self.of_change(change)[0] is None for change in event.open)
-        ]
+        """Regressions of which a series is neither repaired nor accepted, the largest first."""
+        events = [event for event in self.findings.events if self.unaccepted(event)]
+        return sorted(events, key=lambda event: -self.unaccepted(event)[0].ratio.value)
 
     @property
     def accepted_events(self) -> list[Event]:
@@ -211,13 +212,13 @@ class SuiteVerdict:
             for change in event.changes:
                 case = self.history.keys[change.series].case
                 if change.ended and change.unrepaired and case not in here:
-                    since = self.history.jobs[event.first].date[:10]
+                    since = f"{self.history.jobs[event.first].began:%Y-%m-%d}"
                     missing.setdefault(case, f"it left the suite, regressed since {since}")
         return [(case, reason) for case, reason in sorted(missing.items()) if self.acceptance(case)[0] is None]
 
     def date_after(self, runs: int) -> str:
         """Return the date of a further run, by the median time between runs; with one run their number."""
-        dates = [dt.datetime.fromisoformat(job.date) for job in self.history.jobs]
+        dates = [job.began for job in self.history.jobs]
         times = [(after - before).total_seconds() for before, after in itertools.pairwise(dates)]
         if not times:
             return f"after {runs} more runs"
