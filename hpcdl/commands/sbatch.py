@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,9 +14,12 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK
+from hpcdl.registry import shortened
 
 if TYPE_CHECKING:
-    from hpcdl.launch.batch_script import BatchJob, SiteProfile
+    from collections.abc import Sequence
+
+    from hpcdl.launch.batch_script import BatchJob
     from hpcdl.suite import Suite
 
 
@@ -57,7 +63,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl import suite
-    from hpcdl.launch.batch_script import BatchJob, batch_script, site_profile
+    from hpcdl.launch.batch_script import BatchJob, batch_script, report_script, site_profile
 
     on_gpus = options.gpus_per_node is not None
     ranks = options.nodes[0] * options.ranks_per_node
@@ -83,18 +89,23 @@ def execute(options: argparse.Namespace) -> int:
         + tuple(word for glob in options.case for word in ("--case", glob))
         + tuple(word for override in options.overrides for word in ("--set", override)),
     )
+    script = options.script or Path(f"{chosen.name}.sbatch")
+    report = script.with_name(f"{script.stem}-report{script.suffix}")
     try:
-        text = batch_script(job, site)
+        texts = {script: batch_script(job, site), **({report: report_script(job, site)} if options.submit else {})}
     except ValueError as error:
         raise suite.UsageError(str(error)) from None
     if options.dry_run:
-        print(text, end="")
+        print(texts[script], end="")
         return OK
-    script = options.script or Path(f"{chosen.name}.sbatch")
-    _check_unedited(script, text)
-    write_output("-o", script, text)
-    print(f"written: {script}")
-    return _submit(job, site, script) if options.submit else OK
+    if options.submit and shutil.which("sbatch") is None:
+        raise suite.UsageError("--submit: sbatch is not found; this is no node of a Slurm cluster")
+    for file, text in texts.items():
+        _check_unedited(file, text)
+    for file, text in texts.items():
+        write_output("-o", file, text)
+        print(f"written: {file}")
+    return _submit(job, script, report) if options.submit else OK
 
 
 def _check(options: argparse.Namespace, chosen: Suite) -> None:
@@ -143,53 +154,75 @@ def _without_actions(given: list[str]) -> list[str]:
     return kept
 
 
-_REPORT: Final = """\
-for run in {folders}; do
-    if ls "$run"/parts/*.h5 >/dev/null 2>&1; then
-        set -- "$@" "$run"
-    else
-        echo "$run: no case has finished"
-    fi
-done
-hpcdl report "$@" --together -o {page}.md
-hpcdl report "$@" --together -o {page}.html
-"""
-"""Shell: one report of the runs that have a case, although a job may have failed."""
+class _SubmissionError(Exception):
+    """``sbatch`` failed, or named no job; one line."""
 
 
-def _submit(job: BatchJob, site: SiteProfile, script: Path) -> int:
-    import shutil
-    import subprocess
+def _submit(job: BatchJob, script: Path, report: Path) -> int:
+    """Submit the jobs, and the report after them; where that fails, print what was submitted and the rest."""
+    from hpcdl.report.formats.cells import plural
 
-    from hpcdl.launch.batch_script import environment, site_options
+    jobs = {nodes: f"JOB{nodes}" for nodes in job.nodes}
+    tasks = [f"_{task}" for task in range(1, job.launches + 1)] if job.launches > 1 else [""]
+    todo = [*job.nodes, 0]
+    """Numbers of nodes of the jobs to be submitted, then 0 for the report."""
+    cluster: list[str] = []
 
-    if shutil.which("sbatch") is None:
-        from hpcdl.suite import UsageError
+    def words(nodes: int) -> list[str]:
+        if nodes:
+            return [*cluster, f"--nodes={nodes}", str(script)]
+        runs = [f"runs/{job.name}-{count}-nodes-{jobs[count]}{task}" for count in job.nodes for task in tasks]
+        return [*cluster, f"--dependency=afterany:{':'.join(jobs.values())}", str(report), *runs]
 
-        raise UsageError("--submit: sbatch is not found; this is no node of a Slurm cluster")
-
-    def sbatch(*words: str) -> str:
-        command = ["sbatch", "--parsable", *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().partition(";")[0]
-
-    numbers, folders = [], []
     try:
-        for nodes in job.nodes:
-            number = sbatch(f"--nodes={nodes}", str(script))
-            tasks = [f"{number}_{task}" for task in range(1, job.launches + 1)] if job.launches > 1 else [number]
-            numbers.append(number)
-            folders += [f"runs/{job.name}-{nodes}-nodes-{task}" for task in tasks]
-            print(f"job {number}: {nodes} nodes")
-        page = f"runs/{job.name}-{numbers[0]}"
-        commands = [*environment(site), _REPORT.format(folders=shlex.join(folders), page=shlex.quote(page))]
-        asked = [f"--{option}" for option in site_options(site)]
-        name, after = f"--job-name=hpcdl-{job.name}-report", f"--dependency=afterany:{':'.join(numbers)}"
-        number = sbatch(*asked, name, after, "--ntasks=1", "--wrap=" + "\n".join(commands))
-    except subprocess.CalledProcessError as error:
-        print(f"hpcdl: {' '.join(error.stderr.split())}")
-        return FAILED
-    print(f"job {number}: report, in {page}.md and .html, when the others have ended")
-    return OK
+        while todo:
+            number, cluster = _sbatch(words(todo[0]))
+            nodes = todo.pop(0)
+            if nodes:
+                jobs[nodes] = number
+                print(f"job {number}: {plural(nodes, 'node')}", flush=True)
+            else:
+                print(
+                    f"job {number}: report, in runs/{job.name}-{number}.md and .html, when the others have ended"
+                )
+    except _SubmissionError as error:
+        print(f"hpcdl: {error}", file=sys.stderr)
+    finally:  # also after Ctrl-C
+        submitted = [jobs[nodes] for nodes in job.nodes if nodes not in todo]
+        if todo and submitted:
+            missing = "".join(f", with the new job's number for {jobs[nodes]}" for nodes in todo if nodes)
+            print(f"submitted: {', '.join(submitted)}; scancel them, or go on{missing}:", file=sys.stderr)
+            for nodes in todo:
+                print(f"    sbatch {shlex.join(words(nodes))}", file=sys.stderr)
+    return FAILED if todo else OK
+
+
+def _sbatch(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Submit a job; return its number, and the option that sends further jobs to its cluster, if that is named.
+
+    Raises _SubmissionError, also unless one line of the output is what ``--parsable`` prints: a site's own program
+    in the place of ``sbatch`` may print more, or ignore the option.
+    """
+    from hpcdl.report.formats.cells import message
+
+    command = ["sbatch", "--parsable", *words]
+    asked = f"sbatch {shlex.join(words)}"
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace", check=False)
+    except OSError as error:
+        raise _SubmissionError(f"{asked}: {error.strerror}") from None
+    told = message(" ".join(done.stderr.split()))
+    if done.returncode:
+        raise _SubmissionError(f"{asked}: exit code {done.returncode}: {told}")
+    if done.stderr.strip():
+        print(f"sbatch: {told}", file=sys.stderr)
+    lines = [re.fullmatch(r"([0-9]+)(?:;([\w.-]+))?", line.strip()) for line in done.stdout.splitlines()]
+    if len(jobs := [line for line in lines if line]) != 1:
+        raise _SubmissionError(
+            f"{asked}: printed {shortened(done.stdout)}, no job's number; squeue --me shows if there is a job"
+        )
+    number, cluster = jobs[0].groups()
+    return number, [f"--clusters={cluster}"] if cluster else []
 
 
 COMMAND: Final = Command(

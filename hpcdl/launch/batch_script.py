@@ -3,7 +3,7 @@
 import os
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -100,19 +100,45 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
 
     Raises ValueError for a character that is not printable in ``job``: a line end would begin a command.
     """
+    identity = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" if job.launches > 1 else "$SLURM_JOB_ID"
+    body = _BODY.format(identity=identity, name=job.name, command=_run_command(job), launcher=site.launcher)
+    programs = f"hpcdl {site.launcher.split()[0]}"
+    return _script(job, site, job.command, _introduction(job), _options(job, site), programs, body)
+
+
+def report_script(job: BatchJob, site: SiteProfile) -> str:
+    """Return the text of a batch script that reports the runs of ``job`` together. Raises ValueError likewise."""
+    about = (
+        "One report of the runs whose folders are the arguments. Submit it to begin when their jobs have ended."
+    )
+    options = [f"job-name=hpcdl-{job.name}-report", *_site_options(site), "ntasks=1", "output=%x-%j.out"]
+    return _script(
+        job, site, f"{job.command} --submit", [about], options, "hpcdl", _REPORT.replace("NAME", job.name)
+    )
+
+
+def _script(
+    job: BatchJob,
+    site: SiteProfile,
+    command: str,
+    introduction: Iterable[str],
+    options: Iterable[str],
+    programs: str,
+    body: str,
+) -> str:
     for words in astuple(job):
         for word in words if isinstance(words, tuple) else (words,):
             if not str(word).isprintable():
                 raise ValueError(
                     f"{ascii(word)[:80]}: a batch script cannot have characters that are not printable"
                 )
-    lines = ["#!/bin/bash", f"# Written by: {job.command}", "#", *_introduction(job)]
-    lines += [f"#SBATCH --{option}" for option in _options(job, site)]
-    lines += ["", *environment(site), "set -u", _PROGRAMS.format(launcher=site.launcher.split()[0])]
-    identity = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" if job.launches > 1 else "$SLURM_JOB_ID"
-    return "\n".join(lines) + _BODY.format(
-        identity=identity, name=job.name, command=_run_command(job), launcher=site.launcher
-    )
+    lines = ["#!/bin/bash", f"# Written by: {command}", "#"]
+    for text in introduction:
+        lines += [f"# {line}" for line in textwrap.wrap(text, 108, break_on_hyphens=False)]
+    lines += [f"#SBATCH --{option}" for option in options]
+    modules = [f"module load {shlex.quote(module)}" for module in site.modules]
+    lines += ["", *modules, *site.environment, "set -u", _PROGRAMS.format(programs=programs)]
+    return "\n".join(lines) + body
 
 
 def _introduction(job: BatchJob) -> list[str]:
@@ -128,16 +154,12 @@ def _introduction(job: BatchJob) -> list[str]:
         "ends the case that is running and exits with code 75; the job is requeued under its number and goes on "
         "with the cases that are left. A job that finished no case is not requeued: it would never end."
     )
-    return [
-        f"# {line}"
-        for text in (where, options, requeue)
-        for line in textwrap.wrap(text, 108, break_on_hyphens=False)
-    ]
+    return [where, options, requeue]
 
 
 def _options(job: BatchJob, site: SiteProfile) -> Iterator[str]:
     yield f"job-name=hpcdl-{job.name}"
-    yield from site_options(site)
+    yield from _site_options(site)
     if len(job.nodes) == 1:
         yield f"nodes={job.nodes[0]}"
     yield f"ntasks-per-node={job.ranks_per_node}"
@@ -157,19 +179,11 @@ def _options(job: BatchJob, site: SiteProfile) -> Iterator[str]:
     yield "requeue"
 
 
-def site_options(site: SiteProfile) -> Iterator[str]:
-    """Return the options of ``sbatch`` that every job of a site needs, without their dashes."""
+def _site_options(site: SiteProfile) -> Iterator[str]:
     if site.partition:
         yield f"partition={site.partition}"
     if site.account:
         yield f"account={site.account}"
-
-
-def environment(site: SiteProfile) -> Iterator[str]:
-    """Return the lines of shell that make hpcdl and its MPI library available."""
-    for module in site.modules:
-        yield f"module load {shlex.quote(module)}"
-    yield from site.environment
 
 
 def _run_command(job: BatchJob) -> str:
@@ -183,7 +197,7 @@ def _run_command(job: BatchJob) -> str:
 
 
 _PROGRAMS: Final = """\
-for program in hpcdl {launcher}; do
+for program in {programs}; do
     command -v $program >/dev/null || {{
         echo "$program is not found: load it here, or before sbatch" >&2
         exit 2
@@ -215,4 +229,21 @@ elif [ $code -eq 75 ]; then
     echo "no case was finished within the time limit, so the job is not requeued: give it more time" >&2
 fi
 exit $code
+"""
+
+_REPORT: Final = """
+page=runs/NAME-${SLURM_JOB_ID:-report}
+runs=()
+for run in "$@"; do
+    if ls "$run"/parts/*.h5 >/dev/null 2>&1; then
+        runs+=("$run")
+    else
+        echo "$run: no case has finished"
+    fi
+done
+if [ ${#runs[@]} -eq 0 ]; then
+    echo "no run has a finished case: there is nothing to report" >&2
+    exit 1
+fi
+hpcdl report "${runs[@]}" --together -o "$page.md" && hpcdl report "${runs[@]}" --together -o "$page.html"
 """

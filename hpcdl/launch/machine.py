@@ -217,7 +217,9 @@ def run(program: str, *arguments: str) -> str:
     if path is None:
         return ""
     try:
-        done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=10, check=True)
+        done = subprocess.run(
+            [path, *arguments], capture_output=True, text=True, errors="replace", timeout=10, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()

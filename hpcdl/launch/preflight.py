@@ -160,7 +160,13 @@ def cuda_awareness() -> Finding:
     command = [sys.executable, "-P", "-c", _CUDA_AWARE]
     try:
         output = subprocess.run(
-            command, env=launch_environment(), capture_output=True, text=True, timeout=60, check=False
+            command,
+            env=launch_environment(),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=60,
+            check=False,
         ).stdout.strip()
     except subprocess.TimeoutExpired:
         output = ""
@@ -301,6 +307,7 @@ def _mpi() -> Iterator[Finding]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=limit,
             check=False,
         )

@@ -98,10 +98,79 @@ def test_wrong_usage_is_refused_in_one_line(capsys):
         assert message in err
 
 
-def test_without_slurm_nothing_is_submitted(capsys, monkeypatch):
+def test_without_slurm_nothing_is_submitted(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "/absent")
     assert main(["sbatch", "quickstart", "--nodes", "8", "--submit"]) == 2
     assert "--submit: sbatch is not found" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.sbatch"))
+
+
+@pytest.fixture
+def submitted(tmp_path, monkeypatch, capsys):
+    """submitted(*answers, options): code, stdout and stderr with a sbatch that answers so, and its arguments."""
+
+    def submit(*answers, options=()):
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        for number, answer in enumerate(answers):
+            (folder / f"answer{number}").write_bytes(answer)
+        program = folder / "sbatch"
+        program.write_text(
+            f'#!/bin/sh\ncd {folder}; set -- "$@"; echo "$@" >>words\n. ./answer$(($(wc -l <words) - 1))\n'
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        code = main(["sbatch", "quickstart", "--submit", *options])
+        out, err = capsys.readouterr()
+        return code, out, err, (folder / "words").read_text().splitlines()
+
+    return submit
+
+
+def test_jobs_and_their_report_are_submitted_to_the_cluster_of_the_first(submitted, tmp_path):
+    (tmp_path / "site.toml").write_text('account = "me"\nmodules = ["mpi"]\nenvironment = ["source venv"]\n')
+    banner = b"echo 'Welcome to 2026'\necho '17;big.x'\necho 'queue: 40 jobs' >&2"
+    options = ["--nodes", "8,16", "--launches", "2", "--site", "site.toml", "-o", "job.sbatch"]
+    code, out, err, words = submitted(banner, b"echo '18;big.x'", b"echo 19", options=options)
+    assert (code, err) == (0, "sbatch: queue: 40 jobs\n")
+    assert out.splitlines()[2:4] == ["job 17: 8 nodes", "job 18: 16 nodes"]
+    runs = "runs/quickstart-8-nodes-17_1 runs/quickstart-8-nodes-17_2 runs/quickstart-16-nodes-18_1 "
+    assert words == [
+        "--parsable --nodes=8 job.sbatch",
+        "--parsable --clusters=big.x --nodes=16 job.sbatch",
+        (
+            "--parsable --clusters=big.x --dependency=afterany:17:18 job-report.sbatch "
+            f"{runs}runs/quickstart-16-nodes-18_2"
+        ),
+    ]
+    report = (tmp_path / "job-report.sbatch").read_text().splitlines()
+    assert report[0] == "#!/bin/bash"  # sh has no source
+    assert {"#SBATCH --account=me", "module load mpi", "source venv"} <= set(report)
+
+
+def test_a_study_that_is_submitted_in_part_can_go_on(submitted):
+    full = b"printf 'sbatch: error: \\351 too many jobs\\n' >&2; exit 1"
+    code, out, err, words = submitted(b"echo 17", b"echo 18", full, options=["--nodes", "8,16,32"])
+    assert (code, len(words)) == (1, 3)
+    assert "job 18: 16 nodes" in out
+    assert err.splitlines() == [
+        "hpcdl: sbatch --nodes=32 quickstart.sbatch: exit code 1: sbatch: error: \\xe9 too many jobs",
+        "submitted: 17, 18; scancel them, or go on, with the new job's number for JOB32:",
+        "    sbatch --nodes=32 quickstart.sbatch",
+        (
+            "    sbatch --dependency=afterany:17:18:JOB32 quickstart-report.sbatch runs/quickstart-8-nodes-17 "
+            "runs/quickstart-16-nodes-18 runs/quickstart-32-nodes-JOB32"
+        ),
+    ]
+
+
+@pytest.mark.parametrize("answer", ["", "Submitted batch job 17 on cluster big", "Welcome", "17 18", "2026\n17"])
+def test_what_is_no_number_of_a_job_is_refused(submitted, answer):
+    code, out, err, words = submitted(f"printf '{answer}'".encode(), options=["--nodes", "8"])
+    assert (code, len(words)) == (1, 1)
+    assert "job " not in out
+    assert err.count("\n") == 1
+    assert f"printed {answer!r}, no job's number; squeue --me shows if there is a job" in err
 
 
 @pytest.mark.parametrize("word", ["a\nrm -rf x", "a\rb", "\x1b[2J", "a\u2028b"])

@@ -114,6 +114,8 @@ def test_changed_files_are_those_of_the_package(tmp_path):
     for path, changed in (("reports/data.json", 0), ("hpcdl/suite.py", 1)):
         put(tmp_path, path, "changed")
         assert _git(tmp_path / "hpcdl/launch")["changed_files"] == changed
+    subprocess.run(["git", "-C", tmp_path, "checkout", "-qb", b"caf\xe9"], check=True)
+    assert _git(tmp_path / "hpcdl/launch")["branch"] == "caf\ufffd"
 
 
 def test_key_ignores_temporary_differences(machine):

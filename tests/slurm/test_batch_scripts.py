@@ -227,11 +227,14 @@ def test_a_launcher_that_does_not_fit_the_library_ends_with_78(job):
 
 def test_a_study_is_submitted_with_a_job_that_reports_one_scaling_table(job):
     (job.folder / "suite.toml").write_text(SLOW)
-    said = job.run("hpcdl", "sbatch", "suite.toml", "--nodes", "1,2", "--submit").stdout
+    (job.folder / "venv").write_text("")
+    (job.folder / "site.toml").write_text('environment = ["source venv"]\n')
+    words = ("hpcdl", "sbatch", "suite.toml", "--nodes", "1,2", "--submit", "--site", "site.toml")
+    said = job.run(*words).stdout
     *numbers, last = re.findall(r"job (\d+):", said)
     assert [job.ended(number) for number in (*numbers, last)] == [[("COMPLETED", "0")]] * 3, job.output()
     assert job.cases() == {f"slow-{nodes}-nodes-{numbers[nodes - 1]}": CASES for nodes in (1, 2)}
-    scaling = (job.folder / f"runs/slow-{numbers[0]}.md").read_text().partition("## Scaling")[2]
+    scaling = (job.folder / f"runs/slow-{last}.md").read_text().partition("## Scaling")[2]
     assert re.search(r"^\| ring +\| +2 \| +2 \|", scaling, re.MULTILINE)
     assert re.search(r"^\| 1 rank \(any scheme\) +\| +1 \| +1 \|", scaling, re.MULTILINE)
 
