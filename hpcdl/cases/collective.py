@@ -128,6 +128,8 @@ def check(spec: CollectiveSpec, given: Collection[str]) -> None:
             spec.straggler.check(spec.ranks)
             if spec.straggler.factor > 1:
                 raise ValueError("factor: a collective has no work to slow; give seconds")
+            if spec.straggler.at != INPUT:
+                raise ValueError("at: a collective has no work to pause before; leave it out")
     with about("aggregation"):
         check_library(spec.aggregation, spec.network)
         run = spec.scheme

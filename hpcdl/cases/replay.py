@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import pairwise
 from statistics import fmean
 from time import perf_counter, sleep
 from typing import Any, Final
@@ -38,7 +39,7 @@ from hpcdl.cases.simulation.exchange_prices import prices_of
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.comm import INPUT, Array, Comm
-from hpcdl.fabric.faults import Delays, Slowed, Straggler
+from hpcdl.fabric.faults import EVERY, Delays, Slowed, Straggler
 from hpcdl.fabric.modelled_compute import ModelledCompute, accurate_sleep, oversleep
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import Parts
@@ -134,9 +135,6 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
         _ = spec.replicas
     combinations.check("replay", spec)
     check_cluster(spec)
-    if spec.straggler is not None:
-        with about("straggler"):
-            spec.straggler.check(spec.ranks)
     with about("training"):
         spec.strategy.check_settings(spec.ranks, spec.training.in_full)
     _check_batch(spec)
@@ -152,6 +150,7 @@ def check(spec: ReplaySpec, _given: Collection[str]) -> None:
     if spec.mesh is not None:
         with about("mesh"):
             spec.mesh.check_divisions(spec.layers, spec.shape, spec.ranks)
+    spec.check_straggler()
     with about(source[0] if source else TIMES[0]):
         seconds = spec.all_steps * spec.compute_times.step_seconds(spec.images)
         if not (spec.network or seconds <= MAX_SECONDS):
@@ -190,6 +189,7 @@ def fields(spec: ReplaySpec) -> dict[str, Scalar]:
         **spec.common_fields,
         "global_batch": spec.images * spec.copies,
         "steps": 1 if spec.network else spec.all_steps,
+        "planned_steps": spec.steps if spec.network else spec.all_steps,
         "lockstep": bool(spec.network) or spec.strategy.lockstep,  # a simulation records the mean step of a cycle
         "warmup_steps": 0 if spec.network else spec.warmup,
         **{name: getattr(spec, name) for name in (*TIMES, "time_scale", "network")},
@@ -255,22 +255,28 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
 
 
 async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str, Scalar]:
-    """Record the mean step in virtual time, once."""
+    """Record the mean step of each cycle in virtual time; of equal ones, one."""
     cluster, times, images = spec.cluster, spec.compute_times, spec.images
     bucket = bucket_bytes(cluster.link.alpha, cluster.link.beta, spec.ranks)
     began = perf_counter()
     conditions = Conditions(cluster, times, images, bucket, prices_of(spec), spec.jitter, spec.straggler)
-    step = virtual_step(spec, conditions, RANDOM_STEPS if spec.jitter or spec.straggler else 1)
+    varies = bool(spec.jitter or (spec.straggler and spec.straggler.varies))
+    step = virtual_step(spec, conditions, RANDOM_STEPS if varies else 1)
+    # pauses of all ranks differ by chance
+    late = None if spec.straggler and spec.straggler.rank == EVERY else step.late
     own = [part.step_seconds(images) for part in spec.stage_times]
     computed = fmean(own) if spec.stages > 1 else max(own)  # the wait of a pipeline is of all its ranks
-    journal.repetitions([(0, round(step.seconds * 1e9))], 0, round(step.bytes_sent), round(computed * 1e9))
+    cycles = step.cycles if varies else [step.seconds]
+    spans = [*pairwise([0, *np.rint(np.cumsum(cycles) * 1e9).astype(int).tolist()])]
+    journal.repetitions(spans, 0, round(step.bytes_sent), round(computed * 1e9))
     return {
         "parameters": volumes(spec.layers, spec.shape, 1).parameters,
         "bucket_bytes": bucket,
         "nodes": -(-spec.ranks // cluster.ranks_per_host),
+        "steps": len(spans),
         "simulated_ranks": step.simulated_ranks,
         "bytes_sent_per_host": step.bytes_per_host or None,
-        "late_rank": step.late_rank if spec.straggler else None,
+        **(dict(zip(("late_rank", "late_seconds"), late, strict=True)) if late else {}),
         "simulation_seconds": perf_counter() - began,
     }
 

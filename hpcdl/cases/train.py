@@ -37,11 +37,9 @@ def _check_faults(spec: TrainSpec) -> None:
     """Raise ValueError, led by its key, for a fault that cannot happen, ends the training or changes nothing."""
     if spec.failure is not None and not 0 <= spec.failure.rank < spec.ranks:
         raise ValueError(f"failure: rank {spec.failure.rank} is not among the {spec.ranks} ranks of the case")
-    if (slow := spec.straggler) is not None:
-        with about("straggler"):
-            slow.check(spec.ranks)
+    spec.check_straggler()
     if (
-        slow is not None
+        (slow := spec.straggler) is not None
         and isinstance(slow.rank, int)
         and slow.probability * slow.seconds
         and slow.rank not in spec.workers

@@ -28,9 +28,9 @@ class Straggler:
     """A slow rank, or ``"all"``: its work takes ``factor`` times as long, or its batches have a pause.
 
     A batch has a pause of ``seconds``, or of ``by_rank``, with ``probability``, independently on every slow rank.
-    It comes before the batch, or with ``at`` before its first work of this label, such as "backward". A collective
-    has it before it begins. Raises ValueError for a wrong name, for numbers out of range and where no rank would
-    be slow.
+    It comes before the batch, or before its first work ``at``: "forward" or "backward" of any layer or, with the
+    layer's name, of that one. A collective has it before it begins. Raises ValueError for numbers out of range and
+    where no rank would be slow.
     """
 
     rank: int | str = ""
@@ -54,8 +54,6 @@ class Straggler:
                 raise ValueError(f"seconds: must be from 0 to {MAX_PAUSE}, not {pause}")
         if self.by_rank and (self.seconds or self.rank != ""):
             raise ValueError("by_rank: has the pauses of all ranks; leave rank and seconds out")
-        if self.at.split()[:1] not in ([INPUT], ["forward"], ["backward"]):
-            raise ValueError(f"at: must begin with input, forward or backward, not {self.at!r}")
         if self.factor == 1 and not self.probability * self.longest:
             raise ValueError("give a factor of more than 1, or seconds of its pauses")
 
@@ -68,6 +66,11 @@ class Straggler:
             share = f" in {self.probability:.3g} of its batches" if self.probability < 1 else ""
             words.append(f"pauses {pauses} s{where}{share}")
         return " ".join(words)
+
+    @property
+    def varies(self) -> bool:
+        """True if chance determines which batches have a pause."""
+        return 0 < self.probability < 1 and self.longest > 0
 
     @property
     def longest(self) -> float:
@@ -111,7 +114,7 @@ class Delays:
         how = self._straggler
         if label == INPUT:
             self._due = self._random.random() < how.probability
-        due = self._due and label.startswith(how.at)
+        due = self._due and how.at in (label, label.partition(" ")[0])
         self._due = self._due and not due
         return self._seconds if due else 0.0
 

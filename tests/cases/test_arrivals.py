@@ -7,7 +7,8 @@ import pytest
 from hpcdl import suite
 from hpcdl.cases.collective import _from_arrivals
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
-from hpcdl.fabric.faults import Straggler
+from hpcdl.fabric.comm import INPUT
+from hpcdl.fabric.faults import Delays, Straggler
 from hpcdl.fabric.virtual.inprocess import in_process
 
 REPLAY = {"kind": "replay", "model": "lenet5", "dataset": "digits", "ranks": 5, "batch_per_rank": 8, "flops": 1e9}
@@ -48,16 +49,19 @@ def test_a_delay_in_backward_names_its_rank_in_20_of_20_replays():
         spec = case(REPLAY, network="ethernet-1g", aggregation=scheme, training=training)
         late = Straggler(rank=number % 5, seconds=0.2, at="backward")
         found, even = step(spec, late), step(spec)
-        assert even.late_rank is None
+        assert even.late is None
         assert found.seconds == pytest.approx(even.seconds + 0.2, rel=0.1), "all ranks show the same step"
-        named += found.late_rank == number % 5
+        named += found.late == (number % 5, pytest.approx(0.2))
     assert named == len(replays) == 20
 
 
 def test_equal_delays_name_no_rank_and_a_list_the_latest():
     spec = case(REPLAY, network="ethernet-1g")
-    assert step(spec, Straggler(rank="all", seconds=0.2)).late_rank is None
-    assert step(spec, Straggler(by_rank=(0.1, 0, 0.3, 0, 0))).late_rank == 2
+    assert step(spec, Straggler(rank="all", seconds=0.2)).late is None
+    assert step(spec, Straggler(by_rank=(0.1, 0, 0.3, 0, 0))).late == (2, pytest.approx(0.2))
+    stages = case({**REPLAY, "ranks": 4}, network="gemini", training="pipeline", mesh={"pipeline": 2})
+    assert step(stages).late is None, "stages differ by design"
+    assert step(stages, Straggler(rank=3, factor=3)).late[0] == 3
 
 
 def test_times_count_from_the_first_and_the_last_arrival():
@@ -78,7 +82,6 @@ def test_times_count_from_the_first_and_the_last_arrival():
         ({"by_rank": [0, 1, 0]}, "straggler: by_rank: has 3 pauses for"),
         ({"by_rank": [0, -1, 0, 0]}, "straggler: seconds: must be from 0"),
         ({"rank": 1, "by_rank": [0, 1, 0, 0]}, "straggler: by_rank: has the pauses of all ranks"),
-        ({"rank": 1, "seconds": 1, "at": "update"}, "straggler: at: must begin with"),
         ({"rank": 1}, "straggler: give a factor"),
     ],
 )
@@ -86,6 +89,39 @@ def test_wrong_delays_end_in_a_line(keys, straggler, tells):
     with pytest.raises(suite.UsageError) as caught:
         case(keys, straggler=straggler)
     assert tells in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "at", "tells"),
+    [
+        (REPLAY, "update", "'update' is neither input nor forward or backward, nor that of a layer"),
+        (REPLAY, "input conv1", "'input conv1' is neither"),
+        (REPLAY, "backward nosuch", "lenet5 has no layer 'nosuch'; valid names: conv1, "),
+        (REPLAY, "backward conv", "lenet5 has no layer 'conv'; did you mean 'conv"),
+        (
+            {**REPLAY, "ranks": 4, "mesh": {"model": 2}},
+            "forward fc1.sam",
+            "rank 1 has no layer 'fc1.sam'; did you",
+        ),
+        (
+            {**REPLAY, "ranks": 2, "training": "pipeline", "mesh": {"pipeline": 2}},
+            "forward conv1",
+            "rank 1 has no",
+        ),
+        (COLLECTIVE, "backward", "a collective has no work to pause before"),
+    ],
+)
+def test_a_pause_is_before_work_that_the_rank_has(keys, at, tells):
+    """A pause before other work would never come, and the case be measured without it."""
+    with pytest.raises(suite.UsageError) as caught:
+        case(keys, straggler={"rank": 1, "seconds": 1, "at": at})
+    assert f"straggler: at: {tells}" in str(caught.value)
+
+
+def test_a_pause_before_a_layer_is_not_before_another_whose_name_begins_alike():
+    late = Delays(Straggler(rank=0, seconds=1, at="backward fc1"), 0, 0)
+    labels = [INPUT, "forward fc1", "backward fc12", "backward fc1", "backward fc1"]
+    assert [late.before(label) for label in labels] == [0, 0, 0, 1, 0]
 
 
 def test_a_collective_has_no_work_to_slow():

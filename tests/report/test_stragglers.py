@@ -6,19 +6,47 @@ from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections import waiting
 
 
-def test_methods_are_compared_with_themselves_without_the_straggler(hand):
-    """A slow rank costs synchronous training four fifths, and the other method nothing; steps vary by a tenth."""
+@pytest.mark.parametrize("launches", [1, 3])
+def test_methods_are_compared_with_themselves_without_the_straggler(hand, launches):
+    """A slow rank costs synchronous training four fifths, and the other method nothing; steps vary by a tenth.
+
+    One launch does not tell how launches vary: it has no interval.
+    """
     for training, slower in (("synchronous", 5), ("layerwise", 1)):
         for straggler, factor in ((None, 1), ("rank 1 5x slower", slower)):
-            steps = [factor * (10.0 + number % 2) for number in range(40)]
             settings = {"straggler": {"rank": 1, "factor": 5}} if straggler else {}
-            hand.train([steps] * 2, training=training, straggler=straggler, settings=settings)
+            for launch in range(launches):
+                steps = [factor * (10.0 + 0.1 * launch + number % 2) for number in range(40)]
+                hand.train([steps] * 2, training=training, straggler=straggler, settings=settings, launch=launch)
     found = Findings(hand.read(), "run")
     (table,) = waiting.stragglers_page(found).tables
     kept = table.header.index("with / without")
     assert [(row[0], float(row[kept])) for row in table.rows] == [("layerwise", 1), ("synchronous", 0.2)]
     headline, details = waiting.stragglers_answer(found)
-    assert headline.startswith("Throughput kept with rank 1 5x slower: layerwise 1.00 (0.")
-    assert ") to synchronous 0.200 (0.1" in headline and headline.endswith("(1 launch).") and not details
+    lines = {
+        1: "layerwise 1.00 to synchronous 0.200 (1 launch).",
+        3: "layerwise 1.00 (0.979 to 1.02) to synchronous 0.200 (0.196 to 0.204) (3 launches).",
+    }
+    assert headline == f"Throughput kept with rank 1 5x slower: {lines[launches]}"
+    assert not details
+    assert ("95 %" in table.header) == (launches > 1)
     (chart,) = waiting.stragglers_charts(found)
     assert [value for value, _, _ in chart.values] == pytest.approx([1, 0.2])
+    assert all((low is None) == (launches == 1) for _, low, _ in chart.values)
+
+
+def test_simulated_replays_of_several_launches_name_the_late_rank(hand):
+    """They have no events and count no images: the case states the late rank, and throughput follows its time."""
+    common = {"kind": "replay", "training": "synchronous", "aggregation": "ring", "ranks": 8, "network": "lan"}
+    common |= {"batch_per_rank": 4, "lockstep": True, "warmup_steps": 0, "images": 0}
+    late = {"straggler": "rank 3 pauses 0.1 s", "late_rank": 3, "late_seconds": 0.1}
+    late["settings"] = {"straggler": {"rank": 3, "seconds": 0.1}}
+    for launch, ms in enumerate((100, 104, 98)):
+        for case, fields, times in (("a", {}, [ms]), ("b", late, [ms + 100])):
+            hand.case([times], case=case, **common, **fields, launch=launch)
+    found = Findings(hand.read(), "run")
+    assert [(one.late_rank, one.late_seconds) for one in found.records] == [(None, None), (3, 0.1)]
+    (table,) = waiting.stragglers_page(found).tables
+    assert table.rows[0][-3:] == ("0.500", "0.471 to 0.534", "3")
+    headline, _ = waiting.answer(found)
+    assert headline == "Rank 3 is late by 100 ms per step: others wait for the rank, not for its links."

@@ -177,8 +177,18 @@ ANOTHER = {
 }
 """Another valid value of each key; None if there is no other, or only with other keys."""
 
-CHANGES = [
-    (kind, key, value) for kind, keys in ANOTHER.items() for key, value in keys.items() if value is not None
+SIMULATED = {
+    "train": {"flops": 1e9},
+    "replay": {},
+    "collective": dict.fromkeys(("concurrent", "straggler", "backend", "start", "placement", "threads")),
+}
+"""Keys of a simulated case of a kind; None: those that only a measured one may have."""
+OF_SIMULATIONS = {"network": "gemini", "ranks_per_host": 2, "jitter": 0.2, "device": "k20", "flops": 3e9}
+CHANGES = [(CASES[kind], key, value) for kind, values in ANOTHER.items() for key, value in values.items()] + [
+    ({**CASES[kind], "network": "ethernet-1g", **further}, key, further.get(key, value) and value)
+    for kind, further in SIMULATED.items()
+    for key, value in {**ANOTHER[kind], **OF_SIMULATIONS}.items()
+    if key in ANOTHER[kind]
 ]
 PARTNER = {"batch_per_rank": "global_batch", "epochs": "steps", "device": "flops"}
 
@@ -204,9 +214,12 @@ def test_the_digest_depends_on_values_and_not_on_notation(written):
 
 def test_cases_that_differ_in_one_setting_have_different_names_digests_and_records():
     """Otherwise a report could not distinguish two cases after they ran."""
-    for kind, key, value in CHANGES:
-        other = {name: setting for name, setting in CASES[kind].items() if name != PARTNER.get(key)}
-        cases = suite.parse(text_of(CASES[kind], {**other, key: value}), "s.toml").cases
+    for keys_of_case, key, value in CHANGES:
+        if value is None:
+            continue
+        table = {name: setting for name, setting in keys_of_case.items() if setting is not None}
+        other = {name: setting for name, setting in table.items() if name != PARTNER.get(key)}
+        cases = suite.parse(text_of(table, {**other, key: value}), "s.toml").cases
         assert len(set(names(cases))) == 2
         assert cases[0].digest != cases[1].digest
         known = [Record.of(case.fields()) for case in cases]

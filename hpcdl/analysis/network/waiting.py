@@ -87,12 +87,10 @@ class Waiting:
     @property
     def columns(self) -> JsonObject:
         """Return the fields of :class:`hpcdl.analysis.run.launches.Launch` that it gives."""
-        rank, seconds = self.late or (None, None)
         return {
             "waiting_seconds": float(self.waiting.mean()),
             "transfer_seconds": float(self.transfer.mean()),
-            "late_rank": rank,
-            "late_seconds": seconds,
+            **({"late_rank": self.late.rank, "late_seconds": self.late.seconds} if self.late else {}),
         }
 
 

@@ -163,6 +163,11 @@ class Launch:
         return center(vector, self.middle)
 
     @property
+    def seconds_per_image(self) -> Vector:
+        """Of each entry; the global batch where no images are counted, NaN if it is unknown."""
+        return self.seconds / (self.images if self.images.any() else self.record.batch or np.nan)
+
+    @property
     def images_per_second(self) -> float:
         """Images per second over the measured steps, pauses included; NaN without steps."""
         images = self.images.sum() or len(self.seconds) * (self.record.batch or np.nan)
@@ -214,6 +219,8 @@ def _reduce(
         "diverged": None if record.kind == "replay" else _diverged(steps, evaluations),
         "evaluations": _latest(evaluations),
         "workers": len(np.unique(steps["rank"])),
+        "late_rank": record.late_rank,
+        "late_seconds": record.late_seconds,
         "updates": updates,
         "residuals": _over_ranks(residuals),
         "memory_bytes": int(ranks["memory_bytes"].max(initial=0)) if ranks else 0,

@@ -9,12 +9,12 @@ sections ask attributes. What tells cases apart follows from the roles of their 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
-from hpcdl.cases.keys.key import restored
+from hpcdl.cases.keys.key import Role, restored
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import columns_with, kinds, module_of, role_of
 from hpcdl.registry import label, parts
@@ -342,17 +342,22 @@ class Record:
         )
 
     def configuration(self, *ignored: str) -> Key:
-        """Return everything but ranks, nodes, seed and launch, and the conditions that are ``ignored``."""
+        """Return everything but ranks, nodes, seed and launch, and the settings that are ``ignored``.
+
+        Cases whose keys differ are apart, although a column may state a key's consequence, and not the key.
+        """
         method = tuple(self.stated(name) or "none" for name in columns_with("method"))
-        sampling = tuple(label(self.settings.get(name)) for name in columns_with("sampling"))
-        return (self.problem(*ignored), sampling, method)
+        return (self.problem(*ignored), method, self._given({"problem", "method", "sampling"}, ignored))
 
     def conditions(self, *ignored: str) -> tuple[tuple[str, str], ...]:
         """Return key and value of each given setting that changes the measured numbers and is in no column."""
+        return self._given({"condition", "machine"}, ignored)
+
+    def _given(self, roles: Collection[Role], ignored: Collection[str]) -> tuple[tuple[str, str], ...]:
         return tuple(
             (name, label(value))
             for name, value in sorted(self.settings.items())
-            if name not in ignored and role_of(name) in {"condition", "machine"}
+            if name not in ignored and role_of(name) in roles
         )
 
     @property

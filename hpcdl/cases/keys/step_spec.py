@@ -9,11 +9,12 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes, at_rate, saved, shape_text, times_of_ranks
-from hpcdl.cases.keys.key import Choice, architecture, cluster
+from hpcdl.cases.keys.key import Choice, about, architecture, cluster
 from hpcdl.cases.keys.scheme import plan, traits_of
 from hpcdl.cases.keys.shipped_times import shipped
 from hpcdl.cases.keys.stage_balance import balanced
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import INPUT, Array, Comm
+from hpcdl.fabric.faults import Straggler
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.vectors import sizes_only
 from hpcdl.nn.backend import Backend
@@ -55,6 +56,7 @@ class StepSpec:
     device: str | None = None
     flops: float | None
     times: str | None
+    straggler: Straggler | None = None
     seed: int = 0
 
     @cached_property
@@ -285,6 +287,27 @@ class StepSpec:
             "lockstep": self.strategy.lockstep,
             "independent": self.independent,
         }
+
+    def check_straggler(self) -> None:
+        """Raise ValueError, led by its key, for a straggler that is no rank, or pauses before no work."""
+        if (slow := self.straggler) is None:
+            return
+        with about("straggler"):
+            slow.check(self.ranks)
+            way, _, layer = slow.at.partition(" ")
+            if way not in (INPUT, "forward", "backward") or slow.at == f"{INPUT} {layer}":
+                raise ValueError(f"at: {slow.at!r} is neither input nor forward or backward, nor that of a layer")
+            places = {slow.rank} if isinstance(slow.rank, int) else set(range(self.group_ranks))
+            layers = [name for place in places for name in self._layer_names(place % self.group_ranks)]
+            if slow.at != way and layer not in layers:
+                where = f"rank {slow.rank}" if self.group_ranks > 1 and len(places) == 1 else self.model
+                raise ValueError(f"at: {where} has no layer {layer!r}{registry.nearest(layer, layers)}")
+
+    def _layer_names(self, place: int) -> list[str]:
+        """Return the layers of a rank, by its place among those that share a copy of the network."""
+        if self.divisions:
+            return [part.name for part in self.divisions[place].parts]
+        return [layer.name for layer in self.layers[self.parts[place % self.stages]]]
 
     def check_stages(self, images: int) -> None:
         """Raise ValueError for too few ``images`` of a worker's batch, or too few layers."""

@@ -98,6 +98,7 @@ class ComputeTimeModel:
         self._delays = {rank: Delays(straggler, rank, seed) for rank in slow if straggler}
         self.compute_seconds = [0.0] * ranks
         self.input_seconds = [0.0] * ranks
+        self.delay_seconds = [0.0] * ranks
 
     def seconds(self, rank: int, label: str) -> float:
         """Return the seconds that ``rank`` now takes for work called ``label``; see
@@ -109,8 +110,9 @@ class ComputeTimeModel:
         seconds = self._factor[rank] * self._times[rank % len(self._times)].seconds(label, images)
         pause = 0.0
         if rank in self._delays:
-            seconds += self._delays[rank].after(seconds)
-            pause = self._delays[rank].before(label)
+            longer, pause = self._delays[rank].after(seconds), self._delays[rank].before(label)
+            self.delay_seconds[rank] += longer + pause
+            seconds += longer
         self.compute_seconds[rank] += pause + seconds
         if label == INPUT:
             self.input_seconds[rank] += seconds
@@ -136,8 +138,8 @@ class VirtualStep(NamedTuple):
     """Gradients applied by all ranks: columns of :data:`hpcdl.trace.recorder.UPDATE`, and their rank."""
     unsettled: int
     """Steps at the beginning that do not count."""
-    work: npt.NDArray[np.float64]
-    """Time of each simulated rank's own work in a step (s), with its pauses."""
+    delays: npt.NDArray[np.float64]
+    """By which the straggler makes each simulated rank's work longer, mean over steps (s)."""
 
     @property
     def seconds(self) -> float:
@@ -145,10 +147,11 @@ class VirtualStep(NamedTuple):
         return float(np.median(self.cycles)) if len(self.cycles) else math.nan
 
     @property
-    def late_rank(self) -> int | None:
-        """The rank that works longer than any other by :data:`LATE_SHARE` of a step; None if there is none."""
-        *_, second, longest = np.sort(self.work) if len(self.work) > 1 else (0.0, 0.0)
-        return int(self.work.argmax()) if longest - second > LATE_SHARE * self.seconds else None
+    def late(self) -> tuple[int, float] | None:
+        """The rank whose delay exceeds any other's by :data:`LATE_SHARE` of a step, and by how much (s)."""
+        *_, second, longest = np.sort(self.delays) if len(self.delays) > 1 else (0.0, 0.0)
+        seconds = float(longest - second)
+        return (int(self.delays.argmax()), seconds) if seconds > LATE_SHARE * self.seconds else None
 
 
 def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> VirtualStep:
@@ -230,9 +233,9 @@ def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: 
         cycles = spans.reshape(len(recorders), -1, cycle).mean(axis=2).max(axis=0) * 1e-9
     hosts = len({conditions.network.host(rank) for rank in range(len(recorders))})
     sent, out = max(world.bytes) / steps, world.clock.bytes_between_hosts / (steps * hosts)
-    worked = np.array(work.compute_seconds[: len(recorders)]) / steps
+    delays = np.array(work.delay_seconds[: len(recorders)]) / steps
     counts = (max(world.messages), len(recorders))
-    return VirtualStep(cycles, sent, out, *counts, rows, updates, unsettled, worked)
+    return VirtualStep(cycles, sent, out, *counts, rows, updates, unsettled, delays)
 
 
 def _columns(tables: Sequence[npt.NDArray[Any]]) -> Columns:

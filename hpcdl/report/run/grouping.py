@@ -252,14 +252,13 @@ def _words(methods: Sequence[Method]) -> dict[str, str]:
 
 
 def _suite_steps(record: Record) -> int | None:
-    """Return the steps that the suite and the case's name state: those of a replay are without warm-up.
-
-    A replay in virtual time takes one step for all of them; None.
-    """
+    """Return the steps that the suite and the case's name state: those of a replay are without warm-up."""
     steps = record.planned_steps
     if record.kind != "replay" or steps is None:
         return steps
-    return None if record.network else steps - record.warmup_steps
+    if record.network and steps == record.steps == 1:  # of a version that did not state those of the suite
+        return None
+    return steps - record.warmup_steps
 
 
 def _per_rank(record: Record) -> str | int:

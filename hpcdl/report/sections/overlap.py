@@ -36,7 +36,7 @@ def _groups(methods: Sequence[Method]) -> list[list[Timed]]:
     for row in rows(methods):
         record = row.scale.record
         if record.strategy in STRATEGIES and record.ranks > 1 and not row.is_ceiling and row.step_seconds:
-            key = (record.ranks, replace(record, training="").configuration())
+            key = (record.ranks, replace(record, training="").configuration("training"))
             groups.setdefault(key, []).append(row.scale)
     return [_timed(scales) for scales in groups.values() if len(scales) > 1]
 

@@ -58,7 +58,7 @@ def pipeline_answer(findings: Findings) -> Answer | None:
     for row in (row for methods in findings.problems for row in rows(methods) if row.scale.record.stages):
         record = row.scale.record
         schedule = parts(str(record.training))[1].get("schedule", "gpipe")
-        key = (replace(record, training="").configuration(), record.ranks, record.microbatches)
+        key = (replace(record, training="").configuration("training"), record.ranks, record.microbatches)
         schedules.setdefault(schedule, {})[key] = row
     if not schedules:
         return None

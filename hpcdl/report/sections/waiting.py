@@ -9,7 +9,7 @@ from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds
 from hpcdl.report.formats.document import Axis, Intervals, Section, Table
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
@@ -24,10 +24,15 @@ class Slowed(NamedTuple):
     """Images per second, the median over seeds; all that were measured by the time they took."""
     having: float
     ratio: Interval
-    """``having`` by ``without``."""
+    """``having`` by ``without``; without bounds if a side has one launch."""
     late: int | None
     disturbed: bool
     """True if all launches with or all without the straggler were disturbed."""
+
+    @property
+    def bounds(self) -> tuple[Number, Number]:
+        """Of the ratio; None if unknown."""
+        return self.ratio[1:] if math.isfinite(self.ratio.low) else (None, None)
 
 
 def slowed(launches: Iterable[Launch]) -> list[Slowed]:
@@ -48,10 +53,12 @@ def slowed(launches: Iterable[Launch]) -> list[Slowed]:
 
 def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
     sides = undisturbed(without), undisturbed(having)
-    times = [[launch.seconds / launch.images for launch in side] for side in sides]
     before, after = (median(launch.images_per_second for launch in side) for side in sides)
+    times = [[launch.seconds_per_image for launch in side] for side in sides]
     ratio = ratio_interval(*times, middles=("mean", "mean"))
-    late = {launch.record.late_rank if launch.record.network else launch.late_rank for launch in sides[1]}
+    if min(map(len, sides)) == 1:  # steps of one launch do not tell how launches vary
+        ratio = Interval(ratio.value, math.nan, math.nan)
+    late = {launch.late_rank for launch in sides[1]}
     named = late.pop() if len(late) == 1 else None
     return Slowed(having[0].record, before, after, ratio, named, any(side[0].disturbed for side in sides))
 
@@ -69,7 +76,7 @@ def stragglers_page(findings: Findings) -> Section:
             digits(pair.without),
             digits(pair.having),
             digits(pair.ratio.value) + (" DISTURBED" if pair.disturbed else ""),
-            interval(pair.ratio.low, pair.ratio.high) if math.isfinite(pair.ratio.low) else NONE,
+            interval(*pair.bounds),
             NONE if pair.late is None else str(pair.late),
         )
         for pair in pairs
@@ -88,7 +95,7 @@ def stragglers_answer(findings: Findings) -> Answer | None:
     by_straggler: dict[str, list[str]] = {}
     for pair in pairs:
         where = f" on {pair.record.ranks} ranks" if several else ""
-        bounds = f" ({interval(*pair.ratio[1:])})" if math.isfinite(pair.ratio.low) else ""
+        bounds = "" if None in pair.bounds else f" ({interval(*pair.bounds)})"
         kept = f"{names(pair.record)}{where} {digits(pair.ratio.value)}{bounds}"
         by_straggler.setdefault(str(pair.record.straggler), []).append(kept)
     lines = [
@@ -105,7 +112,7 @@ def stragglers_charts(findings: Findings) -> list[Intervals]:
     labels = [", ".join((names(pair.record), plural(pair.record.ranks, "rank"))) for pair in pairs]
     axis = Axis("with / without the straggler")
     note = "Throughput with the straggler by throughput without it; bars are 95 % intervals. 1: none is lost."
-    shares = [pair.ratio for pair in pairs]
+    shares = [(pair.ratio.value, *pair.bounds) for pair in pairs]
     return [Intervals("Throughput kept with a straggler", labels, shares, axis, 1.0, note)] if pairs else []
 
 
@@ -182,10 +189,11 @@ def answer(findings: Findings) -> Answer | None:
     """
     cases: dict[str, list[tuple[str, float]]] = {}
     for index, (waiting, launch) in enumerate(zip(findings.waiting, findings.launches, strict=True)):
-        if waiting and not launch.disturbed:
-            late = waiting.late
-            pair = (_rank_name(findings, index, late.rank), late.seconds) if late else ("", 0.0)
-            cases.setdefault(str(waiting.record.case), []).append(pair)
+        simulated = launch.record.network and launch.record.straggler
+        if (waiting or simulated) and not launch.disturbed:
+            rank, late = launch.late_rank, launch.late_seconds
+            pair = ("", 0.0) if rank is None or late is None else (_rank_name(findings, index, rank), late)
+            cases.setdefault(str(launch.record.case), []).append(pair)
     ranks: dict[str, dict[str, float]] = {}
     for case, launches in cases.items():
         names = {name for name, _ in launches}
