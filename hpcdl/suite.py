@@ -176,10 +176,6 @@ def load(
     try:
         path = suite_tables.located(path)
         text = read_text(path)
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: not TOML: not UTF-8 text") from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(str(error)) from None
     return parse(text, str(path), overrides, globs, ranks=ranks, full=full, check=check)
@@ -259,10 +255,7 @@ def matching(names: Sequence[str], globs: Sequence[str]) -> list[int]:
 
 def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tuple[str, str, list[_Draft]]:
     """Return name, question and the cases of a suite. Raises ValueError, and UsageError."""
-    try:
-        tables = parse_toml(text)
-    except ValueError as error:
-        raise UsageError(f"{source}: not TOML: {error}") from None
+    tables = parse_toml(text, source)
     suite_tables.check_keys(tables, ("suite", "case"), source)
     head, written = tables.get("suite", {}), tables.get("case", [])
     if not isinstance(head, dict):
@@ -302,7 +295,7 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
 def head(text: str) -> JsonObject:
     """Return the table ``[suite]`` of a suite that has run; empty if it cannot be read."""
     try:
-        table = parse_toml(text).get("suite")
+        table = parse_toml(text, "suite").get("suite")
     except ValueError:  # a report cannot mend it
         return {}
     return table if isinstance(table, dict) else {}

@@ -7,15 +7,67 @@ from pathlib import Path
 import pytest
 
 from hpcdl import suite
+from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.keys.scheme import table_of
 from hpcdl.cli import main
+from hpcdl.commands.history import _switches
+from hpcdl.commands.parts.output import read_accepted
 from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.parts import dataset as data_file
 from hpcdl.data.parts.dataset import DataError, content
+from hpcdl.launch.batch_script import site_profile
+from hpcdl.models.layers import read_table
 from hpcdl.prediction.network_file import NetworkFileError
 from hpcdl.prediction.network_file import load_network as network
 from hpcdl.trace import files
 from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.schema import read as trace
+
+TEXTS = {
+    "suite": (
+        '[suite]\nname = "s"\n[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 2\nmessage_bytes = 64\n',
+        lambda path: suite.load(path).name,
+        "s",
+    ),
+    "network": (
+        '[network]\nname = "n"\nranks_per_host = "all"\ngamma = 0\n',
+        lambda path: network(path).network.name,
+        "n",
+    ),
+    "table": (
+        "name,parameters,activations,forward_flop,backward_flop\nfc,3,1,2,4\n",
+        lambda path: read_table(path)[0].name,
+        "fc",
+    ),
+    "accept": (
+        '[[accept]]\ncase = "c"\nreason = "r"\nexpires = 2027-01-31\nchange = "10%"\n',
+        lambda path: read_accepted(path)[0].case,
+        "c",
+    ),
+    "site": ('partition = "p"\n', lambda path: site_profile(path).partition, "p"),
+    "switches": ("s n01 n02\n", lambda path: _switches(path)["n01"], "s"),
+    "tuned": (
+        "[[rule]]\nranks = 2\nfrom_bytes = 0\naggregation = 'ring'\n",
+        lambda path: table_of(Choice("aggregation", "auto", {"table": str(path)}), 2)[0],
+        "ring",
+    ),
+}
+"""Text, reader and a value that it returns, by kind of file."""
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_text_may_have_a_byte_order_mark_and_is_in_utf_8(kind, tmp_path):
+    text, read, value = TEXTS[kind]
+    path = tmp_path / "file"
+    for encoding in ("utf-8", "utf-8-sig"):
+        path.write_text(text.replace("\n", "\r\n"), encoding=encoding)
+        assert read(path) == value
+    path.write_text(text, encoding="utf-16")
+    with pytest.raises(
+        (ValueError, NetworkFileError, suite.UsageError), match=r"file.*not UTF-8 text \(UTF-16\); save it as"
+    ):
+        read(path)
+
 
 READERS = {
     "suite": (suite.load, suite.UsageError),

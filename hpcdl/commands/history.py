@@ -117,8 +117,8 @@ def _switches(file: Path) -> dict[str, str]:
         lines = [
             line.split() for line in read_text(file).splitlines() if line.strip() and not line.startswith("#")
         ]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--switches {file}: {getattr(error, 'strerror', None) or error}") from None
+    except ValueError as error:
+        raise UsageError(f"--switches {error}") from None
     return {host: switch for switch, *hosts in lines for host in hosts}
 
 

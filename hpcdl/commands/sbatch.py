@@ -142,8 +142,8 @@ def _check_unedited(script: Path, text: str) -> None:
                 f"-o {script}: has another script, perhaps edited: remove it, choose another name, or submit it "
                 f"as it is: sbatch {shlex.quote(str(script))}"
             )
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"-o {script}: {error}") from None
+    except ValueError as error:
+        raise UsageError(f"-o {error}") from None
 
 
 def _without_actions(given: list[str]) -> list[str]:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.commands.parts.job import folder_of
+from hpcdl.commands.parts.job import folder_of, from_shell
 from hpcdl.commands.parts.message_sizes import declare, suite_text
 from hpcdl.commands.parts.parser import Command, whole_number
-from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
+from hpcdl.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, OK
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.launches import Launch
     from hpcdl.analysis.run.record import Record
     from hpcdl.suite import Case
     from hpcdl.trace.files import JsonObject
+    from hpcdl.trace.run import Run
 
 SEARCHES: Final = 2
 """Launches of the first run, which names the candidates of the second."""
 MIN_GAIN: Final = 0.03
-"""Gain below which a default is as good."""
+"""Gain up to which a default is as good."""
 BUCKETS: Final = ", ".join(
     f'{{name="synchronous", bucket_bytes={size}}}' for size in (0, *(4**n for n in range(8, 14)))
 )
@@ -35,6 +38,8 @@ Plan = dict[str, list[str]]
 """Names of cases by the library's algorithm that is forced: ``allreduce ring``; "" if the library chooses."""
 Tried = dict[tuple[str, str], dict[int, "Launch"]]
 """Launches by round, by scheme of a collective or strategy of a replay, and by algorithm."""
+Cell = tuple[Any, ...]
+"""Problem and number of ranks; of a replay, with its scheme."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,15 +62,16 @@ def execute(options: argparse.Namespace) -> int:
         for name, forced in algorithms(collective).items() if collective else ():
             variables[f"{collective} {name}"] = forced
             plan.setdefault(f"{collective} {name}", []).append(case.name)
-    first, failed = _run(options, "first", SEARCHES, plan, variables)
+    left_out: dict[str, str] = {}
+    first, failed = _run(options, "first", SEARCHES, plan, variables, left_out)
     again: Plan = {}
     for tried in first.values():
         for scheme, algorithm in _candidates(tried):
             again.setdefault(algorithm, []).append(str(_record(tried[scheme, algorithm]).case))
-    second, failed_again = _run(options, "second", options.launches, again, variables)
-    rows = [_row(tried, second.get(cell, {})) for cell, tried in first.items() if _default(tried) in tried]
-    written = _write(options.folder, rows)
-    print(json_text({"cases": rows}) if options.json else "\n".join([*_lines(rows), *written, ""]), end="")
+    second, failed_again = _run(options, "second", options.launches, again, variables, left_out)
+    rows = _rows(first, second)
+    lines = [*_lines(rows), *_write(options.folder, rows), *(f"# {case}: {why}" for case, why in left_out.items())]
+    print(json_text({"cases": rows, "left_out": left_out}) if options.json else "\n".join([*lines, ""]), end="")
     open_rows = [row for row in rows if any(gain["confirmed"] is None for gain in row["gains"].values())]
     return FAILED if failed or failed_again else OK if 2 * len(open_rows) < len(rows) else INCONCLUSIVE
 
@@ -105,36 +111,45 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
 
 
 def _run(
-    options: argparse.Namespace, run: str, rounds: int, plan: Plan, variables: dict[str, dict[str, str]]
-) -> tuple[dict[tuple[Any, ...], Tried], bool]:
+    options: argparse.Namespace,
+    run: str,
+    rounds: int,
+    plan: Plan,
+    variables: Mapping[str, Mapping[str, str]],
+    left_out: dict[str, str],
+) -> tuple[dict[Cell, Tried], bool]:
     """Launch the plan in rounds; return the launches by cell, and True if a case failed without an algorithm.
 
-    A cell is a problem on a number of ranks; of a replay, with its scheme. Exits if a launch was refused.
+    ``left_out`` gets a reason by case that cannot run here, and by launch that failed with an algorithm. Raises
+    KeyboardInterrupt if a launch was interrupted.
     """
     from hpcdl.analysis.run.disturbance import marked
     from hpcdl.analysis.run.launches import launches
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.trace.schema import read
 
-    failed, cells = False, dict[tuple[Any, ...], Tried]()
+    failed, cells = False, dict[Cell, Tried]()
     for number, name in ((number, name) for number in range(1, rounds + 1) for name in plan):
         print(f"# {run} run, launch {number}, {name or 'default'}", file=sys.stderr, flush=True)
         folder = options.folder / run / (name or "default") / f"launch-{number}"
         words = [f"--set={text}" for text in options.overrides] + [f"--case={case}" for case in plan[name]]
-        run_suite = [sys.executable, "-P", "-m", "hpcdl", "run", str(options.suite), "-o", str(folder), "--resume"]
-        code = subprocess.run(
-            [*run_suite, *words],
-            env={**os.environ, **variables[name], LAUNCH: str(number)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL if name else None,
-            check=False,
-        ).returncode
-        failed |= code == FAILED and not name  # an algorithm need not serve all cases
+        more = {"folder": folder, "case": plan[name], "resume": True, "ranks": None, "text": None, "full": False}
+        given = ["run", str(options.suite), "-o", str(folder), "--resume", *words]
+        with _surroundings({**variables[name], LAUNCH: str(number)}, [1, 2] if name else [1]):
+            code = from_shell(argparse.Namespace(**{**vars(options), **more}), given)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
         if code not in {OK, FAILED} and not name:
             sys.exit(code)
-        if not (folder / "run.h5").exists():
+        finished = read(folder) if (folder / "run.h5").exists() else None
+        refused = finished.environment.get("cases_not_run", []) if finished else []
+        left_out.update({str(case["case"]): f"not run: {case['error']}" for case in refused})
+        if code != OK and not (finished and refused and _is_right(finished)):
+            failed |= not name  # an algorithm need not serve all cases
+            if name:
+                left_out[f"{name}, launch {number} of the {run} run"] = f"failed; see {folder}/log.txt"
+        if finished is None:
             continue
-        finished = read(folder)
         for launch in launches(finished):
             (record,) = marked(finished, [launch.record])
             cell = (record.problem(), record.ranks, record.aggregation if record.kind == "replay" else "")
@@ -142,6 +157,32 @@ def _run(
                 scheme = record.training if record.kind == "replay" else record.aggregation
                 cells.setdefault(cell, {}).setdefault((str(scheme), name), {})[number] = launch
     return cells, failed
+
+
+@contextmanager
+def _surroundings(variables: Mapping[str, str], streams: Sequence[int]) -> Iterator[None]:
+    """Set variables of the environment, and lead the descriptors ``streams`` to the null device."""
+    sys.stdout.flush()
+    before, copies = dict(os.environ), {stream: os.dup(stream) for stream in streams}
+    try:
+        os.environ.update(variables)
+        with Path(os.devnull).open("wb") as null:
+            for stream in streams:
+                os.dup2(null.fileno(), stream)
+        yield
+    finally:
+        sys.stdout.flush()
+        for stream, copy in copies.items():
+            os.dup2(copy, stream)
+            os.close(copy)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _is_right(run: Run) -> bool:
+    """Return True if no case of a run failed or has a wrong result."""
+    wrong = [fields for fields in run.described if fields.get("correct") is False]
+    return not run.environment.get("failed_cases") and not wrong
 
 
 def _default(tried: Tried) -> tuple[str, str]:
@@ -164,12 +205,22 @@ def _candidates(tried: Tried) -> list[tuple[str, str]]:
     return [_default(tried), *best.values()] if best else []
 
 
-def _row(tried: Tried, again: Tried) -> JsonObject:
+def _rows(first: Mapping[Cell, Tried], second: Mapping[Cell, Tried]) -> list[JsonObject]:
+    """Return the rows of the table; the intervals of all gains hold together (Bonferroni)."""
+    gains = sum(max(0, len(again) - 1) for again in second.values())
+    return [
+        _row(tried, second.get(cell, {}), max(1, gains))
+        for cell, tried in first.items()
+        if _default(tried) in tried
+    ]
+
+
+def _row(tried: Tried, again: Tried, together: int = 1) -> JsonObject:
     """Return a row of the table, as for ``--json``.
 
     A gain is the default's time by the candidate's: the geometric mean over the rounds of the second run, with
-    Student's interval of it.
-    Disturbed rounds do not count if three others are left.
+    Student's interval of it, which holds for ``together`` gains at once. It counts if all of the interval is above
+    the smallest gain. Disturbed rounds do not count if three others are left.
     """
     import numpy as np
 
@@ -182,8 +233,8 @@ def _row(tried: Tried, again: Tried) -> JsonObject:
         rounds = fair if len(fair) > 2 else rounds
         ratios = [_seconds({0: base[number]}) / _seconds({0: launches[number]}) for number in rounds]
         if launches is not base and len(ratios) > 1:
-            times = Interval(*map(float, np.exp(mean_interval(np.log(ratios)))))
-            confirmed = True if times.low > 1 else False if times.high < 1 + MIN_GAIN else None
+            times = Interval(*map(float, np.exp(mean_interval(np.log(ratios), 1 - 0.05 / together))))
+            confirmed = True if times.low > 1 + MIN_GAIN else False if times.high < 1 + MIN_GAIN else None
             name = algorithm.partition(" ")[2] or scheme
             kind = "library_algorithm" if algorithm else "scheme"
             gains[kind] = {"name": name, **times._asdict(), "confirmed": confirmed}
@@ -200,8 +251,8 @@ def _row(tried: Tried, again: Tried) -> JsonObject:
 
 def _lines(rows: list[JsonObject]) -> list[str]:
     lines = [
-        "# default (us): native, or synchronous with its own bucket size; x: its time by that of the best, 1",
-        "# unless the 95 % interval of a gain in the second run is above 1",
+        "# default (us): native, or synchronous with its own buckets; x: its time / that of the best, else 1. A",
+        f"# gain counts if its 95 % interval, which holds for all rows together, is above {1 + MIN_GAIN:g}",
         f"#{'':>15}{'ranks':>6}{'default':>12}{'x':>7}  {'scheme':<48}algorithm of the library",
     ]
     for row in rows:
@@ -226,13 +277,21 @@ def _write(folder: Path, rows: list[JsonObject]) -> list[str]:
         sizes.append((row["message_bytes"], best.get("library_algorithm", "")))
         if row["collective"] == "allreduce":
             scheme = best.get("scheme", "native")
-            table += f'[[rule]]\nranks = {row["ranks"]}\nfrom_bytes = {sizes[-1][0]}\naggregation = "{scheme}"\n'
+            table += (
+                f"[[rule]]\nranks = {row['ranks']}\nfrom_bytes = {sizes[-1][0]}\naggregation = {_toml(scheme)}\n"
+            )
     (folder / "auto.toml").write_text(table, encoding="utf-8")
-    lines = [f'# aggregation = {{name = "auto", table = "{folder.absolute()}/auto.toml"}}'] if table else []
+    path = _toml(f"{folder.absolute()}/auto.toml")
+    lines = [f'# aggregation = {{name = "auto", table = {path}}}'] if table else []
     for ranks, of_ranks in sorted(rules.items()):
         chosen = {name: sizes for name, sizes in of_ranks.items() if any(algorithm for _, algorithm in sizes)}
         lines += [f"# {ranks} ranks: export {write_rules(folder, ranks, chosen)}"] if chosen else []
     return lines
+
+
+def _toml(text: str) -> str:
+    """Return a string of TOML, whose escapes are those of JSON."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 COMMAND: Final = Command(
@@ -240,7 +299,8 @@ COMMAND: Final = Command(
     "find the best schemes, algorithms and bucket sizes",
     "Find the fastest scheme, and the MPI library's fastest algorithm, for each size of a collective or of those "
     "in a suite, and the best bucket size of its replays. A gain over the default counts if a second run confirms "
-    "it. DIR gets a table for aggregation auto and rules for the library. Exit code 3: half of the rows are open.",
+    "it. DIR gets a table for aggregation auto and rules for the library. Exit code 1: a case failed; 3: half of "
+    "the rows are open.",
     arguments,
     execute,
     "hpcdl tune allreduce -n 2 -o tuned",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from hpcdl.registry import nearest
-from hpcdl.trace.files import parse_toml, read_text
+from hpcdl.trace.files import read_toml
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,7 @@ def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.e
         path = next((place for place in places(environment) if place.is_file()), None)
         if path is None:
             return SiteProfile()
-    try:
-        table = parse_toml(read_text(path))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: not TOML: {error}") from None
+    table = read_toml(path)
     known = [field.name for field in fields(SiteProfile)]
     for key in table:
         if key not in known:

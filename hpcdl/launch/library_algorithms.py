@@ -5,6 +5,7 @@ Rules are for one number of ranks: a library applies them, as it does the variab
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,7 +44,7 @@ def write_rules(folder: Path, ranks: int, rules: Rules) -> str:
     if load().name == "MPICH":
         file = folder.absolute() / f"mpich-{ranks}-ranks.json"
         file.write_text(json.dumps(_json(rules), indent=1) + "\n", encoding="utf-8")
-        return f"MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE={file}"
+        return f"MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE={shlex.quote(str(file))}"
     file = folder.absolute() / f"openmpi-{ranks}-ranks.conf"
     lines = [f"{len(rules)} # functions; jobs of {ranks} ranks"]
     for collective, rows in rules.items():
@@ -53,7 +54,8 @@ def write_rules(folder: Path, ranks: int, rules: Rules) -> str:
         lines += [f"{number} # {function}", "1 # communicator size", "1 # and more ranks", f"{len(rows)} # sizes"]
         lines += [f"{size // parts} {numbers[name]} 0 0 # {name}" for size, name in rows]
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return f"OMPI_MCA_coll_tuned_use_dynamic_rules=1 OMPI_MCA_coll_tuned_dynamic_rules_filename={file}"
+    variable = f"OMPI_MCA_coll_tuned_dynamic_rules_filename={shlex.quote(str(file))}"
+    return f"OMPI_MCA_coll_tuned_use_dynamic_rules=1 {variable}"
 
 
 def _json(rules: Rules) -> dict[str, Any]:

@@ -132,6 +132,7 @@ def self_launch(
         try:
             wait(launcher)
         except KeyboardInterrupt:
+            request_stop()  # of further launches, if this one has just finished
             _end(launcher)
             if not status.exists():
                 raise

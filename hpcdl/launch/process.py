@@ -170,6 +170,7 @@ def load() -> Library:
     mpi4py.rc.finalize = True  # without initialize, mpi4py would not finalize at exit
     from mpi4py import MPI
 
+    _keep_hangup()
     name, version = MPI.get_vendor()
     return Library(name, version[0], MPI.Get_library_version())
 
@@ -192,7 +193,12 @@ def start(limit: float = START_LIMIT) -> None:
         # other threads call no MPI function, and locks of MPI_THREAD_MULTIPLE cost 2 us in a short collective
         MPI.Init_thread(MPI.THREAD_FUNNELED)
     faulthandler.cancel_dump_traceback_later()
-    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))  # UCX has taken it for its debugger
+    _keep_hangup()
+
+
+def _keep_hangup() -> None:
+    """Install this process's handler of SIGHUP again, which UCX takes for its debugger."""
+    signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGHUP))
 
 
 def abort(code: int) -> NoReturn:

@@ -12,7 +12,7 @@ from hpcdl.data.parts.dataset import found_file
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import SizedLayer
 from hpcdl.registry import MAX_INTEGER, Offer, nearest, shortened
-from hpcdl.trace.files import read_text
+from hpcdl.trace.files import read_csv
 
 MAX_LAYERS: Final = 10_000
 COLUMNS: Final = tuple(field.name for field in fields(SizedLayer))
@@ -36,11 +36,7 @@ def layers(shape: Shape = (1,), classes: int = 1, *, path: str = "") -> list[Siz
 
 def read_table(path: Path) -> list[SizedLayer]:
     """Return the layers of a CSV file. ValueError, one line that names file, line and column."""
-    try:
-        lines = read_text(path).splitlines(keepends=True)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: cannot be read: {getattr(error, 'strerror', 'not UTF-8 text')}") from None
-    table = csv.reader("" if line.startswith("#") else line for line in lines)
+    table = read_csv(path)
     try:
         return _layers([cell.strip() for cell in row] for row in table if row)
     except (csv.Error, ValueError) as error:

@@ -5,7 +5,6 @@ Nodes of a Chakra trace have the names that ``hpcdl trace`` gives them, "forward
 of ASTRA-sim's text workloads, "COMP_NODE_NAME_FWD", with the bytes of a layer's gradient in a collective.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,8 @@ from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.chakra import read_chakra
+from hpcdl.trace.files import JsonObject, from_json, parse_json
+from hpcdl.trace.records import RECORDS
 from hpcdl.trace.schema import read
 
 MARK: Final = "hpcdl "
@@ -98,7 +99,7 @@ def of_profile(trace: bytes) -> list[SizedLayer]:
     try:
         marks = sorted(
             (float(event["ts"]), event["name"].removeprefix(MARK).partition(" "))
-            for event in json.loads(trace)["traceEvents"]
+            for event in _events(trace)
             if event.get("cat") == "user_annotation" and event["name"].startswith(MARK)
         )
         for (begin, (kind, _, name)), (end, _) in pairwise(marks):
@@ -120,6 +121,16 @@ def of_profile(trace: bytes) -> list[SizedLayer]:
     times = {key: scale * seconds for key, seconds in times.items()}
     rows = _timed(times, {**sizes, REST: (0, 0, min(batch for *_, batch in sizes.values()))})
     return [*rows[:-1], replace(rows[-1], update_seconds=times.get(("update", REST), 0.0))]
+
+
+def _events(trace: bytes) -> list[JsonObject]:
+    """Return the events of a Chrome trace: an array, or that of an object. Raises ValueError."""
+    document = parse_json(trace, "trace")
+    if isinstance(document, dict) and RECORDS in document:
+        raise ValueError("it has the records of a run, which lack times of layers; give the folder of the run")
+    return from_json(
+        list[JsonObject], document if isinstance(document, list) else document.get("traceEvents"), "traceEvents"
+    )
 
 
 def of_nodes(nodes: Sequence[tuple[str, float, int]]) -> list[SizedLayer]:

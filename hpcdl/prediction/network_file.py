@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hpcdl.cases.keys.key import Choice, with_topology
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network, Site
 from hpcdl.registry import MAX_INTEGER, shortened
-from hpcdl.trace.files import parse_toml, read_text
+from hpcdl.trace.files import read_toml
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -146,13 +146,9 @@ def format_network(network: Network, origin: Mapping[str, Any], certainty: Certa
 def load_network(path: Path) -> PricedNetwork:
     """Read a network with the limits of its fit. Raises NetworkFileError for an unreadable or invalid file."""
     try:
-        tables = parse_toml(read_text(path))
-    except OSError as error:
-        raise NetworkFileError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise NetworkFileError(f"{path}: not TOML: not UTF-8 text") from None
+        tables = read_toml(path)
     except ValueError as error:
-        raise NetworkFileError(f"{path}: not TOML: {error}") from None
+        raise NetworkFileError(str(error)) from None
     head = _table(tables, "network", path)
     ranks_per_host = head.get("ranks_per_host", 1)
     if ranks_per_host == ALL:

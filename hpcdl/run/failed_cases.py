@@ -100,8 +100,8 @@ def read(parts: Path) -> dict[str, Failure]:
 
 def _failure(path: Path) -> Failure | None:
     """Return the failure in a file; None without one, and for any other contents, such as half a record."""
-    with suppress(OSError, ValueError, RecursionError):
-        return files.from_json(Failure, json.loads(files.read_text(path)))
+    with suppress(ValueError):
+        return files.from_json(Failure, files.parse_json(files.read_text(path), path))
     return None
 
 

@@ -1,10 +1,13 @@
-"""Files: inputs of limited size, checksums, atomic replacement, and JSON as dataclasses.
+"""Files: inputs of limited size, texts in TOML, CSV and JSON, checksums, atomic replacement, JSON as dataclasses.
 
 Inputs must be regular files: a FIFO would block for ever; /dev/zero or a damaged archive would fill the memory.
 """
 
+import codecs
+import csv
 import errno
 import hashlib
+import json
 import os
 import stat
 import sys
@@ -15,7 +18,10 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 MAX_TEXT: Final = 4 << 20
 """Largest size of a suite or network file (bytes)."""
@@ -59,8 +65,16 @@ def open_log(path: Path, *, create: bool = True) -> int:
 
 
 def read_text(path: Path) -> str:
-    """Return the UTF-8 text of a suite or network file; raise OSError or UnicodeDecodeError."""
-    return read_bytes(path, MAX_TEXT).decode("utf-8")
+    """Return the text of a UTF-8 file without its byte order mark. ValueError, one line that names the file."""
+    try:
+        content = read_bytes(path, MAX_TEXT)
+        return content.decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        place = "UTF-16" if wide else f"at byte {error.start}"
+        raise ValueError(f"{path}: cannot be read: not UTF-8 text ({place}); save it as UTF-8") from None
 
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -70,12 +84,43 @@ JsonMapping: TypeAlias = Mapping[str, Any]
 """A :data:`JsonObject` that is only read."""
 
 
-def parse_toml(text: str) -> JsonObject:
-    """Return the tables of a TOML text. Raises ValueError, also for tables nested too deeply."""
+def parse_toml(text: str, place: object) -> JsonObject:
+    """Return the tables of a TOML text from ``place``, which a ValueError names."""
+    return dict(_parsed(tomllib.loads, text, f"{place}: not TOML"))
+
+
+def read_toml(path: Path) -> JsonObject:
+    """Return the tables of a TOML file. Raises ValueError, one line that names the file."""
+    return parse_toml(read_text(path), path)
+
+
+def parse_json(text: str | bytes, place: object) -> Any:
+    """Return the value of a JSON text from ``place``, which a ValueError names."""
+    return _parsed(json.loads, text, f"{place}: not JSON")
+
+
+def _parsed(parser: Callable[[Any], Any], text: str | bytes, complaint: str) -> Any:
     try:
-        return tomllib.loads(text)
+        return parser(text)
     except RecursionError:
-        raise ValueError("tables or lists nested too deeply") from None
+        reason = "tables or lists nested too deeply"
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+    raise ValueError(f"{complaint}: {reason}")
+
+
+SEPARATORS: Final = ",;\t"
+"""Characters that may separate the cells of a table."""
+
+
+def read_csv(path: Path) -> "Reader":
+    """Return a reader of the rows of a CSV file, whose first line shows the separator; comments are empty rows.
+
+    Raises ValueError as :func:`read_text`; reading a row raises csv.Error.
+    """
+    lines = ["" if line.startswith("#") else line for line in read_text(path).splitlines(keepends=True)]
+    head = next(filter(str.strip, lines), "")
+    return csv.reader(lines, delimiter=max(SEPARATORS, key=head.count))
 
 
 SIZE: Final = 512

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.trace.files import MAX_DATA, JsonObject, from_json, read_bytes
+from hpcdl.trace.files import MAX_DATA, JsonObject, from_json, parse_json, read_bytes
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TABLES, Rows, TraceError, analysed
 from hpcdl.trace.run import Run, check_environment, check_fields, frame, frame_of_cases
@@ -27,12 +27,18 @@ SUFFIX: Final = ".json.gz"
 READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
 """Tables of a run that are read with its file; events are read later."""
 INDEX: Final = "case_index"
+RECORDS: Final = "hpcdl records of schema"
+"""Key of a file of records whose value is the number of their schema."""
+MAX_RECORDS: Final = 128 << 20
+"""Largest unpacked records (bytes); their numbers take up to 9 times as much memory."""
+MAX_LISTS: Final = 1 << 22
+"""Most lists and tables of records, each of which takes at least 64 bytes of memory."""
 
 
 def packed(run: Run) -> bytes:
-    """Return the file of a run, or of pooled launches."""
+    """Return the file of a run, or of pooled launches. Raises ValueError if it would be too large to read."""
     document = {
-        "hpcdl records of schema": SCHEMA,
+        RECORDS: SCHEMA,
         "suite": run.suite,
         "complete": run.complete,
         "environment": run.environment,
@@ -43,22 +49,35 @@ def packed(run: Run) -> bytes:
             for name in READ
         },
     }
-    return gzip.compress(json.dumps(document, separators=(",", ":")).encode("ascii"), mtime=0)
+    text = json.dumps(document, separators=(",", ":")).encode("ascii")
+    if len(text) > MAX_RECORDS:
+        raise ValueError(
+            f"{run.path}: records of {len(text)} bytes, and at most {MAX_RECORDS} fit a file: choose fewer runs"
+        )
+    return gzip.compress(text, mtime=0)
 
 
 def read_records(path: Path) -> Run:
     """Read the file. Raises TraceError, in one line that names it, if it is missing, foreign or damaged."""
     try:
-        with gzip.open(io.BytesIO(read_bytes(path, MAX_DATA))) as file:
-            text = file.read(MAX_DATA)  # longer ones end in the middle of the JSON
-        document = from_json(JsonObject, json.loads(spelled_now(text.decode("ascii"))), "records")
-    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        document = from_json(JsonObject, parse_json(spelled_now(_unpacked(path)), "text"), "records")
+        schema = from_json(int, document.get(RECORDS), RECORDS)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise TraceError(f"{path}: no records of hpcdl: {reason}") from None
-    if not 0 < int(document.get("hpcdl records of schema", 0)) <= SCHEMA:
-        raise TraceError(f"{path}: no records that this hpcdl reads, of schema {SCHEMA}")
+    if not 0 < schema <= SCHEMA:
+        raise TraceError(f"{path}: records of schema {schema}, but this hpcdl reads schema {SCHEMA}")
     with analysed(path, ValueError):
         return _run(path, document)
+
+
+def _unpacked(path: Path) -> str:
+    """Return the text of a file. Raises OSError, EOFError, ValueError and zlib.error."""
+    with gzip.open(io.BytesIO(read_bytes(path, MAX_DATA))) as file:
+        text = file.read(MAX_RECORDS + 1)
+    if len(text) > MAX_RECORDS or text.count(b"[") + text.count(b"{") > MAX_LISTS:
+        raise ValueError(f"more than {MAX_RECORDS} bytes unpacked, or than {MAX_LISTS} lists")
+    return text.decode("ascii")
 
 
 def _run(path: Path, document: JsonObject) -> Run:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.trace.files import JsonMapping, JsonObject, from_json
+from hpcdl.trace.files import JsonMapping, JsonObject, from_json, parse_json
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import Rows, Scalar
 
@@ -71,7 +71,7 @@ def check_fields(fields: Mapping[str, Scalar]) -> None:
 def environment_of(text: str | bytes) -> JsonObject:
     """Return the description of an environment in JSON. Raises ValueError as :func:`check_environment`."""
     text = spelled_now(text.decode() if isinstance(text, bytes) else text)
-    environment = from_json(JsonObject, json.loads(text), "environment")
+    environment = from_json(JsonObject, parse_json(text, "environment"), "environment")
     check_environment(environment)
     return environment
 

@@ -185,7 +185,7 @@ def accepted(path, expires):
         ('[[accept]]\ncase = "a"\nreason = "b"\nexpires = 2027-01-01T00:00:00', "[[accept]] 1: expires: must be a date"),
         ('[[accept]]\ncase = "a"\nreason = "b"\nexpires = 2027-01-01', "[[accept]] 1: change: must be the largest accepted slowdown"),
         ("accept = 3", "accept: must be tables, [[accept]]"),
-        ("[[accept]", "Expected"),
+        ("[[accept]", "not TOML: Expected"),
     ],
 )  # fmt: skip
 def test_a_wrong_accept_file_is_one_line(nights, capsys, tmp_path, text, complaint):

@@ -1,6 +1,7 @@
 """hpcdl layers: tables of models, runs and traces of other tools."""
 
 import csv
+import gzip
 import json
 import re
 from pathlib import Path
@@ -172,7 +173,10 @@ BAD = {
     "no.json": "no.json: missing",
     "empty.json": "no trace of a PyTorch profiler with marks of layers: ",
     "deep.json": "no trace of a PyTorch profiler with marks of layers: ",
-    "list.json": "no trace of a PyTorch profiler with marks of layers: ",
+    "list.json": "no two steps with marks of layers; `hpcdl help networks` records them",
+    "numbers.json": "traceEvents[0]: not a dict",
+    "object.json": "traceEvents: not a list",
+    "records.json.gz": "it has the records of a run, which lack times of layers; give the folder of the run",
     "plain.json": "no two steps with marks of layers; `hpcdl help networks` records them",
     "mark.json": "no trace of a PyTorch profiler with marks of layers: ",
     "binary.et": "no Chakra trace: ",
@@ -184,6 +188,9 @@ CONTENTS = {
     "empty.json": b"",
     "deep.json": b"[" * 100_000,
     "list.json": b"[]",
+    "numbers.json": b"[1, 2]",
+    "object.json": b"{}",
+    "records.json.gz": gzip.compress(b'{"hpcdl records of schema": 6}'),
     "plain.json": b'{"traceEvents": []}',
     "mark.json": json.dumps({"traceEvents": marks([(0, [(1, "output 6 40 0 a")]), (9, [])])}).encode(),
     "binary.et": b"\xff" * 100,

@@ -79,11 +79,11 @@ def default_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
-def start(install, *under):
-    """Run the suite in the background, as the shell of a batch system does."""
+def start(install, *command):
+    """Run the suite, or another command, in the background, as the shell of a batch system does."""
     with (install.folder / "log").open("w") as log:
         run = subprocess.Popen(
-            [*under, *install.hpcdl("run", install.suite(SUITE), "-o", "o")],
+            install.hpcdl(*(command or ("run", install.suite(SUITE), "-o", "o"))),
             cwd=install.folder,
             env=install.environment(OMP_NUM_THREADS="1"),
             stdin=subprocess.DEVNULL,
@@ -134,6 +134,21 @@ def test_a_signal_to_one_process_ends_all(each, target, name, moment):
         os.kill(process.pid, signal.Signals[name])
     run.wait(LIMIT)
     wait_until_all_are_gone(each.folder)
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGQUIT", "SIGINT", "SIGUSR1"])
+def test_a_signal_to_tune_ends_its_ranks_and_its_launches_continue(either, name):
+    given = ("tune", "allreduce", "-b", "64", "-e", "64", "-n", "2", "-r", "2", "-a", "ring", "-o", "tuned")
+    run = start(either, *given)
+    wait_until(lambda: "rank 1" in alive(run.folder), run)
+    run.send_signal(signal.Signals[name])
+    assert run.wait(LIMIT) == 75, (either.folder / "log").read_text()
+    wait_until_all_are_gone(either.folder)
+    assert (
+        (either.folder / "log")
+        .read_text()
+        .endswith("hpcdl: interrupted; finished cases are kept, continue with --resume\n")
+    )
 
 
 def catches(pid, number):

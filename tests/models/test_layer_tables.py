@@ -131,6 +131,14 @@ def test_a_table_of_seconds_gives_the_times_of_a_replay(table):
         suite.parse(REPLAY.format(path=table(HEAD + "a,1,1,1,1\n")), "s.toml")
 
 
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_a_table_may_have_another_separator(separator, table):
+    text = f'# a,b,c\n{HEAD}"conv 1",1000,500,2000,4000\nfc,3000,10,6000,12000\n'
+    layers = read_table(table(text.replace(",", separator)))
+    assert [layer.name for layer in layers] == ["conv 1", "fc"]
+    assert [layer.backward_flop for layer in layers] == [4000, 12000]
+
+
 BAD = {
     "": "column 'name' is missing",
     "# nothing\n\n": "column 'name' is missing",

@@ -2,13 +2,14 @@
 
 import gzip
 import json
+import math
 
 import pandas as pd
 import pytest
 
 from hpcdl.report.run.render import render
 from hpcdl.trace.recorder import TraceError
-from hpcdl.trace.records import READ, packed, read_records
+from hpcdl.trace.records import MAX_LISTS, MAX_RECORDS, READ, RECORDS, packed, read_records
 from hpcdl.trace.schema import read
 
 
@@ -53,7 +54,10 @@ def test_damaged_records_are_refused_in_one_line(run, tmp_path):
     damaged = {
         "no records": b"plain",
         "no records of hpcdl": packed(run)[:-9],
-        "that this hpcdl reads": gzip.compress(json.dumps({**good, "hpcdl records of schema": 99}).encode()),
+        "of schema 99, but this": gzip.compress(json.dumps({**good, RECORDS: 99}).encode()),
+        "schema: not a int": gzip.compress(json.dumps({**good, RECORDS: math.nan}).encode()),
+        "more than 134217728 bytes unpacked": gzip.compress(bytes(MAX_RECORDS + 1)),
+        "or than 4194304 lists": gzip.compress(b"[" + b"[]," * MAX_LISTS + b"[]]"),
         "different lengths": gzip.compress(
             json.dumps({**good, "tables": {**good["tables"], "steps": shorter}}).encode()
         ),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
-from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, read_bytes, verified_checksum
+from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, parse_json, read_bytes, verified_checksum
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TraceError, analysed
 from hpcdl.trace.run import Run, check_environment
@@ -96,10 +96,10 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
     if head != _head(checksum, body, schema[1] if schema else SCHEMA):
         return None
     try:
-        series = from_json(RunSeries, json.loads(spelled_now(body)))
+        series = from_json(RunSeries, parse_json(spelled_now(body), file))
         for environment in (series.environment, *series.environments.values()):
             check_environment(environment)
-    except (ValueError, RecursionError):  # another program wrote it, with a right checksum
+    except ValueError:  # another program wrote it, with a right checksum
         return None
     return replace(series, path=str(path), job=job_of(path, series.environment))  # the folder may have been moved
 

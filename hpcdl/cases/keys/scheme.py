@@ -17,7 +17,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.replica import Tensor
-from hpcdl.trace.files import parse_toml, read_text
+from hpcdl.trace.files import read_toml
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
@@ -127,10 +127,10 @@ def table_of(aggregation: Choice, ranks: int) -> dict[int, str] | None:
     if path is None:
         return None
     try:
-        rules = parse_toml(read_text(Path(path)))["rule"]
+        rules = read_toml(Path(path))["rule"]
         given = min((rule["ranks"] for rule in rules), key=lambda number: (number > ranks, abs(ranks - number)))
         table = {int(rule["from_bytes"]): str(rule["aggregation"]) for rule in rules if rule["ranks"] == given}
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"table: {path} is no table of hpcdl tune ({error})") from None
     for name in table.values():
         if not registry.traits("aggregation", name.partition(":")[0], traits.Aggregation).autotuned:

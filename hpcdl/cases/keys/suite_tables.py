@@ -96,7 +96,7 @@ def override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) -> 
     if not equals or len(path) < 2 or path[0] not in ("case", "suite"):
         raise ValueError(f"--set {text!r}: write case.KEY=VALUE or suite.KEY=VALUE")
     try:
-        parsed = parse_toml(f"value = {value}")["value"]
+        parsed = parse_toml(f"value = {value}", text)["value"]
     except ValueError:
         parsed = value.strip()  # a bare word is a string
     if path[0] == "suite":

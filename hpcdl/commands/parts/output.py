@@ -45,14 +45,9 @@ def read_accepted(path: Path) -> list[Accepted]:
     from hpcdl.trace.older_names import spelled_now
 
     place = f"--accept {path}"
-    try:
-        toml = parse_toml(read_text(path))
-    except OSError as error:
-        raise UsageError(f"{place}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UsageError(f"{place}: {' '.join(str(error).split())}") from None
     accepted = []
     try:
+        toml = parse_toml(read_text(path), place)
         check_keys(toml, ("accept",), place)
         tables = toml.get("accept", [])
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
@@ -84,8 +79,11 @@ def analysis_of(folders: Sequence[Path]) -> Iterator[None]:
     try:
         with analysed(" ".join(map(str, folders))):
             yield
-    except (TraceError, AmbiguousCaseError, ValueError) as error:
+    except (TraceError, AmbiguousCaseError) as error:
         raise UsageError(str(error)) from None
+    except ValueError as error:
+        names = " ".join(map(str, folders))
+        raise UsageError(f"{names}: {str(error).removeprefix(f'{names}: ')}") from None
 
 
 def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -> list[str]:
