@@ -1,5 +1,6 @@
 """Best schemes and algorithms, confirmed by a second run, and the files that make hpcdl and the library use them."""
 
+import argparse
 import json
 import shlex
 import subprocess
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Hand
 
 from hpcdl.aggregation.parts.collectives import schemes
 from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.record import Record
 from hpcdl.commands import tune
+from hpcdl.exit_codes import FAILED, INTERRUPTED
 from hpcdl.launch import library_algorithms
 
 from .conftest import TRAIN
@@ -161,6 +164,41 @@ def test_the_files_are_for_each_number_of_ranks(tmp_path):
     assert lines == [f'# aggregation = {{name = "auto", table = "{tmp_path}/auto.toml"}}']
     rule = '[[rule]]\nranks = {}\nfrom_bytes = 64\naggregation = "{}"\n'
     assert (tmp_path / "auto.toml").read_text() == rule.format(2, "ring") + rule.format(4, "native")
+
+
+def test_what_cannot_run_here_is_left_out_and_named(tmp_path, monkeypatch):
+    """On several hosts ``two_shot`` cannot run; an algorithm of the library may fail; a case must not."""
+    refused = {"cases_not_run": [{"case": "two", "error": "needs all ranks on one host"}]}
+    failed = {"failed_cases": [{"case": "sum", "rank": 0, "error": "x"}]}
+
+    def launched(environment, correct=True):
+        def launch(options, _given):
+            options.folder.mkdir(parents=True)
+            fields = {"collective": "allreduce", "aggregation": "native", "message_bytes": 64, "correct": correct}
+            Hand(options.folder).case([[1.0]] * 2, case="sum", kind="collective", **fields).read(environment)
+            return FAILED
+
+        return launch
+
+    options = argparse.Namespace(folder=tmp_path, overrides=[], suite="s")
+    outcomes = {
+        "a": launched(refused),
+        "b": launched({**refused, **failed}),
+        "c": launched(refused, correct=False),
+    }
+    for number, (run, launch) in enumerate([*outcomes.items(), ("d", lambda *_: FAILED)]):
+        monkeypatch.setattr(tune, "from_shell", launch)
+        left_out = {}
+        cells, is_failed = tune._run(options, run, 1, {"": ["sum", "two"]}, {"": {}}, left_out)
+        assert is_failed == (number > 0)
+        assert len(cells) == (number < 2)
+        assert left_out == ({"two": "not run: needs all ranks on one host"} if number < 3 else {})
+        cells, is_failed = tune._run(options, run, 1, {"allreduce nb": ["sum"]}, {"allreduce nb": {}}, left_out)
+        assert not is_failed
+        assert (f"allreduce nb, launch 1 of the {run} run" in left_out) == (number > 0)
+    monkeypatch.setattr(tune, "from_shell", lambda *_: INTERRUPTED)
+    with pytest.raises(KeyboardInterrupt):
+        tune._run(options, "e", 1, {"allreduce nb": ["sum"]}, {"allreduce nb": {}}, {})
 
 
 def test_exports_and_tables_of_a_folder_with_a_space_and_a_quote_can_be_copied(tmp_path):
