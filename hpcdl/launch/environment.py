@@ -1,7 +1,7 @@
 """Description of machine and software, so that runs can be compared.
 
-Every rank calls :func:`describe_rank`, rank 0 :func:`describe_job`, and one rank per node :func:`counters` before
-and after a run. Unknown values are the text ``"unknown"``; they are neither omitted nor guessed.
+Every rank calls :func:`describe_rank`, and rank 0 :func:`describe_job`. Unknown values are the text ``"unknown"``;
+they are neither omitted nor guessed.
 
 ``root`` is the folder that contains ``proc`` and ``sys``.
 """
@@ -21,12 +21,10 @@ from pathlib import Path
 from typing import Final
 
 from hpcdl.launch import machine
-from hpcdl.launch.machine import ROOT, UNKNOWN, counters
+from hpcdl.launch.machine import ROOT, UNKNOWN
 from hpcdl.launch.mpirun import typed_command
 from hpcdl.launch.testbed import emulated
 from hpcdl.trace.files import JsonMapping, JsonObject
-
-__all__ = ["counters", "describe_job", "describe_rank", "differences", "environment_key"]
 
 PREFIXES: Final = (
     *("UCX_", "OMPI_", "PRTE_", "PMIX_", "MPICH_", "MPIR_", "MPI4PY_", "FI_", "I_MPI_", "NCCL_", "CUDA_"),
@@ -83,7 +81,6 @@ def describe_job(mpi_facts: JsonMapping, root: Path = ROOT) -> JsonObject:
         "timer": {"implementation": time.get_clock_info("perf_counter").implementation},
         "clocksource": machine.text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
         or UNKNOWN,
-        "counters": counters(root),
     }
     on_any_nodes = {**description, "mpi": {**mpi_facts, "nodes": None}}
     return {**description, "key": environment_key(description), "machine_key": environment_key(on_any_nodes)}

@@ -3,14 +3,20 @@
 ``root`` is the folder that contains ``proc`` and ``sys``. Unknown values are the text ``"unknown"``.
 """
 
+import fcntl
 import os
 import re
 import shutil
+import socket
+import struct
 import subprocess
+from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from hpcdl.trace.files import JsonObject
+from hpcdl.trace.link_counters import kind_of
 
 
 def shortage(needed: int, ranks: int, available: int) -> str | None:
@@ -34,11 +40,6 @@ LIBRARIES: Final = {
     "blas": r"lib(\w*openblas\w*|mkl_\w+|blis\w*|flexiblas|c?blas|lapack)",
     "nccl": r"lib(nccl|rccl)\b",
 }
-
-COUNTED: Final = (
-    *("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_errors", "tx_errors"),
-    *("rx_dropped", "tx_dropped", "collisions"),
-)
 
 
 def loaded_libraries(root: Path = ROOT) -> dict[str, list[str]] | str:
@@ -157,25 +158,60 @@ def gpu(root: Path = ROOT) -> JsonObject | str:
     }
 
 
-def counters(root: Path = ROOT) -> JsonObject:
-    """Return counters since boot: of network interfaces, of InfiniBand ports, and of TCP.
+def driver_statistics(interface: str) -> dict[str, int]:
+    """Return what ``ethtool -S`` prints of an interface; empty if its driver has none. Starts no program.
 
-    ``{"network": {interface: {name: int}}, "infiniband": {"device/port": {name: int}}, "tcp": {name: int}}``;
-    missing parts are "unknown". The counters include all processes of the node.
+    Source: linux/ethtool.h, ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS and ETHTOOL_GSTATS.
     """
-    network = {
-        interface.name: {name: number(text(interface / "statistics" / name)) for name in COUNTED}
-        for interface in _folders(root / "sys/class/net")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+
+        def ask(command: int, head: bytes, size: int) -> bytes:
+            buffer = array("B", struct.pack("=I", command) + head + bytes(size))
+            request = struct.pack("16sP16x", interface.encode()[:15], buffer.buffer_info()[0])
+            fcntl.ioctl(any_socket, 0x8946, request)  # SIOCETHTOOL
+            return buffer.tobytes()
+
+        try:
+            (count,) = struct.unpack_from("=I", ask(0x37, struct.pack("=IQ", 0, 1 << 1), 4), 16)
+            spare = 2 * count + 1024  # the kernel writes as many as there are then
+            names = ask(0x1B, struct.pack("=II", 1, count), 32 * spare)[12:] if count else b""
+            values = ask(0x1D, struct.pack("=I", count), 8 * spare)[8:] if count else b""
+        except OSError:
+            return {}
+    words = (names[32 * number : 32 * number + 32].partition(b"\0")[0] for number in range(count))
+    return {
+        word.decode(errors="replace"): value
+        for word, value in zip(words, struct.unpack_from(f"={count}Q", values), strict=True)
     }
-    ports = {
-        f"{port.parent.parent.name}/{port.name}": {
-            file.name: number(text(file))
-            for folder in ("counters", "hw_counters")
-            for file in _folders(port / folder)
-        }
+
+
+def link_counters(
+    root: Path = ROOT, of_driver: Callable[[str], dict[str, int]] = driver_statistics
+) -> dict[str, dict[str, int]]:
+    """Return counters since boot that tell about links (:mod:`hpcdl.trace.link_counters`), by device and name.
+
+    Devices: network interfaces, "device/port" of InfiniBand and RoCE, cxi devices, and "tcp". The counters include
+    all processes of the node.
+    """
+    interfaces = _folders(root / "sys/class/net")
+    places = {interface.name: [interface / "statistics"] for interface in interfaces}
+    places |= {
+        f"{port.parent.parent.name}/{port.name}": [port / "counters", port / "hw_counters"]
         for port in _ports(root)
     }
-    return {"network": network or UNKNOWN, "infiniband": ports or UNKNOWN, "tcp": tcp_counters(root) or UNKNOWN}
+    places |= {card.name: [card / "device/telemetry"] for card in _folders(root / "sys/class/cxi")}
+    files = {
+        device: [file for folder in folders for file in _folders(folder) if kind_of(file.name)]
+        for device, folders in places.items()
+    }
+    values = {  # cxi: value@time
+        device: {file.name: int(value) for file in its if (value := text(file).partition("@")[0]).isdecimal()}
+        for device, its in files.items()
+    }
+    for interface in interfaces:
+        more = {name: value for name, value in of_driver(interface.name).items() if kind_of(name)}
+        values[interface.name] = {**more, **values[interface.name]}
+    return {**values, "tcp": {name: value for name, value in tcp_counters(root).items() if kind_of(name)}}
 
 
 def tcp_counters(root: Path = ROOT) -> dict[str, int]:

@@ -27,11 +27,13 @@ from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.run.disturbance import facts as table
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.launch.environment import differences
+from hpcdl.report import link_counters
 from hpcdl.report.formats.cells import NONE, Number, plural, seconds
 from hpcdl.report.formats.document import Axis, Document, Intervals, Section, Table, headed
 from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.verdicts import Verdict
 from hpcdl.trace.files import JsonMapping
+from hpcdl.trace.link_counters import recorded
 
 FACTS: Final = 8
 """Differences of the environment, at most; --json has all."""
@@ -56,6 +58,7 @@ def page(
         [verdict(comparison)],
         [
             Section("Runs and environment", [*about, *copies], _facts(baseline, candidate)),
+            link_counters.compared(_link_counters(baseline, candidate), "baseline", "candidate"),
             Section(
                 "All measures, worst first",
                 tables=[_table(comparison.changes)],
@@ -83,6 +86,10 @@ def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequ
         lines.append("One side is one launch, whose outliers look like changes: repeat it before you act.")
     unused = ", ".join(accepted.case for accepted in comparison.unused)
     return lines + ([f"Accepted regressions that match no case: {unused}."] if unused else [])
+
+
+def _link_counters(*sides: Sequence[RunSeries]) -> link_counters.Beyond:
+    return link_counters.grown_beyond(*([recorded(run.environment) for run in runs] for runs in sides))
 
 
 def _facts(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
@@ -258,6 +265,7 @@ def record(
         "candidate": [_run(run) for run in candidate],
         "copies": list(copies),
         "environment_differences": environment_changes(baseline, candidate),
+        "link_counters": link_counters.records(_link_counters(baseline, candidate)),
         "measures": [_change(change) for change in comparison.changes],
         "accepted_expired": [_accepted(accepted) for accepted in comparison.expired],
         "accepted_unused": [_accepted(accepted) for accepted in comparison.unused],

@@ -20,12 +20,16 @@ from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, Number, digits, plural, seconds
 from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, Table, headed
+from hpcdl.report.link_counters import Beyond, compared, grown_beyond, sentence
 from hpcdl.report.verdicts import Verdict, exit_code
+from hpcdl.trace.link_counters import recorded
 
 OTHER_KEY: Final = "other key"
 """Difference of environments that differ in no described fact."""
 LEAST: Final = f"{100 * MIN_EFFECT:g} %"
 """Smallest change that is a regression."""
+RUNS_BEFORE: Final = 30
+"""Runs with which counters of links are compared, at most."""
 CASES: Final = 10
 """Cases of a new event in the page, at most; --json has all."""
 
@@ -48,6 +52,7 @@ def page(verdict: SuiteVerdict, calibration: Calibration | None, *, whole: bool 
         *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
         Section("Changes", tables=[_events(verdict)] if findings.events else []),
         Section("Slow hosts and links", points=slow),
+        compared(link_counters(history, len(history.jobs) - 1), "runs before", "newest"),
         Section("Changes of the environment", points=environments),
         Section("Calibration on this archive", noise),
         Section("All measures", tables=[_table(verdict)] if whole else []),
@@ -124,6 +129,7 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
         word = "small" if all(change.is_small for change in event.changes) else "repaired"
         facts["least"] = LEAST
     causes = [f"Likely: {_suspect(history, suspect)}." for suspect in event.suspects]
+    causes += filter(None, [sentence(link_counters(history, event.first))])
     if event.environment:
         near = [text for job, text in _environment(history).items() if abs(job - event.first) <= TOGETHER]
         new = next((text for text in near if text != OTHER_KEY), OTHER_KEY)
@@ -248,6 +254,15 @@ def _suspect(history: History, suspect: Suspect) -> str:
     times = f"{plural(suspect.runs, 'run')} with it slow since {day(history.jobs[suspect.first])}{end}"
     kind = "" if suspect.kind == "hosts" else f"{suspect.kind} "
     return f"{kind}{suspect.name}, {signed(suspect.ratio)}, {times}, by {suspect.source}"
+
+
+def link_counters(history: History, job: int) -> Beyond:
+    """Return the counters of links that grew more in a job than in the jobs before it."""
+    before, now = (
+        [recorded(run.environment) for job in jobs for run in job.runs]
+        for jobs in (history.jobs[max(0, job - RUNS_BEFORE) : job], history.jobs[job : job + 1])
+    )
+    return grown_beyond(before, now)
 
 
 def _environment(history: History) -> dict[int, str]:

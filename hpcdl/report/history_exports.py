@@ -10,7 +10,8 @@ from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
 from hpcdl.report.formats.exports import Gauge, TestCase, TestSuite
-from hpcdl.report.history import group, of_event, verdicts, worst
+from hpcdl.report.history import group, link_counters, of_event, verdicts, worst
+from hpcdl.report.link_counters import records
 
 
 def record(verdict: SuiteVerdict, calibration: Calibration | None) -> dict[str, object]:
@@ -44,6 +45,7 @@ def record(verdict: SuiteVerdict, calibration: Calibration | None) -> dict[str, 
         ],
         "missing": [{"case": case, "reason": reason} for case, reason in verdict.missing],
         "environment_changes": [history.jobs[change].path for change in history.environment_changes()],
+        "link_counters": records(link_counters(history, len(history.jobs) - 1)),
         "measures": [_measure(history, series) for series in range(len(history.keys))],
         "calibration": calibration
         and {
@@ -63,6 +65,7 @@ def _event(verdict: SuiteVerdict, event: Event) -> dict[str, object]:
         **_runs(history, event.first, event.found),
         "ratio": event.ratio,
         "new_environment": event.environment,
+        "link_counters": records(link_counters(history, event.first)),
         "likely": [_named(history, suspect) for suspect in event.suspects],
         "changes": [
             {

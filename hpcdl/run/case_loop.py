@@ -98,8 +98,7 @@ def run(
         number = todo.pop(0)
         case = suite.cases[number]
         if job.should_stop():
-            if run_folder:
-                run_folder.finish("interrupted")
+            _finish(job, run_folder, "interrupted")
             return INTERRUPTED
         job.prepare(case, run_folder.show if run_folder else lambda _line: None)
         comm = job.communicator(case.processes)
@@ -115,12 +114,17 @@ def run(
         if run_folder and failures:
             run_folder.fail(number, failures)
         if job.lost_ranks and todo:
-            if run_folder:
-                run_folder.finish("a process failed")
+            _finish(job, run_folder, "a process failed")
             return RELAUNCH
-    failed = run_folder.finish() if run_folder else False
+    failed = _finish(job, run_folder)
     job.world.sleeping_barrier()
     return FAILED if job.world.library.bcast(failed) else OK
+
+
+def _finish(job: Job, run_folder: RunFolder | None, unfinished: str | None = None) -> bool:
+    """See :meth:`RunFolder.finish`, on rank 0. Collective."""
+    counters = job.link_counters()
+    return run_folder.finish(counters, unfinished) if run_folder else False
 
 
 def _misplaced(suite: Suite, numbers: Sequence[int], hosts: Sequence[tuple[str, str]]) -> list[int]:

@@ -1,5 +1,6 @@
 """The ranks of an MPI job: communicators of its cases, agreement among ranks, recovery from failed cases."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -13,12 +14,14 @@ from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.mpi.fault_tolerance import regroup
 from hpcdl.launch.disturbance import Counters
 from hpcdl.launch.environment import describe_rank
+from hpcdl.launch.machine import link_counters
 from hpcdl.launch.process import stop_requested
 from hpcdl.nn.backend import backend
 from hpcdl.nn.threads import threads
 from hpcdl.run.failed_cases import Failure
 from hpcdl.suite import Case
 from hpcdl.trace.files import JsonObject
+from hpcdl.trace.link_counters import LinkCounters, growth
 
 SHOW_AFTER: Final = 3.0
 """Seconds that a compilation takes before the user sees a line about it."""
@@ -43,10 +46,23 @@ class Job:
         self.counters = Counters()
         here = describe_rank()
         self.ranks: list[JsonObject] | None = self.world.library.gather(here)
-        hosts = self.world.library.allgather((here["slurm_node"], here["hostname"]))
+        hosts = self.world.library.allgather((str(here["slurm_node"]), str(here["hostname"])))
         self._leads_node = hosts.index(hosts[self.world.rank]) == self.world.rank
+        shared = {name for name, count in Counter(host for _, host in set(hosts)).items() if count > 1}
+        self._host_names = [node if host in shared else host for node, host in hosts]
+        self._links = link_counters() if self._leads_node else {}
         self._prepared: set[str] = set()
         self._abandoned: list[Mpi] = []
+
+    def link_counters(self) -> LinkCounters:
+        """Return, on rank 0, how much the counters of each node's links grew since the job began. Collective.
+
+        One rank of each node reads them; a node has none if that rank's process failed.
+        """
+        grown = growth(self._links, link_counters()) if self._leads_node else None
+        gathered = self.world.library.gather((self._host_names[self.rank], grown)) or []
+        known = {host: devices for host, devices in gathered if devices is not None}
+        return {host: known.get(host) for host in self._host_names}
 
     def communicator(self, ranks: int) -> MpiComm | None:
         """Return a communicator of the first ``ranks`` ranks; None on the others. Collective."""

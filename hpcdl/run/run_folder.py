@@ -11,13 +11,14 @@ from time import perf_counter
 from typing import Final
 
 from hpcdl.fabric.mpi.comm import library_version
-from hpcdl.launch.environment import counters, describe_job, differences
+from hpcdl.launch.environment import describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
 from hpcdl.run.job import Job
 from hpcdl.suite import Case, Suite, UsageError
 from hpcdl.trace.files import JsonMapping, JsonObject, open_log
+from hpcdl.trace.link_counters import LinkCounters
 from hpcdl.trace.recorder import Packed, Scalar
 
 BAR: Final = 20
@@ -252,15 +253,16 @@ class RunFolder:
         if numbers:
             self.show(f"{', '.join(self._suite.cases[number].name for number in numbers)}: not run: {why}")
 
-    def finish(self, unfinished: str | None = None) -> bool:
+    def finish(self, link_counters: LinkCounters, unfinished: str | None = None) -> bool:
         """Merge the finished cases and write the report; return True if a case failed or a result is wrong.
 
-        ``unfinished`` is the reason why cases are left to run.
+        ``link_counters``: their growth in this job. ``unfinished`` is the reason why cases are left to run.
         """
         from hpcdl.report.formats.cells import plural
         from hpcdl.report.formats.summary import coloured
         from hpcdl.report.run.render import next_steps
 
+        self._environment["link_counters"] = link_counters
         total = len(self._suite.cases)
         if unfinished:
             finished = sum(self._part(number, case).exists() for number, case in enumerate(self._suite.cases))
@@ -285,7 +287,6 @@ class RunFolder:
         from hpcdl.analysis.over_time.archive import keep_series
         from hpcdl.report.run.render import formats, renderings, save
 
-        self._environment["counters_after"] = counters()
         self._environment["failed_cases"] = [
             {"case": failure.case, "rank": failure.rank, "error": failure.error}
             for failure in self._failures.values()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from hpcdl.trace.files import JsonMapping, JsonObject, from_json, parse_json
+from hpcdl.trace.link_counters import Growth
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import Rows, Scalar
 
@@ -38,7 +39,8 @@ MAX_INTEGER: Final = 1 << 63
 ENVIRONMENT: Final[JsonObject] = {
     **dict.fromkeys(("date", "key"), str),
     **dict.fromkeys(("ranks", "failed_cases", "cases_not_run"), list[JsonObject]),
-    **dict.fromkeys(("counters", "counters_after"), JsonObject),
+    **dict.fromkeys(("counters", "counters_after"), JsonObject),  # of older records
+    "link_counters": dict[str, Growth | None],
     "variables": dict[str, str],
     "emulated": JsonObject | None,
 }

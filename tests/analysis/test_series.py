@@ -23,7 +23,7 @@ COLLECTIVE = {
 ENVIRONMENT = {
     "key": "k",
     "date": "2026-11-22T01:00:00+00:00",
-    "counters": {"lo": {"bytes": 1}},
+    "link_counters": {"a": {"m/1": {"port_xmit_wait": 9}}, "b": None},
     "ranks": [{"hostname": "a", "affinity": "0", "pid": 1}, {"hostname": "b", "affinity": "1", "pid": 2}],
     "failed_cases": [{"case": "broken", "rank": 1, "error": "out of memory"}],
     "cases_not_run": [{"case": "tree", "error": "needs a GPU"}],
@@ -55,7 +55,7 @@ def test_each_case_gives_one_number_per_measure(run):
     assert found.without_result == {"broken": "out of memory", "tree": "needs a GPU"}
     assert (found.suite, found.date, found.complete) == ("s", ENVIRONMENT["date"], True)
     assert found.hosts_of(cases["ring"]) == ["a", "b"]
-    assert "counters" not in found.environment
+    assert found.environment["link_counters"] == ENVIRONMENT["link_counters"]
 
 
 def test_series_are_kept_beside_the_run_and_equal(run, monkeypatch):

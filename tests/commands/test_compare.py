@@ -19,7 +19,7 @@ CASE = {"suite": "s", "kind": "collective", "collective": "allreduce", "message_
 
 STEADY = (1.0, 1.01, 0.99, 1.002, 0.998)
 
-ENVIRONMENT = {"key": "k", "cpu": {"governor": "performance"}, "mpi": {"version": "5.0"}, "counters": {}}
+ENVIRONMENT = {"key": "k", "cpu": {"governor": "performance"}, "mpi": {"version": "5.0"}}
 
 
 @pytest.fixture
@@ -84,6 +84,26 @@ def test_what_launches_left_is_taken_as_it_is(hand, tmp_path, capsys):
     assert "Baseline: 5 launches of 1 job" in page
     assert "Jobs are taken to vary by 2 % (--between-jobs): compare several jobs." in page
     assert main(["compare", *sides, "--between-jobs", "0.5%"]) == 0
+
+
+def test_counters_that_grew_more_are_named_by_host_and_device(nights, capsys):
+    """Those of the candidate, if they grew more than twice as much as in any run of the baseline."""
+
+    def of(wait, pause):
+        return {**ENVIRONMENT, "link_counters": {"n7": {"m/1": {"port_xmit_wait": wait, "rx_prio3_pause": pause}}}}
+
+    before, now = nights("a", STEADY, of(100, 50)), nights("b", STEADY, of(201, 100))
+    main(["compare", *before, "--with", *now, "--json"])
+    (counter,) = json.loads(capsys.readouterr().out)["link_counters"]
+    assert counter == {
+        "host": "n7",
+        "device": "m/1",
+        "name": "port_xmit_wait",
+        "before": [100] * 5,
+        "now": [201] * 5,
+    }
+    main(["compare", *before, "--with", *now])
+    assert re.search(r"n7 +m/1 +port_xmit_wait +100 +201\n", capsys.readouterr().out)
 
 
 def test_environment_differences_come_before_the_measures(nights, capsys):

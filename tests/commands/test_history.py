@@ -95,15 +95,16 @@ def archive(tmp_path):
 
 
 def test_a_slow_link_is_found_with_its_host_and_its_repair_too(archive, capsys):
+    waits = [{"link_counters": {"c": {"m/1": {"port_xmit_wait": wait}}}} for wait in (100, 900)]
     for _ in range(12):
-        archive.run()
+        archive.run(**waits[0])
     assert archive.history() == 3
     assert "has 13 runs. It can be judged from 2026-03-13." in " ".join(capsys.readouterr().out.split())
     archive.run()
     assert archive.history() == 0
     assert "FINE" in capsys.readouterr().out
     for _ in range(3):
-        archive.run(slow="c")
+        archive.run(slow="c", **waits[1])
     assert archive.history("--json") == 1
     (suite,) = json.loads(capsys.readouterr().out)["suites"]
     (event,) = suite["events"]
@@ -111,6 +112,11 @@ def test_a_slow_link_is_found_with_its_host_and_its_repair_too(archive, capsys):
     assert event["first_run"].endswith("night-13")
     assert {one["case"] for one in event["changes"]} >= set(CASES)
     assert [(one["name"], one["kind"]) for one in event["likely"]] == [("c", "host")]
+    (counter,) = event["link_counters"]
+    assert counter == {"host": "c", "device": "m/1", "name": "port_xmit_wait", "before": [100] * 12, "now": [900]}
+    archive.history()
+    page = " ".join(capsys.readouterr().out.split())
+    assert "With it port_xmit_wait of c m/1 grew by 900, and by 100 in 12 runs before." in page
     for _ in range(3):
         archive.run()
     assert archive.history() == 0

@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from hpcdl.launch.environment import _git, describe_job, describe_rank, environment_key
+from hpcdl.launch.machine import driver_statistics, link_counters
 
 
 def put(root, path, text):
@@ -45,7 +46,14 @@ def machine(tmp_path):
     (tmp_path / "sys/class/net/eth7/device/driver").symlink_to(tmp_path / "sys/drivers/mlx5_core")
     put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)\n")
     put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n")
-    put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error", "5\n")
+    port = "sys/class/infiniband/mlx5_0/ports/1"
+    for name, value in {
+        "counters/port_xmit_wait": 5,
+        "hw_counters/np_cnp_sent": 3,
+        "hw_counters/lifespan": 9,
+    }.items():
+        put(tmp_path, f"{port}/{name}", f"{value}\n")
+    put(tmp_path, "sys/class/cxi/cxi0/device/telemetry/hni_rx_paused_0", "17@1700000000.123456789\n")
     put(
         tmp_path,
         "proc/driver/nvidia/version",
@@ -83,13 +91,24 @@ def test_reads_the_machine(machine):
     json.dumps(found)
 
 
+def test_reads_counters_of_links(machine, tmp_path):
+    driver = {"rx_prio3_pause": 8, "rx3_bytes": 1, "rx_bytes": 1}
+    assert link_counters(machine, {"eth7": driver}.__getitem__) == {
+        "eth7": {"rx_prio3_pause": 8, "rx_bytes": 12345},
+        "mlx5_0/1": {"port_xmit_wait": 5, "np_cnp_sent": 3},
+        "cxi0": {"hni_rx_paused_0": 17},
+        "tcp": {"RetransSegs": 3},
+    }
+    assert link_counters(tmp_path / "bare") == {"tcp": {}}
+    assert driver_statistics("lo") == driver_statistics("no such interface") == {}
+
+
 def test_unknown_values_are_not_omitted(tmp_path, machine):
     bare = describe_job({}, tmp_path / "bare")
     assert bare.keys() == describe_job(MPI, machine).keys()
     for name in ("mpi", "libraries", "memory_bytes", "kernel", "network", "infiniband", "gpu", "clocksource"):
         assert bare[name] == "unknown", name
     assert {*bare["cpu"].values()} == {"unknown"}
-    assert bare["counters"] == {"network": "unknown", "infiniband": "unknown", "tcp": "unknown"}
     assert len(bare["key"]) == 12
 
 
@@ -124,7 +143,7 @@ def test_key_ignores_temporary_differences(machine):
     other |= {"date": "2001-01-01", "hostname": "elsewhere", "command": ["x"], "git": {"commit": "abc"}}
     other["kernel"] = "6.1.0-14-amd64"
     other["variables"] = {"SLURM_JOB_ID": "17"}
-    other["counters"] = {}
+    other["link_counters"] = {}
     other["cpu"]["governor"] = "powersave"
     other["network"] = {"enp3s0": one["network"]["eth7"], "lo": {"driver": "unknown", "rate": "unknown"}}
     other["libraries"]["mpi"] = ["/home/somebody/libmpi.so.12"]

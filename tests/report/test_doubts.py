@@ -5,7 +5,6 @@ import pytest
 
 from hpcdl.analysis.run.pooling import pool
 from hpcdl.report.run.render import render
-from hpcdl.report.run.warnings import grown
 
 
 def steps(ms):
@@ -47,10 +46,22 @@ def test_what_was_dropped_is_said_apart(hand):
     assert "1 update dropped at the limit" in page
 
 
-def test_counters_that_grew():
-    before = {"network": {"eth0": {"rx_errors": 1, "rx_bytes": 5}}, "infiniband": "unknown"}
-    after = {"network": {"eth0": {"rx_errors": 4, "rx_bytes": 9}}, "infiniband": {"m/1": {"symbol_error": 2}}}
-    assert list(grown(before, after)) == [("network eth0 rx_errors", 3)]
+def test_counters_that_grew_are_named_by_host_and_device(hand):
+    hand.train([steps(20)])
+    wait = {f"n{host}": {"m/1": {"port_xmit_wait": 10 * host, "rx_bytes": 5}} for host in (1, 2)}
+    counters = {**wait, "n3": {"m/1": {"np_cnp_sent": 7, "symbol_error": 4}, "m/2": {}}, "n4": None}
+    page = " ".join(render([hand.read({"link_counters": counters})], "md").split())
+    assert "link errors grew: symbol_error on 1 of 4 hosts, most on n3 m/1 (4)." in page
+    assert (
+        "link congestion grew: np_cnp_sent on 1 of 4 hosts, most on n3 m/1 (7); port_xmit_wait on 2 of 4 hosts, most on n2 m/1 (20)."
+        in page
+    )
+    assert "counters of links of n4 could not be read at the end." in page
+    assert "rx_bytes" not in page
+    assert (
+        json.loads(render([hand.read({"link_counters": counters})], "json"))["runs"][0]["link_counters"]
+        == counters
+    )
 
 
 def test_cases_without_a_result_are_named(hand):
@@ -71,7 +82,7 @@ def test_cases_without_a_result_are_named(hand):
         assert "- NOT RUN c, d: there is one host too many\n" in page
         assert "Nothing failed" not in page
     (about,) = json.loads(render([run], "json"))["runs"]
-    assert about == {"run": run.path.name, "complete": False, **environment}
+    assert about == {"run": run.path.name, "complete": False, "link_counters": {}, **environment}
 
 
 def test_launches_together_name_the_cases_without_a_result_of_all(hand):

@@ -31,4 +31,4 @@ def test_a_resumed_run_fails_if_an_earlier_case_was_wrong(tmp_path, correct):
     job = SimpleNamespace(world=SimpleNamespace(size=2), nodes=1, ranks=[{"hostname": "here"}] * 2)
     run = RunFolder(suite, tmp_path, job, resume=True, show=lambda _line: None, mix_environments=True)
     assert not run.todo
-    assert run.finish() is not correct
+    assert run.finish({}) is not correct

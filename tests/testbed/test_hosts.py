@@ -172,9 +172,10 @@ def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(libra
         "latency": 0.0,
         "relayed": False,
     }
-    # what a link carried: none of the messages had another way
-    carried = environment["counters_after"]["network"]["eth0"]["tx_bytes"]
-    assert carried - environment["counters"]["network"]["eth0"]["tx_bytes"] > 14 * 1.5 * 40000
+    # what each link carried: none of the messages had another way
+    counters = environment["link_counters"]
+    assert set(counters) == {"host1", "host2", "host3", "host4"}
+    assert min(devices["eth0"]["tx_bytes"] for devices in counters.values()) > 14 * 1.5 * 40000
     page = (testbed.folder / "o/report.md").read_text()
     assert "EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine" in page
     assert "limited to 200 Mbit/s, host4 to 100 Mbit/s" in page

@@ -33,6 +33,7 @@ from hpcdl.analysis.run.outcome import learned
 from hpcdl.cases.keys.suite_tables import role_of
 from hpcdl.registry import label
 from hpcdl.trace.files import JsonMapping, JsonObject
+from hpcdl.trace.link_counters import recorded
 from hpcdl.trace.run import Run
 
 Matrix = npt.NDArray[np.float64]
@@ -86,7 +87,7 @@ class RunSeries:
     complete: bool
     """True if all cases of the suite are included."""
     environment: JsonObject
-    """Description of the environment (:mod:`hpcdl.trace.recorder`), without counters."""
+    """Description of the environment (:mod:`hpcdl.trace.recorder`), with the growth of counters of links."""
     environments: dict[str, JsonObject]
     """Environments of all cases, by key."""
     cases: tuple[CaseSeries, ...]
@@ -184,7 +185,7 @@ def job_of(path: Path, environment: JsonMapping) -> str:
 def _kept(environment: JsonMapping) -> JsonObject:
     kept = {name: value for name, value in environment.items() if name not in LEFT_OUT}
     ranks = [{name: rank[name] for name in OF_RANK if name in rank} for rank in environment.get("ranks") or ()]
-    return {**kept, "ranks": ranks}
+    return {**kept, "ranks": ranks, "link_counters": recorded(environment)}
 
 
 class Key(NamedTuple):

@@ -13,6 +13,7 @@ from hpcdl.analysis.run.launches import REDUCED, Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Middle, Vector
 from hpcdl.trace.files import JsonMapping, JsonObject
+from hpcdl.trace.link_counters import recorded, total
 from hpcdl.trace.run import Run, Table
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def pool(runs: Sequence[Run]) -> Run:
         environment={
             **first.environment,
             **{name: _all(runs, name) for name in ("failed_cases", "cases_not_run")},
+            "link_counters": total(recorded(run.environment) for run in runs),
         },
         environments=environments,
         complete=all(run.complete for run in runs),

@@ -20,6 +20,7 @@ from hpcdl.report.run import contents
 from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.run.warnings import not_run, unfinished
 from hpcdl.trace.files import atomic_write
+from hpcdl.trace.link_counters import recorded
 from hpcdl.trace.run import Run
 
 if TYPE_CHECKING:
@@ -161,7 +162,8 @@ def _json(runs: Sequence[Findings]) -> Row:
 
     ``networks``: the network fitted to the collectives and exchanges of each run with enough of them, from which
     their ``predicted_seconds`` follow. ``runs``: of each whether every case of its suite has a result, and the
-    cases that failed before they had one, or cannot be run where it was made.
+    cases that failed before they had one, or cannot be run where it was made; and the growth of counters of links,
+    by host and device.
     """
     networks = [
         {"run": run.name, **described(run.predicted.fitted.network, run.predicted.fitted.certainty)}
@@ -174,6 +176,7 @@ def _json(runs: Sequence[Findings]) -> Row:
             "complete": run.run.complete,
             "failed_cases": unfinished(run.run),
             "cases_not_run": not_run(run.run),
+            "link_counters": recorded(run.run.environment),
         }
         for run in runs
     ]

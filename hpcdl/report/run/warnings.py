@@ -7,8 +7,10 @@ from hpcdl.analysis.run.disturbance import NOTED_STEAL, UNKNOWN, usable_cores, w
 from hpcdl.analysis.run.pooling import machine_key
 from hpcdl.analysis.run.record import Record
 from hpcdl.launch.testbed import bit_rate, usual_rate
+from hpcdl.report import link_counters
 from hpcdl.report.formats.cells import plural
 from hpcdl.trace.files import JsonMapping, JsonObject
+from hpcdl.trace.link_counters import recorded
 from hpcdl.trace.run import Run
 
 
@@ -190,19 +192,4 @@ def _machine(environment: JsonMapping) -> Iterator[str]:
     if isinstance(git, dict) and git.get("changed_files"):
         changed = plural(git["changed_files"], "changed file")
         yield f"hpcdl has {changed} beyond commit {str(git.get('commit'))[:12]}."
-    for name, more in grown(environment.get("counters"), environment.get("counters_after")):
-        yield f"{name} grew by {more} during the run."
-
-
-def grown(before: object, after: object, path: str = "") -> Iterator[tuple[str, int]]:
-    """Error counters that rose between two answers of ``hpcdl.launch.environment.counters``."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for name, value in after.items():
-            yield from grown(before.get(name), value, f"{path} {name}".strip())
-    elif isinstance(before, int) and isinstance(after, int) and after > before and _is_error(path):
-        yield path, after - before
-
-
-def _is_error(path: str) -> bool:
-    name = path.rsplit(" ", 1)[-1].lower()
-    return any(word in name for word in ("err", "drop", "discard", "retrans", "downed", "recover", "out_of_seq"))
+    yield from link_counters.warnings(recorded(environment))

@@ -10,13 +10,15 @@ import numpy as np
 from hpcdl.analysis.network.links import Links
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
+from hpcdl.report import link_counters
 from hpcdl.report.formats.cells import NONE, interval, plural, rate, seconds, volume
 from hpcdl.report.formats.document import Axis, HeatMap, Section, Table
-from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, without
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped
 from hpcdl.report.sections.collectives import one_launch
+from hpcdl.trace.link_counters import recorded
 
 
 def pairwise_page(findings: Findings) -> Section:
@@ -185,4 +187,9 @@ LINKS: Final = Declaration(
     terminal=lambda section: replace(section, paragraphs=[], tables=[]),
     answer=answer,
     figures=(link_map,),
+)
+
+
+COUNTERS: Final = Declaration(
+    905, lambda findings: link_counters.section(recorded(findings.run.environment)), rows=EVIDENCE
 )

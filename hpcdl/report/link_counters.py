@@ -1,0 +1,115 @@
+"""Counters of links that grew: errors, and what congestion is made of, by host and device."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from hpcdl.report.formats.cells import plural
+from hpcdl.report.formats.document import Section, Table
+from hpcdl.trace.link_counters import Kind, LinkCounters, kind_of
+
+NAMED: Final = 3
+"""Counters of a kind that a warning names."""
+FACTOR: Final = 2
+"""A counter grew more than in other runs if its least growth is more than this times their greatest."""
+NOTE: Final = "Growth in a run, in the driver's units; port_xmit_wait counts ticks."
+
+
+class Counter(NamedTuple):
+    """Place and name of a counter."""
+
+    host: str
+    device: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.host} {self.device}"
+
+
+def troubles(counters: LinkCounters) -> dict[Counter, int]:
+    """Return the growth of the counters of errors and congestion, greatest first."""
+    grown = {
+        Counter(host, device, name): value
+        for host, devices in counters.items()
+        for device, values in (devices or {}).items()
+        for name, value in values.items()
+        if value and kind_of(name) in {"errors", "congestion"}
+    }
+    return dict(sorted(grown.items(), key=lambda item: -item[1]))
+
+
+def warnings(counters: LinkCounters) -> Iterator[str]:
+    """Return a line per kind, with the counters that grew on the fewest hosts, and one for unread hosts."""
+    grown = troubles(counters)
+    kinds: tuple[Kind, ...] = ("errors", "congestion")
+    for kind in kinds:
+        by_name: dict[str, list[Counter]] = {}
+        for counter in grown:
+            if kind_of(counter.name) == kind:
+                by_name.setdefault(counter.name, []).append(counter)
+        hosts = {name: {counter.host for counter in places} for name, places in by_name.items()}
+        words = [
+            f"{name} on {len(hosts[name])} of {plural(len(counters), 'host')}, most on {places[0].host} "
+            f"{places[0].device} ({grown[places[0]]})"
+            for name, places in sorted(by_name.items(), key=lambda item: len(hosts[item[0]]))
+        ]
+        more = f"; {plural(len(words) - NAMED, 'more counter')}" if len(words) > NAMED else ""
+        if words:
+            yield f"link {kind} grew: {'; '.join(words[:NAMED])}{more}."
+    if unread := [host for host, devices in counters.items() if devices is None]:
+        yield f"counters of links of {', '.join(unread[:NAMED])} could not be read at the end."
+
+
+def section(counters: LinkCounters) -> Section:
+    """Return a row per counter of errors and congestion that grew."""
+    rows = [(*counter, str(kind_of(counter.name)), str(value)) for counter, value in troubles(counters).items()]
+    tables = [Table("", ("host", "device", "counter", "kind", "growth"), rows, 4, [NOTE])] if rows else []
+    return Section("Counters of links", tables=tables)
+
+
+Beyond = dict[Counter, tuple[list[int], list[int]]]
+"""Growths of a counter in runs before and in runs now."""
+
+
+def grown_beyond(before: Sequence[LinkCounters], now: Sequence[LinkCounters]) -> Beyond:
+    """Return the counters that grew more than :data:`FACTOR` times as much in each run now as in any before.
+
+    Runs before count if host and device took part; a counter without any is left out.
+    """
+    beyond: Beyond = {}
+    for counter in troubles(now[-1]) if now else ():
+        earlier, later = ([value for run in runs if (value := _growth(counter, run)) is not None]
+                          for runs in (before, now))  # fmt: skip
+        if earlier and len(later) == len(now) and min(later) > FACTOR * max(earlier):
+            beyond[counter] = (earlier, later)
+    return beyond
+
+
+def _growth(counter: Counter, run: LinkCounters) -> int | None:
+    values = (run.get(counter.host) or {}).get(counter.device)
+    return None if values is None else values.get(counter.name, 0)
+
+
+def compared(beyond: Beyond, before: str, now: str) -> Section:
+    """Return a row per counter; ``before`` and ``now``: headings of the growths."""
+    rows = [(*counter, *map(_range, sides)) for counter, sides in beyond.items()]
+    tables = [Table("", ("host", "device", "counter", before, now), rows, 3, [NOTE])] if rows else []
+    return Section("Counters of links that grew more", tables=tables)
+
+
+def records(beyond: Beyond) -> list[dict[str, object]]:
+    """Return the counters for JSON."""
+    return [{**counter._asdict(), "before": before, "now": now} for counter, (before, now) in beyond.items()]
+
+
+def sentence(beyond: Beyond) -> str:
+    """Return a sentence about the counter that grew most, for a change that came with it; empty without any."""
+    for counter, (before, now) in beyond.items():
+        more = f", as {plural(len(beyond) - 1, 'more counter')} did" if len(beyond) > 1 else ""
+        runs = plural(len(before), "run")
+        return f"With it {counter} grew by {_range(now)}, and by {_range(before)} in {runs} before{more}."
+    return ""
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"
