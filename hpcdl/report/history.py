@@ -117,7 +117,8 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     }
     word: str = event.verdict
     if word == "unstable start":
-        waits = [one.runs for one in _waiting(verdict, word)]
+        series = {change.series for change in event.changes}
+        waits = [one.runs for one in _waiting(verdict, word) if one.series in series]
         word = word if waits else "start"
         facts["when"] = verdict.date_after(max(waits, default=0))
     elif word == "two states":
@@ -172,17 +173,20 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
         hours = f"{verdict.age.total_seconds() / 3600:.0f}"
         said.append(says("stale", date=day(newest), hours=hours))
     said += [of_event(verdict, event) for event in verdict.news]
-    if _waiting(verdict, "unstable start"):
-        unstable = [event for event in findings.events if event.verdict == "unstable start"]
-        said += [of_event(verdict, event) for event in unstable]
-    departing, short = _waiting(verdict, "departing"), _waiting(verdict, "short")
-    if departing:
-        worst = max(departing, key=lambda one: one.ratio)
-        others = f", and {plural(len(departing) - 1, 'other measure')} likewise" if len(departing) > 1 else ""
-        when = verdict.date_after(max(one.runs for one in departing))
-        said.append(
-            says("departing", label(history, worst.series), change=signed(worst.ratio), others=others, when=when)
-        )
+    unstable = [of_event(verdict, event) for event in findings.events if event.verdict == "unstable start"]
+    said += [one for one in unstable if one.word == "unstable start"]
+    short = _waiting(verdict, "short")
+    outliers: list[Verdict] = []
+    for word, into in (("departing", said), ("outlier", outliers)):
+        if waiting := _waiting(verdict, word):
+            worst = max(waiting, key=lambda one: one.ratio)
+            facts = {
+                "change": signed(worst.ratio),
+                "runs": "newest run alone" if worst.outliers == 1 else f"{worst.outliers} newest runs alone",
+                "others": f", and {plural(len(waiting) - 1, 'other measure')} likewise" if waiting[1:] else "",
+                "when": verdict.date_after(max(one.runs for one in waiting)),
+            }
+            into.append(says(word, label(history, worst.series), **facts))
     news = bool(said)
     said += [of_event(verdict, event) for event in verdict.accepted_events]
     if newest.disturbed:
@@ -197,7 +201,7 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
             said.append(says("short", measures=plural(len(short), "measure"), least=least, when=when))
         if not news:
             said.append(says("fine", least=LEAST, measures=plural(findings.judged, "measure")))
-    return said
+    return said + outliers
 
 
 def _waiting(verdict: SuiteVerdict, reason: str) -> list[Waiting]:

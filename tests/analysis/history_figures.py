@@ -25,6 +25,8 @@ from contract.nights import KINDS, nights, slow_hosts
 from hpcdl.analysis.over_time.change_points import change_points
 from hpcdl.analysis.over_time.series import histories
 from hpcdl.analysis.over_time.suspects import suspects
+from hpcdl.report.history import verdicts
+from hpcdl.report.verdicts import exit_code
 
 SEED = 20000
 AFTER = 12
@@ -46,6 +48,18 @@ def false_findings(histories, kind):
         f"{slower:.2f} slower, {suspects:.2f} hosts",
         flush=True,
     )
+
+
+def exit_codes(histories, kind, series=200):
+    """Print the share of nights, of six in each history of up to 100 without a change, with each exit code."""
+    nights = [
+        (seed, night) for seed in range(histories) for night in np.random.default_rng(seed).integers(13, 101, 6)
+    ]
+    codes = [
+        exit_code(verdicts(archive(series, night, seed=SEED + 900 + seed, kind=kind))) for seed, night in nights
+    ]
+    shares = ", ".join(f"{code}: {codes.count(code) / len(codes):.3f}" for code in (0, 1, 3))
+    print(f"{kind}: no change, {series} series, {len(codes)} nights: exit codes {shares}", flush=True)
 
 
 def delays(histories, kind, together):
@@ -183,6 +197,7 @@ if __name__ == "__main__":
     for kind in KINDS if not sys.argv[2:] else ():
         false_findings(number, kind)
         large_steps(4 * number, kind)
+        exit_codes(4 * number, kind)
         if kind in POWERFUL:
             delays(max(number // 4, 2), kind, 1)
     if not sys.argv[2:]:

@@ -80,6 +80,38 @@ def test_the_worst_open_change_is_the_headline_and_a_small_one_is_not_open(wande
     assert [one.word for one in small] == ["small"]
 
 
+@pytest.mark.parametrize(
+    ("series", "departing", "nights", "words"),
+    [
+        (200, 1, 1, ["fine", "outlier"]),
+        (200, 99, 2, ["fine", "outlier"]),
+        (200, 1, 3, ["regressed"]),
+        (200, 100, 1, ["departing"]),
+        (1, 1, 1, ["fine", "outlier"]),
+    ],
+)
+def test_an_outlier_is_said_but_fine_unless_it_lasts_or_half_of_the_measures_share_it(
+    series, departing, nights, words
+):
+    logs = np.random.default_rng(1).normal(0, 0.02, (series, 40))
+    logs[:departing, -nights:] += 0.3
+    assert [one.word for one in figures.verdicts(archive_of(logs))] == words
+
+
+def test_a_value_that_lasts_and_is_no_change_yet_is_not_judged():
+    """Its noise is that of all, so that three values are no change among 200 series; the fifth decides."""
+    logs = np.random.default_rng(1).normal(0, 0.06, (200, 23))
+    logs[0] = np.r_[[0.0] * 20, [0.11] * 3]
+    assert [one.word for one in figures.verdicts(archive_of(logs))] == ["departing"]
+
+
+def test_a_series_with_two_states_from_its_start_is_judged():
+    logs = np.random.default_rng(1).normal(0, 0.01, (4, 60))
+    logs[0] += 0.2 * (np.arange(60) // 7 % 2)
+    reasons = [{one.reason for one in archive_of(logs[:, :runs]).findings.waiting} for runs in range(13, 61)]
+    assert [number for number, reason in enumerate(reasons) if "unstable start" in reason] == [*range(7)]
+
+
 def test_each_sentence_of_history_appears(wandering):
     """Those of folders, "no runs" and "not read", appear in the test of the command."""
     entry = Accepted("allreduce 1", 0.3, "known", dt.date(2026, 12, 31))
@@ -92,6 +124,7 @@ def test_each_sentence_of_history_appears(wandering):
         archive(4, 29, flips, kind="normal"),
         archive(4, 16, [(1, 7, 1.5)], kind="normal"),
         archive(4, 30, [(1, 7, 1.5), (2, 29, 1.5)], kind="normal"),
+        archive(4, 30, [(1, 29, 1.5), (2, 29, 1.5)], kind="normal"),
         archive(4, 12, kind="normal"),
         wandering,
         archive(4, 13, kind="normal"),
@@ -110,13 +143,14 @@ def test_each_sentence_of_history_appears(wandering):
     said += [figures.of_event(suite, event) for suite in archives for event in suite.findings.events]
     assert all(one.sentence for one in said)
     assert {one.word for one in said} | {"no runs", "not read", "slow"} == words("history")
-    assert [figures.worst(figures.verdicts(suite)) for suite in archives[:10]] == [
+    assert [figures.worst(figures.verdicts(suite)) for suite in archives[:11]] == [
         "fine",
         "regressed",
         "improved",
         "regressed",
         "fine",
         "not judged",
+        "fine",
         "not judged",
         "too few runs",
         "regressed",

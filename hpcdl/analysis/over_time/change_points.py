@@ -269,8 +269,8 @@ def findings(logs: Matrix, predecessors: Mapping[int, int]) -> tuple[list[Change
 
 
 def departing(values: Vector) -> int:
-    """Return how many of the newest of a series' ``values`` are far above all before, fewer than AFTER."""
-    for number in range(AFTER - 1, 0, -1):
+    """Return how many of the newest of a series' ``values`` are far above all before, at most LASTING."""
+    for number in range(LASTING, 0, -1):
         old, new = values[:-number], values[-number:]
         if len(old) >= BEFORE_FIRST:
             level = np.median(old)

@@ -7,13 +7,23 @@ one is not open until its expiry, and while the acceptance covers its size.
 import datetime as dt
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Change, departing, findings, joined
+from hpcdl.analysis.over_time.change_points import (
+    AFTER,
+    BEFORE,
+    LASTING,
+    MIN_EFFECT,
+    Change,
+    Matrix,
+    departing,
+    findings,
+    joined,
+)
 from hpcdl.analysis.over_time.regressions import Accepted, acceptance
 from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.over_time.suspects import Suspect, suspects
@@ -59,12 +69,17 @@ class Waiting:
     """Series of the newest run that cannot be judged yet."""
 
     series: int
-    reason: Literal["short", "unstable start", "departing"]
-    """Fewer runs than a judgement needs, in all or since an unstable start; or the newest runs are far above."""
+    reason: Literal["short", "unstable start", "outlier", "departing"]
+    """Fewer runs than a judgement needs, in all or since an unstable start; or the newest runs are far above.
+
+    One or two of them are an outlier; three that are no change yet depart, and those of half of all series.
+    """
     runs: int
     """Further runs until it can be judged."""
     ratio: float = 1.0
-    """Newest time by the level before, of a series that departs."""
+    """Newest time by the level before, of an outlier or a series that departs."""
+    outliers: int = 0
+    """Number of the newest runs that are far above."""
 
 
 @dataclass(frozen=True)
@@ -75,39 +90,43 @@ class HistoryFindings:
     suspects: Sequence[Suspect]
     """Slow hosts and links, in the order in which they were named."""
     judged: int
-    """Series of the newest run that can be judged; those that depart are among them."""
+    """Series of the newest run that can be judged; outliers and those that depart are among them."""
     waiting: Sequence[Waiting]
 
 
 def judge(history: History, groups: Mapping[str, str] | None = None) -> HistoryFindings:
     """Judge each run of a history with the runs before it. ``groups``: switch of each host, if known."""
     logs, predecessors = history.logs, history.predecessors
-    whole = joined(logs, predecessors)
     changes, since = findings(logs, predecessors)
     slow = suspects(history, groups or {})
     first = {row: int(np.isfinite(logs[row]).argmax()) for row in predecessors}
     events = [_event(group, slow, first) for group in _together(changes)]
-    unstable = {change.series for change in changes if change.unstable_start}
-    waiting = [
-        _waiting(row, int(np.isfinite(whole[row]).sum()), values, unstable=row in unstable)
-        for row, values in since.items()
-    ]
-    known = [one for one in waiting if one is not None]
-    judged = len(since) - sum(one.reason != "departing" for one in known)
-    return HistoryFindings(events, slow, judged, known)
+    waiting = _waiting(joined(logs, predecessors), since, changes)
+    judged = len(since) - sum(one.reason in {"short", "unstable start"} for one in waiting)
+    return HistoryFindings(events, slow, judged, waiting)
 
 
-def _waiting(row: int, count: int, since: Vector, *, unstable: bool) -> Waiting | None:
-    needed = BEFORE + AFTER
-    if count < needed:
-        return Waiting(row, "short", needed - count)
-    if unstable and len(since) < needed:
-        return Waiting(row, "unstable start", needed - len(since))
-    number = departing(since)
-    if number:
-        ratio = float(np.exp(since[-1] - np.median(since[:-number])))
-        return Waiting(row, "departing", AFTER - number, ratio)
-    return None
+def _waiting(logs: Matrix, since: Mapping[int, Vector], changes: Sequence[Change]) -> list[Waiting]:
+    """Return the series of the newest run that cannot be judged yet, and outliers.
+
+    ``logs``: (series, runs) with predecessors; ``since``: values of each series of the newest run since its last
+    change.
+    """
+    unstable = {change.series: change.first for change in changes if change.unstable_start}
+    waiting: list[Waiting] = []
+    far: list[Waiting] = []
+    for row, values in since.items():
+        needed = BEFORE + AFTER - int(np.isfinite(logs[row, unstable.get(row, 0) :]).sum())
+        if needed > 0:
+            waiting.append(Waiting(row, "unstable start" if row in unstable else "short", needed))
+        elif outliers := departing(values):
+            ratio = float(np.exp(values[-1] - np.median(values[:-outliers])))
+            lasting = outliers >= AFTER
+            runs = LASTING + 1 - outliers if lasting else AFTER - outliers
+            far.append(Waiting(row, "departing" if lasting else "outlier", runs, ratio, outliers))
+    if len(far) > 1 and 2 * len(far) >= len(since) - len(waiting):
+        far = [replace(one, reason="departing") for one in far]
+    return [*waiting, *far]
 
 
 def _together(changes: Sequence[Change]) -> list[list[Change]]:
