@@ -66,8 +66,8 @@ def _execute(options: argparse.Namespace) -> int:
 
     try:
         return int(options.execute(options))
-    except (UsageError, TestbedError, TraceError) as error:
-        if not isinstance(error, TestbedError) or is_first(os.environ):
+    except (UsageError, TestbedError, TraceError, process.NoLibraryError) as error:
+        if not isinstance(error, (TestbedError, process.NoLibraryError)) or is_first(os.environ):
             print(f"hpcdl: {message(error)}", file=sys.stderr)
     return USAGE
 

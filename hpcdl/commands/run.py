@@ -72,7 +72,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _several(options: argparse.Namespace, *, inside: bool) -> int:
-    from hpcdl.analysis.run.pooling import runs_in
+    from hpcdl.analysis.run.pooling import ended_early, runs_in
     from hpcdl.commands.parts.output import rendered
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.report.formats.summary import coloured
@@ -99,13 +99,15 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
         if code not in {OK, FAILED}:
             return code
         worst = max(worst, code)
-    summary, *texts = rendered(runs, ["summary", *formats()], launches=True)
+    if len(lost := ended_early(folder)) == len(runs):
+        return worst  # its reason is printed
+    summary, *texts = rendered([folder], ["summary", *formats()], launches=True)
     try:
         page = save(folder, texts)
     except OSError as error:
         raise UsageError(f"{folder}: the report cannot be written: {error.strerror}") from None
     print(coloured(summary))
-    print(next_steps(page, folder, launches=len(runs)))
+    print(next_steps(page, folder, launches=len(runs) - len(lost)))
     return worst
 
 

@@ -72,7 +72,7 @@ def _size_variable(environment: Mapping[str, str]) -> str | None:
 def launched(environment: Mapping[str, str]) -> bool:
     """Return True if a launcher started this process."""
     by_srun = environment.get(_PMIX, "").startswith("slurm.")
-    by_pmix = "PMIX_RANK" in environment and not (by_srun and _in_shell(environment))
+    by_pmix = "PMIX_RANK" in environment and _PMIX in environment and not (by_srun and _in_shell(environment))
     return by_pmix or _size_variable(environment) is not None
 
 
@@ -85,12 +85,13 @@ def leftover(environment: Mapping[str, str]) -> str | None:
         return None
     except OSError:
         return (
-            f"PMI_FD={descriptor} is not open, so that a launcher which has ended left it; {_advice(environment)}"
+            f"PMI_FD={descriptor} is not open, so that a launcher which has ended left it; {advice(environment)}"
         )
     return None
 
 
-def _advice(environment: Mapping[str, str]) -> str:
+def advice(environment: Mapping[str, str]) -> str:
+    """Return what to do if no launcher started this process, whose variables are those of an ended one."""
     names = [name for name in environment if name in _SIZE_VARIABLES or name.startswith(("PMI_", "PMIX_"))]
     return f"if no launcher started this process: env -u {' -u '.join(names)} hpcdl ..."
 
@@ -148,7 +149,7 @@ def mismatch(size: int, environment: Mapping[str, str], library: str) -> str | N
     return (
         f"{_SIZE_VARIABLES[name][1]} started {environment[name]} processes ({name}) but {library} sees one rank: "
         f"launcher and MPI library do not fit. With Slurm try srun --mpi=pmi2 (MPICH), srun --mpi=pmix "
-        f"(Open MPI), or the library's own mpirun inside the job; {_advice(environment)}"
+        f"(Open MPI), or the library's own mpirun inside the job; {advice(environment)}"
     )
 
 
@@ -162,14 +163,22 @@ class Library(NamedTuple):
     """Full version text; MPICH's includes its configuration."""
 
 
+class NoLibraryError(Exception):
+    """The MPI library cannot be loaded; one line with the remedy."""
+
+
 def load() -> Library:
-    """Load the library that mpi4py uses, without starting MPI."""
-    import mpi4py
+    """Load the library that mpi4py uses, without starting MPI. Raises NoLibraryError."""
+    try:
+        import mpi4py
 
-    mpi4py.rc.initialize = False
-    mpi4py.rc.finalize = True  # without initialize, mpi4py would not finalize at exit
-    from mpi4py import MPI
-
+        mpi4py.rc.initialize = False
+        mpi4py.rc.finalize = True  # without initialize, mpi4py would not finalize at exit
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        remedy = "pip install 'hpcdl[mpich]', load your site's MPI module, or set MPI4PY_LIBMPI"
+        raise NoLibraryError(f"no MPI library: {reason}; {remedy}") from None
     _keep_hangup()
     name, version = MPI.get_vendor()
     return Library(name, version[0], MPI.Get_library_version())

@@ -17,7 +17,7 @@ from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
 from hpcdl.fabric.mpi.waits import waits
 from hpcdl.launch.disturbance import Usage, columns
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
-from hpcdl.launch.process import RELAUNCH, heartbeat_file
+from hpcdl.launch.process import RELAUNCH, advice, heartbeat_file
 from hpcdl.nn.threads import threads
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import CaseFailedError, Failure
@@ -52,10 +52,9 @@ def run(
     wanted = max(case.processes for case in suite.cases)
     if wanted > mpi.comm.size:
         largest = next(case.name for case in suite.cases if case.processes == wanted)
-        raise UsageError(
-            f"case {largest!r} needs {wanted} ranks and this job has {mpi.comm.size}; start more ranks, or choose "
-            f"cases with --case or --set case.ranks=..."
-        )
+        has = f"case {largest!r} needs {wanted} ranks and this job has {mpi.comm.size}"
+        alone = f"; {advice(os.environ)}" if mpi.comm.size == 1 else ""
+        raise UsageError(f"{has}; start more ranks, or choose cases with --case or --set case.ranks=...{alone}")
     rank = mpi.comm.rank
     job: Job | None = None
 

@@ -232,6 +232,29 @@ def test_a_suspended_rank_fails_its_case_only(hpcdl, number):
     assert f"FAILED collective-allreduce-mine:slow-p2-64B: rank {1 - number}: the time" in log(hpcdl)
 
 
+LAUNCHES = """
+import os
+from hpcdl.aggregation.ring import ring
+
+async def sometimes(comm, buffer):
+    if os.environ["HPCDL_LAUNCH"][0] in os.environ["FAILING"] and comm.rank == 1:
+        os.kill(os.getpid(), 9)
+    await ring(comm, buffer)
+"""
+
+
+@pytest.mark.parametrize(("failing", "left"), [("1", 1), ("12", 0)])
+def test_a_launch_without_a_result_leaves_the_report_to_the_others(hpcdl, failing, left):
+    (hpcdl.folder / "launches.py").write_text(LAUNCHES)
+    case = '[[case]]\nkind = "collective"\naggregation = "launches:sometimes"\nranks = 2\nmessage_bytes = 64\n'
+    ended = hpcdl("run", hpcdl.suite(case), "-o", "o", "--launches", "2", FAILING=failing)
+    assert ended.returncode == 1
+    line = "hpcdl: o/launch-1: ended without a finished case; the report has the other launches"
+    assert (line in ended.stderr) == (hpcdl.folder / "o/report.md").exists() == bool(left)
+    if left:
+        assert hpcdl.report()["cases"][0]["launches"] == left
+
+
 def test_cases_that_need_one_host_are_found_by_the_placement_of_ranks():
     text = (
         '[suite]\nname = "s"\n[[case]]\nkind = "collective"\naggregation = ["two_shot", "ring"]\n'

@@ -21,6 +21,34 @@ def test_one_rank_in_a_job_of_four_is_a_mismatch(hpcdl, name):
     assert not (hpcdl.folder / "o").exists()
 
 
+@pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "PMI_SIZE"])
+def test_a_variable_of_an_ended_launcher_is_named_where_ranks_are_missing(hpcdl, name):
+    ended = hpcdl("run", hpcdl.suite(SMALL.replace("ranks = 1", "ranks = 2")), "-o", "o", **{name: "1"})
+    assert ended.returncode == 2
+    assert "needs 2 ranks and this job has 1; start more ranks" in ended.stderr
+    assert ended.stderr.endswith(f"; if no launcher started this process: env -u {name} hpcdl ...\n")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_rank_without_a_namespace_of_pmix_was_started_by_no_launcher(hpcdl):
+    ended = hpcdl("run", hpcdl.suite(SMALL), "-o", "o", PMIX_RANK="0")
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_missing_library_is_one_line(each):
+    """All ranks lack it, and each would print a traceback."""
+    missing = {"MPI4PY_LIBMPI": str(each.folder / "libmpi.so")}
+    for command in (
+        ("run", each.suite(SMALL.replace("ranks = 1", "ranks = 2"))),
+        ("tune", "allreduce", "-n", "2"),
+    ):
+        ended = each(*command, "-o", command[0], **missing)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith("hpcdl: no MPI library: cannot load MPI library ")
+        assert ended.stderr.endswith("load your site's MPI module, or set MPI4PY_LIBMPI\n")
+        assert ended.stderr.count("\n") == 1
+
+
 def test_the_launcher_of_another_library_is_refused(hpcdl, other):
     """Each process would be alone, and some libraries would end it; the message comes before MPI starts."""
     suite = hpcdl.suite(SMALL)

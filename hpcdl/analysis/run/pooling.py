@@ -21,16 +21,28 @@ if TYPE_CHECKING:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """Return the runs that ``path`` names: itself, or in their order those that ``--launches`` left in it."""
-    if path.is_dir() and not any((path / name).exists() for name in ("run.h5", "parts")):
-        launches = {
-            int(entry.name[7:]): entry
-            for entry in path.iterdir()
-            if re.fullmatch(r"launch-[0-9]{1,9}", entry.name)
-        }
-        if launches:
-            return [launches[number] for number in sorted(launches)]
-    return [path]
+    """Return the runs that ``path`` names: itself, or in their order those that ``--launches`` left in it.
+
+    A launch that has ended without a finished case is not among them, unless all have.
+    """
+    runs = _launches(path)
+    return [run for run in runs if _has_cases(run)] or runs or [path]
+
+
+def ended_early(path: Path) -> list[Path]:
+    """Return the launches in ``path`` that have no finished case."""
+    return [run for run in _launches(path) if not _has_cases(run)]
+
+
+def _launches(path: Path) -> list[Path]:
+    if not path.is_dir() or any((path / name).exists() for name in ("run.h5", "parts")):
+        return []
+    folders = [entry for entry in path.iterdir() if re.fullmatch(r"launch-[0-9]{1,9}", entry.name)]
+    return sorted(folders, key=lambda folder: int(folder.name[7:]))
+
+
+def _has_cases(run: Path) -> bool:
+    return (run / "run.h5").exists() or any((run / "parts").glob("*.h5"))
 
 
 def read_pooled(paths: Iterable[Path]) -> Run:

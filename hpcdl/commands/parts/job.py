@@ -90,7 +90,7 @@ def newest_unfinished(runs: Path, suite: str, launches: int = 1) -> Path | None:
         folder = log.parent if launches == 1 else log.parent.parent
         places = [folder] if launches == 1 else [folder / f"launch-{number + 1}" for number in range(launches)]
         states = [_suite_and_state(place) for place in places]
-        if states[0][0] == suite and not all(complete for _, complete in states):
+        if suite in {name for name, _ in states} and not all(complete for _, complete in states):
             found.append((log.stat().st_mtime, folder))
     return max(found)[1] if found else None
 
@@ -168,8 +168,12 @@ def in_job(options: argparse.Namespace) -> int:
     from hpcdl.launch.mpirun import announce
     from hpcdl.run.failed_cases import CaseFailedError
 
-    library = process.load()
-    complaint = process.incompatibility(os.environ, library)
+    code = MISMATCH
+    try:
+        library = process.load()
+        complaint = process.incompatibility(os.environ, library)
+    except process.NoLibraryError as error:
+        complaint, code = str(error), USAGE
     if not complaint:
         process.start()
         with process.abort_on_error():
@@ -184,7 +188,7 @@ def in_job(options: argparse.Namespace) -> int:
         if not process.is_first(os.environ):
             return OK  # an error code of this rank could end the first before it prints the message
         print(f"hpcdl: {complaint}", file=sys.stderr)
-        return process.write_status(MISMATCH, 0)
+        return process.write_status(code, 0)
     with process.abort_on_error(), ExitStack() as held:
         try:
             code = _on_all(options, mpi, held)

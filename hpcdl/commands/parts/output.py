@@ -6,6 +6,7 @@ import argparse
 import datetime as dt
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,11 +90,13 @@ def analysis_of(folders: Sequence[Path]) -> Iterator[None]:
 def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -> list[str]:
     """Return the report of the runs in ``folders`` in each of ``forms``; with ``launches`` the runs are pooled.
 
-    Raises UsageError.
+    Launches that are left out are named on stderr. Raises UsageError.
     """
-    from hpcdl.analysis.run.pooling import read_pooled
+    from hpcdl.analysis.run.pooling import ended_early, read_pooled
     from hpcdl.report.run.render import renderings
 
+    for run in (run for folder in folders for run in ended_early(folder)):
+        print(f"hpcdl: {run}: ended without a finished case; the report has the other launches", file=sys.stderr)
     with analysis_of(folders):
         runs = [read_pooled(group) for group in ([folders] if launches else ([folder] for folder in folders))]
         return renderings(runs, forms)
