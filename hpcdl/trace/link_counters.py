@@ -6,6 +6,7 @@ what ``ethtool -S`` prints. ``port_xmit_data`` and ``port_rcv_data`` count four 
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final, Literal
 
 from hpcdl.trace.files import JsonMapping, JsonObject
@@ -34,6 +35,7 @@ _QUEUE: Final = re.compile(r"(ch|[rt]xq?)[-_]?(queue_)?\d+\W|(ch|[rt]xq?)_?(queu
 """Counters of one queue, of which the driver has the sum; priorities and traffic classes are no queues."""
 
 
+@lru_cache(4096)
 def kind_of(counter: str) -> Kind | None:
     """Return the kind of a counter by its name; None if it tells nothing about links."""
     if counter in TRAFFIC:
@@ -59,8 +61,7 @@ def growth(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[
 
 def recorded(environment: JsonMapping) -> LinkCounters:
     """Return the link counters of a record; older ones have two readings of one host."""
-    if "link_counters" in environment:
-        counters: LinkCounters = environment["link_counters"]
+    if isinstance(counters := environment.get("link_counters"), dict):
         return counters
     before, after = (_flat(environment.get(name)) for name in ("counters", "counters_after"))
     return {str(environment.get("hostname", "unknown")): growth(before, after)} if before and after else {}
