@@ -27,6 +27,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-o", dest="file", type=Path, metavar="TABLE.csv", help="write all layers")
     parser.add_argument("--shape", type=_shape, metavar="HxWxC", help="of an image, or the tokens of a sequence")
+    parser.add_argument(
+        "--batch", type=whole_number, metavar="N", help="samples of a forward pass, if a Chakra trace states none"
+    )
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -34,25 +37,19 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def execute(options: argparse.Namespace) -> int:
-    import csv
-    from dataclasses import asdict
-
     from hpcdl.cases.keys.key import FAULTS
-    from hpcdl.models.layers import COLUMNS
+    from hpcdl.models.layers import table_text
     from hpcdl.prediction.layer_tables import table_of
     from hpcdl.suite import UsageError
 
     try:
-        layers = table_of(options.source, options.shape)
+        layers = table_of(options.source, options.shape, options.batch)
     except (*FAULTS, ImportError) as error:
         raise UsageError(f"{options.source}: {str(error).removeprefix(f'{options.source}: ')}") from None
     if options.file:
-        columns = [name for name in COLUMNS if any(getattr(layer, name) is not None for layer in layers)]
-        with output_path("-o", options.file) as path, path.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, columns, extrasaction="ignore")
-            table.writeheader()
-            table.writerows(map(asdict, layers))
-    print(f"{'':24}    |W| MB  |D| MB  GFLOP a sample  FLOP per byte of |W|  ms a sample")
+        with output_path("-o", options.file) as path:
+            path.write_text(table_text(layers), encoding="utf-8", newline="")
+    print(f"{'':24}    |W| MB  output MB  GFLOP a sample  FLOP per byte of |W|  ms a sample")
     for layer in sorted(layers, key=lambda layer: -layer.parameters)[:SHOWN]:
         print(_line(layer.name, [layer]))
     print(_line(f"all {len(layers)} layers", layers))
@@ -63,11 +60,19 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _line(name: str, layers: Sequence[SizedLayer]) -> str:
-    """Return the sizes of some layers together: |W|, |D| of a sample, FLOP and time of forward and backward."""
-    weights, data = 4e-6 * sum(each.parameters for each in layers), 4e-6 * sum(each.activations for each in layers)
+    """Return the sizes of some layers together: |W|; outputs, FLOP and time of a sample."""
+    weights, outputs = (
+        4e-6 * sum(getattr(each, name) for each in layers) for name in ("parameters", "activations")
+    )
     flop = sum((each.forward_flop or 0) + (each.backward_flop or 0) for each in layers)
     seconds = sum(sum(each.seconds) for each in layers)
-    cells = (weights, 9), (data, 7), (flop / 1e9, 14), (weights and flop / weights / 1e6, 20), (seconds * 1e3, 11)
+    cells = (
+        (weights, 9),
+        (outputs, 9),
+        (flop / 1e9, 14),
+        (weights and flop / weights / 1e6, 20),
+        (seconds * 1e3, 11),
+    )
     return "  ".join(
         (f"{name:24}", *(f"{cell:{width}.3f}" if cell else f"{'-':>{width}}" for cell, width in cells))
     )
@@ -76,7 +81,7 @@ def _line(name: str, layers: Sequence[SizedLayer]) -> str:
 COMMAND: Final = Command(
     45,
     "a network as a table of layers",
-    "Print parameters |W|, activations |D| and FLOP of a network's largest layers; write all layers as a table "
+    "Print parameters |W|, outputs and FLOP of a network's largest layers; write all layers as a table "
     "for replays and predictions. `hpcdl help networks` shows how to record your own network in PyTorch.",
     arguments,
     execute,

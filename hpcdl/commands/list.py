@@ -31,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--batch",
         type=_batches,
         metavar="N,...",
-        help="with models: weight bytes |W|, data bytes |D|, FLOP and activations of a step on N images",
+        help="with models: weight bytes |W|, data bytes |D|, FLOP and bytes of outputs of a step on N images",
     )
 
 
@@ -117,9 +117,7 @@ def _described(entry: JsonObject, *, volumes: bool) -> str:
         f"{entry[key] / 1e6:10,.1f} MB" for key in ("weight_bytes", "data_bytes", "activation_bytes")
     )
     flop = entry["forward_backward_flop"] / 1e12
-    return (
-        f"{size:9}  batch {entry['batch']:5}  |W|{weights}  |D|{data}  {flop:9.3f} TFLOP  activations{activations}"
-    )
+    return f"{size:9}  batch {entry['batch']:5}  |W|{weights}  |D|{data}  {flop:9.3f} TFLOP  outputs{activations}"
 
 
 def _settings(entry: JsonObject) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import output_path
@@ -50,6 +50,8 @@ def _numbers(text: str) -> list[int]:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.run.pooling import runs_in
+    from hpcdl.models.layers import table_text
+    from hpcdl.prediction.layer_tables import of_run
     from hpcdl.suite import UsageError
     from hpcdl.trace.chakra import write_chakra
     from hpcdl.trace.export import select, write_goal, write_perfetto
@@ -59,12 +61,17 @@ def execute(options: argparse.Namespace) -> int:
     try:
         launches = runs_in(options.run)
         run = read(launches[0])
-        write = {"perfetto": write_perfetto, "goal": write_goal, "chakra": write_chakra}[options.format]
-        is_folder = options.format == "chakra"
         with analysed(options.run):
-            selection = select(run, _case(run, options.case), options.ranks, options.steps)
-            with nullcontext(options.file) if is_folder else output_path("-o", options.file) as place:
-                messages = write(place, selection)
+            case = _case(run, options.case)
+            selection = select(run, case, options.ranks, options.steps)
+            if options.format == "chakra":
+                layers = ""
+                with suppress(ValueError):  # no training, or of a network that no file may name
+                    layers = table_text(of_run(run, [case]))
+                messages = write_chakra(options.file, selection, layers)
+            else:
+                with output_path("-o", options.file) as place:
+                    messages = {"perfetto": write_perfetto, "goal": write_goal}[options.format](place, selection)
     except ImportError as error:
         raise UsageError(
             f"--format {options.format}: {error.name} is not installed: pip install 'hpcdl[report]'"

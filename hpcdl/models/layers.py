@@ -3,9 +3,10 @@
 import csv
 import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
+from io import StringIO
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.aggregation.parts.cost import evaluate
 from hpcdl.data.parts.dataset import found_file
@@ -13,6 +14,9 @@ from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import SizedLayer
 from hpcdl.registry import MAX_INTEGER, Offer, nearest, shortened
 from hpcdl.trace.files import read_csv
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 MAX_LAYERS: Final = 10_000
 COLUMNS: Final = tuple(field.name for field in fields(SizedLayer))
@@ -36,11 +40,26 @@ def layers(shape: Shape = (1,), classes: int = 1, *, path: str = "") -> list[Siz
 
 def read_table(path: Path) -> list[SizedLayer]:
     """Return the layers of a CSV file. ValueError, one line that names file, line and column."""
-    table = read_csv(path)
+    return parsed_table(read_csv(path), path)
+
+
+def parsed_table(table: "Reader", source: object) -> list[SizedLayer]:
+    """Return the layers of the rows of a table. ValueError, one line that names ``source``, line and column."""
     try:
         return _layers([cell.strip() for cell in row] for row in table if row)
     except (csv.Error, ValueError) as error:
-        raise ValueError(f"{path}: line {table.line_num}: {error}") from None
+        raise ValueError(f"{source}: line {table.line_num}: {error}") from None
+
+
+def table_text(layers: Sequence[SizedLayer]) -> str:
+    """Return the table of ``layers``, without columns that are stated for none."""
+    columns = [name for name in COLUMNS if any(getattr(layer, name) is not None for layer in layers)]
+    # a line that begins with "#" is a comment, unless its cells have quotes
+    dialect = csv.unix_dialect if any(layer.name.startswith("#") for layer in layers) else csv.excel
+    table = csv.DictWriter(text := StringIO(), columns, extrasaction="ignore", dialect=dialect)
+    table.writeheader()
+    table.writerows(map(asdict, layers))
+    return text.getvalue()
 
 
 def _layers(rows: Iterator[list[str]]) -> list[SizedLayer]:
@@ -78,7 +97,7 @@ def _value(name: str, text: str) -> Any:
         return text
     kind, least = "number" if "seconds" in name else "whole number", int(name == "batch")
     try:
-        number = float(text)
+        number = int(text) if text.isdecimal() else float(text)  # a float rounds whole numbers above 2^53
     except ValueError:
         number = -1
     if not least <= number < MAX_INTEGER or (kind != "number" and number % 1):

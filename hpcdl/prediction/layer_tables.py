@@ -5,33 +5,48 @@ Nodes of a Chakra trace have the names that ``hpcdl trace`` gives them, "forward
 of ASTRA-sim's text workloads, "COMP_NODE_NAME_FWD", with the bytes of a layer's gradient in a collective.
 """
 
+import csv
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import prod
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from hpcdl import registry
 from hpcdl.analysis.run.pooling import runs_in
 from hpcdl.analysis.run.record import Record
-from hpcdl.cases.keys.compute_times import flop_of, recorded
+from hpcdl.cases.keys.compute_times import flop_of, measured_trainings
 from hpcdl.cases.keys.key import Choice, architecture
 from hpcdl.data.parts.dataset import content
 from hpcdl.fabric.comm import INPUT
-from hpcdl.models.layers import read_table
+from hpcdl.models.layers import parsed_table, read_table
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.volumes import volumes
-from hpcdl.trace.chakra import read_chakra
+from hpcdl.trace.chakra import Node, read_chakra
 from hpcdl.trace.files import JsonObject, from_json, parse_json
 from hpcdl.trace.records import RECORDS
+from hpcdl.trace.run import Run
 from hpcdl.trace.schema import read
 
 MARK: Final = "hpcdl "
+NUMBERS: Final = {"step": 3, "outputs": 2, "output": 3}
+"""Numbers of marks. "step": samples, trained parameters and rank; "outputs": trained parameters and elements. An
+older recipe has neither, but "output": all parameters, elements and length of a layer's first tensor."""
+STATED: Final = (
+    "steps of {} and {} samples: record steps of equal batches",
+    "steps that train {} and {} parameters",
+    "marks of ranks {} and {}: give the file of one",
+)
+PARTS: Final = "forward", "backward", "update"
+COLLECTIVE: Final = re.compile(r"_?c10d|(?:nccl|gloo|mpi|ucc|xccl):")
+"""Begin of the names of PyTorch's collectives."""
+AGAIN: Final = "record it again as in `hpcdl help networks`"
 REST: Final = "rest"
 """Row of the time of a step in no layer: input, loss, the program's own work, and a profiled optimizer."""
 NODE: Final = re.compile(r"(?:COMP_NODE_)?(forward |backward )?(.+?)(_FWD|_BWD_WG|_BWD_IG)?")
@@ -39,20 +54,28 @@ KINDS: Final = ("forward", "_FWD"), ("backward", "_BWD_WG", "_BWD_IG")
 GRADIENT: Final = re.compile(r"COMM_COLL_NODE_(.+)_(?:ALLREDUCE|REDUCESCATTER)")
 
 
-def table_of(source: str, shape: Shape | None) -> list[SizedLayer]:
-    """Return the layers of a model, a run, a trace or a table; ``shape``: a model's input.
+def table_of(source: str, shape: Shape | None, samples: int | None = None) -> list[SizedLayer]:
+    """Return the layers of a model, a run, a trace or a table.
 
-    Raises ValueError, DataError, TraceError, OSError and ImportError.
+    ``shape``: a model's input; ``samples``: of a forward in a Chakra trace that does not state them. Raises
+    ValueError, DataError, TraceError, OSError and ImportError.
     """
     path = Path(source)
+    if path.suffix == ".et":
+        table, nodes = read_chakra(path)
+        if not table:
+            return of_nodes(nodes, samples)
+        if samples is None:
+            return parsed_table(csv.reader(table.splitlines()), path)
+    if samples is not None:
+        raise ValueError("--batch is for Chakra traces of other tools: this source states it")
     if source.endswith((".json", ".json.gz")):
         return of_profile(content(path))
-    if path.suffix == ".et":
-        return of_nodes(read_chakra(path))
     if path.suffix == ".csv":
         return read_table(path)
     if source not in registry.names("models") and path.exists():
-        return of_run(path)
+        run = read(runs_in(path)[0])
+        return of_run(run, range(len(run.described)))
     registry.trust(source, Path())
     return of_network(*architecture(Choice("models", source), None, shape))
 
@@ -70,57 +93,68 @@ def of_network(shape: Shape, layers: Sequence[Layer]) -> list[SizedLayer]:
     return sized
 
 
-def of_run(path: Path) -> list[SizedLayer]:
-    """Return the layers of the first training of a run, with the times that it measured."""
-    run = read(runs_in(path)[0])
-    record = next((record for record in map(Record.of, run.described) if record.kind == "train"), None)
-    if record is None:
-        raise ValueError("has no training")
-    spec, batch = record.spec, round((record.batch or record.ranks) / record.ranks)
-    times = recorded(run, str(record.model), spec.shape, batch).of_network(spec.layers, spec.shape)
-    rest = sum(times.seconds(label, batch) for label in (INPUT, "loss"))
-    timed = [
-        replace(
-            layer,
-            forward_seconds=times.seconds(f"forward {layer.name}", batch),
-            backward_seconds=times.seconds(f"backward {layer.name}", batch),
-            batch=batch,
-            update_seconds=times.per_call[f"update {layer.name}"],
-        )
-        for layer in of_network(spec.shape, spec.layers)
-    ]
-    return [*timed, SizedLayer(REST, 0, 0, 0, 0, rest, 0.0, batch)]
+def of_run(run: Run, cases: Iterable[int]) -> list[SizedLayer]:
+    """Return the layers and times of the first of ``cases`` that trained with events. ValueError: none did."""
+    for index in cases:
+        for _, _, samples, measured in measured_trainings(run, [index]):
+            spec = Record.of(run.described[index]).spec
+            times = measured.of_network(spec.layers, spec.shape)
+            rest = sum(times.seconds(label, samples) for label in (INPUT, "loss"))
+            timed = [
+                replace(
+                    layer,
+                    forward_seconds=times.seconds(f"forward {layer.name}", samples),
+                    backward_seconds=times.seconds(f"backward {layer.name}", samples),
+                    batch=samples,
+                    update_seconds=times.per_call[f"update {layer.name}"],
+                )
+                for layer in of_network(spec.shape, spec.layers)
+            ]
+            return [*timed, SizedLayer(REST, 0, 0, 0, 0, rest, 0.0, samples)]
+    raise ValueError("has no training with events")
+
+
+class Mark(NamedTuple):
+    """Begin (us) of a part of a profiled step, which lasts until the next mark; numbers as in ``NUMBERS``."""
+
+    begin: float
+    kind: str
+    layer: str
+    numbers: tuple[int, ...]
+
+
+class ProfiledStep(NamedTuple):
+    """One training step of a profile."""
+
+    spent: Mapping[tuple[str, str], float]
+    """Seconds by kind and layer; time in no layer is ``("forward", REST)``."""
+    outputs: Mapping[str, list[tuple[int, ...]]]
+    """Numbers of each forward, by layer in the order of their first."""
+    backwards: Mapping[str, int]
+    stated: tuple[int, ...]
+    """Samples, trained parameters and rank; empty in recordings without them."""
 
 
 def of_profile(trace: bytes) -> list[SizedLayer]:
-    """Return the layers of a Chrome JSON trace; times are medians over steps but the first. Raises ValueError."""
-    spent: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    step, sizes = -1, dict[str, tuple[int, int, int]]()
-    try:
-        marks = sorted(
-            (float(event["ts"]), event["name"].removeprefix(MARK).partition(" "))
-            for event in _events(trace)
-            if event.get("cat") == "user_annotation" and event["name"].startswith(MARK)
-        )
-        for (begin, (kind, _, name)), (end, _) in pairwise(marks):
-            step += kind == "input"
-            if kind == "output":
-                parameters, elements, batch, layer = name.split(" ", 3)
-                sizes[layer] = int(parameters), int(elements) // int(batch), int(batch)
-            inside = (kind, name or REST) if kind in {"forward", "backward", "update"} else ("forward", REST)
-            spent[inside][step] += 1e-6 * (end - begin)
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise ValueError(f"no trace of a PyTorch profiler with marks of layers: {error}") from None
-    if step < 1 or not sizes:
+    """Return the layers of a Chrome JSON trace; times are medians over steps but the first.
+
+    ValueError: no such trace, or one that does not determine parameters, samples and times of its layers.
+    """
+    marks, collectives = _marks(trace)
+    parts = _parts(marks)[1:]
+    steps = [_step(part) for part in parts]
+    if not steps or not steps[0].outputs:
         raise ValueError("no two steps with marks of layers; `hpcdl help networks` records them")
-    counted = range(1, step + 1)
-    times = {key: median(each.get(number, 0.0) for number in counted) for key, each in spent.items()}
-    whole = median(sum(each.get(number, 0.0) for each in spent.values()) for number in counted)
+    if names := [name for at, name in collectives if parts[0][0].begin <= at <= parts[-1][-1].begin]:
+        raise ValueError(f"its steps wait for other ranks ({names[0]}): record one process, or in DDP's no_sync()")
+    sizes = _sizes(steps)
+    times = {key: median(step.spent.get(key, 0.0) for step in steps) for each in steps for key in each.spent}
     # where a few of many layers are slow in each step, their medians do not add up to that of the step
-    scale = whole / (sum(times.values()) or 1.0)
-    times = {key: scale * seconds for key, seconds in times.items()}
-    rows = _timed(times, {**sizes, REST: (0, 0, min(batch for *_, batch in sizes.values()))})
-    return [*rows[:-1], replace(rows[-1], update_seconds=times.get(("update", REST), 0.0))]
+    scale = median(sum(step.spent.values()) for step in steps) / (sum(times.values()) or 1.0)
+    *rows, rest = _timed({key: scale * seconds for key, seconds in times.items()}, sizes)
+    if not steps[0].stated and sum(rest.seconds) > sum(sum(row.seconds) for row in rows):
+        raise ValueError(f"most of a step is in none of the layers, and their total is not stated: {AGAIN}")
+    return [*rows, replace(rest, update_seconds=scale * times.get(("update", REST), 0.0))]
 
 
 def _events(trace: bytes) -> list[JsonObject]:
@@ -133,18 +167,133 @@ def _events(trace: bytes) -> list[JsonObject]:
     )
 
 
-def of_nodes(nodes: Sequence[tuple[str, float, int]]) -> list[SizedLayer]:
-    """Return the layers of a Chakra trace, whose nodes have name, seconds and bytes. Raises ValueError."""
-    spent, gradients = defaultdict[tuple[str, str], list[float]](list), dict[str, int]()
-    for name, seconds, size in nodes:
-        if gradient := GRADIENT.fullmatch(name):
-            gradients[gradient[1]] = size // 4
-        elif (node := NODE.fullmatch(name)) and (kind := node[1] or node[3]):
-            spent[kind.strip(), node[2]].append(seconds)
-    if not spent:
+def _marks(trace: bytes) -> tuple[list[Mark], list[tuple[float, str]]]:
+    """Return the marks of one process, in the order of time, and begin (us) and name of its collectives."""
+    marks, collectives, processes = list[Mark](), list[tuple[float, str]](), dict[object, None]()
+    try:
+        for event in _events(trace):
+            category, name = event.get("cat"), str(event.get("name"))
+            if category == "user_annotation" and name.startswith(MARK):
+                kind = name.split(" ")[1]
+                words = name.split(" ", 2 + NUMBERS.get(kind, 0))[2:]
+                numbers = tuple(int(words.pop(0)) for _ in range(NUMBERS.get(kind, 0)))
+                marks.append(Mark(float(event["ts"]), kind, "".join(words), numbers))
+                processes[event.get("pid")] = None
+            elif category in {"user_annotation", "cpu_op"} and COLLECTIVE.match(name):
+                collectives.append((float(event["ts"]), name))
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no trace of a PyTorch profiler with marks of layers: {error}") from None
+    _only("marks of processes {} and {}: give the file of one rank", processes)
+    return sorted(marks, key=lambda mark: mark.begin), collectives
+
+
+def _parts(marks: Sequence[Mark]) -> list[list[Mark]]:
+    """Return the marks of each whole step with its end: "step", or in recordings without it the next "input"."""
+    end = "step" if any(mark.kind == "step" for mark in marks) else "input"
+    parts, part = list[list[Mark]](), list[Mark]()
+    for mark in marks:
+        if part and mark.kind == end:
+            parts.append([*part, mark])
+            part = []
+        if mark.kind == "input":
+            part = [mark]
+        elif part:  # else it is between steps, such as in an evaluation
+            part.append(mark)
+    return parts
+
+
+def _step(marks: Sequence[Mark]) -> ProfiledStep:
+    spent, outputs, backwards = defaultdict[Any, float](float), defaultdict[str, list[Any]](list), Counter[str]()
+    inside: str | None = None
+    for mark, following in pairwise(marks):
+        ends = mark.layer if mark.kind in {"output", "outputs"} else None
+        if ends != inside:
+            raise ValueError(
+                f"mark {mark.kind!r} of {mark.layer!r} between forward and output of {inside!r}: record layers of "
+                "which none is within another, in one thread, without activation checkpointing"
+            )
+        inside = mark.layer if mark.kind == "forward" else None
+        if ends is not None:
+            outputs[ends].append(mark.numbers)
+        backwards[mark.layer] += mark.kind == "backward"
+        part = (mark.kind, mark.layer or REST) if mark.kind in PARTS else ("forward", REST)
+        spent[part] += 1e-6 * (following.begin - mark.begin)
+    return ProfiledStep(spent, outputs, backwards, marks[-1].numbers)
+
+
+def _sizes(steps: Sequence[ProfiledStep]) -> dict[str, tuple[int, int, int]]:
+    """Return parameters, activations and samples of each layer, and of what is in none. Raises ValueError."""
+    sizes, total = dict[str, tuple[int, int, int]](), 0
+    if stated := [*zip(*(step.stated for step in steps), strict=True)]:
+        samples, total, _ = (_only(text, values) for text, values in zip(STATED, stated, strict=True))
+    else:
+        every = (numbers for step in steps for outputs in step.outputs.values() for numbers in outputs)
+        samples = _only(f"outputs of {{}} and {{}} samples: {AGAIN}", (batch for *_, batch in every))
+    if samples < 1:
+        raise ValueError(f"steps of {samples} samples")
+    for name in dict.fromkeys(name for step in steps for name in step.outputs):
+        outputs = [step.outputs.get(name, []) for step in steps]
+        parameters = max(numbers[0] for step in outputs for numbers in step)
+        elements = [sum(numbers[1] for numbers in step) for step in outputs]
+        forwards, backwards = max(map(len, outputs)), min(step.backwards[name] for step in steps)
+        faults = {
+            f"gives {min(elements)} and {max(elements)} elements in steps of equal samples": len({*elements}) > 1,
+            f"has {forwards} forward marks in a step whose samples are not stated": not stated and forwards > 1,
+            f"has {forwards} forward and {backwards} backward marks in a step: it is frozen, recomputed, or gives "
+            "no tensors": backwards < forwards and parameters + backwards > 0,
+            f"may share its {parameters} parameters with another": not stated
+            and parameters in {other or None for other, *_ in sizes.values()},
+            "has the name of the row of what is in none": name == REST,
+        }
+        for fault in [fault for fault, present in faults.items() if present]:
+            raise ValueError(f"layer {name!r} {fault}: {AGAIN}")
+        sizes[name] = parameters, -(-elements[0] // samples), samples
+    rest = total - sum(parameters for parameters, *_ in sizes.values())
+    if stated and rest < 0:
+        raise ValueError(
+            f"{-rest} parameters of its layers are not the optimizer's: freeze them, requires_grad_(False)"
+        )
+    return {**sizes, REST: (max(0, rest), 0, samples)}
+
+
+def _only(text: str, values: Iterable[Any]) -> Any:
+    """Return the only value, None without any. ValueError: several, of which ``text`` takes two."""
+    first, *others = dict.fromkeys(values) or [None]
+    if others:
+        raise ValueError(text.format(first, *others))
+    return first
+
+
+def of_nodes(nodes: Sequence[Node], samples: int | None) -> list[SizedLayer]:
+    """Return the layers of a Chakra trace with ``samples`` in a forward pass. Raises ValueError."""
+    spent, gradients = defaultdict[tuple[str, str], list[float]](list), defaultdict[str, list[int]](list)
+    parts = list[tuple[bool, str]]()
+    for node in nodes:
+        if collective := GRADIENT.fullmatch(node.name):
+            # those of activations and of their gradients have the same name, and follow other parts of the layer
+            if f"COMP_NODE_{collective[1]}_BWD_WG" in node.after:
+                gradients[collective[1]].append(node.bytes)
+        elif (part := NODE.fullmatch(node.name)) and (kind := part[1] or part[3]):
+            spent[kind.strip(), part[2]].append(node.seconds)
+            parts.append((kind.strip() in KINDS[0], part[2]))
+    forwards = [name for is_forward, name in parts if is_forward]
+    if not forwards:
         raise ValueError("no nodes of layers, such as 'forward conv1' or 'COMP_NODE_conv1_FWD'")
+    names = [*dict.fromkeys(forwards)]
+    passes = [is_forward for is_forward, _ in groupby(parts, key=itemgetter(0))]
+    count = passes.count(True) if False in passes else len(forwards) // len(names)
+    if forwards != names * count:
+        raise ValueError(
+            "layers of one name, or forward passes that overlap: each needs a name, and a pass of its own"
+        )
+    if samples is None or samples < 1:
+        raise ValueError("the samples of its forward passes are not stated: add --batch SAMPLES")
     times = {key: median(seconds) for key, seconds in spent.items()}
-    return _timed(times, {name: (gradients.get(name, 0), 0, 1) for _, name in spent})
+    sizes = {
+        name: (_only(f"{name!r} has gradients of {{}} and {{}} bytes", gradients[name] or [0]) // 4, 0, samples)
+        for name in names
+    }
+    return _timed(times, sizes)
 
 
 def _timed(times: Mapping[tuple[str, str], float], sizes: Mapping[str, tuple[int, int, int]]) -> list[SizedLayer]:

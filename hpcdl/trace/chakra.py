@@ -9,7 +9,7 @@ import re
 from functools import cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from hpcdl.trace.export import Operation, Selection, numbered, schedule
 from hpcdl.trace.files import MAX_DATA, JsonObject, atomic_write, read_bytes
@@ -30,6 +30,8 @@ VALUES: Final = "_val"
 
 COMPUTING, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
 """Types of nodes, of the schema's enumeration."""
+LAYERS: Final = "hpcdl layers"
+"""Attribute of the metadata: the table of the layers whose training the trace is."""
 NATIVE: Final = "native "
 """Begin of the label of a collective of the library."""
 COLLECTIVES: Final = {
@@ -43,6 +45,17 @@ COLLECTIVES: Final = {
     "barrier": 9,
 }
 """Collectives of the library, by their label."""
+
+
+class Node(NamedTuple):
+    """Node of a trace."""
+
+    name: str
+    seconds: float
+    bytes: int
+    """Of a message or a collective."""
+    after: list[str]
+    """Names of the nodes that it depends on; if it states none, of the one before it."""
 
 
 @cache
@@ -73,9 +86,10 @@ def message_types() -> JsonObject:
     return {name: message_factory.GetMessageClass(described) for name, described in found.items()}
 
 
-def write_chakra(folder: Path, selection: Selection) -> int:
+def write_chakra(folder: Path, selection: Selection, layers: str = "") -> int:
     """Write the events of each rank to ``folder``/hpcdl.RANK.et; return the number of messages.
 
+    The metadata have ``layers``, a table, for those who want the network and not its messages.
     Sends and receives whose other end is not in the selection are left out. A time without an event is a node of
     computing. Raises ValueError for a collective that Chakra does not know, ImportError and OSError.
     """
@@ -89,6 +103,7 @@ def write_chakra(folder: Path, selection: Selection) -> int:
         metadata = types["GlobalMetadata"](version="0.0.4")
         metadata.attr.add(name="case", string_val=selection.name)
         metadata.attr.add(name="rank", int64_val=rank)
+        metadata.attr.add(name=LAYERS, string_val=layers)
         with atomic_write(folder / f"hpcdl.{place}.et") as temporary, temporary.open("wb") as file:
             proto.serialize_length_prefixed(metadata, file)
             for operation in schedule(events[events["rank"] == rank], tags):
@@ -121,17 +136,20 @@ def _node(make: Any, operation: Operation, rank: int, ranks: list[int]) -> Any:
     return node
 
 
-def read_chakra(path: Path) -> list[tuple[str, float, int]]:
-    """Return name, duration (s) and bytes of each node of a trace. Raises ValueError, ImportError and OSError."""
+def read_chakra(path: Path) -> tuple[str, list[Node]]:
+    """Return the table of layers, or an empty text, and the nodes. Raises ValueError, ImportError and OSError."""
     from google.protobuf import message, proto
 
-    types, nodes = message_types(), []
+    types, nodes, names, before = message_types(), list[Node](), dict[int, str](), list[str]()
     with BytesIO(read_bytes(path, MAX_DATA)) as file:
         try:
-            proto.parse_length_prefixed(types["GlobalMetadata"], file)
+            metadata = proto.parse_length_prefixed(types["GlobalMetadata"], file)
+            tables = [each.string_val for each in metadata.attr if each.name == LAYERS] if metadata else []
             while (node := proto.parse_length_prefixed(types["Node"], file)) is not None:
-                sizes = [attribute.int64_val for attribute in node.attr if attribute.name == "comm_size"]
-                nodes.append((node.name, node.duration_micros * 1e-6, sum(sizes)))
+                size = sum(attribute.int64_val for attribute in node.attr if attribute.name == "comm_size")
+                after = [names[number] for number in (*node.data_deps, *node.ctrl_deps) if number in names]
+                nodes.append(Node(node.name, node.duration_micros * 1e-6, size, after or before))
+                names[node.id], before = node.name, [node.name]
         except (message.DecodeError, ValueError) as error:
             raise ValueError(f"no Chakra trace: {error}") from None
-    return nodes
+    return "".join(tables), nodes

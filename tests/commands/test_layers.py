@@ -1,10 +1,11 @@
 """hpcdl layers: tables of models, runs and traces of other tools."""
 
-import csv
 import gzip
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 from google.protobuf import proto
@@ -40,7 +41,7 @@ def test_of_a_model(table):
     assert long.group == "block1"
 
 
-def test_of_a_run_with_its_times(table, hpcdl):
+def test_of_a_run_with_its_times_and_of_its_chakra_trace(table, hpcdl, capsys):
     suite = hpcdl.suite(
         "[[case]]\nkind = 'train'\nmodel = 'lenet5'\ndataset = 'digits'\nlearning_rate = 0.01\nranks = 1\n"
         "global_batch = 16\nsteps = 4"
@@ -51,6 +52,12 @@ def test_of_a_run_with_its_times(table, hpcdl):
     assert conv.batch == 16
     assert min(conv.forward_seconds, conv.backward_seconds, conv.update_seconds, conv.forward_flop) > 0
     assert layers["rest"].forward_seconds > 0
+    trace = hpcdl.folder / "et" / "hpcdl.0.et"
+    assert main(["trace", str(hpcdl.folder / "o"), "--format", "chakra", "-o", str(trace.parent)]) == 0
+    again, _ = table(trace)
+    assert again == layers
+    assert main(["layers", str(trace), "--batch", "3"]) == 2
+    assert "--batch is for Chakra traces of other tools: this source states it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -65,33 +72,43 @@ def test_a_shape_that_does_not_fit_is_refused_in_one_line(model, shape, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def marks(steps):
-    """Return the events of marks by hand: of each step its beginning (us), then (time, name) of its other marks."""
-    return [
-        {"ph": "X", "cat": "user_annotation", "name": f"hpcdl {name}", "ts": begin + at, "dur": 1}
-        for begin, step in steps
-        for at, name in ((0, "input"), *step)
+STEP = {
+    10: "forward a b",
+    40: "outputs 6 40 a b",
+    45: "forward c",
+    65: "outputs 5 8 c",
+    80: "backward c",
+    120: "backward a b",
+    200: "update",
+    250: "step 4 15 0",
+}
+OLDER = {at: name for at, name in {**STEP, 40: "output 6 40 4 a b", 65: "output 5 8 4 c"}.items() if at < 250}
+
+
+def write_marks(path, *steps):
+    """Write a profile by hand, whose steps begin at 0, 1000, 2000 us; each has its marks by time from its begin."""
+    marks = [
+        {
+            "ph": "X",
+            "cat": "user_annotation",
+            "name": f"hpcdl {name}",
+            "ts": 1000 * number + at,
+            "dur": 1,
+            "pid": 1,
+        }
+        for number, step in enumerate(steps)
+        for at, name in {0: "input", **step}.items()
     ]
+    others = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 30, "dur": 5}, {"ph": "M"}]
+    path.write_text(json.dumps({"traceEvents": [*marks[::-1], *others]}))
+    return path
 
 
-STEP = [
-    (10, "forward a b"),
-    (40, "output 6 40 4 a b"),
-    (45, "forward c"),
-    (65, "output 5 8 4 c"),
-    (80, "backward c"),
-    (120, "backward a b"),
-    (200, "update"),
-]
-
-
-def test_of_a_profile_by_hand(table, tmp_path):
-    """The first step does not count; nor do events of other kinds."""
-    other = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 30, "dur": 5}
-    events = [*marks([(0, [(90, "forward c")]), (1000, STEP), (2000, STEP), (2250, [])]), other, {"ph": "M"}]
-    events[1:3] = events[2:0:-1]
-    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
-    layers, _ = table(tmp_path / "t.json")
+@pytest.mark.parametrize(("step", "unused"), [(STEP, 4), (OLDER, 0)])
+def test_of_a_profile_by_hand(step, unused, table, tmp_path):
+    """The first step does not count, nor one that a window cut, events of other kinds, and marks after a step."""
+    cut, evaluated = {90: "forward c"}, {**step, 900: "forward c"} if unused else step
+    layers, _ = table(write_marks(tmp_path / "t.json", cut, step, evaluated, step, {}))
     assert [*layers] == ["a b", "c", "rest"]
     first, second, rest = layers.values()
     assert (first.parameters, first.activations, first.batch) == (6, 10, 4)
@@ -99,8 +116,8 @@ def test_of_a_profile_by_hand(table, tmp_path):
     assert first.backward_seconds == pytest.approx(80e-6)
     assert second.forward_seconds == pytest.approx(20e-6)
     assert second.backward_seconds == pytest.approx(40e-6)
-    assert rest.forward_seconds == pytest.approx((10 + 5 + 15) * 1e-6)
-    assert rest.update_seconds == pytest.approx((800 + 50) / 2 * 1e-6)
+    assert (rest.parameters, rest.forward_seconds) == (unused, pytest.approx((10 + 5 + 15) * 1e-6))
+    assert rest.update_seconds == pytest.approx((50 if unused else 800) * 1e-6)
 
 
 def recipe():
@@ -109,63 +126,235 @@ def recipe():
     return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
 
 
-def test_of_a_profile_that_the_page_records(table, tmp_path):
-    torch = pytest.importorskip("torch")
+def networks(torch):
+    """Return networks, their input, samples in a step, and parameters and activations of each layer by hand."""
+    nn, linear = torch.nn, torch.nn.Linear
+
+    class Net(nn.Module):
+        def __init__(self, compute, **layers):
+            super().__init__()
+            self.compute = compute
+            for name, layer in layers.items():
+                setattr(self, name, layer)
+
+        def forward(self, x):
+            return self.compute(self, x)
+
+    words, rows = torch.zeros(4, 50, dtype=torch.long), torch.zeros(32, 64)
+    tied = Net(
+        lambda net, x: net.head(net.body(net.emb(x))),
+        emb=nn.Embedding(1000, 32),
+        body=linear(32, 32),
+        head=linear(32, 1000, bias=False),
+    )
+    tied.head.weight = tied.emb.weight
+    two = [Net(lambda net, x: net.b(net.a(x).relu_()), a=linear(64, 256), b=linear(256, 10)) for _ in range(2)]
+    two[0].a.requires_grad_(False)
+    lstm = Net(lambda net, x: net.head(net.lstm(x)[1][0][-1]), lstm=nn.LSTM(16, 32), head=linear(32, 5))
+    flat = Net(lambda net, x: net.head(net.emb(x).flatten(0, 1)), emb=nn.Embedding(100, 32), head=linear(32, 100))
+    stages = Net(
+        lambda net, x: net.head(net.stages[1](net.stages[0](x + net.token))),
+        stages=nn.ModuleList([linear(64, 64), linear(64, 64)]),
+        head=linear(64, 10),
+        token=nn.Parameter(torch.zeros(64)),
+    )
+    heads = Net(lambda net, x: {"a": net.a(x), "b": [net.b(x)]}, a=linear(64, 8), b=linear(64, 4))
+    loss = Net(lambda _, outputs: outputs["a"].mean() + outputs["b"][0].mean())
+    scalar = Net(lambda net, x: net.loss(net.heads(x)), heads=heads, loss=loss)
+    return {
+        "tied": (
+            tied,
+            words,
+            4,
+            {"emb": (32_000, 1600), "body": (1056, 1600), "head": (0, 50_000), "rest": (0, 0)},
+        ),
+        "frozen": (two[0], rows, 32, {"a": (0, 256), "b": (2570, 10), "rest": (0, 0)}),
+        "accumulation": (two[1], rows, 128, {"a": (16_640, 256), "b": (2570, 10), "rest": (0, 0)}),
+        "sequence first": (
+            lstm,
+            torch.zeros(50, 4, 16),
+            4,
+            {"lstm": (6400, 52 * 32), "head": (165, 5), "rest": (0, 0)},
+        ),
+        "flattened": (flat, words, 4, {"emb": (3200, 1600), "head": (3300, 5000), "rest": (0, 0)}),
+        "ModuleList": (
+            stages,
+            rows,
+            32,
+            {"stages.0": (4160, 64), "stages.1": (4160, 64), "head": (650, 10), "rest": (64, 0)},
+        ),
+        "dict and scalar": (scalar, rows, 32, {"heads": (780, 12), "loss": (0, 1), "rest": (0, 0)}),
+    }
+
+
+def record(torch, kind, path, before_update=lambda _: None):
+    """Record a network by the page; return its samples and sizes as in :func:`networks`."""
+    pytest.importorskip("torch._dynamo", reason="PyTorch without the packages that its optimizers need")
     names: dict = {}
     exec(recipe(), names)
-    nn = torch.nn
-    torch.set_num_threads(2)
-    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(4 * 36, 10))
+    torch.set_num_threads(1)
+    model, inputs, samples, sizes = networks(torch)[kind]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    images, labels = torch.zeros(5, 1, 8, 8), torch.zeros(5, dtype=torch.long)
 
     def step():
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images), labels).backward()
+        for _ in range(samples // 32 or 1):
+            model(inputs).mean().backward()
+        before_update(model)
         optimizer.step()
+        return samples
 
-    names["record"](model.named_children(), optimizer, step, str(tmp_path / "t.json"), steps=3)
-    layers, lines = table(tmp_path / "t.json")
-    assert [*layers] == ["0", "1", "2", "3", "rest"]
-    assert [layer.parameters for layer in layers.values()] == [40, 0, 0, 1450, 0]
-    assert [layer.activations for layer in layers.values()] == [144, 144, 144, 10, 0]
-    assert all(layer.batch == 5 and layer.forward_seconds > 0 for layer in layers.values())
-    assert all(layers[name].backward_seconds > 0 for name in "0123")
-    assert layers["rest"].update_seconds > 0
-    assert lines[-1].startswith("all 5 layers")
+    names["record"](names["layers_of"](model), optimizer, step, str(path), steps=4)
+    return samples, sizes
+
+
+@pytest.mark.parametrize(
+    "kind", ["tied", "frozen", "accumulation", "sequence first", "flattened", "ModuleList", "dict and scalar"]
+)
+def test_of_a_profile_that_the_page_records(kind, table, tmp_path):
+    """Sizes are exact; times add up to the file's median step."""
+    path = tmp_path / "t.json.gz"
+    samples, sizes = record(pytest.importorskip("torch"), kind, path)
+    layers, _ = table(path)
+    assert {name: (layer.parameters, layer.activations) for name, layer in layers.items()} == sizes
+    assert {layer.batch for layer in layers.values()} == {samples}
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    marks = sorted((event["ts"], event["name"]) for event in events if event["name"].startswith("hpcdl "))
+    ends = [at for at, name in marks if name.startswith(("hpcdl input", "hpcdl step"))]
+    step = 1e-6 * median(end - begin for begin, end in list(pairwise(ends))[2::2])
+    seconds = samples * sum(sum(layer.seconds) for layer in layers.values()) + layers["rest"].update_seconds
+    assert seconds == pytest.approx(step)
+    assert all(layer.forward_seconds > 0 for layer in layers.values())
+    assert all(layers[name].backward_seconds > 0 for name in [*layers][:-1] if layers[name].parameters)
+
+
+def test_a_profile_of_steps_that_wait_for_other_ranks_is_refused(tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        record(torch, "accumulation", tmp_path / "t.json", lambda net: distributed.all_reduce(net.a.weight.grad))
+    finally:
+        distributed.destroy_process_group()
+    assert main(["layers", str(tmp_path / "t.json")]) == 2
+    assert re.search(r"t\.json: its steps wait for other ranks \(.*\): record", capsys.readouterr().err)
+
+
+OPEN = {
+    # marks of a step, those in their place or beside them, and whether in its repetition only
+    "steps of 4 and 3 samples: record steps of equal batches": (STEP, {250: "step 3 15 0"}, True),
+    "steps that train 15 and 14 parameters": (STEP, {250: "step 4 14 0"}, True),
+    "marks of ranks 0 and 1: give the file of one": (STEP, {250: "step 4 15 1"}, True),
+    "layer 'a b' gives 30 and 40 elements in steps of equal samples": (STEP, {40: "outputs 6 30 a b"}, True),
+    "mark 'forward' of 'c' between forward and output of 'a b'": (
+        STEP,
+        {40: "forward c", 45: "outputs 5 8 c", 65: "outputs 6 40 a b"},
+        False,
+    ),
+    "mark 'backward' of 'a b' between forward and output of 'c'": (STEP, {100: "forward c"}, False),
+    "layer 'c' has 2 forward and 1 backward marks": (STEP, {100: "forward c", 110: "outputs 5 8 c"}, False),
+    "layer 'a b' has 1 forward and 0 backward marks": (STEP, {120: "other"}, False),
+    "1 parameters of its layers are not the optimizer's": (STEP, {250: "step 4 10 0"}, False),
+    "steps of 0 samples": (STEP, {250: "step 0 15 0"}, False),
+    "layer 'rest' has the name of the row": (
+        STEP,
+        {50: "outputs 5 8 c", 55: "forward rest", 65: "outputs 0 8 rest"},
+        False,
+    ),
+    "outputs of 4 and 2 samples: record it again": (OLDER, {65: "output 5 8 2 c"}, False),
+    "layer 'c' has 2 forward marks in a step whose samples are not stated": (
+        OLDER,
+        {130: "forward c", 140: "output 5 8 4 c", 150: "backward c"},
+        False,
+    ),
+    "layer 'c' may share its 6 parameters with another": (OLDER, {65: "output 6 8 4 c"}, False),
+    "layer 'c' has 1 forward and 0 backward marks": (OLDER, {80: "other"}, False),
+    "most of a step is in none of the layers": (OLDER, {20: "output 6 40 4 a b", 40: "", 100: "", 130: ""}, False),
+}
+
+
+@pytest.mark.parametrize("reason", OPEN)
+def test_a_profile_that_leaves_sizes_or_times_open_is_refused_in_one_line(reason, tmp_path, capsys):
+    step, others, only_last = OPEN[reason]
+    changed = dict(sorted({**step, **others}.items()))
+    write_marks(tmp_path / "t.json", step, step if only_last else changed, changed, {})
+    assert main(["layers", str(tmp_path / "t.json")]) == 2
+    message = capsys.readouterr().err
+    assert f"t.json: {reason}" in message
+    assert message.count("\n") == 1
+
+
+def test_a_profile_of_two_processes_is_refused(tmp_path, capsys):
+    text = write_marks(tmp_path / "t.json", *[STEP] * 3).read_text()
+    (tmp_path / "t.json").write_text(text.replace('"pid": 1', '"pid": 2', 1))
+    assert main(["layers", str(tmp_path / "t.json")]) == 2
+    assert "t.json: marks of processes 2 and 1: give the file of one rank" in capsys.readouterr().err
+
+
+def write_nodes(path, *nodes):
+    """Write a Chakra trace of nodes: name, us, bytes of a collective, and the number of the node that it needs."""
+    types = message_types()
+    with path.open("wb") as file:
+        proto.serialize_length_prefixed(types["GlobalMetadata"](version="0.0.4"), file)
+        for number, (name, micros, size, *needs) in enumerate(nodes):
+            node = types["Node"](id=number, name=name, duration_micros=micros, data_deps=needs)
+            node.type = COLLECTIVE if size else COMPUTING
+            if size:
+                node.attr.add(name="comm_size", int64_val=size)
+            proto.serialize_length_prefixed(node, file)
+    return path
+
+
+PASS = [
+    *[("COMP_NODE_conv_FWD", 10, 0), ("COMM_COLL_NODE_conv_ALLREDUCE", 0, 88, 0), ("COMP_NODE_fc_FWD", 30, 0)],
+    *[("COMP_NODE_fc_BWD_WG", 5, 0), ("COMM_COLL_NODE_fc_ALLREDUCE", 0, 4000), ("COMP_NODE_fc_BWD_IG", 7, 0)],
+    *[("COMM_COLL_NODE_fc_ALLREDUCE", 0, 120, 5), ("COMP_NODE_conv_BWD_WG", 9, 0)],
+    ("COMM_COLL_NODE_conv_REDUCESCATTER", 0, 400, 7),
+]
+"""Layers as Chakra's converter of text workloads writes them; activations and their gradients are summed, too."""
 
 
 def test_of_a_chakra_trace(table, tmp_path, capsys):
-    types = message_types()
-
-    def write(*nodes):
-        with (tmp_path / "x.et").open("wb") as file:
-            proto.serialize_length_prefixed(types["GlobalMetadata"](version="0.0.4"), file)
-            for name, kind, micros, size in nodes:
-                node = types["Node"](name=name, type=kind, duration_micros=micros)
-                node.attr.add(name="comm_size", int64_val=size)
-                proto.serialize_length_prefixed(node, file)
-        return tmp_path / "x.et"
-
-    path = write(
-        ("COMP_NODE_conv_FWD", COMPUTING, 10, 0),
-        ("COMP_NODE_fc_FWD", COMPUTING, 30, 0),
-        ("COMP_NODE_fc_BWD_WG", COMPUTING, 5, 0),
-        ("COMM_COLL_NODE_fc_ALLREDUCE", COLLECTIVE, 0, 4000),
-        ("COMP_NODE_fc_BWD_IG", COMPUTING, 7, 0),
-        ("COMM_COLL_NODE_conv_ALLREDUCE", COLLECTIVE, 0, 400),
-    )
-    layers, lines = table(path)
+    layers, lines = table(write_nodes(tmp_path / "x.et", *PASS), "--batch", 4)
     assert {name: layer.parameters for name, layer in layers.items()} == {"conv": 100, "fc": 1000}
     assert layers["fc"].backward_seconds == pytest.approx(12e-6)
+    assert {layer.batch for layer in layers.values()} == {4}
     assert lines[-1] == "warning: the source states no activations: fill in the column"
-    ours = write(
-        *((f"forward {name}", COMPUTING, 10 * (1 + step), 0) for step in range(3) for name in ("a", "b c"))
+    parts = ("forward a", "forward b c", "backward b c", "backward a")
+    ours = [(name, 10 * (1 + step), 0) for step in range(3) for name in parts]
+    assert (
+        main(["layers", str(write_nodes(tmp_path / "y.et", *ours)), "-o", str(tmp_path / "o.csv"), "--batch", "1"])
+        == 0
     )
-    assert main(["layers", str(ours), "-o", str(tmp_path / "o.csv")]) == 0
     assert "warning: the source states no parameters" in capsys.readouterr().out
-    rows = csv.DictReader((tmp_path / "o.csv").read_text().splitlines())
-    assert {row["name"]: round(1e6 * float(row["forward_seconds"])) for row in rows} == {"a": 20, "b c": 20}
+    rows = [line.split(",") for line in (tmp_path / "o.csv").read_text().splitlines()]
+    assert {name: float(forward) for name, _, _, forward, *_ in rows[1:]} == pytest.approx(
+        {"a": 2e-5, "b c": 2e-5}
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "reason"),
+    [
+        (PASS, [], "the samples of its forward passes are not stated: add --batch SAMPLES"),
+        ([*PASS[:3], PASS[0], *PASS[3:]], ["--batch", "4"], "layers of one name, or forward passes that overlap"),
+        (
+            [*PASS[:1], *PASS[:1], *PASS[3:]],
+            ["--batch", "4"],
+            "layers of one name, or forward passes that overlap",
+        ),
+        (
+            [*PASS, *PASS[:4], ("COMM_COLL_NODE_fc_ALLREDUCE", 0, 4004, 3)],
+            ["--batch", "4"],
+            "'fc' has gradients of 4000 and 4004 bytes",
+        ),
+    ],
+)
+def test_a_chakra_trace_that_leaves_sizes_open_is_refused_in_one_line(nodes, options, reason, tmp_path, capsys):
+    assert main(["layers", str(write_nodes(tmp_path / "x.et", *nodes)), *options]) == 2
+    message = capsys.readouterr().err
+    assert f"x.et: {reason}" in message
+    assert message.count("\n") == 1
 
 
 BAD = {
@@ -192,7 +381,7 @@ CONTENTS = {
     "object.json": b"{}",
     "records.json.gz": gzip.compress(b'{"hpcdl records of schema": 6}'),
     "plain.json": b'{"traceEvents": []}',
-    "mark.json": json.dumps({"traceEvents": marks([(0, [(1, "output 6 40 0 a")]), (9, [])])}).encode(),
+    "mark.json": b'{"traceEvents": [{"cat": "user_annotation", "name": "hpcdl outputs 6 a", "ts": 0}]}',
     "binary.et": b"\xff" * 100,
     "empty.et": b"",
     "text.txt": b"text",

@@ -48,7 +48,7 @@ def test_the_table_on_a_terminal(capsys):
     assert "227x227x3   60,965,224 parameters   0.7244 GMAC  AlexNet: five convolutions" in lines["alexnet"]
     main(["list", "models", "--batch", "1024"])
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
-    expected = "224x224x3 batch 1024 |W| 30.4 MB |D| 5,792.7 MB 6.760 TFLOP activations"
+    expected = "224x224x3 batch 1024 |W| 30.4 MB |D| 5,792.7 MB 6.760 TFLOP outputs"
     assert lines["nin"][1:-2] == expected.split()
 
 

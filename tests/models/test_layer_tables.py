@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from hpcdl.cases.simulation import step_simulation
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.cli import main
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.models.layers import MAX_LAYERS, read_table
+from hpcdl.models.layers import MAX_LAYERS, read_table, table_text
 from hpcdl.nn.layer import SizedLayer
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.files import MAX_TEXT
@@ -185,6 +186,18 @@ def test_a_table_that_is_no_file_is_refused(tmp_path):
     ]:
         with pytest.raises(suite.UsageError, match=f"model: .*{reason}"):
             suite.parse(REPLAY.format(path=path) + "flops = 1e9\n", "s.toml")
+
+
+def test_a_table_is_read_as_it_was_written(table):
+    """Names that would be comments, numbers that a float rounds, and columns that are stated for some layers only."""
+    layers = [
+        SizedLayer("#1", 2**53 + 1, 2**60 + 1, 1, 2, group="a, b"),
+        SizedLayer('"c"', 1, 1, 0, 0, 0.1, 1e-300, 3, update_seconds=0.0),
+    ]
+    for some in (layers[:1], layers[1:], [layers[0], replace(layers[1], name="d")]):
+        rows = [replace(layer, forward_seconds=0.5, backward_seconds=0.5, batch=1) for layer in some]
+        assert read_table(table(table_text(rows))) == rows
+    assert table_text(layers[:1]).splitlines()[1].startswith('"#1",')
 
 
 def test_every_column_is_a_field():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -185,9 +185,10 @@ def saved(path: str, model: str, layers: Sequence[Layer], shape: Shape, images: 
         raise ValueError(str(error)) from None
 
 
-def measured_trainings(run: Run) -> Iterator[tuple[str, str, int, ComputeTimes]]:
-    """Yield model, shape of an image, images of a rank, and times of each training that recorded events."""
-    for index, case in enumerate(run.described):
+def measured_trainings(run: Run, cases: Iterable[int]) -> Iterator[tuple[str, str, int, ComputeTimes]]:
+    """Yield model, shape of an image, images of a rank, and times of those cases that trained with events."""
+    for index in cases:
+        case = run.described[index]
         if index in _trainings(run, str(case.get("model"))) and (times := _medians(run, index)):
             yield str(case["model"]), str(case.get("image_shape")), round(_images_per_rank(run, index)), times
 

@@ -72,7 +72,7 @@ def write(path: Path, state: str) -> None:
     from hpcdl.trace.schema import read
 
     run, table = read(path), dict[tuple[str, str, str], dict[int, float]]()
-    for model, shape, images, times in measured_trainings(run):
+    for model, shape, images, times in measured_trainings(run, range(len(run.described))):
         for label in (*times.per_image, *times.per_call):
             table.setdefault((model, shape, label), {})[images] = 1e6 * times.seconds(label, images)
     heading = f"{run.environment['date'][:10]}, one core of {run.environment['cpu']['model']}, {state}"
