@@ -227,7 +227,7 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
     wrong, arrived = np.zeros(1), np.zeros(1)
     slow, delays = spec.straggler, None
     if slow is not None and slow.slows(comm.rank):
-        delays, sleep = Delays(slow, comm.rank, 0), accurate_sleep().sleep
+        delays, sleep = Delays(slow, comm.rank, 0, journal.draw), accurate_sleep().sleep
     moments = list[tuple[int, int]]()
 
     async def timed(content: Array, operations: int) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from hpcdl.cases.keys.key import (
     check_cluster,
     check_layers,
     key,
+    varies,
 )
 from hpcdl.cases.keys.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
 from hpcdl.cases.keys.shipped_times import CORE, shipped
@@ -208,7 +209,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
     async def play(comm: Comm) -> dict[str, Scalar]:
         place = await placed(comm, spec.group_ranks)
         times = spec.stage_times[place.model.rank]
-        random = np.random.default_rng(comm.rank)
+        random = np.random.default_rng((comm.rank, journal.draw))
 
         def draw(size: int) -> Array:
             return random.standard_normal(size, np.float32)
@@ -234,7 +235,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
 
         before = journal.read().bytes
         if spec.straggler is not None and spec.straggler.slows(comm.rank):
-            comm = Slowed(comm, Delays(spec.straggler, comm.rank, 0), accurate_sleep())
+            comm = Slowed(comm, Delays(spec.straggler, comm.rank, 0, journal.draw), accurate_sleep())
         await train(ModelledCompute(comm, seconds, oversleep()), session)
         sent = journal.read().bytes - before
         held = session.resident_bytes or gradients.nbytes
@@ -259,14 +260,14 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
     cluster, times, images = spec.cluster, spec.compute_times, spec.images
     bucket = bucket_bytes(cluster.link.alpha, cluster.link.beta, spec.ranks)
     began = perf_counter()
-    conditions = Conditions(cluster, times, images, bucket, prices_of(spec), spec.jitter, spec.straggler)
-    varies = bool(spec.jitter or (spec.straggler and spec.straggler.varies))
-    step = virtual_step(spec, conditions, RANDOM_STEPS if varies else 1)
+    chance = (spec.jitter, spec.straggler, journal.draw)
+    conditions = Conditions(cluster, times, images, bucket, prices_of(spec), *chance)
+    step = virtual_step(spec, conditions, RANDOM_STEPS if varies(spec) else 1)
     # pauses of all ranks differ by chance
     late = None if spec.straggler and spec.straggler.rank == EVERY else step.late
     own = [part.step_seconds(images) for part in spec.stage_times]
     computed = fmean(own) if spec.stages > 1 else max(own)  # the wait of a pipeline is of all its ranks
-    cycles = step.cycles if varies else [step.seconds]
+    cycles = step.cycles if varies(spec) else [step.seconds]
     spans = [*pairwise([0, *np.rint(np.cumsum(cycles) * 1e9).astype(int).tolist()])]
     journal.repetitions(spans, 0, round(step.bytes_sent), round(computed * 1e9))
     return {

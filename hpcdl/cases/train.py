@@ -277,7 +277,7 @@ def program(
 
     async def train_here(comm: Comm) -> dict[str, Scalar]:
         if straggler is not None and straggler.slows(comm.rank):
-            comm = Slowed(comm, Delays(straggler, comm.rank, spec.seed), accurate_sleep())
+            comm = Slowed(comm, Delays(straggler, comm.rank, spec.seed, journal.draw), accurate_sleep())
         place = await placed(comm, spec.group_ranks) if spec.group_ranks > 1 else None
         replica = spec.replica(spec.kernels, place, comm.rank, comm.memory.allocate)
         return await train(comm, spec.session(journal, replica, place))

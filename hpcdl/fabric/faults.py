@@ -101,13 +101,13 @@ class Straggler:
 
 
 class Delays:
-    """Delays of a slow rank's pieces of work; the same ``rank`` and ``seed`` give the same pauses."""
+    """Delays of a slow rank's pieces of work; the same ``rank``, ``seed`` and ``draw`` give the same pauses."""
 
-    def __init__(self, straggler: Straggler, rank: int, seed: int) -> None:
+    def __init__(self, straggler: Straggler, rank: int, seed: int, draw: int = 0) -> None:
         self._straggler = straggler
         self._seconds = straggler.by_rank[rank] if straggler.by_rank else straggler.seconds
         self._due = False
-        self._random = random.Random(f"straggler {rank} {seed}")
+        self._random = random.Random(f"straggler {rank} {seed}{f' {draw}' if draw else ''}")
 
     def before(self, label: str) -> float:
         """Return the pause (s) before work called ``label``; to be called once for each piece."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import threadpoolctl
 
+from hpcdl.cases.keys.key import varies
 from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.exit_codes import FAILED, INTERRUPTED, OK
 from hpcdl.fabric.faults import Failure as PlannedFailure
@@ -22,7 +23,7 @@ from hpcdl.nn.threads import threads
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import CaseFailedError, Failure
 from hpcdl.run.job import Job
-from hpcdl.run.run_folder import RunFolder, part_name
+from hpcdl.run.run_folder import RunFolder, draw_of, part_name
 from hpcdl.run.watchdog import Watchdog, append
 from hpcdl.suite import Case, Suite, UsageError, lack_of_memory
 from hpcdl.trace.recorder import Packed, Recorder, Scalar, from_bytes, to_bytes
@@ -74,6 +75,7 @@ def run(
     if shortage is not None:
         raise UsageError(shortage)
     watchdog.folder = root = Path(library.bcast(str(folder.absolute()) if rank == 0 else ""))
+    job.draw = library.bcast(draw_of(root, os.environ))
     run_folder = None
     if rank == 0:
         mixed = mix_environments
@@ -213,7 +215,8 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
         threads(allowed),
         np.errstate(all="ignore"),
     ):
-        program = case.module.program(case.spec, Journal(recorder, mpi.counters, before_step))
+        journal = Journal(recorder, mpi.counters, before_step, job.draw)
+        program = case.module.program(case.spec, journal)
         mpi.awake(comm)
         begin = job.counters.sample()  # after all ranks of the case have come
         mpi.events = recorder.events
@@ -222,4 +225,6 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
         finally:
             mpi.events = None
         usage = job.counters.usage(begin, allowed)
+    if varies(case.spec):
+        result["draw"] = job.draw
     return result, [to_bytes(part.pack()) for part in recorder.virtual or [recorder]], usage

@@ -53,6 +53,8 @@ class Job:
         self._links = link_counters() if self._leads_node else {}
         self._prepared: set[str] = set()
         self._abandoned: list[Mpi] = []
+        self.draw = 0
+        """Number of the random compute times and pauses of this launch."""
 
     def link_counters(self) -> LinkCounters:
         """Return, on rank 0, how much the counters of each node's links grew since the job began. Collective.

@@ -2,8 +2,9 @@
 
 import fcntl
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,6 +121,16 @@ def claimed(folder: Path) -> Iterator[None]:
         except OSError:
             pass
         yield
+
+
+def draw_of(folder: Path, environment: Mapping[str, str]) -> int:
+    """Return the number of the launch, from 0: by the name of its folder, or by its task of a job array.
+
+    A launch that is resumed keeps its number, and so its random compute times and pauses.
+    """
+    named, task = re.fullmatch(r"launch-(\d+)", folder.name), environment.get("SLURM_ARRAY_TASK_ID", "")
+    number = named[1] if named else task
+    return max(int(number) - 1, 0) if re.fullmatch(r"\d{1,9}", number) else 0
 
 
 def part_name(number: int, case: Case) -> str:

@@ -107,6 +107,7 @@ class Record:
     start: str | None = None
     placement: str | None = None
     seed: int | None = None
+    draw: int | None = None
     parallelism: str | None = None
     shares: str | None = None
     straggler: str | None = None

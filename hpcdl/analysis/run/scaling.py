@@ -21,8 +21,8 @@ prediction for fundamental performance factors, 2014).
 
 Near-linear is a test of each efficiency against 0.90, by the rules of ``hpcdl compare``: the unit is the launch,
 Welch's test compares the logarithms of the launches' median step times, and p-values are adjusted over all cases
-(Benjamini & Hochberg). One launch of the case or of its base is inconclusive. Simulated times do not vary between
-launches: there the interval over steps decides.
+(Benjamini & Hochberg). One launch of the case or of its base is inconclusive. Of simulated cases the interval
+decides: over launches, which draw their own random times, or over the steps of one.
 """
 
 import math
@@ -160,10 +160,10 @@ def _p_value(base: Sequence[Vector], own: Sequence[Vector], per_rank: float) -> 
 def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
     """Return the step time (s) of each launch, the median over its cases, as vectors of one value.
 
-    Of simulated launches, which do not vary, all step times.
+    Of simulated cases in one launch, all step times.
     """
     measured = [launch for launch in launches if len(launch.seconds)]
-    if simulated:
+    if simulated and len({launch.record.launch for launch in measured}) == 1:
         return [launch.seconds for launch in measured]
     # Steps of one launch are not independent. Taken as a sample they would find differences where none are.
     by_launch: dict[object, list[float]] = {}
@@ -178,6 +178,7 @@ Columns = dict[str, Any]
 def _record(point: Point, points: Sequence[Point]) -> Record:
     measured: Columns = {
         "seed": point.seed,
+        "draw": point.record.draw if len(point.launches) == 1 else None,
         "launches": len(point.timed),
         "launches_left_out": len(point.launches) - len(point.timed),
         "ranks": point.ranks,
@@ -275,7 +276,7 @@ def _scaling(point: Point, points: Sequence[Point]) -> Columns:
     of_base = same_seed(base, point.seed)
     if scaling not in {"strong", "weak"} or not of_base or not any(map(len, point.seconds)):
         return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
-    simulated = bool(point.record.network)  # its launches do not vary, but its steps may
+    simulated = bool(point.record.network)
     times, own = (_step_times(side, simulated=simulated) for side in (of_base, point.timed))
     scale = point.ranks / base[0].ranks
     itself = any(other is point for other in base)

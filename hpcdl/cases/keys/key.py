@@ -121,6 +121,12 @@ def check_cluster(spec: Any) -> None:
                 Wiring(found, spec.ranks)
 
 
+def varies(spec: Any) -> bool:
+    """Return True if compute times or pauses of a case are random, so that each launch draws its own."""
+    slow = getattr(spec, "straggler", None)
+    return bool(getattr(spec, "jitter", 0.0)) or (slow is not None and slow.varies)
+
+
 def architecture(
     model: Choice, dataset: Choice | None, given: Shape | None = None
 ) -> tuple[Shape, Sequence[Layer]]:

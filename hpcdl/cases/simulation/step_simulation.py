@@ -68,6 +68,8 @@ class Conditions:
     jitter: float = 0.0
     """Coefficient of variation of each rank's computing; recorded times are medians, given ones means."""
     straggler: Straggler | None = None
+    draw: int = 0
+    """Number of the random compute times and pauses."""
 
 
 class ComputeTimeModel:
@@ -87,15 +89,16 @@ class ComputeTimeModel:
         jitter: float = 0.0,
         straggler: Straggler | None = None,
         seed: int = 0,
+        draw: int = 0,
     ) -> None:
         self._times = times
         self.sessions: dict[int, Session] = {}
         """By rank; their inputs tell the images of a rank's work, in a model group those of the group."""
         self._deviation = math.sqrt(math.log1p(jitter**2))
-        self._random = [np.random.default_rng((seed, rank)) for rank in range(ranks)]
+        self._random = [np.random.default_rng((seed, rank, draw)) for rank in range(ranks)]
         self._factor = [1.0] * ranks
         slow = [rank for rank in range(ranks) if straggler is not None and straggler.slows(rank)]
-        self._delays = {rank: Delays(straggler, rank, seed) for rank in slow if straggler}
+        self._delays = {rank: Delays(straggler, rank, seed, draw) for rank in slow if straggler}
         self.compute_seconds = [0.0] * ranks
         self.input_seconds = [0.0] * ranks
         self.delay_seconds = [0.0] * ranks
@@ -197,6 +200,7 @@ def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: 
         ranks,
         jitter=jitter,
         straggler=conditions.straggler,
+        draw=conditions.draw,
     )
     cycle = spec.strategy.cycle(spec.training.in_full)
     unsettled = UNSETTLED * cycle
@@ -268,7 +272,14 @@ async def simulate(
 ) -> dict[str, Scalar]:
     """Run ``train`` on all ranks of the case in virtual time; return rank 0's findings and the simulation's."""
     ranks, failure, cluster = spec.ranks, spec.failure, spec.cluster
-    work = ComputeTimeModel(spec.stage_times, ranks, jitter=spec.jitter, straggler=spec.straggler, seed=spec.seed)
+    work = ComputeTimeModel(
+        spec.stage_times,
+        ranks,
+        jitter=spec.jitter,
+        straggler=spec.straggler,
+        seed=spec.seed,
+        draw=journal.draw,
+    )
 
     def counters(rank: int) -> Counters:
         now, computed, waited = (

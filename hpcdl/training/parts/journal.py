@@ -23,11 +23,13 @@ class Journal:
     """One rank's journal of one case. Programs record steps and evaluations in it and see no clock.
 
     ``read()`` returns the interpreter's counters and clock. ``before_step(number)`` is called before each step.
+    ``draw`` is the number of the launch's random compute times and pauses, from 0.
     """
 
     recorder: Recorder
     read: Callable[[], Counters]
     before_step: Callable[[int], None] = lambda _step: None
+    draw: int = 0
     steps: int = field(default=0, init=False)
     _began_ns: int | None = field(default=None, init=False)
     _training_ns: int = field(default=0, init=False)
