@@ -1,5 +1,6 @@
 """Network fitted to a run, and predictions for that run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy as np
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import Network, Site
 from hpcdl.prediction.fitting import MAX_MESSAGES, CannotFitError, Fit, fit, seconds, summary
-from hpcdl.prediction.network_file import SCHEME, Certainty, PricedNetwork, Vector
+from hpcdl.prediction.network_file import Certainty, PricedNetwork, Vector
 from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program, with_shared_ports
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.run import Run
@@ -48,13 +49,8 @@ class Fitted:
 
     @cached_property
     def errors(self) -> dict[str, dict[str, Any]]:
-        """Return median and worst error of fitted times, all and by scheme, and of times predicted from others."""
-        schemes = np.array([program.scheme for program in (*self.fit.programs, *self.shared)])
-        logarithms = np.concatenate([np.log1p(self.fit.errors), _logarithms(self.shared, self.network)])
+        """Return median and worst error of fitted times, and of times predicted from others."""
         return {
-            **{
-                f"{SCHEME}{name}": summary(logarithms[schemes == name]) for name in dict.fromkeys(schemes.tolist())
-            },
             "fitted": summary(self.fit.errors),
             "scheme_and_ranks_left_out": summary(
                 self.fit.left_out(lambda program: (program.scheme, program.ranks))
@@ -65,7 +61,13 @@ class Fitted:
     @cached_property
     def certainty(self) -> Certainty:
         """Return the uncertainty of the cost parameters."""
-        return Certainty(self.fit.costs, self.fit.information, self.errors, self.notes)
+        programs = (*self.fit.programs, *self.shared)
+        logarithms = [*np.log1p(self.fit.errors).tolist(), *_logarithms(self.shared, self.network).tolist()]
+        times = [
+            (program.scheme, float(program.seconds * math.exp(error)), error)
+            for program, error in zip(programs, logarithms, strict=True)
+        ]
+        return Certainty(self.fit.costs, self.fit.information, self.errors, times, self.notes)
 
     @property
     def priced(self) -> PricedNetwork:

@@ -221,13 +221,15 @@ def uncertainty(
 ) -> tuple[float, bool]:
     """Return half the 95 % interval of the logarithm of a predicted time; NaN if the network is not fitted.
 
-    It has the uncertainty of the costs and the error of the ``scheme`` in the fit. Also return True if an
+    It has the uncertainty of the costs and the errors of the ``scheme`` in the fit. Also return True if an
     undetermined cost makes the time uncertain by more than 10 %.
     """
     if certainty is None:
         return math.nan, False
-    doubt = predicted_time(program, ranks, network, certainty)[1]
-    return math.hypot(doubt, certainty.error_of(scheme)), bool(certainty.undetermined) and doubt > DOUBTFUL
+    seconds, doubt = predicted_time(program, ranks, network, certainty)
+    return math.hypot(doubt, certainty.error_of(scheme, seconds)), bool(
+        certainty.undetermined
+    ) and doubt > DOUBTFUL
 
 
 def bounds(seconds: float, *halves: float) -> tuple[float | None, float | None]:

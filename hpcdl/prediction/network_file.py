@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.analysis.statistics.estimates import student_quantile
 from hpcdl.cases.keys.key import Choice, with_topology
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network, Site
 from hpcdl.registry import MAX_INTEGER, shortened
@@ -26,8 +27,10 @@ DEVIATIONS: Final = 2
 SINGULAR: Final = 1e-10
 """Smallest eigenvalue that is not a rounding error, for a diagonal of 1."""
 
-SCHEME: Final = "scheme "
-"""Beginning of the names of the errors of one scheme, whose values are logarithms."""
+ALIKE: Final = 4.0
+"""Ratio of two times at which their errors are one standard deviation apart: errors depend on the length."""
+OTHER: Final = 0.3
+"""Weight of the error of another scheme."""
 DOUBTFUL: Final = 0.1
 """A prediction whose relative uncertainty is larger is undetermined."""
 
@@ -42,6 +45,8 @@ class Certainty:
     """(costs, costs): inverse covariance (1/s^2); 0 for a parameter that no measured time depends on."""
     errors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Median, worst and number of relative errors, by kind of prediction."""
+    times: Sequence[tuple[str, float, float]] = ()
+    """Scheme, predicted time (s), and logarithm of predicted by measured time, of each fitted time."""
     notes: Sequence[str] = ()
     """Measurements that the fit omits."""
 
@@ -56,15 +61,21 @@ class Certainty:
         return [name for name, unit in zip(COSTS, np.eye(len(COSTS)), strict=True)
                 if name in self.determined and self.doubt(unit) >= 1]  # fmt: skip
 
-    def error_of(self, scheme: str) -> float:
-        """Return the largest error of a scheme's fitted times, as a logarithm; 0 without any.
+    def error_of(self, scheme: str, seconds: float) -> float:
+        """Return half the 95 % interval of the logarithm of a scheme's time, for exact costs; infinity if unknown.
 
-        Of a scheme that was not measured it is the largest median of a measured one.
+        It is Student's, of the fitted times' errors, which weigh the more the nearer their times are to
+        ``seconds``; the degrees of freedom are the effective number of errors (Kish, Survey Sampling, 1965, 11.7).
         """
-        if own := self.errors.get(f"{SCHEME}{scheme}"):
-            return float(own["worst"])
-        medians = [error["median"] for name, error in self.errors.items() if name.startswith(SCHEME)]
-        return max(medians, default=0.0)
+        if not (self.times and seconds > 0):
+            return math.inf if seconds > 0 else 0.0
+        names, times, errors = zip(*self.times, strict=True)
+        distances = np.log(np.array(times) / seconds) / math.log(ALIKE)
+        weights = np.exp(-(distances.clip(-5, 5) ** 2) / 2) * np.where(np.array(names) == scheme, 1, OTHER)
+        weights /= weights.sum()
+        count = 1 / float(weights @ weights)
+        deviation = math.sqrt(float(weights @ np.square(errors)) * (1 + 1 / count))
+        return student_quantile(count, 0.95) * deviation
 
     def doubt(self, coefficients: Vector) -> float:
         """Return half the 95 % interval of ``coefficients @ costs`` relative to it; infinity if unknown."""
@@ -103,6 +114,8 @@ MAX_SECONDS: Final = 1
 """Largest time per message, per byte, or per byte reduced."""
 
 
+TIMES: Final = ("schemes", "seconds", "logarithms")
+"""Keys of the columns of :attr:`Certainty.times`."""
 ERROR: Final = {"median": float, "worst": float, "of": int}
 """Keys of an error table and their types."""
 
@@ -132,6 +145,7 @@ def format_network(network: Network, origin: Mapping[str, Any], certainty: Certa
             "notes": list(certainty.notes),
             "prices": certainty.costs.tolist(),
             "information": certainty.information.tolist(),
+            **dict(zip(TIMES, map(list, zip(*certainty.times, strict=True)), strict=False)),
         }
         tables |= {f"error.{_toml(name)}": error for name, error in certainty.errors.items()}
     if network.is_one_host:
@@ -187,14 +201,17 @@ def _certainty(tables: Mapping[str, Any], path: Path) -> Certainty:
             name: {key: None if error.get(key) is None else kind(error[key]) for key, kind in ERROR.items()}
             for name, error in error_tables.items()
         }
+        columns = zip(*(fields.get(name, []) for name in TIMES), strict=True)
+        times = [(str(scheme), float(seconds), float(error)) for scheme, seconds, error in columns]
     except (AttributeError, TypeError, ValueError):
         costs = information = np.empty(0)
-        errors = {}
+        errors, times = {}, []
     is_complete = costs.shape == (count,) and information.shape == (count, count)
     is_finite = bool(np.isfinite(costs).all() and np.isfinite(information).all())
+    is_finite = is_finite and all(seconds > 0 and math.isfinite(error) for _, seconds, error in times)
     if not (is_complete and is_finite and np.array_equal(information, information.T)):
         raise NetworkFileError(f"{path}: certainty: not in the form that --save writes")
-    return Certainty(costs, information, errors, list(map(str, fields.get("notes") or ())))
+    return Certainty(costs, information, errors, times, list(map(str, fields.get("notes") or ())))
 
 
 def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:

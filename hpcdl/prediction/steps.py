@@ -278,7 +278,7 @@ def uncertainty(
     took, doubt = predicted_time(program, spec.ranks, conditions.network, certainty)
     share = pieces * took / step if step else 0.0
     undetermined = bool(certainty.undetermined) and share * doubt > DOUBTFUL
-    return share * math.hypot(doubt, certainty.error_of(scheme)), undetermined
+    return share * math.hypot(doubt, certainty.error_of(scheme, took)), undetermined
 
 
 def _measured(records: Sequence[Record], name: str) -> float | None:

@@ -128,7 +128,8 @@ def _layers(parallelism: Parallelism) -> list[tuple[str, ...]]:
 NOTE: Final = (
     "Predicted: the same program in virtual time on a model of the network. Of measured: predicted by measured "
     "time. A library's own collective cannot be simulated: its time is that of the best published algorithm. "
-    "95 %: by the uncertainty of the fitted costs and the scheme's largest error in the fit. DISTURBED: the "
+    "95 %: by the uncertainty of the fitted costs and the errors of fitted times about as long, the scheme's own "
+    "above all. DISTURBED: the "
     "measured time, or the compute times, are of a disturbed case. Simulated: ranks that stand for all by "
     "symmetry; all, where scheme or network has none."
 )
