@@ -150,7 +150,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(("name", "checks"), [("my_scheme:line", 6), ("my_strategy:in_one_piece", 5)])
+@pytest.mark.parametrize(("name", "checks"), [("my_scheme:line", 7), ("my_strategy:in_one_piece", 5)])
 def test_the_examples_pass_their_contracts(folder, name, checks):
     done = hpcdl(folder, "check", name)
     assert done.returncode == 0, done.stdout + done.stderr

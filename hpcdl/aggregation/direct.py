@@ -18,16 +18,15 @@ async def direct(comm: Comm, buffer: Array) -> None:
         rank 2   [a][b][c]
 
     Two latencies if a port carries several messages at once. If it carries one after the other, as in simulation,
-    there are at least 2*(p - 1) turns, as in a ring. For p > 2 the second phase has no closed form: it takes
-    (p - 1)*m to (2*p - 3)*m more than the first. The first phase's time and the upper bound come from simulations
-    of up to 64 ranks, without proof.
+    there are 2*(p - 1) turns, as in a ring.
 
     Each rank adds in the order of distance, for equal results in every run. Memory: n*(p - 1)/p bytes.
 
     m = alpha + n/p*beta
+    g = n/p*gamma
     Messages, busiest rank: 2*(p - 1)
     Bytes, busiest rank: 2*n*(p - 1)/p
-    Time, p <= 2: 2*(p - 1)*m + n*(p - 1)/p*gamma
+    Time, p > 1: p*m + (p - 2)*max(m, g) + g
     """
     chunks = partition(buffer, comm.size)
     await reduce_scatter(comm, chunks)
@@ -39,12 +38,11 @@ async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
 
     The time is for ports that carry one message after the other, as in :func:`allgather`.
 
-    N = 2**ceil(log2(p))
     m = alpha + n/p*beta
     g = n/p*gamma
     Messages, busiest rank: p - 1
     Bytes, busiest rank: n*(p - 1)/p
-    Time: max((p - 1)*(m + g), (N - 1)*m + (2*p - N - 1)*g)
+    Time, p > 1: m + (p - 2)*max(m, g) + g
     """
     size, rank = comm.size, comm.rank
     mine = chunks[rank]
@@ -64,12 +62,11 @@ async def reduce_scatter(comm: Comm, chunks: Sequence[Array]) -> None:
 async def allgather(comm: Comm, chunks: Sequence[Array]) -> None:
     """All ranks get each rank r's chunk r.
 
-    The time is for ports that carry one message after the other, each when both ports are free. Ranks i and j then
-    exchange in turn i xor j, so there are as many turns as for the next power of two.
+    The time is for ports that carry one message after the other: in the order of distance, as they are started.
 
     Messages, busiest rank: p - 1
     Bytes, busiest rank: n*(p - 1)/p
-    Time: (2**ceil(log2(p)) - 1)*(alpha + n/p*beta)
+    Time: (p - 1)*(alpha + n/p*beta)
     """
     size, rank = comm.size, comm.rank
     under_way = []
@@ -85,7 +82,7 @@ async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
 
     Messages, busiest rank: p - 1
     Bytes, busiest rank: n*(p - 1)/p
-    Time: (2**ceil(log2(p)) - 1)*(alpha + n/p*beta)
+    Time: (p - 1)*(alpha + n/p*beta)
     """
     size, rank = comm.size, comm.rank
     if size == 1:

@@ -5,18 +5,11 @@ from typing import Final
 from hpcdl.aggregation import allgather, ring
 from hpcdl.aggregation.parts.collectives import component, halves
 from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, padded, sender_of
-from hpcdl.aggregation.parts.traits import Aggregation, part_traits
+from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Parts, no_bytes, partition
 
-
-def _sides(size: int, ranks_per_node: int, inner: str, outer: str) -> tuple[int, ...]:
-    """Return nodes and ranks of a node, if nodes are equal and the components' ranks form rings."""
-    rings = all(part_traits("", name).sides is ring.sides for name in (inner, outer))
-    return (size // ranks_per_node, ranks_per_node) if rings and size % ranks_per_node == 0 else ()
-
-
-TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False, gathers=True, sides=_sides)
+TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False, gathers=True)
 
 
 async def hierarchical(

@@ -1,17 +1,7 @@
 from collections.abc import Sequence
-from typing import Final
 
-from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
-
-
-def sides(size: int) -> tuple[int, ...]:
-    """Return the length of the grid of ranks, see :attr:`Aggregation.sides`."""
-    return (size,)
-
-
-TRAITS: Final = Aggregation(sides=sides)
 
 
 async def ring(comm: Comm, buffer: Array) -> None:

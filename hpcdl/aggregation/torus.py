@@ -15,7 +15,7 @@ def _sides(size: int, rows: int | None = None) -> tuple[int, int]:
     return rows, size // rows
 
 
-TRAITS: Final = Aggregation(composite=True, autotuned=False, sides=_sides)
+TRAITS: Final = Aggregation(composite=True, autotuned=False)
 
 
 async def torus(comm: Comm, buffer: Array, *, rows: int | None = None) -> None:

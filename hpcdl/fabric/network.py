@@ -5,9 +5,8 @@ and each is busy with one message at a time for that long, so that messages to o
 server's incast. Ranks of one host use its ``inside`` link, one port pair per rank. Ports of some hosts may be
 slower. With a topology, hosts are joined by links that messages share, and ports are shared, too: ``Wiring``.
 
-A real port shares its rate among the messages under way. Both take equally long if ports never idle. With many
-messages per port at once, as in ``direct``, turns leave gaps that sharing does not: on numbers of ranks that are
-no power of two the model takes up to twice as long.
+Messages that are asked for at once take turns in the order in which their ranks started them, equal on all hosts.
+A real port shares its rate among the messages under way. Both take equally long if ports never idle.
 """
 
 from __future__ import annotations

@@ -130,8 +130,7 @@ def hosts(run: Run) -> tuple[int, ...]:
 def with_shared_ports(network: Network, ranks: int, *, shares: bool) -> Network:
     """Return the network of a scheme that ``shares`` ports: messages under way at once share a port's rate.
 
-    In turns, as other schemes' messages, they would take up to twice as long on odd numbers of ranks. Latencies
-    overlap but for the overhead, for which each of an exchange's two messages occupies both ranks.
+    Latencies overlap but for the overhead, for which each of an exchange's two messages occupies both ranks.
     """
     if not shares or ranks < 3 or network.topology is not None:
         return network

@@ -153,7 +153,6 @@ TRAITS: Final = Strategy(
     weighs_images=True,
     compresses=True,
     periodic=True,
-    symmetric=lambda _settings: True,
     least={"period": 1, "fragments": 1, "delay": 0},
     words={"outer_optimizer": tuple(OUTER)},
     check=check,

@@ -191,7 +191,6 @@ async def _join(tasks: Sequence[Task[None]]) -> None:
 
 TRAITS: Final = Strategy(
     lockstep=True,
-    symmetric=lambda settings: bool(settings["updates"] == "ranks"),
     weighs_images=True,
     splits_layers=True,
     compresses=True,

@@ -43,7 +43,6 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
 
 TRAITS: Final = Strategy(
     lockstep=True,
-    symmetric=lambda _settings: True,
     weighs_images=True,
     splits_layers=True,
     compresses=True,

@@ -231,7 +231,6 @@ def _check(ranks: int, settings: Settings) -> None:
 
 TRAITS: Final = Strategy(
     lockstep=True,
-    symmetric=lambda _settings: True,
     weighs_images=True,
     scales_loss=False,
     shards_state=True,

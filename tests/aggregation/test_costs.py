@@ -9,7 +9,6 @@ from contract.generated import RANKS, generated, on_any_ranks
 from hypothesis import strategies as st
 
 from hpcdl import registry
-from hpcdl.aggregation.direct import direct, reduce_scatter
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import offered
 from hpcdl.aggregation.tree import tree
@@ -115,17 +114,6 @@ def test_every_scheme_that_sums_sends_bytes():
     """Otherwise the counts above would pass for an empty scheme; shared memory needs no messages."""
     for name in SENDING:
         assert sum(counted("allreduce", name, 4, 64)["Bytes"]) >= 2 * 3 * 64 * 4
-
-
-@generated(12, {"ranks": 2, "network": LONG_WAY}, ranks=SEVERAL_RANKS, network=st.sampled_from(MODELS))
-def test_direct_s_second_phase_has_bounds(ranks, network):
-    payload, link = phantom(6400 * ranks), network.link
-    world = simulated(ranks, network)
-    world.run(lambda comm: direct(comm, payload))
-    first = cost.time(reduce_scatter, ranks, payload.nbytes, link.alpha, link.beta, network.gamma)
-    message = link.alpha + payload.nbytes / ranks * link.beta
-    turns = (world.now - first) / message
-    assert (ranks - 1) * (1 - 1e-9) <= turns <= (2 * ranks - 3) * (1 + 1e-9)
 
 
 @generated(

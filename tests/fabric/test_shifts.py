@@ -1,6 +1,7 @@
 """Symmetry: the ranks of one host stand for all, and times are those of simulating all ranks."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -43,9 +44,10 @@ def test_representatives_take_the_time_of_all(ranks, ranks_per_host, scheme):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("length", [25_557_032, 7])
-def test_unequal_parts_take_the_time_of_the_longest(length, scheme):
+def test_unequal_parts_of_many_messages_take_the_time_of_the_longest(length, scheme, monkeypatch):
+    assert agree(operation(scheme, 64, length), NETWORK) == 64
+    monkeypatch.setattr(operations, "MAX_UNEQUAL", 0)
     assert agree(operation(scheme, 64, length), NETWORK) == 1
-    assert agree(operation(scheme, 64, length), NETWORK.on(2)) == 64
 
 
 @pytest.mark.slow
@@ -75,16 +77,61 @@ def test_unequal_hosts_are_all_simulated():
         assert agree(operation("ring", 8, 800), network) == 8
 
 
-def test_a_scheme_without_a_grid_is_simulated_on_all_ranks():
+def test_a_scheme_without_symmetry_is_simulated_on_all_ranks():
     for ranks, scheme in [(12, "hierarchical"), (16, "tree"), (16, "native")]:
         assert operation(scheme, ranks, 1600).simulate(NETWORK).simulated_ranks == ranks
+
+
+@pytest.mark.parametrize(("columns", "finer"), [(3, (4, 3)), (4, (3, 4)), (5, ())])
+def test_rows_that_a_shift_cuts_are_the_sides_of_a_finer_grid(columns, finer):
+    names = [f"row {row}" for row in range(12)]
+    rows = {rank: names[rank // columns] for rank in range(12)}
+    with pytest.raises(AsymmetryError) as raised:
+        Shifts((12,), (2,)).check(rows)
+    assert tuple(raised.value.sides) == finer
+    if finer:
+        Shifts(finer, (1, 1)).check(rows)
+        Shifts(finer, (1, 1)).check({rank: names[rank % columns] for rank in rows})
+
+
+def test_one_rank_stands_only_for_ranks_that_do_the_same():
+    vector = operation("ring", 8, 8)._vector
+
+    async def around(comm, special):
+        await comm.exchange(vector, (comm.rank + 1) % 8, vector, (comm.rank - 1) % 8)
+        if comm.rank == special:
+            await comm.add(vector, vector)
+
+    async def by_number(comm):
+        others = sorted([(comm.rank + 1) % 8, (comm.rank - 1) % 8])
+        sends = [comm.start(comm.send(vector, other), shared_tags=True) for other in others]
+        for other in others:
+            await comm.recv(vector, other, 0)
+        for sent in sends:
+            await sent
+
+    def stands(program, network=NETWORK):
+        def run(grid):
+            world = simulated(8, network, shifts=grid)
+            return world, world.run(program)
+
+        return operations.by_symmetry(8, network, run) is not None
+
+    assert stands(partial(around, special=None))
+    assert stands(partial(around, special=None), NETWORK.on(2))
+    for rank in (0, 4, 7):
+        assert not stands(partial(around, special=rank))
+    assert not stands(by_number)
 
 
 def test_a_shift_moves_the_receiver_to_the_first_host():
     """Rows of six ranks on hosts of two: rank 15, in place 3 of row 2, sends to rank 9, in place 3 of row 1."""
     grid = shifts((4, 6), NETWORK.on(2))
-    assert grid.representatives == 2
+    assert grid.representatives == range(2)
     assert grid.shifted(15, 9) == (7, 1)
+    middle, last = sorted(grid.others(), key=lambda other: other.representatives.start)
+    assert (middle.representatives, last.representatives) == (range(14, 16), range(22, 24))
+    assert middle.shifted(15, 9) == (21, 15)
     assert shifts((4, 6), NETWORK.on(12)).shifted(15, 21) == (3, 9)
     assert shifts((4, 6), NETWORK.on(8)) is None
 

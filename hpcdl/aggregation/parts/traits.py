@@ -39,10 +39,6 @@ class Aggregation:
     :mod:`hpcdl.aggregation.parts.messages`."""
     servers: Callable[[int, Settings], int] | None = None
     """``servers(ranks, settings)``: number of ranks that sum a shard each, and can decode and encode messages."""
-    sides: Callable[..., tuple[int, ...]] | None = None
-    """``sides(ranks, **settings)``: lengths of a grid of ranks, the last numbered first; empty if there is
-    none. Every rank does the same, with peers and parts shifted along the sides. Sub-communicators are rows or
-    columns. If parts differ, the first is the longest, and the time is that of parts as long as it."""
 
 
 def part_traits(key: str, name: str) -> Aggregation:

@@ -1,24 +1,25 @@
-"""Collectives of schemes as programs to simulate, by symmetry where scheme and network have one."""
+"""Collectives of schemes as programs to simulate, by symmetry where programs and network have one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from hpcdl import registry
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import offered, operand
-from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.fabric.comm import Array, Comm, PeerLost
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.vectors import equal_parts, phantom
 from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.fabric.virtual.world import Deadlock, World
+from hpcdl.fabric.virtual.world import World
 
 T = TypeVar("T")
+
+MAX_UNEQUAL: Final = 2 * 10**6
+"""Messages of all ranks up to which programs with unequal parts are simulated on all ranks: ten seconds."""
 
 
 class Simulation(NamedTuple):
@@ -42,8 +43,6 @@ class Operation:
     collective: str
     function: partial[Coroutine[Any, Any, None]]
     """The collective with its settings bound."""
-    sides: Callable[..., tuple[int, ...]] | None
-    """See :attr:`Aggregation.sides`."""
     ranks: int
     length: int
     """Elements of the vector."""
@@ -69,28 +68,27 @@ class Operation:
 
     def check(self, network: Network) -> None:
         """Raise ValueError if the simulation on ``network`` has too many messages."""
-        if self.symmetry(network) is None:
+        try:
             cost.check_messages(self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
-
-    def symmetry(self, network: Network) -> Shifts | None:
-        """Return the shifts that change no time on ``network``; None if there are none."""
-        grid = symmetry(self.sides, self.function, self.ranks, network)
-        # unequal parts on several links: the longest part need not be what all others wait for
-        return None if grid is None or (grid.representatives > 1 and self.length % self.ranks) else grid
+        except ValueError:
+            if self._by_symmetry(network) is None:
+                raise
 
     def simulate(self, network: Network) -> Simulation:
         """Return time and volume on ``network``.
 
         Raises ValueError for too many messages, and where the scheme does.
         """
-        grid = self.symmetry(network)
-        if grid is not None and (outcome := by_symmetry(grid, partial(self._run, network))) is not None:
-            (world, ends), unequal = outcome
-            if not (unequal and self.beside):
-                return Simulation(world.now, max(world.messages), self._bytes(world), grid.representatives, ends)
-        self.check(network)
+        if (outcome := self._by_symmetry(network)) is not None:
+            world, ends = outcome
+            sent = max(world.messages), self._bytes(world)
+            return Simulation(world.now, *sent, len(world.simulated), ends)
+        cost.check_messages(self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
         world, ends = self._run(network)
         return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks, ends)
+
+    def _by_symmetry(self, network: Network) -> tuple[World, tuple[float, ...]] | None:
+        return by_symmetry(self.ranks, network, partial(self._run, network))
 
     def _run(self, network: Network, grid: Shifts | None = None) -> tuple[World, tuple[float, ...]]:
         world = simulated(self.ranks, network, shifts=grid)
@@ -104,25 +102,29 @@ class Operation:
         return max(world.bytes) if stated is None else round(stated / self.ranks)
 
 
-def symmetry(
-    sides: Callable[..., tuple[int, ...]] | None, scheme: partial[Any], ranks: int, network: Network
-) -> Shifts | None:
-    """Return the shifts of the grid of a scheme with settings that move whole hosts; None if there are none."""
-    if sides is None:
-        return None
-    return shifts(sides(ranks, **registry.in_full(scheme.func, scheme.keywords)), network)
+def by_symmetry(
+    ranks: int, network: Network, simulate: Callable[[Shifts], tuple[World, T]]
+) -> tuple[World, T] | None:
+    """Return what ``simulate(shifts)`` returns where one host's ranks stand for all; None if they do not.
 
-
-def by_symmetry(grid: Shifts, simulate: Callable[[Shifts], T]) -> tuple[T, bool] | None:
-    """Return what ``simulate(grid)`` returns, with equal parts, and True if some parts were unequal.
-
-    None if programs use operations without symmetry.
+    Grids of ranks follow from the divisions of the programs. Parts of a vector are as long as its longest one. If
+    that changes a part, the result is None up to :data:`MAX_UNEQUAL` messages.
     """
-    try:
+    sides: Sequence[int] = (ranks,)
+    while sides and (grid := shifts(sides, network)) is not None:
         with equal_parts() as unequal:
-            return simulate(grid), bool(unequal)
-    except (AsymmetryError, Deadlock, PeerLost):
-        return None
+            try:
+                world, result = simulate(grid)
+                others = [(shifted, simulate(shifted)[0].events or []) for shifted in grid.others()]
+            except AsymmetryError as error:
+                sides = error.sides
+                continue
+            except Exception:  # noqa: BLE001 - the simulation of all ranks tells whether a program is wrong
+                return None
+        few = unequal and max(world.messages) * ranks <= MAX_UNEQUAL
+        alike = all(grid.equal(world.events or [], shifted, events) for shifted, events in others)
+        return (world, result) if alike and not few else None
+    return None
 
 
 def operation(
@@ -130,5 +132,4 @@ def operation(
 ) -> Operation:
     """Return a scheme's collective on ``length`` elements. Raises ValueError if the scheme does not have it."""
     function = partial(offered(collective, scheme), **settings)
-    sides = registry.traits("aggregation", scheme, Aggregation).sides
-    return Operation(collective, function, sides, ranks, length, dtype)
+    return Operation(collective, function, ranks, length, dtype)

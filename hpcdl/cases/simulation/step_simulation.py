@@ -14,20 +14,19 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl import registry
 from hpcdl.aggregation.parts.cost import check_messages
-from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.keys.compute_times import TIMES, ComputeTimes
 from hpcdl.cases.keys.key import about
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.train_spec import TrainSpec
-from hpcdl.cases.simulation.operations import by_symmetry, symmetry
+from hpcdl.cases.simulation.operations import by_symmetry
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.fabric.comm import INPUT, Comm, Counters
 from hpcdl.fabric.faults import Delays, RankFailed, Straggler
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.virtual.shifts import Shifts
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.world import World
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder, Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
@@ -40,9 +39,6 @@ CYCLES: Final = 4
 
 UNSETTLED: Final = 2
 """Number of cycles at the beginning that are not counted, because the first one has no predecessor."""
-
-MAX_UNEQUAL: Final = 2 * 10**6
-"""Messages of all ranks up to which steps with unequal parts are simulated on all ranks: half a minute."""
 
 LATE_SHARE: Final = 0.05
 """Share of the step, as in traces of real ranks (:mod:`hpcdl.analysis.network.waiting`)."""
@@ -160,39 +156,23 @@ class VirtualStep(NamedTuple):
 def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> VirtualStep:
     """Simulate steps of a case on its ranks, or by symmetry; at least ``counted`` of them count.
 
-    By symmetry, parts of a vector are as long as its longest one. If that changes a part, all ranks are simulated
-    up to :data:`MAX_UNEQUAL` messages. Raises ValueError for too many messages.
+    See :func:`hpcdl.cases.simulation.operations.by_symmetry`. Raises ValueError for too many messages.
     """
     simulate = partial(_simulated_step, spec, conditions, counted)
-    grid = _symmetry(spec, conditions)
-    if grid is not None and (outcome := by_symmetry(grid, simulate)) is not None:
-        step, unequal = outcome
-        if not unequal or step.messages * spec.ranks > MAX_UNEQUAL:
-            return step
+    common = spec.strategy.lockstep or spec.strategy.periodic  # otherwise the steps of all ranks are asked for
+    if common and not (conditions.jitter or conditions.straggler):
+        outcome = by_symmetry(spec.ranks, conditions.network, simulate)
+        if outcome is not None:
+            return outcome[1]
     scheme = spec.aggregation
     check_messages(scheme.find(), spec.ranks // spec.group_ranks, spec.gradient_bytes, scheme.settings)
-    return simulate(None)
+    return simulate(None)[1]
 
 
-def _symmetry(spec: StepSpec, conditions: Conditions) -> Shifts | None:
-    """Return the shifts of ranks that change no time of a step; None if there are none."""
-    scheme = spec.aggregation
-    if (
-        conditions.jitter
-        or conditions.straggler
-        or spec.group_ranks > 1
-        or not spec.strategy.symmetric(spec.training.in_full)
-    ):
-        return None
-    if spec.plan is not None and spec.plan.kind != "vectors":
-        return None
-    sides = registry.traits("aggregation", scheme.name, Aggregation).sides
-    return symmetry(sides, partial(scheme.find(), **scheme.settings), spec.ranks, conditions.network)
-
-
-def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: Shifts | None) -> VirtualStep:
+def _simulated_step(
+    spec: StepSpec, conditions: Conditions, counted: int, grid: Shifts | None
+) -> tuple[World, VirtualStep]:
     ranks, times, jitter = spec.ranks, conditions.times, conditions.jitter
-    recorders = [Recorder(events=False) for _ in range(ranks if grid is None else grid.representatives)]
     together = spec.group_ranks
     work = ComputeTimeModel(
         # the factors of the model have mean 1; the median of a recorded lognormal is below its mean
@@ -206,6 +186,7 @@ def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: 
     unsettled = UNSETTLED * cycle
     steps = unsettled + cycle * max(CYCLES - UNSETTLED, -(-counted // cycle))
     world = simulated(ranks, conditions.network, compute=work.seconds, prices=conditions.prices, shifts=grid)
+    recorders = {rank: Recorder(events=False) for rank in world.simulated}
     strategy, kernels = spec.training.bind(), sizes()
     shared: dict[int, Replica] = {}
 
@@ -229,17 +210,17 @@ def _simulated_step(spec: StepSpec, conditions: Conditions, counted: int, grid: 
         await strategy(comm, session)
 
     world.run(train)
-    packed = [recorder.pack() for recorder in recorders]
+    packed = [recorder.pack() for recorder in recorders.values()]
     rows, updates = (_columns([rank[name] for rank in packed]) for name in ("steps", "updates"))
     cycles = np.empty(0)
     if spec.strategy.lockstep or spec.strategy.periodic:
         spans = np.array([rank["steps"]["end"] - rank["steps"]["begin"] for rank in packed])[:, unsettled:]
         cycles = spans.reshape(len(recorders), -1, cycle).mean(axis=2).max(axis=0) * 1e-9
-    hosts = len({conditions.network.host(rank) for rank in range(len(recorders))})
+    hosts = len({conditions.network.host(rank) for rank in recorders})
     sent, out = max(world.bytes) / steps, world.clock.bytes_between_hosts / (steps * hosts)
-    delays = np.array(work.delay_seconds[: len(recorders)]) / steps
+    delays = np.array([work.delay_seconds[rank] for rank in recorders]) / steps
     counts = (max(world.messages), len(recorders))
-    return VirtualStep(cycles, sent, out, *counts, rows, updates, unsettled, delays)
+    return world, VirtualStep(cycles, sent, out, *counts, rows, updates, unsettled, delays)
 
 
 def _columns(tables: Sequence[npt.NDArray[Any]]) -> Columns:

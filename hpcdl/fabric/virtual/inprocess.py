@@ -14,8 +14,9 @@ from hpcdl.fabric.virtual.world import World
 class _Chance:
     """Operations take random times, some of them very long."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, ranks: int, seed: int) -> None:
         self._random = random.Random(seed)
+        self.places = range(ranks)
         self.bytes_between_hosts = 0
 
     def message(self, now: float, _source: int, _dest: int, _size: int) -> float:
@@ -33,4 +34,4 @@ class _Chance:
 
 def in_process(ranks: int, seed: int = 0) -> World:
     """Return a world of ``ranks`` ranks whose interleaving is drawn from ``seed``."""
-    return World(ranks, _Chance(seed), VirtualComm)
+    return World(ranks, _Chance(ranks, seed), VirtualComm)

@@ -1,12 +1,14 @@
 """Virtual time over a :class:`hpcdl.fabric.network.Network`: the same programs, no machine needed.
 
 Payloads may be real, or size-only (:func:`hpcdl.fabric.vectors.phantom`), which cost no memory and no copying.
-A message starts when both ends have asked for it and both ports are free, in the order of the asking; one that is
-asked for later goes first where it is over before a port's next message, which waits for its other port, begins.
+A message starts when both ends have asked for it and both ports are free, in the order of the asking; at once, in
+the order of a rank's tasks and of a host's ranks. One that is asked for later goes first where it is over before a
+port's next message, which waits for its other port, begins.
 On a network with a topology messages share links instead: :mod:`hpcdl.fabric.virtual.flows`.
 """
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 from itertools import chain
@@ -102,6 +104,8 @@ class _VirtualTime:
     ) -> None:
         self._host = [network.host(rank) for rank in range(ranks)]
         hosts = max(self._host) + 1
+        counted = Counter[int]()
+        self.places = [counted.update((host,)) or counted[host] - 1 for host in self._host]
         self._slow = network.slow
         self._network = network
         self._alpha, self._beta = network.link.alpha, network.link.beta

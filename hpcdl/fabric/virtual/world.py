@@ -6,10 +6,11 @@ All tasks that can go on wait in one queue, earliest first. The clock defines th
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from math import inf
+from operator import itemgetter
 from typing import Final, Protocol, TypeVar
 
 from hpcdl.fabric.comm import ANY, Array, Comm, Event, PeerLost, Status
@@ -29,6 +30,9 @@ SELDOM: Final = (1_000_000, 100, 1000)
 """Thresholds of the garbage collector: tasks come by the million without cycles, and collecting took a third."""
 
 
+_order: Final = itemgetter(0)
+
+
 class Deadlock(Exception):  # noqa: N818 - the standard term
     """No rank can go on. The error message lists the ranks that wait, their peers and their messages."""
 
@@ -38,6 +42,11 @@ class Clock(Protocol):
 
     bytes_between_hosts: int
     """Sum over all messages so far, without a topology."""
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Number of each rank among those of its host."""
+        ...
 
     def message(self, now: float, source: int, dest: int, size: int) -> float:
         """Return when a message of ``size`` bytes completes whose send and receive have met at ``now``."""
@@ -74,7 +83,8 @@ class World:
 
     ``messages`` and ``bytes`` count what each rank has sent, without native collectives. With ``events``, a list
     for each rank, every operation is recorded as (task, label, begin ns, end ns, peer, bytes). With ``flows``
-    messages share links, and the clock is not asked for them. With ``shifts`` only the representatives run.
+    messages share links, and the clock is not asked for them. With ``shifts`` only the representatives run, and
+    ``events`` are recorded.
     """
 
     def __init__(
@@ -88,10 +98,12 @@ class World:
     ) -> None:
         self._flows = flows
         self.shifts = shifts
+        self.simulated = range(ranks) if shifts is None else shifts.representatives
+        """Ranks whose programs run."""
         self.ranks = ranks
         self.clock = clock
         self.make_comm = make_comm
-        self.events = events
+        self.events = events if shifts is None else [[] for _ in range(ranks)]
         self.messages = [0] * ranks
         self.bytes = [0] * ranks
         self.now = 0.0
@@ -104,6 +116,8 @@ class World:
         self._moments: list[float] = []
         self._unfinished: list[set[AnyTask]] = [set() for _ in range(ranks)]
         self._under_way = 0
+        self._matched: list[tuple[tuple[int, ...], int, AnyTask, AnyTask]] = []
+        """Messages that begin at this moment: order, bytes, receiver and sender."""
         self._launched = [0] * ranks
         self._end = 0.0
         self._failed: list[AnyTask] = []
@@ -118,8 +132,7 @@ class World:
         self._launched = [0] * self.ranks
         if self.shifts is not None:
             group.places = {rank: (group, rank) for rank in range(self.ranks)}
-        running = self.ranks if self.shifts is None else self.shifts.representatives
-        comms = [self.make_comm(self, group, rank) for rank in range(running)]
+        comms = [self.make_comm(self, group, rank) for rank in self.simulated]
         mains = [self.launch(Task(program(comm)), comm.rank, self.now) for comm in comms]
         with _collecting_seldom():
             try:
@@ -161,6 +174,8 @@ class World:
                     else:
                         if asked is not None:
                             asked.waiters += (task,)
+            if self._matched:
+                self._begin_messages()
 
     def group(self, members: tuple[int, ...], depth: int) -> Group:
         """Make a group; deadlock reports read the mailboxes of all groups."""
@@ -182,6 +197,8 @@ class World:
                 part = self.group(tuple(members), group.depth + 1)
                 part.places = places
                 places.update({member: (part, rank) for rank, member in enumerate(members)})
+            if self.shifts is not None:
+                self.shifts.check({member: part for member, (part, _) in places.items()})
         return places
 
     def launch(self, task: Task[T], rank: int, when: float) -> Task[T]:
@@ -228,10 +245,24 @@ class World:
 
     def transfer(self, source: int, size: int, receiving: AnyTask, sending: AnyTask) -> None:
         """Move ``size`` bytes from the rank ``source`` to that of ``receiving``; both tasks wait for it."""
+        dest, places = receiving.rank, self.clock.places
         if self._flows is None:
-            self._arrive(self.clock.message(self.now, source, receiving.rank, size), receiving, sending)
+            order = (sending.number, places[source], receiving.number, places[dest], source, dest)
+            self._matched.append((order, size, receiving, sending))
         else:
-            self._flows.send(self.now, source, receiving.rank, size, (receiving, sending))
+            self._flows.send(self.now, source, dest, size, (receiving, sending))
+
+    def _begin_messages(self) -> None:
+        """Begin the messages of a moment by task and place on the host: in one order on all equal hosts.
+
+        In the order of ranks those of a last host, which meet at the first one, would take turns of their own.
+        """
+        matched, now, message = self._matched, self.now, self.clock.message
+        if len(matched) > 1:
+            matched.sort(key=_order)
+        for (*_, source, dest), size, receiving, sending in matched:
+            self._arrive(message(now, source, dest, size), receiving, sending)
+        matched.clear()
 
     def _arrive(self, when: float, receiving: AnyTask, sending: AnyTask) -> None:
         receiving.arrived = sending.sent = when

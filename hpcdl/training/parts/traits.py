@@ -27,9 +27,6 @@ class Strategy:
     strategy can be replayed."""
     periodic: bool = False
     """Ranks meet in every :attr:`cycle` of steps, and messages depend on sizes only: it can be replayed, too."""
-    symmetric: Callable[[Settings], bool] = lambda _settings: False
-    """``symmetric(settings)``: all ranks do equal work, and exchange vectors by the collectives of the case's
-    aggregation only. Steps then have the symmetry of :attr:`Aggregation.sides`."""
     stops_at_target: bool = True
     """Has a common step after which all ranks can stop at the target accuracy."""
     scales_loss: bool = True
