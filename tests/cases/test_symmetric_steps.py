@@ -56,7 +56,7 @@ def drawn(path, seed):
     draw = random.Random(seed)
     ranks = draw.choice([2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 18, 20, 24])
     divisors = [divisor for divisor in range(1, ranks + 1) if ranks % divisor == 0]
-    name, period, stage = draw.choice([*STRATEGIES, *AGGREGATING * 4]), draw.randint(1, 4), draw.randint(1, 3)
+    name, period, stage = draw.choice([*STRATEGIES, *AGGREGATING * 6]), draw.randint(1, 4), draw.randint(1, 3)
     settings = {
         "ad_psgd": {"graph": draw.choice(GRAPHS)},
         "d_psgd": {"graph": draw.choice(GRAPHS), "mixing": draw.choice(["overlap", "after"])},
@@ -78,14 +78,14 @@ def drawn(path, seed):
         "hierarchical": {"ranks_per_node": draw.randint(1, ranks), **parts},
         "torus": {"rows": draw.choice(divisors)},
     }.get(scheme, {})
-    multiple = draw.choice([ranks, ranks, ranks, 1])  # of all layers: else parts of a vector are unequal
+    multiple = draw.choice([*[ranks] * 5, 1])  # of all layers: else parts of a vector are unequal
     layers = [multiple * draw.randint(1, 3000 // multiple) for _ in range(draw.randint(1, 5))]
     model = table(path, layers, draw.choice([0, 10**4, 10**6, 10**7]), draw.choice(["", "1e-5", "1e-3"]))
     stages = [divisor for divisor in divisors if 1 < divisor <= len(layers)]
     keys = {"mesh": Mesh(pipeline=draw.choice(stages))} if name == "pipeline" and stages else {}
     inside = Link(draw.choice([0.0, 5e-7, 1e-6]), draw.choice([1 / 10e9, 0.0, 1 / 3e9]))
     network = replace(NETWORKS[draw.choice(["ethernet-10g", "infiniband-hdr", "gemini"])], inside=inside)
-    place = (draw.choice([1, 1, 2, 2, 3, 4, 6, 8]), draw.choice([None, 1500, 6000]), network)
+    place = (draw.choice([1, 2, 3, *divisors, *divisors]), draw.choice([None, 1500, 6000]), network)
     return case(model, (name, settings), (scheme, of_scheme), ranks, flops=1e12, **keys), *place
 
 
