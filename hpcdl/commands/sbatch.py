@@ -72,28 +72,25 @@ def execute(options: argparse.Namespace) -> int:
     _check(options, chosen)
     try:
         site = site_profile(options.site)
+        job = BatchJob(
+            str(options.suite),
+            chosen.name,
+            shlex.join(["hpcdl", *_without_actions(options.given)]),
+            options.nodes,
+            options.ranks_per_node,
+            options.cpus_per_rank,
+            options.gpus_per_node,
+            options.time,
+            options.launches,
+            ("--full",) * options.full
+            + tuple(word for glob in options.case for word in ("--case", glob))
+            + tuple(word for override in options.overrides for word in ("--set", override)),
+        )
     except ValueError as error:
         raise suite.UsageError(str(error)) from None
-    job = BatchJob(
-        str(options.suite),
-        chosen.name,
-        shlex.join(["hpcdl", *_without_actions(options.given)]),
-        options.nodes,
-        options.ranks_per_node,
-        options.cpus_per_rank,
-        options.gpus_per_node,
-        options.time,
-        options.launches,
-        ("--full",) * options.full
-        + tuple(word for glob in options.case for word in ("--case", glob))
-        + tuple(word for override in options.overrides for word in ("--set", override)),
-    )
     script = options.script or Path(f"{chosen.name}.sbatch")
     report = script.with_name(f"{script.stem}-report{script.suffix}")
-    try:
-        texts = {script: batch_script(job, site), **({report: report_script(job, site)} if options.submit else {})}
-    except ValueError as error:
-        raise suite.UsageError(str(error)) from None
+    texts = {script: batch_script(job, site), **({report: report_script(job, site)} if options.submit else {})}
     if options.dry_run:
         print(texts[script], end="")
         return OK

@@ -70,7 +70,10 @@ WARNING_SECONDS: Final = 120
 
 @dataclass(frozen=True)
 class BatchJob:
-    """Resources and command of a batch script."""
+    """Resources and command of a batch script.
+
+    Raises ValueError for a character that is not printable: a line end would begin a command.
+    """
 
     suite: str
     """A suite file or the name of one that comes with hpcdl."""
@@ -89,51 +92,37 @@ class BatchJob:
     """Tasks of a job array; each is an independent launch."""
     options: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for words in astuple(self):
+            for word in words if isinstance(words, tuple) else (words,):
+                if not str(word).isprintable():
+                    raise ValueError(
+                        f"{ascii(word)[:80]}: a batch script cannot have characters that are not printable"
+                    )
+
 
 def batch_script(job: BatchJob, site: SiteProfile) -> str:
-    """Return the text of a batch script; the same text for the same arguments.
-
-    Raises ValueError for a character that is not printable in ``job``: a line end would begin a command.
-    """
+    """Return the text of a batch script; the same text for the same arguments."""
     identity = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" if job.launches > 1 else "$SLURM_JOB_ID"
     body = _BODY.format(identity=identity, name=job.name, command=_run_command(job), launcher=site.launcher)
-    programs = f"hpcdl {site.launcher.split()[0]}"
-    return _script(job, site, job.command, _introduction(job), _options(job, site), programs, body)
+    return _script(site, job.command, _introduction(job), _options(job, site), body)
 
 
 def report_script(job: BatchJob, site: SiteProfile) -> str:
-    """Return the text of a batch script that reports the runs of ``job`` together. Raises ValueError likewise."""
-    about = (
-        "One report of the runs whose folders are the arguments. Submit it to begin when their jobs have ended."
-    )
+    """Return the text of a batch script that reports the runs of ``job`` together."""
+    about = "One report of the runs whose folders are the arguments. It begins when their jobs have ended."
     options = [f"job-name=hpcdl-{job.name}-report", *_site_options(site), "ntasks=1", "output=%x-%j.out"]
-    return _script(
-        job, site, f"{job.command} --submit", [about], options, "hpcdl", _REPORT.replace("NAME", job.name)
-    )
+    return _script(site, f"{job.command} --submit", [about], options, _REPORT.replace("NAME", job.name))
 
 
-def _script(
-    job: BatchJob,
-    site: SiteProfile,
-    command: str,
-    introduction: Iterable[str],
-    options: Iterable[str],
-    programs: str,
-    body: str,
-) -> str:
-    for words in astuple(job):
-        for word in words if isinstance(words, tuple) else (words,):
-            if not str(word).isprintable():
-                raise ValueError(
-                    f"{ascii(word)[:80]}: a batch script cannot have characters that are not printable"
-                )
+def _script(site: SiteProfile, command: str, about: Iterable[str], options: Iterable[str], body: str) -> str:
     lines = ["#!/bin/bash", f"# Written by: {command}", "#"]
-    for text in introduction:
+    for text in about:
         lines += [f"# {line}" for line in textwrap.wrap(text, 108, break_on_hyphens=False)]
     lines += [f"#SBATCH --{option}" for option in options]
     modules = [f"module load {shlex.quote(module)}" for module in site.modules]
-    lines += ["", *modules, *site.environment, "set -u", _PROGRAMS.format(programs=programs)]
-    return "\n".join(lines) + body
+    programs = _PROGRAMS.format(launcher=site.launcher.split()[0])
+    return "\n".join([*lines, "", *modules, *site.environment, "set -u", programs]) + body
 
 
 def _introduction(job: BatchJob) -> list[str]:
@@ -192,7 +181,7 @@ def _run_command(job: BatchJob) -> str:
 
 
 _PROGRAMS: Final = """\
-for program in {programs}; do
+for program in hpcdl {launcher}; do
     command -v $program >/dev/null || {{
         echo "$program is not found: load it here, or before sbatch" >&2
         exit 2

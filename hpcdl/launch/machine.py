@@ -193,25 +193,21 @@ def link_counters(
     Devices: network interfaces, "device/port" of InfiniBand and RoCE, cxi devices, and "tcp". The counters include
     all processes of the node.
     """
-    interfaces = _folders(root / "sys/class/net")
-    places = {interface.name: [interface / "statistics"] for interface in interfaces}
-    places |= {
-        f"{port.parent.parent.name}/{port.name}": [port / "counters", port / "hw_counters"]
+
+    def values(*folders: Path) -> dict[str, int]:
+        files = (file for folder in folders for file in _folders(folder) if kind_of(file.name))
+        read = ((file.name, text(file).partition("@")[0]) for file in files)  # cxi: value@time
+        return {name: int(value) for name, value in read if value.isdecimal()}
+
+    devices = {
+        f"{port.parent.parent.name}/{port.name}": values(port / "counters", port / "hw_counters")
         for port in _ports(root)
     }
-    places |= {card.name: [card / "device/telemetry"] for card in _folders(root / "sys/class/cxi")}
-    files = {
-        device: [file for folder in folders for file in _folders(folder) if kind_of(file.name)]
-        for device, folders in places.items()
-    }
-    values = {  # cxi: value@time
-        device: {file.name: int(value) for file in its if (value := text(file).partition("@")[0]).isdecimal()}
-        for device, its in files.items()
-    }
-    for interface in interfaces:
-        more = {name: value for name, value in of_driver(interface.name).items() if kind_of(name)}
-        values[interface.name] = {**more, **values[interface.name]}
-    return {**values, "tcp": {name: value for name, value in tcp_counters(root).items() if kind_of(name)}}
+    devices |= {card.name: values(card / "device/telemetry") for card in _folders(root / "sys/class/cxi")}
+    for interface in _folders(root / "sys/class/net"):
+        driver = {name: value for name, value in of_driver(interface.name).items() if kind_of(name)}
+        devices[interface.name] = driver | values(interface / "statistics")
+    return {**devices, "tcp": {name: value for name, value in tcp_counters(root).items() if kind_of(name)}}
 
 
 def tcp_counters(root: Path = ROOT) -> dict[str, int]:

@@ -30,7 +30,7 @@ MAX_RATE: Final = 100_000_000_000
 """Range of link rates (bit/s)."""
 UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _RATE: Final = re.compile(
-    r"([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([kmgt]?)(?:(bit(?:/s)?)|(b(?:yte)?(?:ps|/s)))?", re.IGNORECASE
+    r"([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([kmgt]?)(bit(?:/s)?|b(?:yte)?(?:ps|/s))", re.IGNORECASE
 )
 """A number, its prefix, and a unit of bits or what may be one of bytes."""
 
@@ -125,14 +125,12 @@ def _bits(text: str, option: str) -> int:
     """
     rate = _RATE.fullmatch(text.strip())
     if rate is None:
-        raise NoTestbed(f"{option}: is no rate; write for example 200mbit or 1gbit")
-    number, unit, in_bits, in_bytes = rate.groups()
-    bits = round(float(number) * UNITS[unit.lower()])
-    as_bits = f"{number}{unit.lower()}bit"
-    if in_bytes:
-        raise NoTestbed(f"{option}: bits or bytes? write {as_bits}, or {_spelled(8 * bits)} for bytes")
-    if not in_bits:
-        raise NoTestbed(f"{option}: has no unit; write {as_bits if unit else '200mbit or 1gbit'}")
+        raise NoTestbed(f"{option}: is no rate with a unit; write for example 200mbit or 1gbit")
+    number, prefix, unit = rate.groups()
+    bits = round(float(number) * UNITS[prefix.lower()])
+    if "bit" not in unit.lower():
+        remedy = f"write {number}{prefix.lower()}bit, or {_spelled(8 * bits)} for bytes"
+        raise NoTestbed(f"{option}: bits or bytes? {remedy}")
     if not MIN_RATE <= bits <= MAX_RATE:
         raise NoTestbed(
             f"{option}: must be from {bit_rate(MIN_RATE)} to {bit_rate(MAX_RATE)}, not {bit_rate(bits)}"

@@ -58,7 +58,7 @@ def page(
         [verdict(comparison)],
         [
             Section("Runs and environment", [*about, *copies], _facts(baseline, candidate)),
-            link_counters.compared(_link_counters(baseline, candidate), "baseline", "candidate"),
+            link_counters.compared(_link_counters(baseline, candidate)),
             Section(
                 "All measures, worst first",
                 tables=[_table(comparison.changes)],

@@ -52,7 +52,7 @@ def page(verdict: SuiteVerdict, calibration: Calibration | None, *, whole: bool 
         *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
         Section("Changes", tables=[_events(verdict)] if findings.events else []),
         Section("Slow hosts and links", points=slow),
-        compared(link_counters(history, len(history.jobs) - 1), "runs before", "newest"),
+        compared(link_counters(history, len(history.jobs) - 1)),
         Section("Changes of the environment", points=environments),
         Section("Calibration on this archive", noise),
         Section("All measures", tables=[_table(verdict)] if whole else []),

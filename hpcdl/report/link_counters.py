@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from hpcdl.report.formats.cells import plural
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.trace.link_counters import Kind, LinkCounters, kind_of
+from hpcdl.trace.link_counters import KINDS, LinkCounters, kind_of
 
 NAMED: Final = 3
 """Counters of a kind that a warning names."""
@@ -32,7 +32,7 @@ def troubles(counters: LinkCounters) -> dict[Counter, int]:
         for host, devices in counters.items()
         for device, values in (devices or {}).items()
         for name, value in values.items()
-        if value and kind_of(name) in {"errors", "congestion"}
+        if value and kind_of(name) in KINDS
     }
     return dict(sorted(grown.items(), key=lambda item: -item[1]))
 
@@ -40,17 +40,16 @@ def troubles(counters: LinkCounters) -> dict[Counter, int]:
 def warnings(counters: LinkCounters) -> Iterator[str]:
     """Return a line per kind, with the counters that grew on the fewest hosts, and one for unread hosts."""
     grown = troubles(counters)
-    kinds: tuple[Kind, ...] = ("errors", "congestion")
-    for kind in kinds:
-        by_name: dict[str, list[Counter]] = {}
+    for kind in KINDS:
+        places: dict[str, list[Counter]] = {}
         for counter in grown:
             if kind_of(counter.name) == kind:
-                by_name.setdefault(counter.name, []).append(counter)
-        hosts = {name: {counter.host for counter in places} for name, places in by_name.items()}
+                places.setdefault(counter.name, []).append(counter)
+        hosts = {name: len({counter.host for counter in of_name}) for name, of_name in places.items()}
         words = [
-            f"{name} on {len(hosts[name])} of {plural(len(counters), 'host')}, most on {places[0].host} "
-            f"{places[0].device} ({grown[places[0]]})"
-            for name, places in sorted(by_name.items(), key=lambda item: len(hosts[item[0]]))
+            f"{name} on {hosts[name]} of {plural(len(counters), 'host')}, most on {worst.host} {worst.device} "
+            f"({grown[worst]})"
+            for name, (worst, *_) in sorted(places.items(), key=lambda item: hosts[item[0]])
         ]
         more = f"; {plural(len(words) - NAMED, 'more counter')}" if len(words) > NAMED else ""
         if words:
@@ -77,22 +76,22 @@ def grown_beyond(before: Sequence[LinkCounters], now: Sequence[LinkCounters]) ->
     """
     beyond: Beyond = {}
     for counter in troubles(now[-1]) if now else ():
-        earlier, later = ([value for run in runs if (value := _growth(counter, run)) is not None]
-                          for runs in (before, now))  # fmt: skip
+        earlier, later = (_growths(counter, runs) for runs in (before, now))
         if earlier and len(later) == len(now) and min(later) > FACTOR * max(earlier):
             beyond[counter] = (earlier, later)
     return beyond
 
 
-def _growth(counter: Counter, run: LinkCounters) -> int | None:
-    values = (run.get(counter.host) or {}).get(counter.device)
-    return None if values is None else values.get(counter.name, 0)
+def _growths(counter: Counter, runs: Sequence[LinkCounters]) -> list[int]:
+    devices = ((run.get(counter.host) or {}).get(counter.device) for run in runs)
+    values = (counters.get(counter.name, 0) for counters in devices if counters is not None)
+    return [value for value in values if value is not None]
 
 
-def compared(beyond: Beyond, before: str, now: str) -> Section:
-    """Return a row per counter; ``before`` and ``now``: headings of the growths."""
+def compared(beyond: Beyond) -> Section:
+    """Return a row per counter."""
     rows = [(*counter, *map(_range, sides)) for counter, sides in beyond.items()]
-    tables = [Table("", ("host", "device", "counter", before, now), rows, 3, [NOTE])] if rows else []
+    tables = [Table("", ("host", "device", "counter", "before", "now"), rows, 3, [NOTE])] if rows else []
     return Section("Counters of links that grew more", tables=tables)
 
 

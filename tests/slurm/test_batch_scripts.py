@@ -182,6 +182,8 @@ def test_cases_of_several_sizes_run_in_one_job(job, launched):
     number = launched(SUITE, "--nodes", "4", "--set", "case.trace=events")
     assert job.ended(number) == [("COMPLETED", "0")], job.output()
     assert job.cases() == {f"sums-4-nodes-{number}": 4}
+    counters = hpcdl.read(job.folder / f"runs/sums-4-nodes-{number}").environment["link_counters"]
+    assert list(counters) == ["n1", "n2", "n3", "n4"]  # nodes, where all have one hostname
 
 
 @pytest.mark.parametrize("launched", COMBINATIONS[1:3], ids=LAUNCHERS[1:3], indirect=True)
