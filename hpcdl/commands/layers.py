@@ -39,7 +39,7 @@ def _shape(text: str) -> tuple[int, ...]:
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.cases.keys.key import FAULTS
     from hpcdl.models.layers import table_text
-    from hpcdl.prediction.layer_tables import table_of
+    from hpcdl.prediction.layer_tables import REST, table_of
     from hpcdl.suite import UsageError
 
     try:
@@ -56,6 +56,8 @@ def execute(options: argparse.Namespace) -> int:
     for name in ("parameters", "activations"):
         if not any(getattr(layer, name) for layer in layers):
             print(f"warning: the source states no {name}: fill in the column")
+    if unassigned := sum(layer.parameters for layer in layers if layer.name == REST):
+        print(f"warning: {unassigned} parameters are in no layer: row {REST!r}")
     return OK
 
 

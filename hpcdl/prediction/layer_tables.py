@@ -39,9 +39,9 @@ NUMBERS: Final = {"step": 3, "outputs": 2, "output": 3}
 """Numbers of marks. "step": samples, trained parameters and rank; "outputs": trained parameters and elements. An
 older recipe has neither, but "output": all parameters, elements and length of a layer's first tensor."""
 STATED: Final = (
-    "steps of {} and {} samples: record steps of equal batches",
-    "steps that train {} and {} parameters",
-    "marks of ranks {} and {}: give the file of one",
+    ("steps of", " samples: record steps of equal batches"),
+    ("steps that train", " parameters"),
+    ("marks of ranks", ": give the file of one rank"),
 )
 PARTS: Final = "forward", "backward", "update"
 COLLECTIVE: Final = re.compile(r"_?c10d|(?:nccl|gloo|mpi|ucc|xccl):")
@@ -183,13 +183,13 @@ def _marks(trace: bytes) -> tuple[list[Mark], list[tuple[float, str]]]:
                 collectives.append((float(event["ts"]), name))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no trace of a PyTorch profiler with marks of layers: {error}") from None
-    _only("marks of processes {} and {}: give the file of one rank", processes)
+    _only("marks of processes", processes, ": give the file of one rank")
     return sorted(marks, key=lambda mark: mark.begin), collectives
 
 
 def _parts(marks: Sequence[Mark]) -> list[list[Mark]]:
     """Return the marks of each whole step with its end: "step", or in recordings without it the next "input"."""
-    end = "step" if any(mark.kind == "step" for mark in marks) else "input"
+    end = "step" if any(mark.kind in {"step", "outputs"} for mark in marks) else "input"
     parts, part = list[list[Mark]](), list[Mark]()
     for mark in marks:
         if part and mark.kind == end:
@@ -225,10 +225,12 @@ def _sizes(steps: Sequence[ProfiledStep]) -> dict[str, tuple[int, int, int]]:
     """Return parameters, activations and samples of each layer, and of what is in none. Raises ValueError."""
     sizes, total = dict[str, tuple[int, int, int]](), 0
     if stated := [*zip(*(step.stated for step in steps), strict=True)]:
-        samples, total, _ = (_only(text, values) for text, values in zip(STATED, stated, strict=True))
+        samples, total, _ = (
+            _only(text, values, more) for (text, more), values in zip(STATED, stated, strict=True)
+        )
     else:
         every = (numbers for step in steps for outputs in step.outputs.values() for numbers in outputs)
-        samples = _only(f"outputs of {{}} and {{}} samples: {AGAIN}", (batch for *_, batch in every))
+        samples = _only("outputs of", (batch for *_, batch in every), f" samples: {AGAIN}")
     if samples < 1:
         raise ValueError(f"steps of {samples} samples")
     for name in dict.fromkeys(name for step in steps for name in step.outputs):
@@ -256,11 +258,11 @@ def _sizes(steps: Sequence[ProfiledStep]) -> dict[str, tuple[int, int, int]]:
     return {**sizes, REST: (max(0, rest), 0, samples)}
 
 
-def _only(text: str, values: Iterable[Any]) -> Any:
-    """Return the only value, None without any. ValueError: several, of which ``text`` takes two."""
+def _only(text: str, values: Iterable[Any], more: str) -> Any:
+    """Return the only value, None without any. ValueError: several; its text has two of them before ``more``."""
     first, *others = dict.fromkeys(values) or [None]
     if others:
-        raise ValueError(text.format(first, *others))
+        raise ValueError(f"{text} {first} and {others[0]}{more}")
     return first
 
 
@@ -276,21 +278,17 @@ def of_nodes(nodes: Sequence[Node], samples: int | None) -> list[SizedLayer]:
         elif (part := NODE.fullmatch(node.name)) and (kind := part[1] or part[3]):
             spent[kind.strip(), part[2]].append(node.seconds)
             parts.append((kind.strip() in KINDS[0], part[2]))
-    forwards = [name for is_forward, name in parts if is_forward]
-    if not forwards:
-        raise ValueError("no nodes of layers, such as 'forward conv1' or 'COMP_NODE_conv1_FWD'")
-    names = [*dict.fromkeys(forwards)]
-    passes = [is_forward for is_forward, _ in groupby(parts, key=itemgetter(0))]
-    count = passes.count(True) if False in passes else len(forwards) // len(names)
-    if forwards != names * count:
-        raise ValueError(
-            "layers of one name, or forward passes that overlap: each needs a name, and a pass of its own"
-        )
+    forwards, backwards = ([name for direction, name in parts if direction is each] for each in (True, False))
+    if not forwards or {*forwards} != {*backwards}:
+        raise ValueError("no forward and backward nodes of each layer, such as 'forward a' or 'COMP_NODE_a_FWD'")
+    names, passes = [*dict.fromkeys(forwards)], [direction for direction, _ in groupby(parts, itemgetter(0))]
+    if forwards != names * passes.count(True):
+        raise ValueError("layers of one name, or forward passes that overlap: each layer needs a name of its own")
     if samples is None or samples < 1:
         raise ValueError("the samples of its forward passes are not stated: add --batch SAMPLES")
     times = {key: median(seconds) for key, seconds in spent.items()}
     sizes = {
-        name: (_only(f"{name!r} has gradients of {{}} and {{}} bytes", gradients[name] or [0]) // 4, 0, samples)
+        name: (_only(f"{name!r} has gradients of", gradients[name] or [0], " bytes") // 4, 0, samples)
         for name in names
     }
     return _timed(times, sizes)
