@@ -124,15 +124,12 @@ class Mark(NamedTuple):
 
 
 class ProfiledStep(NamedTuple):
-    """One training step of a profile."""
+    """Seconds by kind and layer, those in no layer of ``("forward", REST)``; marks; numbers of the step's end."""
 
     spent: Mapping[tuple[str, str], float]
-    """Seconds by kind and layer; time in no layer is ``("forward", REST)``."""
     outputs: Mapping[str, list[tuple[int, ...]]]
-    """Numbers of each forward, by layer in the order of their first."""
     backwards: Mapping[str, int]
     stated: tuple[int, ...]
-    """Samples, trained parameters and rank; empty in recordings without them."""
 
 
 def of_profile(trace: bytes) -> list[SizedLayer]:
