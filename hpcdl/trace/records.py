@@ -18,7 +18,7 @@ import numpy as np
 from hpcdl.trace.files import MAX_DATA, JsonObject, from_json, parse_json, read_bytes
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TABLES, Rows, TraceError, analysed
-from hpcdl.trace.run import Run, check_environment, check_fields, frame, frame_of_cases
+from hpcdl.trace.run import Run, check_environment, check_fields, frame, frame_of_cases, no_events
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,10 +97,7 @@ def _run(path: Path, document: JsonObject) -> Run:
         suite=str(document["suite"]),
         complete=bool(document["complete"]),
         described=described,
-        _load=lambda _index: (
-            {name: np.empty(0, TABLES["events"][name]) for name in TABLES["events"].names or ()},
-            [],
-        ),
+        _load=lambda _index: no_events(),
     )
 
 

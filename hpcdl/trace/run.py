@@ -18,7 +18,7 @@ import numpy as np
 from hpcdl.trace.files import JsonMapping, JsonObject, from_json, parse_json
 from hpcdl.trace.link_counters import Growth
 from hpcdl.trace.older_names import spelled_now
-from hpcdl.trace.recorder import Rows, Scalar
+from hpcdl.trace.recorder import TABLES, Rows, Scalar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,6 +90,12 @@ def check_environment(environment: JsonMapping) -> None:
 
 Table = dict[str, Rows]
 """Columns of equal length."""
+
+
+def no_events() -> tuple[Table, list[str]]:
+    """Return the table of events, and their labels, of a case that has none."""
+    events = TABLES["events"]
+    return {name: np.empty(0, events[name]) for name in events.names or ()}, []
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ from hpcdl.trace.files import JsonObject
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Rows, Scalar, TraceError
 from hpcdl.trace.records import READ, SUFFIX, read_records
-from hpcdl.trace.run import Run, Table, check_fields, environment_of, frame, frame_of_cases
+from hpcdl.trace.run import Run, Table, check_fields, environment_of, frame, frame_of_cases, no_events
 
 __all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_part"]
 
@@ -160,7 +160,7 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
         if not found:
             raise TraceError(f"{path}: no run.h5 and no finished case in parts/")
     described: list[dict[str, Scalar]] = []
-    places: list[tuple[Path, str]] = []
+    places: list[tuple[Path, str] | None] = []
     tables: dict[str, list[Table]] = {name: [] for name in READ}
     environment: JsonObject = {}
     environments: dict[str, JsonObject] = {}
@@ -171,7 +171,7 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
             environment, suite = environment_of(source["environment"][()]), source["suite"].asstr()[()]
             environments |= _environments(source)
             for name, group in source["cases"].items():
-                places.append((file, name))
+                places.append((file, name) if group["events"].id.shape[0] else None)
                 described.append(_fields(group))
                 ranks = _rows(group, "ranks")
                 for key, of_cases in tables.items():
@@ -186,7 +186,7 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
         suite=suite,
         complete=complete,
         described=described,
-        _load=lambda index: _events(*places[index]),
+        _load=lambda index: _events(*place) if (place := places[index]) else no_events(),
     )
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from hpcdl import registry
-from hpcdl.analysis.network.waiting import of_case, of_events
+from hpcdl.analysis.network.waiting import _mean, _repetitions, of_case, of_events
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
@@ -145,7 +145,20 @@ def test_the_same_native_collective_is_one_of_all_ranks():
 def test_a_rank_that_begins_a_repetition_late_is_late():
     spans = [(rank, n, ms(10 * n + 2 * rank), ms(10 * n + 5)) for rank in (0, 1) for n in range(4)]
     calls = [(rank, 0, "native allreduce", begin, end, -1, 8) for rank, _, begin, end in spans]
-    assert of_rows(*calls, steps=spans, kind="collective").late == (1, pytest.approx(0.002))
+    found = of_rows(*calls, steps=spans, kind="collective", warmup_steps=1)
+    assert found.late == (1, pytest.approx(0.002))
+    untraced = _mean(_repetitions(pd.DataFrame(spans, columns=["rank", "step", "begin", "end"]), 1), found.record)
+    assert untraced.columns == found.columns
+    assert untraced.steps == found.steps == 3
+
+
+def test_ranks_that_share_no_step_have_no_late_one():
+    """A table of all steps and ranks would take 3.2 GB for each column of 20,000 rows."""
+    numbers = np.arange(20_000)
+    steps = pd.DataFrame({"rank": numbers, "step": numbers, "begin": 0, "end": 1})
+    record = Record(kind="collective", ranks=len(numbers))
+    assert record.keeps_step
+    assert _mean(_repetitions(steps, 0), record).latest is None
 
 
 def test_repetitions_of_a_collective_wait_for_the_last_rank(hand):

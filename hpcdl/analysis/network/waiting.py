@@ -11,8 +11,9 @@ late by the longest waiting of another rank, but by no more than it works longer
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,12 @@ LATE_SHARE: Final = 0.05
 """Share of the step time that a rank must be late to be named."""
 STEPS_SHARE: Final = 0.5
 """Share of the steps in which the named rank must be the late one: one stall makes no late rank."""
+
+
+Times = Mapping[str, npt.NDArray[Any]]
+"""Columns of a table with a row for each step of each rank."""
+MAX_GAPS: Final = 4
+"""Steps times ranks by rows, at most: ranks of a step that few take part in keep no common step."""
 
 
 class Waits(NamedTuple):
@@ -101,8 +108,8 @@ def of_case(run: Run, index: int) -> Waiting | None:
     if record.ranks == 1 or record.error or not (record.is_training or kind == "collective"):
         return None
     events, steps, ranks = run.events_of(index), run.steps[run.steps["case_index"] == index], run.ranks
-    if not len(events) and kind == "collective":  # a repetition is one native collective
-        events = steps[["rank", "begin", "end"]].assign(task=0, label=f"{NATIVE}repetition", peer=-1, bytes=0)
+    if not len(events):
+        return _mean(_repetitions(steps, record.warmup_steps), record) if kind == "collective" else None
     dropped = ranks.loc[(ranks["case_index"] == index) & (ranks["dropped"] > 0), "rank"]
     # A rank drops events beyond a limit; in steps after the last one it would seem to do nothing but work.
     if len(dropped):
@@ -123,22 +130,26 @@ def of_events(events: pd.DataFrame, steps: pd.DataFrame, record: Record) -> Wait
         until = np.partition(events["begin"].to_numpy(), MAX_EVENTS)[MAX_EVENTS]
         events, steps = events[events["begin"] < until], steps[steps["end"] <= until]
     steps = _with_events(steps, events)
-    if not len(steps):
-        return None
-    times = _times(events, steps)
+    return _mean(_times(events, steps), record) if len(steps) else None
+
+
+def _mean(times: Times, record: Record) -> Waiting | None:
+    """Return the means over steps; None if no rank waits or moves bytes."""
     if not (times["waiting"] + times["transfer"]).any():
         return None
-    mean = times.groupby("rank")[["length", "waiting", "transfer"]].mean() / 1e9
-    kind = record.kind
+    _, place, count = np.unique(times["rank"], return_inverse=True, return_counts=True)
+    length, waits, transfer = (
+        np.bincount(place, times[name]) / count / 1e9 for name in ("length", "waiting", "transfer")
+    )
     latest, leads = (
-        _latest(times, "begin" if kind == "collective" else "work") if record.keeps_step else (None, 0.0)
+        _latest(times, "begin" if record.kind == "collective" else "work") if record.keeps_step else (None, 0.0)
     )
     return Waiting(
         record=record,
-        steps=times["step"].nunique(),
-        step_seconds=mean["length"].to_numpy(float),
-        waiting=mean["waiting"].to_numpy(float),
-        transfer=mean["transfer"].to_numpy(float),
+        steps=len(np.unique(times["step"])),
+        step_seconds=length,
+        waiting=waits,
+        transfer=transfer,
         latest=latest,
         leads=leads,
         clock_error=float(record.clock_error_seconds or 0.0),
@@ -157,7 +168,21 @@ def _with_events(steps: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
     return steps[~steps["step"].isin(missing)]
 
 
-def _times(events: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+def _repetitions(steps: pd.DataFrame, warmup: int) -> Times:
+    """Return the times of repetitions without events: each is one native collective, which all ranks call."""
+    rank, step, begin, end = (steps[name].to_numpy(np.int64) for name in ("rank", "step", "begin", "end"))
+    _, place, count = np.unique(step, return_inverse=True, return_counts=True)
+    latest = np.zeros(len(count), np.int64)
+    np.maximum.at(latest, place, begin)
+    latest = latest[place]
+    together = (count == len(np.unique(rank))).all() and (latest <= end).mean() >= ONE_COLLECTIVE
+    waits = np.where((latest <= end) & together, latest - begin, 0)
+    times = {"rank": rank, "step": step, "begin": begin, "length": end - begin, "waiting": waits}
+    measured = step >= warmup
+    return {name: column[measured] for name, column in {**times, "transfer": end - begin - waits}.items()}
+
+
+def _times(events: pd.DataFrame, steps: pd.DataFrame) -> Times:
     """Return rank, step, begin and length of each step, and its waiting, transfer and remaining work (ns)."""
     import pandas as pd
 
@@ -185,7 +210,7 @@ def _times(events: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
             for name, chosen in (("waiting", waiting), ("transfer", moving), ("work", ~waiting & ~moving))
         }
         tables.append(table.assign(length=last - first, **sums))
-    return pd.concat(tables)
+    return {str(name): column.to_numpy() for name, column in pd.concat(tables).items()}
 
 
 def _inside(times: Numbers, begin: Numbers, end: Numbers) -> npt.NDArray[np.bool_]:
@@ -228,12 +253,17 @@ def _waits_for_collectives(events: pd.DataFrame, labels: pd.Series[str]) -> list
     return waits
 
 
-def _latest(times: pd.DataFrame, delay: str) -> tuple[Late | None, float]:
+def _latest(times: Times, delay: str) -> tuple[Late | None, float]:
     """Return the rank that is late by most over all steps, and its share of the steps in which it is the late one.
 
     ``delay``: column whose largest value in a step is that of the late rank.
     """
-    waiting, delays = (times.pivot_table(name, "step", "rank").to_numpy() for name in ("waiting", delay))
+    steps, row = np.unique(times["step"], return_inverse=True)
+    ranks, column = np.unique(times["rank"], return_inverse=True)
+    if len(steps) * len(ranks) > MAX_GAPS * len(row):
+        return None, 0.0
+    waiting, delays = np.full((2, len(steps), len(ranks)), np.nan)
+    waiting[row, column], delays[row, column] = times["waiting"], times[delay]
     last = np.nanargmax(delays, axis=1)
     longer = delays[np.arange(len(last)), last][:, None] - delays
     seconds = np.nanmax(np.minimum(waiting, longer), axis=1) / 1e9
@@ -242,4 +272,4 @@ def _latest(times: pd.DataFrame, delay: str) -> tuple[Late | None, float]:
     if not by_rank[rank]:
         return None, 0.0
     leads = float(((last == rank) & (seconds > 0)).mean())
-    return Late(int(np.unique(times["rank"])[rank]), float(by_rank[rank]) / len(last)), leads
+    return Late(int(ranks[rank]), float(by_rank[rank]) / len(last)), leads

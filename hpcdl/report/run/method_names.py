@@ -70,18 +70,27 @@ class Names:
         for name in columns_with("method"):
             if name not in {*self._brief, "aggregation", "compression"}:
                 self._brief[name] = {text: f"{name} {text}" if text else "" for text in self._all(name)}
+        self._next: dict[tuple[str, ...], set[str]] = {}
+        """Texts of a field of the cases with these texts in the fields before it."""
+        self._schemes: dict[tuple[str, bool], set[str]] = {}
+        """Schemes by strategy, and whether on one rank, where they count only if there are no others."""
+        for case in self._cases:
+            texts = self._texts(case)
+            for place, text in enumerate(texts):
+                self._next.setdefault(texts[:place], set()).add(text)
+            alone = text_of(case, "training"), case.ranks == 1
+            self._schemes.setdefault(alone, set()).add(scheme_name(case))
 
     def __call__(self, case: Record) -> str:
         """Return the fields in which ``case`` differs from the others, else its aggregation or strategy."""
-        given: list[str] = []
-        words = []
-        for field, brief in self._brief.items():
-            if len(self._all(field, case, given)) > 1:
-                words.append(brief.get(text_of(case, field), ""))
-            if field == "training" and len(self._schemes(case)) > 1:
+        texts, words = self._texts(case), list[str]()
+        for place, (field, brief) in enumerate(self._brief.items()):
+            if len(self._next.get(texts[:place], ())) > 1:
+                words.append(brief.get(texts[place], ""))
+            schemes = self._schemes.get((texts[place], False)) or self._schemes.get((texts[place], True), set())
+            if field == "training" and len(schemes) > 1:
                 words.append(scheme_name(case))
                 words.sort(key=lambda word: word.endswith(BACKWARD))  # "ring, one sum after backward"
-            given.append(field)
         alone = scheme_name(case) or self._brief["training"].get(text_of(case, "training"), "")
         return ", ".join(filter(None, words)) or alone
 
@@ -97,25 +106,17 @@ class Names:
             if shared.get(name):
                 shared[name] = f"{noun} {shared[name]}"
         summed = all(case.aggregation != BY_STRATEGY for case in self._cases)
-        if len(shared) < len(self._brief) and len(self._schemes()) == 1 and summed:
-            shared["aggregation"] = f"aggregation {self._schemes().pop()}"
+        several = [case for case in self._cases if case.ranks != 1] or self._cases
+        schemes = {scheme_name(case) for case in several}
+        if len(shared) < len(self._brief) and len(schemes) == 1 and summed:
+            shared["aggregation"] = f"aggregation {schemes.pop()}"
         return shared
 
-    def _all(self, field: str, like: Record | None = None, given: Iterable[str] = ()) -> set[str]:
-        """Return the texts of ``field`` in the cases that agree with ``like`` in the ``given`` fields."""
-        wanted = {name: text_of(like, name) for name in given} if like else {}
-        return {
-            text_of(case, field)
-            for case in self._cases
-            if all(text_of(case, name) == value for name, value in wanted.items())
-        }
+    def _all(self, field: str) -> set[str]:
+        return {text_of(case, field) for case in self._cases}
 
-    def _schemes(self, like: Record | None = None) -> set[str]:
-        cases = [
-            case for case in self._cases if not like or text_of(case, "training") == text_of(like, "training")
-        ]
-        several = [case for case in cases if case.ranks != 1] or cases
-        return {scheme_name(case) for case in several}
+    def _texts(self, case: Record) -> tuple[str, ...]:
+        return tuple(text_of(case, field) for field in self._brief)
 
 
 def text_of(case: Record, field: str) -> str:
