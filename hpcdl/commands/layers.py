@@ -68,13 +68,8 @@ def _line(name: str, layers: Sequence[SizedLayer]) -> str:
     )
     flop = sum((each.forward_flop or 0) + (each.backward_flop or 0) for each in layers)
     seconds = sum(sum(each.seconds) for each in layers)
-    cells = (
-        (weights, 9),
-        (outputs, 9),
-        (flop / 1e9, 14),
-        (weights and flop / weights / 1e6, 20),
-        (seconds * 1e3, 11),
-    )
+    values = weights, outputs, flop / 1e9, weights and flop / weights / 1e6, seconds * 1e3
+    cells = zip(values, (9, 9, 14, 20, 11), strict=True)
     return "  ".join(
         (f"{name:24}", *(f"{cell:{width}.3f}" if cell else f"{'-':>{width}}" for cell, width in cells))
     )

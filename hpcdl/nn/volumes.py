@@ -41,8 +41,9 @@ class Volumes:
     forward_backward_flop: int
     """FLOP of the batch, without auxiliary classifiers: a multiply-add is 2, backward is twice the forward."""
     activation_bytes: int
-    """Outputs of all layers for the batch, including auxiliary classifiers. A ReLU within a layer, Flatten and the
-    sum of a residual block need no memory of their own. Images and workspaces of kernels do not count."""
+    """Outputs of all layers for the batch, including auxiliary classifiers; of a table, those of its rows. A ReLU
+    within a layer, Flatten and the sum of a residual block need no memory of their own. Images and workspaces of
+    kernels do not count."""
 
 
 def volumes(layers: Sequence[Layer], shape: Shape, batch: int) -> Volumes:

@@ -40,7 +40,7 @@ NUMBERS: Final = {"step": 3, "outputs": 2, "output": 3}
 older recipe has neither, but "output": all parameters, elements and length of a layer's first tensor."""
 STATED: Final = (
     ("steps of", " samples: record steps of equal batches"),
-    ("steps that train", " parameters"),
+    ("steps that train", " parameters: freeze layers before the recording"),
     ("marks of ranks", ": give the file of one rank"),
 )
 PARTS: Final = "forward", "backward", "update"
@@ -229,7 +229,7 @@ def _sizes(steps: Sequence[ProfiledStep]) -> dict[str, tuple[int, int, int]]:
         every = (numbers for step in steps for outputs in step.outputs.values() for numbers in outputs)
         samples = _only("outputs of", (batch for *_, batch in every), f" samples: {AGAIN}")
     if samples < 1:
-        raise ValueError(f"steps of {samples} samples")
+        raise ValueError(f"steps of {samples} samples: step() must return how many it used")
     for name in dict.fromkeys(name for step in steps for name in step.outputs):
         outputs = [step.outputs.get(name, []) for step in steps]
         parameters = max(numbers[0] for step in outputs for numbers in step)
@@ -242,7 +242,7 @@ def _sizes(steps: Sequence[ProfiledStep]) -> dict[str, tuple[int, int, int]]:
             "no tensors": backwards < forwards and parameters + backwards > 0,
             f"may share its {parameters} parameters with another": not stated
             and parameters in {other or None for other, *_ in sizes.values()},
-            "has the name of the row of what is in none": name == REST,
+            "has the name of the row of what is in none, rename it": name == REST,
         }
         for fault in [fault for fault, present in faults.items() if present]:
             raise ValueError(f"layer {name!r} {fault}: {AGAIN}")
