@@ -107,7 +107,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     except OSError as error:
         raise UsageError(f"{folder}: the report cannot be written: {error.strerror}") from None
     print(coloured(summary))
-    print(next_steps(page, folder, launches=len(runs) - len(lost)))
+    print(next_steps(page, folder, repeat=len(runs) - len(lost) == 1))
     return worst
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
+from hpcdl.cases.keys.key import varies
 from hpcdl.fabric.mpi.comm import library_version
 from hpcdl.launch.environment import describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
@@ -289,7 +290,8 @@ class RunFolder:
             for failure in self._failures.values():
                 self.show(f"  {failure}")
         if summary is not None and LAUNCH not in os.environ and self._print_case is None:
-            self._print(next_steps(self._page, self._folder))
+            repeat = any(varies(case.spec) or not case.setting("network") for case in self._suite.cases)
+            self._print(next_steps(self._page, self._folder, repeat=repeat))
         self._log.close()
         return self._failed or bool(self._failures or self._not_run)
 

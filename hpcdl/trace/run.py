@@ -43,6 +43,7 @@ ENVIRONMENT: Final[JsonObject] = {
     "link_counters": dict[str, Growth | None],
     "variables": dict[str, str],
     "emulated": JsonObject | None,
+    "repeated_draws": int,
 }
 """Types of the entries of an environment that are not ``"unknown"``."""
 AFFINITY: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*|unknown|")

@@ -50,7 +50,41 @@ def read_pooled(paths: Iterable[Path]) -> Run:
     from hpcdl.trace.schema import read  # late: h5py is not needed to pool runs
 
     runs = [read(run) for path in paths for run in runs_in(path)]
-    return runs[0] if len(runs) == 1 else pool(runs)
+    return without_repetitions(runs[0] if len(runs) == 1 else pool(runs))
+
+
+def without_repetitions(run: Run) -> Run:
+    """Return the run without simulated cases that repeat those of an earlier launch: together they are one launch.
+
+    Their times are equal, as long as the draw of random compute times and pauses is, which their record states.
+    The environment has the number of those left out that draw any, as ``repeated_draws``.
+    """
+    first: dict[object, object] = {}
+    repeated = set[int]()
+    for index, fields in enumerate(run.described):
+        if fields.get("network") and fields.get("digest"):
+            identity = (fields["digest"], fields.get("draw"), fields.get("error"))
+            if first.setdefault(identity, fields.get("launch")) != fields.get("launch"):
+                repeated.add(index)
+    if not repeated:
+        return run
+    kept = [index for index in range(len(run.described)) if index not in repeated]
+    places = {index: place for place, index in enumerate(kept)}
+
+    def moved(rows: pd.DataFrame) -> pd.DataFrame:
+        rows = rows[rows["case_index"].isin(kept)]
+        return rows.assign(case_index=rows["case_index"].map(places)).reset_index(drop=True)
+
+    tables: dict[str, Any] = {name: moved(getattr(run, name)) for name in REDUCED}
+    drawn = sum(run.described[index].get("draw") is not None for index in repeated)
+    return replace(
+        run,
+        cases=run.cases.iloc[kept].reset_index(drop=True),
+        described=[run.described[index] for index in kept],
+        environment={**run.environment, **({"repeated_draws": drawn} if drawn else {})},
+        _load=lambda index: run._load(kept[index]),  # noqa: SLF001 - another run's, to be read as this one's
+        **tables,
+    )
 
 
 def pool(runs: Sequence[Run]) -> Run:

@@ -72,6 +72,7 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     measured = [record for record in records if not record.network]  # the others are simulated
     return [
         *_diverged(records),
+        *_repeated(run),
         *_mixed(run),
         *_emulated(run),
         *_incomplete(run, measured),
@@ -93,6 +94,19 @@ def _diverged(records: Sequence[Record]) -> Iterator[str]:
             f"DIVERGED: a loss or parameter is infinite or not a number: case {_named(places)}. There is no "
             "accuracy, and no target is reached."
         )
+
+
+def _repeated(run: Run) -> Iterator[str]:
+    drawn = [(fields.get("digest"), fields.get("draw")) for fields in run.described]
+    drawn = [identity for identity in drawn if identity[1] is not None]
+    remedy = "launches of hpcdl run --launches N draw their own"
+    for count, kind, consequence in (
+        (run.environment.get("repeated_draws"), "simulated", "they count once"),
+        (len(drawn) - len({*drawn}), "measured", "their intervals have the variation of the machine alone"),
+    ):
+        if count:
+            cases = plural(count, f"{kind} case")
+            yield f"REPEATED draws of random times in {cases} of later launches: {consequence}; {remedy}."
 
 
 def _named(names: Sequence[str]) -> str:
