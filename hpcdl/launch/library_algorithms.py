@@ -86,10 +86,6 @@ def _numbers(function: str) -> dict[str, str]:
     """Return the numbers of Open MPI's algorithms of a function, by name; empty without its ``ompi_info``."""
     tool = mpirun().with_name("ompi_info")
     command = [str(tool), "--param", "coll", "tuned", "--level", "9", "--parsable"]
-    listed = (
-        subprocess.run(command, capture_output=True, text=True, errors="replace", check=False).stdout
-        if tool.exists()
-        else ""
-    )
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout if tool.exists() else ""
     pairs = re.findall(rf":coll_tuned_{function}_algorithm:enumerator:value:(\d+):(\S+)", listed)
     return {name: number for number, name in pairs if name not in {"ignore", "two_proc"}}

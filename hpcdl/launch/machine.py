@@ -178,11 +178,9 @@ def driver_statistics(interface: str) -> dict[str, int]:
             values = ask(0x1D, struct.pack("=I", count), 8 * spare)[8:] if count else b""
         except OSError:
             return {}
-    words = (names[32 * number : 32 * number + 32].partition(b"\0")[0] for number in range(count))
-    return {
-        word.decode(errors="replace"): value
-        for word, value in zip(words, struct.unpack_from(f"={count}Q", values), strict=True)
-    }
+    words = (word.partition(b"\0")[0] for (word,) in struct.iter_unpack("32s", names[: 32 * count]))
+    numbers = struct.unpack_from(f"={count}Q", values)
+    return {word.decode(errors="replace"): value for word, value in zip(words, numbers, strict=True)}
 
 
 def link_counters(

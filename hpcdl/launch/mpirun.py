@@ -62,9 +62,7 @@ def python_command(ranks: int, arguments: Sequence[str], *, fault_tolerant: bool
     NoLauncher.
     """
     launcher = mpirun()
-    version = subprocess.run(
-        [launcher, "--version"], capture_output=True, text=True, errors="replace", check=False
-    ).stdout
+    version = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False).stdout
     flags = []
     # without these, Open MPI refuses more ranks than cores, and binds ranks; on a testbed the environment has the
     # settings, and options would override them

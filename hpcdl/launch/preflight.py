@@ -160,13 +160,7 @@ def cuda_awareness() -> Finding:
     command = [sys.executable, "-P", "-c", _CUDA_AWARE]
     try:
         output = subprocess.run(
-            command,
-            env=launch_environment(),
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=60,
-            check=False,
+            command, env=launch_environment(), capture_output=True, text=True, timeout=60, check=False
         ).stdout.strip()
     except subprocess.TimeoutExpired:
         output = ""

@@ -211,7 +211,6 @@ def _hosts(plan: Plan) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            errors="replace",
             start_new_session=True,  # a terminal's signals to the command's group must not reach hosts
         )
         (FOLDER / "hosts" / name).write_text(str(host.pid))
@@ -262,7 +261,7 @@ def _ready(host: subprocess.Popen[str], name: str) -> None:
 
 
 def _do(*command: str, input: str | None = None) -> None:  # noqa: A002 - subprocess's name
-    done = subprocess.run(command, input=input, capture_output=True, text=True, errors="replace", check=False)
+    done = subprocess.run(command, input=input, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SetUpError(f"{' '.join(command)}: {(done.stderr.strip() or 'failed').splitlines()[0]}")
 

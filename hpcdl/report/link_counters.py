@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from hpcdl.report.formats.cells import plural
+from hpcdl.report.formats.cells import plural, spread
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.trace.link_counters import KINDS, LinkCounters, kind_of
 
@@ -40,6 +40,8 @@ def troubles(counters: LinkCounters) -> dict[Counter, int]:
 def warnings(counters: LinkCounters) -> Iterator[str]:
     """Return a line per kind, with the counters that grew on the fewest hosts, and one for unread hosts."""
     grown = troubles(counters)
+    unread = [host for host, devices in counters.items() if devices is None]
+    read = plural(len(counters) - len(unread), "host")
     for kind in KINDS:
         places: dict[str, list[Counter]] = {}
         for counter in grown:
@@ -47,14 +49,13 @@ def warnings(counters: LinkCounters) -> Iterator[str]:
                 places.setdefault(counter.name, []).append(counter)
         hosts = {name: len({counter.host for counter in of_name}) for name, of_name in places.items()}
         words = [
-            f"{name} on {hosts[name]} of {plural(len(counters), 'host')}, most on {worst.host} {worst.device} "
-            f"({grown[worst]})"
+            f"{name} on {hosts[name]} of {read} read, most on {worst.host} {worst.device} ({grown[worst]})"
             for name, (worst, *_) in sorted(places.items(), key=lambda item: hosts[item[0]])
         ]
         more = f"; {plural(len(words) - NAMED, 'more counter')}" if len(words) > NAMED else ""
         if words:
             yield f"link {kind} grew: {'; '.join(words[:NAMED])}{more}."
-    if unread := [host for host, devices in counters.items() if devices is None]:
+    if unread:
         yield f"counters of links of {', '.join(unread[:NAMED])} could not be read at the end."
 
 
@@ -90,7 +91,7 @@ def _growths(counter: Counter, runs: Sequence[LinkCounters]) -> list[int]:
 
 def compared(beyond: Beyond) -> Section:
     """Return a row per counter."""
-    rows = [(*counter, *map(_range, sides)) for counter, sides in beyond.items()]
+    rows = [(*counter, *(spread(side, str) for side in sides)) for counter, sides in beyond.items()]
     tables = [Table("", ("host", "device", "counter", "before", "now"), rows, 3, [NOTE])] if rows else []
     return Section("Counters of links that grew more", tables=tables)
 
@@ -104,11 +105,6 @@ def sentence(beyond: Beyond) -> str:
     """Return a sentence about the counter that grew most, for a change that came with it; empty without any."""
     for counter, (before, now) in beyond.items():
         more = f", as {plural(len(beyond) - 1, 'more counter')} did" if len(beyond) > 1 else ""
-        runs = plural(len(before), "run")
-        return f"With it {counter} grew by {_range(now)}, and by {_range(before)} in {runs} before{more}."
+        runs = f"{spread(before, str)} in {plural(len(before), 'run')} before"
+        return f"With it {counter} grew by {spread(now, str)}, and by {runs}{more}."
     return ""
-
-
-def _range(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low} to {high}"

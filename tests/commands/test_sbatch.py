@@ -54,6 +54,7 @@ def test_an_edited_script_is_not_overwritten(tmp_path, capsys):
 def test_one_job_uses_the_suites_numbers_of_ranks_and_several_set_them(script):
     assert "case.ranks" not in script("--nodes", "8")
     assert "#SBATCH --nodes=8" in script("--nodes", "8")
+    assert ' --resume "$@" -o "$folder" &' in script("--nodes", "8")  # the last -o counts
     several = script("--nodes", "8,16")
     assert "--set case.ranks=$SLURM_NTASKS" in several
     assert "#SBATCH --nodes" not in several
@@ -70,11 +71,6 @@ def test_a_site_profile_is_in_the_script(script, tmp_path):
     begin = lines.index("module load 'mpi 5'")
     assert lines[begin : begin + 3] == ["module load 'mpi 5'", "source venv/bin/activate", "export A=1"]
     assert any(line.startswith('srun --mpi=pmi2 -n "$SLURM_NTASKS" hpcdl run quickstart') for line in lines)
-
-
-def test_the_folder_whose_cases_are_counted_is_the_runs_own(script):
-    """Also with a -o among the options after the script's name: the last one counts."""
-    assert ' --resume "$@" -o "$folder" &' in script("--nodes", "8")
 
 
 def test_wrong_usage_is_refused_in_one_line(capsys):

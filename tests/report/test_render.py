@@ -95,7 +95,7 @@ def test_markdown_says_what_failed_and_what_to_doubt(page):
     assert "FAILED case collective-ring (4 ranks): wrong result" in page
     assert "InfiniBand is up, but no verbs library was loaded" in page
     assert "hpcdl has 2 changed files beyond commit 0123456789ab." in page
-    assert "RetransSegs on 1 of 1 host, most on unknown tcp (4)" in page
+    assert "RetransSegs on 1 of 1 host read, most on unknown tcp (4)" in page
     assert "InSegs" not in page
     assert "OVERSUBSCRIBED" not in page
 

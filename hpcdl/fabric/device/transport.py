@@ -217,13 +217,7 @@ def arrives_at_oneself(environment: Mapping[str, str] = os.environ) -> bool:
     command = [sys.executable, "-P", "-c", _TO_ONESELF]
     try:
         probe = subprocess.run(
-            command,
-            env=alone,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PROBE_SECONDS,
-            check=False,
+            command, env=alone, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return False
