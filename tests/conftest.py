@@ -81,10 +81,14 @@ class Hand:
     each case that names none.
     """
 
+    made = 0
+
     def __init__(self, folder):
         self.folder = folder
         self.parts = []
         self.launches = 1
+        Hand.made += 1
+        self.begin = Hand.made  # ns: no two runs take place at the same time
 
     def case(self, times, **fields):
         if self.launches == 1 or "launch" in fields:
@@ -117,7 +121,7 @@ class Hand:
             recorder.dropped, recorder.dropped_updates = dropped
             recorder.events += events[rank] if events else []
             recorder.residuals += residuals[rank] if residuals else []
-            clock = 10**9 * (1 if common_clock else rank + 1)
+            clock = 10**9 * (1 if common_clock else rank + 1) + (0 if events else self.begin)
             for step, ms in enumerate(durations):
                 end = clock + round(ms * 1e6)
                 worked = 0 if compute is None else round(compute[rank] * 1e6)

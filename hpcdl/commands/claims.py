@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import check_page, write_page
+from hpcdl.commands.parts.output import check_page, name_copies, write_page
 from hpcdl.commands.parts.parser import Command, path
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def _records(folder: Path) -> list[Record]:
         return []
     try:
         run = read_pooled(found[:1])
+        name_copies(run)
         return marked(run, records(launches(run)))
     except (TraceError, AmbiguousCaseError, ValueError) as error:
         raise UsageError(f"{folder}: {error}") from None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    run = "a run folder, a folder of --launches, or a run.h5; each run is one launch"
+    run = "a run folder, a folder of --launches, a run.h5, or records, .json.gz; each run is one launch"
     parser.add_argument("baseline", nargs="+", type=path, metavar="BASELINE", help=run)
     parser.add_argument(
         "--with", nargs="+", type=path, required=True, dest="candidate", metavar="CANDIDATE", help="the same"
@@ -75,28 +75,24 @@ def _series(
 
     Raises UsageError for a run that cannot be read, or is on both sides.
     """
-    from hpcdl.analysis.over_time.archive import content, read_series
-    from hpcdl.analysis.run.pooling import runs_in
+    from hpcdl.analysis.over_time.archive import read_launches, without_copies
+    from hpcdl.analysis.run.pooling import Copies, runs_in
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError
 
-    first: dict[str, tuple[int, Path]] = {}
-    sides: tuple[list[RunSeries], list[RunSeries]] = [], []
-    copies = []
-    for side, paths in enumerate((baseline, candidate)):
-        for run in (run for given in paths for run in runs_in(given)):
-            identity, checksum = content(run)
-            where, original = first.setdefault(identity, (side, run))
-            if where != side:
-                raise UsageError(f"{run}: the run is given more than once, also as {original} of the baseline")
-            if original is not run:
-                copies.append(f"{run} is a copy of {original}, and is left out.")
-                continue
-            try:
-                sides[side].append(read_series(run, checksum=checksum))
-            except TraceError as error:
-                raise UsageError(str(error)) from None
-    return *sides, copies
+    sides: list[list[RunSeries]] = []
+    copies = Copies(), Copies()
+    for paths, of_side in zip((baseline, candidate), copies, strict=True):
+        runs = [run for path in paths for run in runs_in(path)]
+        try:
+            sides.append(without_copies([launch for run in runs for launch in read_launches(run)], of_side))
+        except TraceError as error:
+            raise UsageError(str(error)) from None
+    of_baseline = {identity: run.path for run in sides[0] for identity in run.identities}
+    for run in sides[1]:
+        if original := next((of_baseline[one] for one in run.identities if one in of_baseline), None):
+            raise UsageError(f"{run.path}: the run is given more than once, also as {original} of the baseline")
+    return sides[0], sides[1], [f"{line}." for side in copies for line in side.lines]
 
 
 COMMAND: Final = Command(

@@ -111,7 +111,7 @@ def predict(
         return Prediction(cluster, explained, certainty, [], [], compared, list(dict.fromkeys(reasons)))
     rows, left_out = _operations(wanted, priced, ranks)
     steps, others = predicted_steps(wanted, times, priced, ranks, known, show, jitter)
-    left_out += others
+    left_out += [*others, *(line for each in (run, source) if each for line in each.copies)]
     if not rows and not steps:
         reason = f": {left_out[0]}" if left_out else ""
         raise UsageError(f"{what}: none of its cases can be predicted{reason}")

@@ -22,12 +22,19 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import median
 from typing import Final
 
 from hpcdl.analysis.run.record import Mark, Record
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval, bounded_exp, mean_interval, rank_correlation
+from hpcdl.analysis.statistics.estimates import (
+    NOTHING,
+    Interval,
+    bounded_exp,
+    mean_interval,
+    proportion_interval,
+    rank_correlation,
+)
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.report.formats.cells import NONE, digits
 from hpcdl.report.published_results import IMAGES
@@ -51,6 +58,8 @@ SEEDED: Final = {
     "test_accuracy",
 }
 """Fields that depend on the seed, as those of a target do: one seed decides nothing."""
+SHARES: Final = {"diverged", *(field.name for field in fields(Record) if field.type == "bool | None")}
+"""Fields that are true or false of each seed: their number is a share of seeds, with exact bounds."""
 FLOP_BY_BYTE: Final = ("flop_by_byte_of_parameters", "flop_by_byte_sent")
 """Arithmetic of a replica's step, by the bytes of the parameters, or by those that each rank sends."""
 COUNTED: Final = {
@@ -294,7 +303,7 @@ def _compared(clause: Clause, sides: Sequence[Sequence[tuple[Record, float]]]) -
     seeds = [_by_seed(side) for side in sides]
     first, last = seeds[0], seeds[-1]
     common = [seed for seed in first if seed in last]
-    if clause.is_seeded and len(sides) == 2 and len(common) > 1:
+    if clause.is_seeded and clause.field not in SHARES and len(sides) == 2 and len(common) > 1:
         pairs = [(first[seed], last[seed]) for seed in common]
         if clause.minus:
             return mean_interval([value - at for value, at in pairs])
@@ -319,6 +328,8 @@ def _correlated(other: str, side: Sequence[tuple[Record, float]]) -> Interval:
 def _value(field: str, known: Sequence[tuple[Record, float]]) -> Interval:
     """Return the mean over seeds with its interval; with intervals of the records, the median and their ends."""
     seeds = _by_seed(known)
+    if field in SHARES:
+        return proportion_interval(sum(value > 0 for value in seeds.values()), len(seeds))
     if len(seeds) > 1 and all(map(math.isfinite, seeds.values())) and _bounds(known[0][0], field) is None:
         return mean_interval([*seeds.values()])
     ends = [_bounds(record, field) or (number, number) for record, number in known]

@@ -17,8 +17,9 @@ HEADER: Final = ("claim", "verdict", "here", "interval", "decided by", "number",
 NOTE: Final = (
     "A clause holds if the whole interval of its number is on the claimed side of its limits; a claim if all of "
     "its clauses do. Intervals are those of the runs' reports, or Student's t over seeds, of differences by seed "
-    "where both sides share some; with a target that a seed misses, the range over seeds. A number without "
-    "chance has none. One seed, a time of one launch, or one of ranks that share cores, decides nothing."
+    "where both sides share some; with a target that a seed misses, the range over seeds; of shares of seeds, "
+    "exact bounds. A number without chance has none. One seed, a time of one launch, or one of ranks that share "
+    "cores, decides nothing."
 )
 
 

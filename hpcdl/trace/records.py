@@ -18,14 +18,12 @@ import numpy as np
 from hpcdl.trace.files import MAX_DATA, JsonObject, from_json, parse_json, read_bytes
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TABLES, Rows, TraceError, analysed
-from hpcdl.trace.run import Run, check_environment, check_fields, frame, frame_of_cases, no_events
+from hpcdl.trace.run import READ, Run, check_environment, check_fields, frame, frame_of_cases, no_events
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SUFFIX: Final = ".json.gz"
-READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
-"""Tables of a run that are read with its file; events are read later."""
 INDEX: Final = "case_index"
 RECORDS: Final = "hpcdl records of schema"
 """Key of a file of records whose value is the number of their schema."""
@@ -87,7 +85,7 @@ def _run(path: Path, document: JsonObject) -> Run:
         check_environment(environment)
     for fields in described:
         check_fields(fields)
-    tables = {name: _frame(name, document["tables"][name], len(described)) for name in READ}
+    tables: dict[str, Any] = {name: _frame(name, document["tables"][name], len(described)) for name in READ}
     return Run(
         path,
         frame_of_cases(described),

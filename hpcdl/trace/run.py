@@ -5,13 +5,15 @@ A file whose checksum fits may have been written by another program. The analysi
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -46,6 +48,12 @@ ENVIRONMENT: Final[JsonObject] = {
     "repeated_draws": int,
 }
 """Types of the entries of an environment that are not ``"unknown"``."""
+READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
+"""Tables of a run that are read with its file; events are read later."""
+IDENTIFYING: Final = ("steps", "evaluations", "ranks")
+"""Tables of which a case's identity is made: each reader reads them."""
+OF_POOLING: Final = {"launch", "environment_key"}
+"""Fields that pooling changes."""
 AFFINITY: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*|unknown|")
 
 
@@ -127,6 +135,8 @@ class Run:
     described: Sequence[Mapping[str, Scalar]]
     """Fields of the cases as recorded: ``described[case_index]``, with None where None was recorded."""
     _load: Callable[[int], tuple[Table, list[str]]]
+    copies: Sequence[str] = ()
+    """One line per run that was given twice, in any form: its cases count once."""
 
     def __repr__(self) -> str:
         env = self.environment
@@ -145,6 +155,44 @@ class Run:
         ``label`` is categorical. Raises TraceError if the file is missing or damaged.
         """
         return self._events(range(len(self.described)))
+
+    @cached_property
+    def identities(self) -> list[str]:
+        """Digest of what each case measured: equal in all forms and copies of a run, and in no other run.
+
+        Times in ns are never measured twice. A case without steps has the digest of its launch's other cases; if
+        none has steps, that of its environment, which has a date.
+        """
+        tables = {name: by_case(getattr(self, name)) for name in IDENTIFYING}
+        digests = [
+            _digest(fields, *(table.get(index, {}) for table in tables.values()))
+            for index, fields in enumerate(self.described)
+        ]
+        measured: dict[object, list[str]] = {}
+        for index in tables["steps"]:
+            measured.setdefault(self.described[index].get("launch"), []).append(digests[index])
+        for index, fields in enumerate(self.described):
+            if index not in tables["steps"]:
+                others = measured.get(fields.get("launch")) or self.environment_of(index)
+                digests[index] = _digest({**fields, "measured": json.dumps(others, sort_keys=True)})
+        return digests
+
+    def only(self, indices: Sequence[int]) -> Run:
+        """Return the run with some of its cases, in this order."""
+        places = {index: place for place, index in enumerate(indices)}
+
+        def kept(rows: pd.DataFrame) -> pd.DataFrame:
+            rows = rows[rows["case_index"].isin(places)]
+            return rows.assign(case_index=rows["case_index"].map(places)).reset_index(drop=True)
+
+        tables: dict[str, Any] = {name: kept(getattr(self, name)) for name in READ}
+        return replace(
+            self,
+            cases=self.cases.iloc[list(indices)].reset_index(drop=True),
+            described=[self.described[index] for index in indices],
+            _load=lambda index: self._load(indices[index]),
+            **tables,
+        )
 
     def environment_of(self, case_index: int) -> JsonObject:
         """Return the environment of a case."""
@@ -179,6 +227,28 @@ class Run:
             codes = events["label"].to_numpy(np.int32)
             events["label"] = pd.Categorical.from_codes(codes, pd.Index(list(numbers), dtype="str"))
         return events
+
+
+def _digest(fields: Mapping[str, Scalar], *tables: Table) -> str:
+    about = {name: value for name, value in fields.items() if name not in OF_POOLING}
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, table in zip(IDENTIFYING, tables, strict=False):
+        for column, rows in sorted(table.items()):
+            values = np.asarray(rows, TABLES[name][column])
+            digest.update(np.where(np.isnan(values), np.nan, values).tobytes())  # JSON has one NaN
+    return digest.hexdigest()
+
+
+def by_case(rows: pd.DataFrame) -> dict[int, Table]:
+    """Return the columns of a frame by its ``case_index``; a case without rows is absent."""
+    columns = {str(name): rows[name].to_numpy() for name in rows.columns}
+    place = columns.pop("case_index")
+    cuts = np.flatnonzero(np.diff(place)) + 1  # rows of one case stand together
+    bounds = [0, *cuts.tolist(), len(place)] if len(place) else []
+    return {
+        int(place[begin]): {name: column[begin:end] for name, column in columns.items()}
+        for begin, end in itertools.pairwise(bounds)
+    }
 
 
 def frame_of_cases(described: Sequence[Mapping[str, Scalar]]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import h5py
 import numpy as np
@@ -19,8 +19,8 @@ from hpcdl.trace import files
 from hpcdl.trace.files import JsonObject
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Rows, Scalar, TraceError
-from hpcdl.trace.records import READ, SUFFIX, read_records
-from hpcdl.trace.run import Run, Table, check_fields, environment_of, frame, frame_of_cases, no_events
+from hpcdl.trace.records import SUFFIX, read_records
+from hpcdl.trace.run import READ, Run, Table, check_fields, environment_of, frame, frame_of_cases, no_events
 
 __all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_part"]
 
@@ -177,10 +177,11 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
                 for key, of_cases in tables.items():
                     rows = _rows(group, key) if key in wanted else np.empty(0, TABLES[key])
                     of_cases.append(_on_common_clock(rows, ranks))
+    frames: dict[str, Any] = {name: frame(of_cases) for name, of_cases in tables.items()}
     return Run(
         path,
         frame_of_cases(described),
-        **{name: frame(of_cases) for name, of_cases in tables.items()},
+        **frames,
         environment=environment,
         environments=environments,
         suite=suite,

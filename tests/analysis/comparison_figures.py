@@ -4,6 +4,11 @@
 
 A finding is a regressed measure. Without a change the share is of comparisons with any; with one, of those that find
 it in the first measure. LAUNCHES: of each side, or of baseline and candidate, as 20v3.
+
+    python tests/analysis/comparison_figures.py decide [CELLS]
+
+prints the shares of cells of two methods that are won: equal ones by seeds, deviation, budgets and grids, then ones
+of which the second takes 1.5 times as long.
 """
 
 import sys
@@ -39,6 +44,20 @@ def outliers(probability, least=1.3, largest=3.0, deviation=0.01):
     return side
 
 
+def drifting(correlation, deviation, *, shared=False):
+    """Launches of one job: each is correlated with the one before it."""
+
+    def side(rng, n, _):
+        values = np.zeros((1 if shared else MEASURES, n))
+        values[:, 0] = rng.normal(size=len(values))
+        for t in range(1, n):
+            fresh = rng.normal(size=len(values))
+            values[:, t] = correlation * values[:, t - 1] + np.sqrt(1 - correlation**2) * fresh
+        return deviation * values + normal(rng, n, deviation / 4 if shared else 0)
+
+    return side
+
+
 def unequal(noisy):
     return lambda rng, n, side: normal(rng, n, 0.06 if side == noisy else 0.02)
 
@@ -68,6 +87,14 @@ UNCHANGED = {
     "two states of one measure, 50 %": states(0.5, measures=1),
     "candidate varies three times as much": unequal(1),
     "baseline varies three times as much": unequal(0),
+    **{
+        f"one job, correlation {r:g} of {'launches' if shared else 'measures'}, noise {100 * noise:g} %": drifting(
+            r, noise, shared=shared
+        )
+        for r in (0.5, 0.8)
+        for shared in (False, True)
+        for noise in (0.02, 0.05)
+    },
     "outliers, 3 %": outliers(0.03),
     "outliers, 10 %": outliers(0.1),
 }
@@ -107,7 +134,23 @@ def share(side, launches, comparisons, *, first):
     return np.mean([flags[0] if first else flags.any() for flags in found])
 
 
-if __name__ == "__main__":
+def decisions(cells):
+    from test_deciding import BUDGETS, GRIDS, decided
+
+    for factor, settings in ((1.0, [(n, sd) for n in (3, 4, 6) for sd in (0.05, 0.2, 0.5)]), (1.5, [(6, 0.2)])):
+        for seeds, deviation in settings:
+            for grids in GRIDS:
+                for budgets in BUDGETS:
+                    rng = np.random.default_rng(seeds)
+                    case = (factor, deviation, seeds, GRIDS[grids], BUDGETS[budgets])
+                    won = np.mean([decided(rng, *case) for _ in range(cells)])
+                    text = f"{factor:g} times, {seeds} seeds, sd {deviation:g}, {grids} grid, budgets {budgets}"
+                    print(f"{text}: {won:.3f}", flush=True)
+
+
+if __name__ == "__main__" and sys.argv[1:2] == ["decide"]:
+    decisions(int(sys.argv[2]) if len(sys.argv) > 2 else 400)
+elif __name__ == "__main__":
     module.smallest_visible = lambda difference, *_: difference.value  # most of the time, and no finding
     comparisons = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     texts = (sys.argv[2] if len(sys.argv) > 2 else "2,3,6,12,20").split(",")

@@ -9,15 +9,17 @@ from hpcdl.analysis.run.deciding import Candidate, Field, area, decisions, field
 from hpcdl.analysis.run.record import Record
 
 
-def launch(method, seed, seconds, cell="lenet5"):
-    """One launch that reaches 0.9 after ``seconds``, and 0.5 a second before; never if it is infinite."""
-    reached = np.isfinite(seconds)
+def launch(method, seed, seconds, cell="lenet5", *, grid=0.01, budget=99.0):
+    """One launch, evaluated every ``grid`` seconds, that reaches 0.9 after ``seconds`` if its ``budget`` allows."""
+    last = np.floor(budget / grid + 1e-9) * grid
+    at = np.ceil(seconds / grid - 1e-9) * grid if np.isfinite(seconds) else np.inf
+    reached = at <= last + 1e-9
     return SimpleNamespace(
         record=Record(model=cell, ranks=4, training=method, seed=seed, target_accuracy=0.9),
         evaluations={
             "step": np.array([2, 1]),
             "accuracy": np.array([0.9 if reached else 0.8, 0.5]),
-            "training_seconds": np.array([seconds if reached else 99.0, seconds - 1 if reached else 98.0]),
+            "training_seconds": np.array([at, at - grid] if reached else [last, last - grid]),
             "epoch": np.array([2.0, 1.0]),
         },
         disturbed=False,
@@ -25,10 +27,12 @@ def launch(method, seed, seconds, cell="lenet5"):
     )
 
 
-def cell(methods, name="lenet5"):
+def cell(methods, name="lenet5", grids=(0.01, 0.01), budgets=(99.0, 99.0, 99.0)):
     candidates = []
-    for method, times in methods.items():
-        launches = [launch(method, seed, seconds, name) for seed, seconds in enumerate(times)]
+    for (method, times), budget, grid in zip(methods.items(), budgets, (*grids, 0.01), strict=False):
+        launches = [
+            launch(method, seed, seconds, name, grid=grid, budget=budget) for seed, seconds in enumerate(times)
+        ]
         candidates.append(Candidate(launches[0].record, launches))
     return Field("digits", (), candidates)
 
@@ -37,21 +41,38 @@ def spread(draw, mean, deviation=0.03, seeds=5):
     return mean * np.exp(deviation * draw.standard_normal(seeds))
 
 
-def test_equal_methods_are_rarely_decided_whatever_seeds_they_miss():
-    for missing in [0, 0.1, 0.2]:
-        draw = np.random.default_rng(1)
-        equal = [
-            [np.where(draw.random(5) < missing, np.inf, spread(draw, 20, 0.1)) for _ in "ab"] for _ in range(200)
-        ]
-        decided = [decisions([cell({"a": a, "b": b})])[0].verdict == "decided" for a, b in equal]
-        assert np.mean(decided) <= 0.05
+GRIDS = {"fine": (0.01, 0.01), "unequal": (0.25, 0.3), "coarse": (0.25, 0.25)}
+BUDGETS = {"long": (9.0, 9.0), "1 and 2": (1.0, 2.0), "0.8 and 3": (0.8, 3.0), "short": (1.0, 1.0)}
 
 
-def test_a_method_that_is_a_fifth_faster_is_nearly_always_decided():
+def decided(draw, factor, deviation, seeds, grids, budgets):
+    """Return whether a cell of two methods is won; their median time is about one second."""
+    middle = np.exp(draw.uniform(-0.15, 0.15))
+    times = {name: spread(draw, middle * by, deviation, seeds) for name, by in zip("ab", (1, factor), strict=True)}
+    return decisions([cell(times, grids=grids, budgets=budgets)])[0].is_won
+
+
+@pytest.mark.parametrize("grids", GRIDS)
+@pytest.mark.parametrize("budgets", BUDGETS)
+@pytest.mark.parametrize(("seeds", "deviation"), [(3, 0.5), (4, 0.2), (6, 0.05), (6, 0.2)])
+def test_equal_methods_are_rarely_decided_whatever_their_budgets_and_grids(grids, budgets, seeds, deviation):
     draw = np.random.default_rng(2)
-    pairs = [{"slow": spread(draw, 25, 0.1), "fast": spread(draw, 20, 0.1)} for _ in range(200)]
-    found = [decisions([cell(pair)])[0] for pair in pairs]
-    assert np.mean([one.verdict == "decided" and one.record.training == "fast" for one in found]) >= 0.8
+    won = [decided(draw, 1.0, deviation, seeds, GRIDS[grids], BUDGETS[budgets]) for _ in range(100)]
+    assert np.mean(won) <= 0.1  # 5 %, and two standard errors
+
+
+def test_a_method_that_takes_half_as_long_again_is_nearly_always_found():
+    draw = np.random.default_rng(2)
+    assert np.mean([decided(draw, 1.5, 0.2, 6, (0.01, 0.01), (9.0, 9.0)) for _ in range(100)]) >= 0.85
+
+
+def test_a_method_whose_budget_ends_before_the_winner_is_not_ruled_out():
+    """The first reaches the target after 15 s; the other trained for 10 s."""
+    times = {"long": [15.0, 15.1, 14.9], "short": [np.inf] * 3}
+    words = {budget: decisions([cell(times, budgets=(99.0, budget))])[0] for budget in (10.0, 30.0)}
+    assert (words[10.0].verdict, words[10.0].is_won) == ("undecided", False)
+    assert (words[30.0].verdict, words[30.0].is_won) == ("alone", True)
+    assert words[30.0].lead.low > 1.05 and np.isinf(words[30.0].lead.high)
 
 
 def test_a_sure_difference_below_the_least_effect_is_a_tie():
@@ -65,7 +86,7 @@ def test_a_missed_seed_is_a_time_up_to_the_budget():
     """The budget is the longest training of the method that missed the target: 99 s."""
     times = {"sometimes": [5.0, 5.1, np.inf], "always": [20.0, 21.0, 22.0], "never": [np.inf] * 3}
     (one,) = decisions([cell(times)])
-    assert (one.verdict, one.budget, one.record.training) == ("tied", 99, "sometimes")
+    assert (one.verdict, one.budget, one.record.training) == ("undecided", 99, "sometimes")
     assert [place.state for place in one.places] == ["some missed", "reached", "not reached"]
     assert one.places[0].mean(one.budget) == pytest.approx((5 * 5.1 * 99) ** (1 / 3))
     assert one.ratios == [np.inf, 1, np.inf]

@@ -56,12 +56,14 @@ def test_a_run_has_the_names_and_settings_of_the_suite_as_it_is_written_now(nigh
 
 
 def test_kept_series_are_those_of_the_run_and_continue_in_the_present_suite(night, monkeypatch):
+    file = night / "run.series.json"
+    file.write_text(file.read_text().replace("of schema 6:", "of schema 5:", 1))  # which no version reads
     monkeypatch.setattr("hpcdl.trace.schema.read", None)  # the kept series are used
     kept = read_series(night, any_schema=True)
     monkeypatch.undo()
-    (night / "run.series.json").unlink()
     computed = read_series(night)
-    assert replace(kept, path="") == replace(computed, path="")
+    cases = tuple(replace(case, identity="") for case in computed.cases)
+    assert replace(kept, identities=()) == replace(computed, identities=(), cases=cases)
     for series, case in zip(kept.cases, suite.parse(PRESENT, "now").cases, strict=True):
         now = {key: label(value) for key, value in json.loads(case.fields()["settings"]).items()}
         assert (series.case, json.loads(series.settings)) == (case.name, now)

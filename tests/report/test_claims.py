@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import binomtest, spearmanr
 
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
@@ -67,11 +67,27 @@ def test_differences_and_ratios_are_by_seed():
 
 
 def test_one_seed_decides_no_accuracy_and_no_target():
-    for field in ("final_accuracy", "final_loss", "seconds_to_target", "epochs_to_target", "diverged"):
+    for field in ("final_accuracy", "final_loss", "seconds_to_target", "epochs_to_target"):
         for seeds, verdict in (([1], OPEN), ([1, 1], OPEN), ([1, 2], HOLDS)):
-            known = {} if field == "diverged" else {field: 0.9}
-            records = [Record(seed=seed, diverged_step=3, **known) for seed in seeds]
+            records = [Record(seed=seed, **{field: 0.9}) for seed in seeds]
             assert decided(records, field, above=0.5).word == verdict, (field, seeds)
+
+
+def test_a_share_of_seeds_has_exact_bounds():
+    """Three of three seeds may be of a share of 0.29, and differ from none of three by chance."""
+    for seeds, diverged, verdict in ((1, 1, OPEN), (3, 3, OPEN), (6, 6, HOLDS), (12, 11, HOLDS), (6, 0, FAILS)):
+        records = [
+            Record(aggregation="ring", seed=seed, diverged_step=3 if seed < diverged else None)
+            for seed in range(seeds)
+        ]
+        decision = decided(records, "diverged", above=0.5)
+        assert decision.word == verdict
+        expected = binomtest(diverged, seeds).proportion_ci(0.95, "exact")
+        assert decision.clauses[0].value == pytest.approx((diverged / seeds, *expected))
+        tree = [Record(aggregation="tree", seed=seed) for seed in range(seeds)]
+        sides = {"case": {"aggregation": "ring"}, "minus": {"aggregation": "tree"}}
+        word = decided([*records, *tree], "diverged", **sides, above=0).word
+        assert word == (HOLDS if seeds > 3 and diverged else OPEN)
 
 
 def test_a_missed_target_is_later_than_any_other():

@@ -5,16 +5,18 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
+from hpcdl.analysis.run.pooling import Copies, launches_in
 from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, parse_json, read_bytes, verified_checksum
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TraceError, analysed
+from hpcdl.trace.records import SUFFIX, read_records
 from hpcdl.trace.run import Run, check_environment
 
 VERSION: Final = 5
@@ -23,17 +25,17 @@ AHEAD: Final = dt.timedelta(hours=1)
 """Time by which clocks may differ."""
 
 
-def read_series(path: Path, *, any_schema: bool = False, checksum: str | None = None) -> RunSeries:
-    """Read the series of a run: its folder, its ``run.h5``, or a single part.
+def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
+    """Read the series of a run: its folder, its ``run.h5``, a single part, or its records.
 
-    ``any_schema``: a kept series is enough, although this version cannot read the schema of the run. ``checksum``:
-    that of :func:`content`, if it is known: a file is read as a whole for it.
+    ``any_schema``: a kept series is enough, although this version cannot read the schema of the run.
 
     Raises TraceError, in one line that names the file, if it is missing, foreign, damaged or of another schema.
     """
-    file = path / "run.h5" if path.is_dir() else path
-    checksum = checksum or content(path)[1]
-    series = None if checksum is None else _kept(file, path, checksum, any_schema=any_schema)
+    file, checksum, series = path / "run.h5" if path.is_dir() else path, None, None
+    with suppress(OSError):  # reading the run states the error
+        checksum = verified_checksum(file)
+        series = None if checksum is None else _kept(file, path, checksum, any_schema=any_schema)
     if series is None:
         from hpcdl.trace.schema import read  # late: h5py and pandas are not needed for a series that is kept
 
@@ -41,19 +43,28 @@ def read_series(path: Path, *, any_schema: bool = False, checksum: str | None = 
             series = series_of(read(path, wanted=SERIES_TABLES))
         if checksum is not None:
             _keep(series, file, checksum)
-    return series
+    return series if series.identities else replace(series, identities=(checksum or os.path.realpath(file),))
 
 
-def content(path: Path) -> tuple[str, str | None]:
-    """Return what copies and links of a run share, and the verified checksum of its file.
+def read_launches(path: Path) -> list[RunSeries]:
+    """Read the series of each launch of a run: records may have several. Raises as :func:`read_series`."""
+    if not path.name.endswith(SUFFIX):
+        return [read_series(path)]
+    with analysed(path, ValueError):
+        launches = [series_of(launch) for launch in launches_in(read_records(path))]
+    names = [f"{path}, launch {number}" for number in range(1, len(launches) + 1)]
+    return [replace(launch, path=name) for launch, name in zip(launches, names, strict=True)]
 
-    They are the same; a run without a checksum shares its real path.
-    """
-    file = path / "run.h5" if path.is_dir() else path
-    checksum = None
-    with suppress(OSError):  # reading the run states the error
-        checksum = verified_checksum(file)
-    return checksum or os.path.realpath(file), checksum
+
+def without_copies(runs: Iterable[RunSeries], copies: Copies) -> list[RunSeries]:
+    """Return the runs without the cases that a run before has."""
+    kept = []
+    for run in runs:
+        new = {run.identities[index] for index in copies.new(run.path, run.identities)}
+        if new:
+            cases = (case for case in run.cases if not case.identity or case.identity in new)
+            kept.append(replace(run, cases=tuple(cases)))
+    return kept
 
 
 def is_kept(path: Path) -> bool:
@@ -101,6 +112,8 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
             check_environment(environment)
     except ValueError:  # another program wrote it, with a right checksum
         return None
+    if not series.identities and head == _head(checksum, body, SCHEMA):
+        return None  # an older version kept it; the run shows them
     return replace(series, path=str(path), job=job_of(path, series.environment))  # the folder may have been moved
 
 
@@ -117,16 +130,10 @@ def read_archive(
     unread: list[str] = []
     paths = list(_runs(folder, unread))
     new = [path for path in paths if not is_kept(path)]
-    runs, skipped = [], []
-    first: dict[str, Path] = {}
+    runs, skipped, copies = [], list[str](), Copies()
     for path in paths:
-        identity, checksum = content(path)
-        original = first.setdefault(identity, path)
-        if original is not path:
-            skipped.append(f"{path}: is a copy of {original}")
-            continue
         try:
-            series = read_series(path, any_schema=True, checksum=checksum)
+            series = read_series(path, any_schema=True)
         except TraceError as error:
             skipped.append(str(error))
         else:
@@ -134,10 +141,10 @@ def read_archive(
             if reason:
                 skipped.append(f"{path}: {reason}")
             else:
-                runs.append(series)
+                runs += without_copies([series], copies)
         if progress is not None and path in new:
             progress(new.index(path) + 1, len(new))
-    return runs, skipped, unread
+    return runs, skipped + copies.lines, unread
 
 
 def _wrong_date(run: RunSeries, now: dt.datetime) -> str:

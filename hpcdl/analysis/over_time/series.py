@@ -71,6 +71,8 @@ class CaseSeries:
     collective: str = ""
     """Operation of a collective case."""
     nodes: int = 1
+    identity: str = ""
+    """:attr:`hpcdl.trace.run.Run.identities`."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ class RunSeries:
     """Disturbed cases, which are left out and say neither good nor bad, by name: the disturbance."""
     simulated: int
     """Simulated cases, which are left out."""
+    identities: tuple[str, ...] = ()
+    """:attr:`hpcdl.trace.run.Run.identities` of all cases; empty in series that an older version kept."""
 
     @cached_property
     def began(self) -> dt.datetime | None:
@@ -118,7 +122,11 @@ def series_of(run: Run) -> RunSeries:
     """Reduce a run to one number per case and measure."""
     known = launches(run)
     exchanges = {str(link.record.case): link for link in links(run)}
-    measured = [(_case(launch, exchanges), launch.disturbed) for launch in known if not launch.record.network]
+    measured = [
+        (_case(launch, exchanges, identity), launch.disturbed)
+        for launch, identity in zip(known, run.identities, strict=True)
+        if not launch.record.network
+    ]
     return RunSeries(
         path=str(run.path),
         date=str(run.environment.get("date") or ""),
@@ -135,10 +143,11 @@ def series_of(run: Run) -> RunSeries:
         },
         disturbed={case.case: disturbed for case, disturbed in measured if disturbed and not case.failure},
         simulated=len(known) - len(measured),
+        identities=tuple(run.identities),
     )
 
 
-def _case(launch: Launch, exchanges: Mapping[str, Links]) -> CaseSeries:
+def _case(launch: Launch, exchanges: Mapping[str, Links], identity: str) -> CaseSeries:
     record = launch.record
     exchange = exchanges.get(str(record.case))
     given = {key: label(value) for key, value in record.settings.items() if role_of(key) != "sampling"}
@@ -157,6 +166,7 @@ def _case(launch: Launch, exchanges: Mapping[str, Links]) -> CaseSeries:
         link_slowness={} if exchange is None else exchange.link_slowness(),
         collective=str(record.collective or "") if record.kind == "collective" else "",
         nodes=record.nodes or 1,
+        identity=identity,
     )
 
 

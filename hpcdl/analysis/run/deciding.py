@@ -1,12 +1,14 @@
 """Time to a target: which method reaches it first in each cell, whether that is decided, and performance profiles.
 
-A cell is one network on one dataset under one set of conditions. Seeds are the sample. A seed that misses the
-target is a censored time. Times of a cell count up to its budget, the shortest training of a method that missed
-the target with a seed: a restricted mean (Royston & Parmar, BMC Med. Res. Methodol. 13, 2013) of logarithms. A
-method that reached the target with no seed is out. A method with fewer than :data:`MIN_SEEDS` usable seeds leaves
-its cell open. Times of two methods with the same seed hardly correlate, so that the test does not pair them.
+A cell is one network on one dataset under one set of conditions. Seeds are the sample. A seed reaches the target
+between two evaluations; one that misses it does so, if ever, after its own training: each method has its budget
+(:mod:`hpcdl.analysis.statistics.censored`). Shown times end at the shortest training of a method that missed the
+target with some seeds (Royston & Parmar, BMC Med. Res. Methodol. 13, 2013). A method with fewer than
+:data:`MIN_SEEDS` usable seeds leaves its cell open. Times of two methods with the same seed hardly
+correlate, so that the test does not pair them.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -14,10 +16,11 @@ from typing import Final
 import numpy as np
 
 from hpcdl.analysis.run.launches import Launch
-from hpcdl.analysis.run.outcome import at_target
+from hpcdl.analysis.run.outcome import at_target, before_target
 from hpcdl.analysis.run.record import ANY, Record
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval, Vector
+from hpcdl.analysis.statistics.censored import Delay, Times
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, Vector, bounded_exp
 
 MIN_EFFECT: Final = 1.05
 """Ratio of times below which two methods are tied."""
@@ -102,6 +105,8 @@ class Timed:
     """With the launches that count."""
     seconds: Vector
     """Time to the target of each usable seed; infinite where it missed the target."""
+    since: Vector
+    """Time of the last evaluation below the target; infinite where training diverged."""
     lost: Mapping[str, int]
     """Seeds that can't be used, by cause: disturbed, failed, not evaluated."""
 
@@ -127,6 +132,11 @@ class Timed:
         """Return the geometric mean of the seeds' times up to ``budget`` (s)."""
         return float(np.exp(np.log(np.minimum(self.seconds, budget)).mean())) if len(self.seconds) else np.inf
 
+    def bounds(self, longest: float) -> Times:
+        """Return the bounds of the seeds' times; a diverged one missed the target in the ``longest`` training."""
+        with np.errstate(divide="ignore"):
+            return Times(np.log(np.minimum(self.since, longest)), np.log(self.seconds))
+
     def median_of(self, column: str) -> float | None:
         """Return the median over launches of a column of the evaluations at the target."""
         found = [at_target(launch, column) for launch in self.candidate.launches]
@@ -145,7 +155,7 @@ class Decision:
     rivals: Sequence[Timed]
     """Methods that are not distinguished from the first, or by less than :data:`MIN_EFFECT`."""
     lead: Interval
-    """Time of the second by that of the first, both up to the budget."""
+    """Time of the second by that of the first; infinite bounds where a budget ended before."""
 
     @property
     def open(self) -> list[Timed]:
@@ -154,17 +164,25 @@ class Decision:
 
     @property
     def verdict(self) -> str:
-        """``not decided``: too few usable seeds; ``not reached``; ``alone``; ``tied``; or ``decided``.
+        """``not decided``, ``not reached``, ``undecided``, ``alone``, ``tied``, or ``decided``.
 
-        Not reached: by any method. Alone: no other method reached the target with a seed.
+        Not decided: too few usable seeds. Not reached: by any method. Undecided: one that never reached it has too
+        few seeds, or trained too briefly, to be ruled out. Alone: no other method reached the target with a seed.
         """
         if self.open:
             return "not decided"
         if self.places[0].state == "not reached":
             return "not reached"
-        if not np.isfinite(self.lead.value):
-            return "alone"
-        return "tied" if self.rivals else "decided"
+        if self.unfinished:
+            return "undecided"
+        if self.rivals:
+            return "tied"
+        return "alone" if self.places[1].state == "not reached" else "decided"
+
+    @property
+    def unfinished(self) -> list[Timed]:
+        """Methods that never reached the target, but are not distinguished from the first."""
+        return [place for place in self.rivals if place.state == "not reached"]
 
     @property
     def is_won(self) -> bool:
@@ -181,32 +199,29 @@ class Decision:
 def decisions(fields: Iterable[Field]) -> list[Decision]:
     """Decide each cell with at least two methods and a target.
 
-    Between the first and each other method that reached the target with a seed: Welch's test of the logarithms of
-    their times up to the budget. p-values of all cells are adjusted together (Benjamini & Hochberg).
+    The first is compared with each other method. p-values of all cells are adjusted together (Benjamini &
+    Hochberg).
     """
     cells = [(field, _ordered(places)) for field in fields for places in _cells(field)]
-    budgets = [_budget(places) for _, places in cells]
     pairs = [
-        (number, place)
+        (number, place, Delay(places[0].bounds(longest), place.bounds(longest)))
         for number, (_, places) in enumerate(cells)
+        for longest in [max(place.training for place in places)]
         for place in places[1:]
-        if {"too few seeds", "not reached"}.isdisjoint((place.state, places[0].state))
+        if places[0].state not in {"too few seeds", "not reached"} and place.state != "too few seeds"
     ]
-    logarithms = [
-        [np.log(np.minimum(side.seconds, budgets[number])) for side in (cells[number][1][0], place)]
-        for number, place in pairs
-    ]
-    later = difference([first for first, _ in logarithms], [other for _, other in logarithms])
-    intervals = np.exp([later.value, *later.bounds()]).T
     rivals: dict[int, list[Timed]] = {}
     leads: dict[int, Interval] = {}
-    for (number, place), p, ratio in zip(pairs, adjusted(later.p), intervals, strict=True):
-        leads.setdefault(number, Interval(*map(float, ratio)))
-        if p >= ALPHA or ratio[0] < MIN_EFFECT:
+    p_values = adjusted(np.array([delay.p for _, _, delay in pairs]))
+    for (number, place, delay), p in zip(pairs, p_values, strict=True):
+        if number not in leads:
+            low, high = map(bounded_exp, delay.bounds())
+            leads[number] = Interval(bounded_exp(delay.value), low, high)
+        if p >= ALPHA or delay.value < math.log(MIN_EFFECT):
             rivals.setdefault(number, []).append(place)
     return [
-        Decision(field, cell[0].candidate.record, cell, budget, rivals.get(number, []), leads.get(number, NOTHING))
-        for number, ((field, cell), budget) in enumerate(zip(cells, budgets, strict=True))
+        Decision(field, cell[0].candidate.record, cell, _budget(cell), rivals.get(n, []), leads.get(n, NOTHING))
+        for n, (field, cell) in enumerate(cells)
     ]
 
 
@@ -227,6 +242,7 @@ def _timed(candidate: Candidate) -> Timed:
     for launch in (*candidate.launches, *candidate.failed):
         by_seed.setdefault(launch.record.seed, []).append(launch)
     seconds: list[float] = []
+    since: list[float] = []
     kept: list[Launch] = []
     lost: dict[str, int] = {}
     for together in by_seed.values():
@@ -234,11 +250,13 @@ def _timed(candidate: Candidate) -> Timed:
         if usable:
             kept += usable
             seconds.append(float(np.median([at_target(launch, "training_seconds") for launch in usable])))
+            ends = [np.inf if one.diverged else before_target(one, "training_seconds") for one in usable]
+            since.append(float(np.median(ends)))
         else:
             failed = any(launch.record.error for launch in together)
             cause = "disturbed" if any(map(is_evaluated, together)) else "failed" if failed else "not evaluated"
             lost[cause] = lost.get(cause, 0) + 1
-    return Timed(Candidate(candidate.record, kept), np.array(seconds), lost)
+    return Timed(Candidate(candidate.record, kept), np.array(seconds), np.array(since), lost)
 
 
 def _budget(places: Iterable[Timed]) -> float:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -15,11 +14,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Middle, Vector, center, slowest
 from hpcdl.trace.files import JsonObject
 from hpcdl.trace.recorder import Rows
-from hpcdl.trace.run import Run, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+from hpcdl.trace.run import READ, Run, Table, by_case
 
 WINDOWS: Final = 20
 """At most; Schmeiser (Operations Research 30, 1982): 10 to 30 are enough. Each has at least a global batch."""
@@ -96,8 +91,6 @@ def _level(moments: Vector, begin: Vector, end: Vector, height: Vector) -> Vecto
 
 
 Columns = dict[str, Rows]
-
-REDUCED: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
 
 
 @dataclass(frozen=True)
@@ -181,22 +174,11 @@ def undisturbed(launches: Sequence[Launch]) -> list[Launch]:
 
 def launches(run: Run) -> list[Launch]:
     """All cases of a run, in its order, each reduced over ranks."""
-    tables = {name: _by_case(getattr(run, name)) for name in REDUCED}
+    tables = {name: by_case(getattr(run, name)) for name in READ}
     return [
         _reduce(Record.of(fields), **{name: table.get(index, {}) for name, table in tables.items()})
         for index, fields in enumerate(run.described)
     ]
-
-
-def _by_case(frame: pd.DataFrame) -> dict[int, Columns]:
-    columns = {str(name): frame[name].to_numpy() for name in frame.columns}
-    place = columns.pop("case_index")
-    cuts = np.flatnonzero(np.diff(place)) + 1  # rows of one case stand together
-    bounds = [0, *cuts.tolist(), len(place)] if len(place) else []
-    return {
-        int(place[begin]): {name: column[begin:end] for name, column in columns.items()}
-        for begin, end in itertools.pairwise(bounds)
-    }
 
 
 def _reduce(

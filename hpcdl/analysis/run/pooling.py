@@ -9,12 +9,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcdl.analysis.run.launches import REDUCED, Launch, undisturbed
+from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Middle, Vector
 from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.link_counters import recorded, total
-from hpcdl.trace.run import Run, Table
+from hpcdl.trace.run import READ, Run, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,12 +45,56 @@ def _has_cases(run: Path) -> bool:
     return (run / "run.h5").exists() or any((run / "parts").glob("*.h5"))
 
 
+class Copies:
+    """Cases of runs that were read before, in any form: they count once, and their runs are named."""
+
+    def __init__(self) -> None:
+        """Know no run."""
+        self.lines: list[str] = []
+        self._first: dict[str, tuple[int, str]] = {}
+        self._runs = 0
+
+    def new(self, name: object, identities: Sequence[str]) -> list[int]:
+        """Return the indices of the cases of a run that no run before has."""
+        self._runs += 1
+        origins = [self._first.setdefault(identity, (self._runs, str(name))) for identity in identities]
+        copies = {run: origin for run, origin in origins if run != self._runs}
+        number = sum(run != self._runs for run, _ in origins)
+        if copies:
+            part = "" if number == len(identities) else f": {number} of its {len(identities)} cases"
+            verb = "and are" if part and number > 1 else "and is"
+            self.lines.append(f"{name} is a copy of {', '.join(copies.values())}{part}, {verb} left out")
+        return [index for index, (run, _) in enumerate(origins) if run == self._runs]
+
+
+def launches_in(run: Run) -> list[Run]:
+    """Return the launches that a run of pooled launches has; the run itself if it has one."""
+    places: dict[object, list[int]] = {}
+    for index, fields in enumerate(run.described):
+        places.setdefault(fields.get("launch"), []).append(index)
+    return [run] if len(places) < 2 else [run.only(indices) for indices in places.values()]
+
+
+def distinct(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs without cases that a run before has; the first one names the copies."""
+    copies, kept = Copies(), []
+    for run in runs:
+        indices = copies.new(run.path, run.identities)
+        if len(indices) == len(run.described):
+            kept.append(run)
+        elif indices:
+            kept.append(run.only(indices))
+    return [replace(run, copies=[*run.copies, *copies.lines]) if run is kept[0] else run for run in kept]
+
+
 def read_pooled(paths: Iterable[Path]) -> Run:
     """Read the runs that ``paths`` name; pool them if they are several. Raises TraceError, and as :func:`pool`."""
     from hpcdl.trace.schema import read  # late: h5py is not needed to pool runs
 
     runs = [read(run) for path in paths for run in runs_in(path)]
-    return without_repetitions(runs[0] if len(runs) == 1 else pool(runs))
+    runs = distinct(runs) if len(runs) > 1 else runs
+    launches = [launch for run in runs for launch in launches_in(run)]
+    return without_repetitions(runs[0] if len(runs) == 1 else pool(launches))
 
 
 def without_repetitions(run: Run) -> Run:
@@ -68,22 +112,10 @@ def without_repetitions(run: Run) -> Run:
                 repeated.add(index)
     if not repeated:
         return run
-    kept = [index for index in range(len(run.described)) if index not in repeated]
-    places = {index: place for place, index in enumerate(kept)}
-
-    def moved(rows: pd.DataFrame) -> pd.DataFrame:
-        rows = rows[rows["case_index"].isin(kept)]
-        return rows.assign(case_index=rows["case_index"].map(places)).reset_index(drop=True)
-
-    tables: dict[str, Any] = {name: moved(getattr(run, name)) for name in REDUCED}
     drawn = sum(run.described[index].get("draw") is not None for index in repeated)
+    environment = {**run.environment, **({"repeated_draws": drawn} if drawn else {})}
     return replace(
-        run,
-        cases=run.cases.iloc[kept].reset_index(drop=True),
-        described=[run.described[index] for index in kept],
-        environment={**run.environment, **({"repeated_draws": drawn} if drawn else {})},
-        _load=lambda index: run._load(kept[index]),  # noqa: SLF001 - another run's, to be read as this one's
-        **tables,
+        run.only([index for index in range(len(run.described)) if index not in repeated]), environment=environment
     )
 
 
@@ -119,7 +151,7 @@ def pool(runs: Sequence[Run]) -> Run:
         number = next(i for i, begin in reversed(list(enumerate(begins))) if begin <= index)
         return runs[number]._load(index - begins[number])  # noqa: SLF001 - another run's, to be read as this one's
 
-    tables: dict[str, Any] = {name: _joined([getattr(run, name) for run in runs], begins) for name in REDUCED}
+    tables: dict[str, Any] = {name: _joined([getattr(run, name) for run in runs], begins) for name in READ}
     folders = {run.path.parent for run in runs}
     made_as_one = len(folders) == 1 and all(run.path.name.startswith("launch-") for run in runs)
     return replace(
@@ -138,6 +170,7 @@ def pool(runs: Sequence[Run]) -> Run:
         complete=all(run.complete for run in runs),
         described=described,
         _load=load,
+        copies=[line for run in runs for line in run.copies],
     )
 
 

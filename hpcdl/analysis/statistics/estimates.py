@@ -81,6 +81,16 @@ def mean_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
     return Interval(middle, middle - reach, middle + reach)
 
 
+def proportion_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+    """The share of successes in at least one trial, with exact bounds (Clopper & Pearson, Biometrika 26, 1934)."""
+    from scipy.special import betaincinv  # late: ranks do not need it
+
+    failures, tail = trials - successes, (1 - confidence) / 2
+    low = betaincinv(successes, failures + 1, tail) if successes else 0.0
+    high = betaincinv(successes + 1, failures, 1 - tail) if failures else 1.0
+    return Interval(successes / trials, float(low), float(high))
+
+
 def share_interval(share: float, samples: npt.ArrayLike, together: int = 1, confidence: float = 0.95) -> Interval:
     """A share, and Student's t interval of the geometric mean of ``samples`` of it.
 

@@ -17,6 +17,7 @@ from hpcdl.registry import shortened
 if TYPE_CHECKING:
     from hpcdl.analysis.over_time.regressions import Accepted
     from hpcdl.report.formats.document import Document
+    from hpcdl.trace.run import Run
 
 
 KEYS: Final = {
@@ -102,13 +103,21 @@ def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -
         return renderings(runs, forms)
 
 
+def name_copies(run: Run) -> None:
+    """Write a warning for each copy of a run, which does not count."""
+    for line in run.copies:
+        print(f"hpcdl: warning: {line}", file=sys.stderr)
+
+
 def write_records(file: Path, folders: Sequence[Path]) -> None:
     """Write the records of the runs in ``folders``, pooled, to the ``file`` that -o names. Raises UsageError."""
     from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.trace.records import packed
 
     with analysis_of(folders):
-        data = packed(read_pooled(folders))
+        run = read_pooled(folders)
+        data = packed(run)
+    name_copies(run)
     with output_path("-o", file) as path:
         path.write_bytes(data)
 

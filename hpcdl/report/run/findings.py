@@ -11,6 +11,7 @@ from hpcdl.analysis.run import deciding, disturbance
 from hpcdl.analysis.run.deciding import Decision, Field
 from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import Staleness, staleness
+from hpcdl.analysis.run.pooling import distinct
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
 from hpcdl.prediction.fitted import RunPrediction, predict_run
@@ -107,6 +108,7 @@ class Findings:
 
 
 def findings(runs: Sequence[Run]) -> list[Findings]:
-    """Return the findings in each run. Raises ValueError for a run that is given twice."""
+    """Return the findings in each run; copies of a run are left out, and named by the first."""
+    runs = distinct(runs) if len(runs) > 1 else runs
     names = run_names([run.path for run in runs])
     return [Findings(run, name) for run, name in zip(runs, names, strict=True)]

@@ -75,7 +75,7 @@ def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
 
     ``svg:TITLE`` is the first figure whose title begins with TITLE.
 
-    Raises ValueError for an unknown format or one without its libraries, a run that is given twice,
+    Raises ValueError for an unknown format or one without its libraries,
     hpcdl.analysis.run.pooling.AmbiguousCaseError for two cases that do not differ in any field, and
     hpcdl.trace.recorder.TraceError for a trace that is damaged.
     """

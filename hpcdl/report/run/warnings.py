@@ -71,6 +71,7 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     """Return all doubts about the numbers, worst first."""
     measured = [record for record in records if not record.network]  # the others are simulated
     return [
+        *(f"COPY: {line}." for line in run.copies),
         *_diverged(records),
         *_repeated(run),
         *_mixed(run),

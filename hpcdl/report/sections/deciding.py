@@ -21,14 +21,15 @@ MAX_NAMED: Final = 3
 """Methods that are named; more are counted."""
 CAUSES: Final = ("disturbed", "failed", "not evaluated")
 """Causes for which a seed can't be used."""
-ORDER: Final = ("decided", "alone", "tied", "not reached", "not decided")
+ORDER: Final = ("decided", "alone", "tied", "undecided", "not reached", "not decided")
 """Verdicts on cells."""
 NOTE: Final = (
     "Time to the target: geometric mean over seeds, up to the budget: the shortest training of a method that "
-    "missed the target with a seed. Decided: each other method that reached the target is later by 5 % or more, "
-    "and by Welch's test of the logarithms, adjusted for all comparisons of the page. Later by: 95 % interval of "
-    "that test. Alone: no other method reached the target; a time if every seed did. Not decided: a method has "
-    f"fewer than {MIN_SEEDS} usable seeds."
+    "missed the target with some seeds. Decided: each other method is later by 5 % or more, and by the ratio of "
+    "likelihoods, adjusted for all comparisons. A seed reaches the target between two evaluations; one that "
+    "misses it, after its own training. Later by: 95 % interval of that test. Alone: no other method "
+    "reached the target; a time if every seed did. Undecided: a method that never reached it has too few seeds, "
+    f"or trained too briefly. Not decided: a method has fewer than {MIN_SEEDS} usable seeds."
 )
 
 
@@ -102,7 +103,7 @@ def page(findings: Findings) -> Section:
 
 
 def _cell(name: Naming, decision: Decision) -> tuple[str, ...]:
-    (first, second, *_), (ratio, low, high) = decision.places, decision.lead
+    (first, second, *_), (ratio, low, _) = decision.places, decision.lead
     reached = first.missed < len(first.seconds)
     timed = reached and (decision.verdict != "alone" or decision.is_won)
     return (
@@ -110,12 +111,18 @@ def _cell(name: Naming, decision: Decision) -> tuple[str, ...]:
         name.place(first) if reached else NONE,
         seconds(first.mean(decision.budget)) if timed else NONE,
         digits(first.median_of("epoch")) if timed else NONE,
-        f"{name.place(second)}, {digits(ratio)} times" if np.isfinite(ratio) else NONE,
-        interval(low, high) if np.isfinite(low) else NONE,
+        f"{name.place(second)}, {digits(ratio)} times" if second.state != "not reached" and ratio > 0 else NONE,
+        _bounds(decision) if low > 0 else NONE,
         several([name.place(rival) for rival in decision.rivals]),
         seconds(decision.budget) if np.isfinite(decision.budget) else NONE,
         decision.verdict,
     )
+
+
+def _bounds(decision: Decision) -> str:
+    """Return the interval by which the second is later; without an upper bound its least one."""
+    _, low, high = decision.lead
+    return interval(low, high) if np.isfinite(high) else f"at least {digits(low)}"
 
 
 def _missed(name: Naming, decision: Decision) -> list[tuple[str, ...]]:
@@ -128,8 +135,8 @@ def _missed(name: Naming, decision: Decision) -> list[tuple[str, ...]]:
             *(str(place.lost.get(cause, NONE)) for cause in CAUSES),
             {
                 "too few seeds": f"no: fewer than {MIN_SEEDS} usable seeds",
-                "not reached": f"no: not reached in {seconds(place.training)}",
-                "some missed": f"yes, a missed seed as {seconds(decision.budget)}",
+                "not reached": f"yes, as later than {seconds(place.training)}",
+                "some missed": "yes, missed seeds as later than their training",
             }.get(place.state, "yes"),
         )
         for place in decision.places
@@ -147,6 +154,7 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
     """Return the verdict on a cell."""
     first, second = decision.places[:2]
     others = {"tied": decision.rivals, "not decided": decision.open}.get(decision.verdict, [second])
+    unfinished = [f"{name.place(place)} (in {seconds(place.training)})" for place in decision.unfinished]
     seeds, time = plural(len(first.seconds), "seed"), seconds(first.mean(decision.budget))
     return Verdict(
         topic="deciding",
@@ -165,8 +173,8 @@ def verdict(name: Naming, decision: Decision) -> Verdict:
             "reached": f"with {len(first.seconds) - first.missed} of {seeds}"
             if first.missed
             else f"in {time} ({seeds})",
-            "others": several([name.place(place) for place in others]),
-            "later": f"{digits(decision.lead.value)} ({interval(*decision.lead[1:])})",
+            "others": several(unfinished or [name.place(place) for place in others]),
+            "later": f"{digits(decision.lead.value)} ({_bounds(decision)})",
             "least": str(MIN_SEEDS),
         },
     )
@@ -192,7 +200,7 @@ def answer(findings: Findings) -> Answer | None:
         return Answer(verdict(name, decisions[0]).sentence)
     won = [one for one in decisions if one.is_won]
     counts, wins = Counter(one.verdict for one in decisions), Counter(name.place(one.places[0]) for one in won)
-    leads = [one.lead.value for one in won if np.isfinite(one.lead.value)]
+    leads = [one.lead.value for one in won if one.verdict == "decided"]
     facts = {
         "cells": plural(len(decisions), "cell"),
         "counts": ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word]),
