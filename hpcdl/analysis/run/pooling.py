@@ -152,6 +152,7 @@ def pool(runs: Sequence[Run]) -> Run:
         return runs[number]._load(index - begins[number])  # noqa: SLF001 - another run's, to be read as this one's
 
     tables: dict[str, Any] = {name: _joined([getattr(run, name) for run in runs], begins) for name in READ}
+    files = {id(run.environment): run.environment for run in runs}  # launches of one file have one
     folders = {run.path.parent for run in runs}
     made_as_one = len(folders) == 1 and all(run.path.name.startswith("launch-") for run in runs)
     return replace(
@@ -164,7 +165,7 @@ def pool(runs: Sequence[Run]) -> Run:
         environment={
             **first.environment,
             **{name: _all(runs, name) for name in ("failed_cases", "cases_not_run")},
-            "link_counters": total(recorded(run.environment) for run in runs),
+            "link_counters": total(map(recorded, files.values())),
         },
         environments=environments,
         complete=all(run.complete for run in runs),
