@@ -14,6 +14,7 @@ from hpcdl.fabric.mpi import clock as mpi_clock
 from hpcdl.fabric.mpi import messages
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.vectors import SHORT_BYTES
+from hpcdl.run.job import Job
 
 pytestmark = pytest.mark.mpi
 
@@ -123,6 +124,20 @@ def test_the_counters_count(mpi):
     assert after.bytes - before.bytes == 92
     computed, input_ = after.compute_ns - before.compute_ns, after.input_ns - before.input_ns
     assert 20_000_000 <= 10_000_000 + input_ <= computed <= after.time_ns - before.time_ns
+
+
+def test_one_rank_of_each_node_reads_its_links(mpi, monkeypatch):
+    """Two ranks a node; the growth of a node is the number of the rank that reads."""
+    rank, size = mpi.comm.rank, mpi.comm.size
+    here = {"slurm_node": f"n{rank // 2}", "hostname": f"h{rank // 2 % 2}"}
+    monkeypatch.setattr("hpcdl.run.job.describe_rank", lambda: here)
+    readings = iter([{"m/1": {"port_xmit_wait": 5}}, {"m/1": {"port_xmit_wait": 5 + rank}}])
+    monkeypatch.setattr("hpcdl.run.job.link_counters", lambda: next(readings))
+    counters = Job(mpi).link_counters()
+    if rank == 0:  # hosts of one name are told apart by their nodes
+        names = [f"{'n' if size > 4 + 2 * (node % 2) else 'h'}{node}" for node in range(-(-size // 2))]
+        grown = [{"port_xmit_wait": 2 * node} if node else {} for node in range(len(names))]
+        assert counters == {name: {"m/1": growth} for name, growth in zip(names, grown, strict=True)}
 
 
 def test_every_operation_is_an_event(mpi):
