@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
-from math import prod
+from math import isfinite, prod
 from operator import itemgetter
 from pathlib import Path
 from statistics import median
@@ -181,6 +181,8 @@ def _marks(trace: bytes) -> tuple[list[Mark], list[tuple[float, str]]]:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no trace of a PyTorch profiler with marks of layers: {error}") from None
     _only("marks of processes", processes, ": give the file of one rank")
+    if not all(isfinite(mark.begin) for mark in marks):
+        raise ValueError("a mark has no finite time")
     return sorted(marks, key=lambda mark: mark.begin), collectives
 
 
@@ -232,11 +234,12 @@ def _sizes(steps: Sequence[ProfiledStep]) -> dict[str, tuple[int, int, int]]:
         raise ValueError(f"steps of {samples} samples: step() must return how many it used")
     for name in dict.fromkeys(name for step in steps for name in step.outputs):
         outputs = [step.outputs.get(name, []) for step in steps]
-        parameters = max(numbers[0] for step in outputs for numbers in step)
-        elements = [sum(numbers[1] for numbers in step) for step in outputs]
+        counts = [numbers[0] for step in outputs for numbers in step]
+        parameters = _only(f"layer {name!r} has", counts, f" parameters, or two layers have this name: {AGAIN}")
+        sums = [sum(numbers[1] for numbers in step) for step in outputs]
+        elements = _only(f"layer {name!r} gives", sums, f" elements in steps of equal samples: {AGAIN}")
         forwards, backwards = max(map(len, outputs)), min(step.backwards[name] for step in steps)
         faults = {
-            f"gives {min(elements)} and {max(elements)} elements in steps of equal samples": len({*elements}) > 1,
             f"has {forwards} forward marks in a step whose samples are not stated": not stated and forwards > 1,
             f"has {forwards} forward and {backwards} backward marks in a step: it is frozen, recomputed, or gives "
             "no tensors": backwards < forwards and parameters + backwards > 0,
@@ -246,7 +249,7 @@ def _sizes(steps: Sequence[ProfiledStep]) -> dict[str, tuple[int, int, int]]:
         }
         for fault in [fault for fault, present in faults.items() if present]:
             raise ValueError(f"layer {name!r} {fault}: {AGAIN}")
-        sizes[name] = parameters, -(-elements[0] // samples), samples
+        sizes[name] = parameters, -(-elements // samples), samples
     rest = total - sum(parameters for parameters, *_ in sizes.values())
     if stated and rest < 0:
         raise ValueError(
