@@ -38,14 +38,9 @@ def _check_faults(spec: TrainSpec) -> None:
     if spec.failure is not None and not 0 <= spec.failure.rank < spec.ranks:
         raise ValueError(f"failure: rank {spec.failure.rank} is not among the {spec.ranks} ranks of the case")
     spec.check_straggler()
-    if (
-        (slow := spec.straggler) is not None
-        and isinstance(slow.rank, int)
-        and slow.probability * slow.seconds
-        and slow.rank not in spec.workers
-    ):
+    if idle := [rank for rank in (spec.straggler.paused if spec.straggler else ()) if rank not in spec.workers]:
         able = f"these have: {spec.workers[0]} to {spec.workers[-1]}"
-        raise ValueError(f"straggler: rank: rank {slow.rank} has no batches to pause before; {able}")
+        raise ValueError(f"straggler: rank: rank {idle[0]} has no batches to pause before; {able}")
     if spec.failure is not None:
         with about("failure"):
             _check_failure(spec.failure, spec)

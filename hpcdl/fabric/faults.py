@@ -84,6 +84,14 @@ class Straggler:
         if self.by_rank and len(self.by_rank) != ranks:
             raise ValueError(f"by_rank: has {len(self.by_rank)} pauses for {ranks} ranks")
 
+    @property
+    def paused(self) -> list[int]:
+        """Ranks that are named and may pause; empty if all ranks are slow."""
+        if not self.probability * self.longest:
+            return []
+        named = [rank for rank, pause in enumerate(self.by_rank) if pause]
+        return [self.rank] if isinstance(self.rank, int) else named
+
     def slows(self, rank: int) -> bool:
         """Return whether ``rank`` is slow."""
         return not isinstance(self.rank, int) or self.rank == rank

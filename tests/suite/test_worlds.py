@@ -75,7 +75,9 @@ def test_pauses_of_ranks_without_batches_are_refused(written, refused, parsed):
     ]:
         keys, pauses = {"training": training, "ranks": 4, "global_batch": 96}, {"probability": 0.5, "seconds": 0.1}
         message = f"straggler: rank: rank {idle} has no batches to pause before; these have: {who}"
-        assert refused(written(**keys, straggler={"rank": idle, **pauses})) == f"[[case]] 1: {message}"
+        by_rank = {"by_rank": [0.1 * (rank == idle) for rank in range(4)]}
+        for straggler in ({"rank": idle, **pauses}, by_rank):
+            assert refused(written(**keys, straggler=straggler)) == f"[[case]] 1: {message}"
         assert parsed(**keys, straggler={"rank": 2, **pauses})
         assert parsed(**keys, straggler={"rank": idle, "factor": 2})  # updates take longer
 
