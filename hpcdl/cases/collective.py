@@ -34,7 +34,7 @@ from hpcdl.cases.keys.scheme import check_library, table_of, traits_of, try_out
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
 from hpcdl.cases.measuring.timed_collectives import SAME_ON_ALL_RANKS, STARTS, Contents, alike, reals, start
 from hpcdl.cases.simulation.operations import Operation, operation
-from hpcdl.cases.simulation.step_simulation import LATE_SHARE
+from hpcdl.cases.simulation.step_simulation import late_rank
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.fabric.faults import Delays, Straggler
 from hpcdl.fabric.modelled_compute import accurate_sleep
@@ -292,9 +292,8 @@ async def _from_arrivals(comm: Comm, moments: Sequence[tuple[int, int]]) -> dict
     table = (await comm.allgather_words(np.ravel(moments))).reshape(comm.size, -1, 2) * 1e-9
     arrivals, end = table[..., 0], table[..., 1].max(axis=0)
     first, last = (float(np.median(end - at)) for at in (arrivals.min(axis=0), arrivals.max(axis=0)))
-    *_, second, latest = np.sort(np.median(arrivals, axis=1)) if comm.size > 1 else (0.0, 0.0)
-    late = int(np.median(arrivals, axis=1).argmax()) if latest - second > LATE_SHARE * first else None
-    return {"from_first_arrival_seconds": first, "from_last_arrival_seconds": last, "late_rank": late}
+    late = late_rank(np.median(arrivals, axis=1), first)
+    return {"from_first_arrival_seconds": first, "from_last_arrival_seconds": last, **late}
 
 
 async def _measure_both(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:

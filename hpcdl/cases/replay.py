@@ -38,7 +38,7 @@ from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
 from hpcdl.cases.measuring.timed_collectives import alike
 from hpcdl.cases.simulation.exchange_prices import prices_of
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
-from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
+from hpcdl.cases.simulation.step_simulation import Conditions, late_rank, virtual_step
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.fabric.faults import EVERY, Delays, Slowed, Straggler
 from hpcdl.fabric.modelled_compute import ModelledCompute, accurate_sleep, oversleep
@@ -263,8 +263,7 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
     chance = (spec.jitter, spec.straggler, journal.draw)
     conditions = Conditions(cluster, times, images, bucket, prices_of(spec), *chance)
     step = virtual_step(spec, conditions, RANDOM_STEPS if varies(spec) else 1)
-    # pauses of all ranks differ by chance
-    late = None if spec.straggler and spec.straggler.rank == EVERY else step.late
+    every = spec.straggler is not None and spec.straggler.rank == EVERY  # then delays differ by chance
     own = [part.step_seconds(images) for part in spec.stage_times]
     computed = fmean(own) if spec.stages > 1 else max(own)  # the wait of a pipeline is of all its ranks
     cycles = step.cycles if varies(spec) else [step.seconds]
@@ -277,7 +276,7 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
         "steps": len(spans),
         "simulated_ranks": step.simulated_ranks,
         "bytes_sent_per_host": step.bytes_per_host or None,
-        **(dict(zip(("late_rank", "late_seconds"), late, strict=True)) if late else {}),
+        **({} if every else late_rank(step.delays, step.seconds)),
         "simulation_seconds": perf_counter() - began,
     }
 

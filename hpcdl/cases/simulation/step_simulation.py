@@ -145,12 +145,13 @@ class VirtualStep(NamedTuple):
         """Median over cycles (s); NaN without a common step."""
         return float(np.median(self.cycles)) if len(self.cycles) else math.nan
 
-    @property
-    def late(self) -> tuple[int, float] | None:
-        """The rank whose delay exceeds any other's by :data:`LATE_SHARE` of a step, and by how much (s)."""
-        *_, second, longest = np.sort(self.delays) if len(self.delays) > 1 else (0.0, 0.0)
-        seconds = float(longest - second)
-        return (int(self.delays.argmax()), seconds) if seconds > LATE_SHARE * self.seconds else None
+
+def late_rank(delays: npt.NDArray[np.float64], step_seconds: float) -> dict[str, Scalar]:
+    """Return as fields the rank whose delay exceeds any other's by :data:`LATE_SHARE` of a step; empty if none."""
+    *_, second, longest = np.sort(delays) if len(delays) > 1 else (0.0, 0.0)
+    seconds = float(longest - second)
+    late = seconds > LATE_SHARE * step_seconds
+    return {"late_rank": int(delays.argmax()), "late_seconds": seconds} if late else {}
 
 
 def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> VirtualStep:
