@@ -160,8 +160,8 @@ class Run:
     def identities(self) -> list[str]:
         """Digest of what each case measured: equal in all forms and copies of a run, and in no other run.
 
-        Times in ns are never measured twice. A case without steps has the digest of its launch's other cases; if
-        none has steps, that of its environment, which has a date.
+        Times in ns are never measured twice. A case without steps, or with simulated ones, has the digest of its
+        launch's other cases; if none is measured, that of its environment, which has a date.
         """
         tables = {name: by_case(getattr(self, name)) for name in IDENTIFYING}
         digests = [
@@ -169,10 +169,11 @@ class Run:
             for index, fields in enumerate(self.described)
         ]
         measured: dict[object, list[str]] = {}
-        for index in tables["steps"]:
+        timed = {index for index in tables["steps"] if not self.described[index].get("network")}
+        for index in sorted(timed):
             measured.setdefault(self.described[index].get("launch"), []).append(digests[index])
         for index, fields in enumerate(self.described):
-            if index not in tables["steps"]:
+            if index not in timed:
                 others = measured.get(fields.get("launch")) or self.environment_of(index)
                 digests[index] = _digest({**fields, "measured": json.dumps(others, sort_keys=True)})
         return digests

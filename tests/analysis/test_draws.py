@@ -57,13 +57,14 @@ def launched(folder, draw):
         folder.mkdir(exist_ok=True)
         parts.append(folder / f"{number}.h5")
         write_part(parts[-1], CaseRecord({**case.fields(), **found, **random}, packed))
-    merge(parts, folder / "run.h5", {"key": "k"}, SUITE)
+    merge(parts, folder / "run.h5", {"key": "k", "date": f"2025-11-01T01:00:0{folder.name[-1]}+00:00"}, SUITE)
     return folder
 
 
 def test_launches_count_by_what_they_drew(tmp_path):
     runs = [launched(tmp_path / f"launch-{number + 1}", draw) for number, draw in enumerate((0, 1, 2, 2))]
     pooled = read_pooled(runs)
+    assert not pooled.copies, "equal simulated times make no copy of a run"
     found = records(launches(pooled))
     assert [record.launches for record in found] == [1, 3, 1, 3]
     for record in found[1::2]:
