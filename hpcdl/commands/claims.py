@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import check_page, name_copies, write_page
+from hpcdl.commands.parts.output import analysis_of, check_page, name_copies, write_page
 from hpcdl.commands.parts.parser import Command, path
+from hpcdl.exit_codes import INCONCLUSIVE, OK
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
@@ -23,6 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.report.claims import sources
     from hpcdl.report.claims_page import decisions, document
+    from hpcdl.report.formats.cells import message
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.verdicts import exit_code
     from hpcdl.suite import UsageError
@@ -32,33 +35,36 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.runs}: no such folder")
     known = sources()
     names = {clause.run for source in known for claim in source.claims for clause in claim.clauses}
-    decided = decisions(known, {name: _records(options.runs / name) for name in names})
+    runs, unread = dict[str, "list[Record]"](), 0
+    for name in sorted(names):
+        try:
+            runs[name] = _records(options.runs / name)
+        except UsageError as error:
+            runs[name], unread = [], unread + 1
+            print(f"hpcdl: {message(error)}: its claims are not decided", file=sys.stderr)
+    decided = decisions(known, runs)
     page = document(known, decided)
     if options.output is not None:
         write_page(options.output, [page])
     print(coloured(plain([page])), end="")
-    return exit_code(page.verdicts)
+    return exit_code(page.verdicts) or (INCONCLUSIVE if unread else OK)
 
 
 def _records(folder: Path) -> list[Record]:
     """Return the records of a run, launches taken together; none without such a run. Raises UsageError."""
     from hpcdl.analysis.run.disturbance import marked
     from hpcdl.analysis.run.launches import launches
-    from hpcdl.analysis.run.pooling import AmbiguousCaseError, read_pooled
+    from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.analysis.run.scaling import records
-    from hpcdl.suite import UsageError
-    from hpcdl.trace.recorder import TraceError
     from hpcdl.trace.records import SUFFIX
 
     found = [path for path in (folder, folder.with_name(f"{folder.name}{SUFFIX}")) if path.exists()]
     if not found:
         return []
-    try:
+    with analysis_of(found[:1]):
         run = read_pooled(found[:1])
         name_copies(run)
         return marked(run, records(launches(run)))
-    except (TraceError, AmbiguousCaseError, ValueError) as error:
-        raise UsageError(f"{folder}: {error}") from None
 
 
 COMMAND: Final = Command(
@@ -66,7 +72,7 @@ COMMAND: Final = Command(
     "check the claims of the sources against runs",
     "Decide each claim of the papers that hpcdl follows by the runs of the shipped suites. FOLDER has a run, or a "
     "folder of launches, for each suite. Exit code 1: a claim came out otherwise than expected; 3: "
-    "none is decided.",
+    "none is decided, or a run cannot be read.",
     arguments,
     execute,
     "hpcdl claims runs/reports -o claims.md",

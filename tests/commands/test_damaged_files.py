@@ -3,7 +3,9 @@
 ``pytest --grids`` makes 3,500 damaged files, and 500 runs with a flipped bit and a checksum that fits.
 """
 
+import gzip
 import json
+import math
 import random
 import shutil
 
@@ -15,6 +17,7 @@ from hpcdl.analysis.over_time.archive import keep_series
 from hpcdl.cli import main
 from hpcdl.trace.files import SIZE, verified_checksum, write_checksum
 from hpcdl.trace.recorder import SCHEMA
+from hpcdl.trace.records import packed
 
 TEXTS = {
     "network": """
@@ -32,6 +35,8 @@ KINDS = [
     "run.h5",
     "run.h5 resealed",
     "part",
+    "records",
+    "records changed",
     "series",
     "series resealed",
     "network",
@@ -70,12 +75,17 @@ def changed_json(text, chance):
     while isinstance(place[key], (dict, list)) and place[key] and chance.random() < 0.8:
         place = place[key]
         key = chance.choice(list(place) if isinstance(place, dict) else range(len(place)))
-    new = chance.choice([None, [], {}, "x", -1, 1e400, [[]], {"x": {}}])
+    new = chance.choice([None, [], {}, "x", -1, 1e400, math.nan, [[]], {"x": {}}])
     place[key] = new
     return json.dumps(whole[0])
 
 
-FILES = {"run.h5": "run/run.h5", "series": "run/run.series.json", "part": "part.h5"}
+FILES = {
+    "run.h5": "run/run.h5",
+    "series": "run/run.series.json",
+    "part": "part.h5",
+    "records": "records.json.gz",
+}
 
 
 def harm(kind, folder, chance):
@@ -83,6 +93,9 @@ def harm(kind, folder, chance):
     file = folder / FILES.get(name, f"{name}.toml")
     if kind == "series resealed":
         reseal_series(file, changed_json(file.read_text().partition("\n")[2], chance))
+        return
+    if kind == "records changed":
+        file.write_bytes(gzip.compress(changed_json(gzip.decompress(file.read_bytes()), chance).encode()))
         return
     if kind == "run.h5 resealed":
         content = bytearray(file.read_bytes())
@@ -102,7 +115,9 @@ def whole(tmp_path_factory):
         [[1.0] * 8] * 2,
         case="sums", kind="collective", collective="allreduce", aggregation="ring", message_bytes=64,
     )  # fmt: skip
-    keep_series(hand.read({"date": "2026-11-01T03:00:00+00:00"}, "[suite]\nname = 's'\n"))
+    run = hand.read({"date": "2026-11-01T03:00:00+00:00"}, "[suite]\nname = 's'\n")
+    keep_series(run)
+    records = packed(run)
 
     def make():
         folder = tmp_path_factory.mktemp("files")
@@ -113,6 +128,7 @@ def whole(tmp_path_factory):
         for name, text in TEXTS.items():
             (folder / f"{name}.toml").write_text(text)
         shutil.copy(hand.parts[0], folder / "part.h5")
+        (folder / "records.json.gz").write_bytes(records)
         return folder
 
     return make
@@ -127,6 +143,11 @@ def commands(kind, folder):
             yield from (["report", run], ["predict", run, "--network", "gemini", "--ranks", "4"])
         case "part":
             yield ["report", folder / "part.h5"]
+        case "records":
+            yield from (
+                ["report", folder / FILES["records"], "--json"],
+                ["compare", folder / FILES["records"], "--with", run],
+            )
         case "network":
             yield ["predict", run, "--network", folder / "network.toml", "--ranks", "2,64"]
         case "accept":
@@ -150,4 +171,4 @@ def test_a_damaged_file_ends_in_a_result_or_one_line(kind, number, whole, capfd,
             code = ended.code
         said = capfd.readouterr().err
         assert code in {0, 1, 2, 3}, arguments
-        assert code != 2 or said.count("\n") == 1, said
+        assert code != 2 or (said.count("\n") == 1 and "/" in said), said

@@ -230,5 +230,11 @@ def test_a_run_that_contradicts_a_claim_fails_the_command(hand, tmp_path, capsys
     (tmp_path / "runs" / "firecaffe-cluster").symlink_to(hand.folder)
     assert main(["claims", str(tmp_path / "runs")]) == 1
     assert "OTHERWISE THAN BEFORE: A reduction tree sums" in " ".join(capsys.readouterr().out.split())
+    (tmp_path / "runs" / "staleness.json.gz").write_bytes(b"half")
+    assert main(["claims", str(tmp_path / "runs")]) == 1
+    ended = capsys.readouterr()
+    assert "OTHERWISE THAN BEFORE: A reduction tree sums" in " ".join(ended.out.split())
+    assert ended.err.startswith(f"hpcdl: {tmp_path}/runs/staleness.json.gz: no records of hpcdl: ")
+    assert ended.err.endswith(": its claims are not decided\n")
     assert main(["claims", str(tmp_path)]) == 3
     assert main(["claims", str(tmp_path / "none")]) == 2
