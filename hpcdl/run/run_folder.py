@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -20,8 +20,8 @@ from hpcdl.run.failed_cases import Failure
 from hpcdl.run.job import Job
 from hpcdl.suite import Case, Suite, UsageError
 from hpcdl.trace.files import JsonMapping, JsonObject, open_log
-from hpcdl.trace.link_counters import LinkCounters
-from hpcdl.trace.recorder import Packed, Scalar
+from hpcdl.trace.link_counters import LinkCounters, recorded, total
+from hpcdl.trace.recorder import Packed, Scalar, TraceError
 
 BAR: Final = 20
 """Characters of the progress bar."""
@@ -181,7 +181,10 @@ class RunFolder:
         if self.refusal:
             self.refusal = f"-o {folder}: {self.refusal}; choose another folder or add --mix-environments"
             return
-        (folder / "run.h5").unlink(missing_ok=True)  # of the interrupted run: the parts will be merged again
+        run = folder / "run.h5"  # of the interrupted run: the parts will be merged again
+        with suppress(TraceError):
+            self._environment["link_counters"] = recorded(schema.read(run, wanted=()).environment)
+        run.unlink(missing_ok=True)
         self._log = os.fdopen(open_log(folder / "log.txt"), "a", encoding="utf-8")
         for line in self._earlier.set_aside_damaged():
             self.show(line)
@@ -222,9 +225,9 @@ class RunFolder:
         failed_cases.begin(self._part(number, case), case.name)
         print(f"{case.name} ...", file=self._log, flush=True)
         if self._terminal:
-            took, total = self._began - self._started, len(self._suite.cases)
+            took, count = self._began - self._started, len(self._suite.cases)
             columns = shutil.get_terminal_size().columns
-            print(progress_line(number, total, case.name, took, self._added, columns), end="", flush=True)
+            print(progress_line(number, count, case.name, took, self._added, columns), end="", flush=True)
 
     def add(self, number: int, case: Case, measured: dict[str, Scalar], traces: list[Packed]) -> None:
         """Write a finished case."""
@@ -274,18 +277,18 @@ class RunFolder:
         from hpcdl.report.formats.summary import coloured
         from hpcdl.report.run.render import next_steps
 
-        self._environment["link_counters"] = link_counters
-        total = len(self._suite.cases)
+        earlier = self._environment.get("link_counters", {})
+        self._environment["link_counters"] = total([earlier, link_counters])
         if unfinished:
-            finished = sum(self._part(number, case).exists() for number, case in enumerate(self._suite.cases))
-            self.show(f"{unfinished} after {finished} of {total} cases; continue with --resume")
+            finished = [self._part(number, case).exists() for number, case in enumerate(self._suite.cases)]
+            self.show(f"{unfinished} after {sum(finished)} of {len(finished)} cases; continue with --resume")
         summary = self._write()
         if summary is not None and LAUNCH in os.environ:
             self.show(f"launch {os.environ[LAUNCH]} has ended: {self._page}")
         elif summary is not None and self._print_case is None:
             self._print(coloured(summary, terminal=self._terminal))
         if self._failures:
-            count = f"{len(self._failures)} of {plural(total, 'case')}"
+            count = f"{len(self._failures)} of {plural(len(self._suite.cases), 'case')}"
             self.show(f"{count} FAILED; --resume runs them again, after all other cases:")
             for failure in self._failures.values():
                 self.show(f"  {failure}")

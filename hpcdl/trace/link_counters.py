@@ -1,4 +1,4 @@
-"""Counters of links in records: by host and device, their growth from the beginning of a job to its end.
+"""Counters of links in records: by host and device, their growth from the beginning of each job to its end.
 
 The names are those of the kernel and its drivers: sysfs for InfiniBand, RoCE, Slingshot (cxi) and Ethernet, and
 what ``ethtool -S`` prints. ``port_xmit_data`` and ``port_rcv_data`` count four octets, ``port_xmit_wait`` ticks.

@@ -175,7 +175,7 @@ def _repetitions(steps: pd.DataFrame, warmup: int) -> Times:
     latest = np.zeros(len(count), np.int64)
     np.maximum.at(latest, place, begin)
     latest = latest[place]
-    together = (count == len(np.unique(rank))).all() and (latest <= end).mean() >= ONE_COLLECTIVE
+    together = (count == len(np.unique(rank))).all() and (latest <= end).sum() >= ONE_COLLECTIVE * len(step)
     waits = np.where((latest <= end) & together, latest - begin, 0)
     times = {"rank": rank, "step": step, "begin": begin, "length": end - begin, "waiting": waits}
     measured = step >= warmup
