@@ -38,12 +38,6 @@ MARK: Final = "hpcdl "
 NUMBERS: Final = {"step": 3, "outputs": 2, "output": 3}
 """Numbers of marks. "step": samples, trained parameters and rank; "outputs": trained parameters and elements. An
 older recipe has neither, but "output": all parameters, elements and length of a layer's first tensor."""
-STATED: Final = (
-    ("steps of", " samples: record steps of equal batches"),
-    ("steps that train", " parameters: freeze layers before the recording"),
-    ("marks of ranks", ": give the file of one rank"),
-)
-PARTS: Final = "forward", "backward", "update"
 COLLECTIVE: Final = re.compile(r"_?c10d|(?:nccl|gloo|mpi|ucc|xccl):")
 """Begin of the names of PyTorch's collectives."""
 AGAIN: Final = "record it again as in `hpcdl help networks`"
@@ -119,8 +113,8 @@ class Mark(NamedTuple):
 
     begin: float
     kind: str
-    layer: str
-    numbers: tuple[int, ...]
+    layer: str = ""
+    numbers: tuple[int, ...] = ()
 
 
 class ProfiledStep(NamedTuple):
@@ -137,13 +131,9 @@ def of_profile(trace: bytes) -> list[SizedLayer]:
 
     ValueError: no such trace, or one that does not determine parameters, samples and times of its layers.
     """
-    marks, collectives = _marks(trace)
-    parts = _parts(marks)[1:]
-    steps = [_step(part) for part in parts]
+    steps = [_step(marks) for marks in _parts(_marks(trace))[1:]]
     if not steps or not steps[0].outputs:
         raise ValueError("no two steps with marks of layers; `hpcdl help networks` records them")
-    if names := [name for at, name in collectives if parts[0][0].begin <= at <= parts[-1][-1].begin]:
-        raise ValueError(f"its steps wait for other ranks ({names[0]}): record one process, or in DDP's no_sync()")
     sizes = _sizes(steps)
     times = {key: median(step.spent.get(key, 0.0) for step in steps) for each in steps for key in each.spent}
     # where a few of many layers are slow in each step, their medians do not add up to that of the step
@@ -164,9 +154,9 @@ def _events(trace: bytes) -> list[JsonObject]:
     )
 
 
-def _marks(trace: bytes) -> tuple[list[Mark], list[tuple[float, str]]]:
-    """Return the marks of one process, in the order of time, and begin (us) and name of its collectives."""
-    marks, collectives, processes = list[Mark](), list[tuple[float, str]](), dict[object, None]()
+def _marks(trace: bytes) -> list[Mark]:
+    """Return the marks of one process, and its collectives as such, in the order of time. Raises ValueError."""
+    marks, processes = list[Mark](), dict[object, None]()
     try:
         for event in _events(trace):
             category, name = event.get("cat"), str(event.get("name"))
@@ -177,13 +167,13 @@ def _marks(trace: bytes) -> tuple[list[Mark], list[tuple[float, str]]]:
                 marks.append(Mark(float(event["ts"]), kind, "".join(words), numbers))
                 processes[event.get("pid")] = None
             elif category in {"user_annotation", "cpu_op"} and COLLECTIVE.match(name):
-                collectives.append((float(event["ts"]), name))
+                marks.append(Mark(float(event["ts"]), "collective", name))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"no trace of a PyTorch profiler with marks of layers: {error}") from None
     _only("marks of processes", processes, ": give the file of one rank")
     if not all(isfinite(mark.begin) for mark in marks):
         raise ValueError("a mark has no finite time")
-    return sorted(marks, key=lambda mark: mark.begin), collectives
+    return sorted(marks, key=lambda mark: mark.begin)
 
 
 def _parts(marks: Sequence[Mark]) -> list[list[Mark]]:
@@ -205,6 +195,10 @@ def _step(marks: Sequence[Mark]) -> ProfiledStep:
     spent, outputs, backwards = defaultdict[Any, float](float), defaultdict[str, list[Any]](list), Counter[str]()
     inside: str | None = None
     for mark, following in pairwise(marks):
+        if mark.kind == "collective":
+            raise ValueError(
+                f"steps wait for other ranks ({mark.layer}): record one process, or in DDP's no_sync()"
+            )
         ends = mark.layer if mark.kind in {"output", "outputs"} else None
         if ends != inside:
             raise ValueError(
@@ -215,7 +209,8 @@ def _step(marks: Sequence[Mark]) -> ProfiledStep:
         if ends is not None:
             outputs[ends].append(mark.numbers)
         backwards[mark.layer] += mark.kind == "backward"
-        part = (mark.kind, mark.layer or REST) if mark.kind in PARTS else ("forward", REST)
+        in_layer = mark.kind in {"forward", "backward", "update"}
+        part = (mark.kind, mark.layer or REST) if in_layer else ("forward", REST)
         spent[part] += 1e-6 * (following.begin - mark.begin)
     return ProfiledStep(spent, outputs, backwards, marks[-1].numbers)
 
@@ -223,13 +218,13 @@ def _step(marks: Sequence[Mark]) -> ProfiledStep:
 def _sizes(steps: Sequence[ProfiledStep]) -> dict[str, tuple[int, int, int]]:
     """Return parameters, activations and samples of each layer, and of what is in none. Raises ValueError."""
     sizes, total = dict[str, tuple[int, int, int]](), 0
-    if stated := [*zip(*(step.stated for step in steps), strict=True)]:
-        samples, total, _ = (
-            _only(text, values, more) for (text, more), values in zip(STATED, stated, strict=True)
-        )
+    if stated := steps[0].stated:
+        batches, totals, ranks = zip(*(step.stated for step in steps), strict=True)
+        _only("marks of ranks", ranks, ": give the file of one rank")
+        total = _only("steps that train", totals, " parameters: freeze layers before the recording")
     else:
-        every = (numbers for step in steps for outputs in step.outputs.values() for numbers in outputs)
-        samples = _only("outputs of", (batch for *_, batch in every), f" samples: {AGAIN}")
+        batches = tuple(each[2] for step in steps for outputs in step.outputs.values() for each in outputs)
+    samples = _only("batches of", batches, " samples: record equal ones as in `hpcdl help networks`")
     if samples < 1:
         raise ValueError(f"steps of {samples} samples: step() must return how many it used")
     for name in dict.fromkeys(name for step in steps for name in step.outputs):

@@ -239,12 +239,12 @@ def test_a_profile_of_steps_that_wait_for_other_ranks_is_refused(tmp_path, capsy
     finally:
         distributed.destroy_process_group()
     assert main(["layers", str(tmp_path / "t.json")]) == 2
-    assert re.search(r"t\.json: its steps wait for other ranks \(.*\): record", capsys.readouterr().err)
+    assert re.search(r"t\.json: steps wait for other ranks \(.*\): record", capsys.readouterr().err)
 
 
 OPEN = {
     # marks of a step, those in their place or beside them, and whether in its repetition only
-    "steps of 4 and 3 samples: record steps of equal batches": (STEP, {250: "step 3 15 0"}, True),
+    "batches of 4 and 3 samples: record equal ones": (STEP, {250: "step 3 15 0"}, True),
     "steps that train 15 and 14 parameters": (STEP, {250: "step 4 14 0"}, True),
     "marks of ranks 0 and 1: give the file of one": (STEP, {250: "step 4 15 1"}, True),
     "layer 'a b' gives 40 and 30 elements in steps of equal samples": (STEP, {40: "outputs 6 30 a b"}, True),
@@ -265,7 +265,7 @@ OPEN = {
         {50: "outputs 5 8 c", 55: "forward rest", 65: "outputs 0 8 rest"},
         False,
     ),
-    "outputs of 4 and 2 samples: record it again": (OLDER, {65: "output 5 8 2 c"}, False),
+    "batches of 4 and 2 samples: record equal ones": (OLDER, {65: "output 5 8 2 c"}, False),
     "layer 'c' has 2 forward marks in a step whose samples are not stated": (
         OLDER,
         {130: "forward c", 140: "output 5 8 4 c", 150: "backward c"},
