@@ -163,21 +163,21 @@ def driver_statistics(interface: str) -> dict[str, int]:
 
     Source: linux/ethtool.h, ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS and ETHTOOL_GSTATS.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
 
-        def ask(command: int, head: bytes, size: int) -> bytes:
-            buffer = array("B", struct.pack("=I", command) + head + bytes(size))
-            request = struct.pack("16sP16x", interface.encode()[:15], buffer.buffer_info()[0])
+    def ask(command: int, head: bytes, size: int) -> bytes:
+        buffer = array("B", struct.pack("=I", command) + head + bytes(size))
+        request = struct.pack("16sP16x", interface.encode()[:15], buffer.buffer_info()[0])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
             fcntl.ioctl(any_socket, 0x8946, request)  # SIOCETHTOOL
-            return buffer.tobytes()
+        return buffer.tobytes()
 
-        try:
-            (count,) = struct.unpack_from("=I", ask(0x37, struct.pack("=IQ", 0, 1 << 1), 4), 16)
-            spare = 2 * count + 1024  # the kernel writes as many as there are then
-            names = ask(0x1B, struct.pack("=II", 1, count), 32 * spare)[12:] if count else b""
-            values = ask(0x1D, struct.pack("=I", count), 8 * spare)[8:] if count else b""
-        except OSError:
-            return {}
+    try:
+        (count,) = struct.unpack_from("=I", ask(0x37, struct.pack("=IQ", 0, 1 << 1), 4), 16)
+        spare = 2 * count + 1024  # the kernel writes as many as there are then
+        names = ask(0x1B, struct.pack("=II", 1, count), 32 * spare)[12:] if count else b""
+        values = ask(0x1D, struct.pack("=I", count), 8 * spare)[8:] if count else b""
+    except OSError:  # no statistics, no such interface, or no sockets
+        return {}
     words = (word.partition(b"\0")[0] for (word,) in struct.iter_unpack("32s", names[: 32 * count]))
     numbers = struct.unpack_from(f"={count}Q", values)
     return {word.decode(errors="replace"): value for word, value in zip(words, numbers, strict=True)}

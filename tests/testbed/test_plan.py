@@ -120,23 +120,26 @@ def test_what_is_not_understood(refused):
         assert refused("--hosts", hosts, "--rate", rate, *more, "--", "true").startswith(said)
 
 
-def test_a_machine_without_namespaces(refused, machine):
+def test_machines_that_cannot_have_a_testbed(refused, machine):
     failed = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted\nmore")
-    machine.setattr(testbed.subprocess, "run", lambda *_, **__: failed)
-    said = refused("--hosts", "4", "--rate", "1gbit", "--", "true")
-    assert said.startswith("testbed: a link with a limit cannot be created here: unshare: unshare failed: ")
-
-
-def test_not_root(refused, machine):
-    machine.setattr(testbed.os, "geteuid", lambda: 1000)
-    assert refused("--hosts", "4", "--rate", "1gbit", "--", "true").startswith("testbed: needs root")
-
-
-@pytest.mark.parametrize("program", ["ip", "tc"])
-def test_a_program_is_missing(refused, machine, program):
-    machine.setattr(testbed.shutil, "which", lambda name, path=None: None if name == program else name)
-    said = refused("--hosts", "4", "--rate", "1gbit", "--", "true")
-    assert said == f"testbed: needs the program {program}: apt-get install iproute2"
+    for place, function, other, said in [
+        (testbed.os, "geteuid", lambda: 1000, "needs root"),
+        (
+            testbed.shutil,
+            "which",
+            lambda name: name if name == "ip" else None,
+            "needs the program tc: apt-get install ",
+        ),
+        (
+            testbed.subprocess,
+            "run",
+            lambda *_, **__: failed,
+            "a link with a limit cannot be created here: unshare: ",
+        ),
+    ]:
+        with machine.context() as patch:
+            patch.setattr(place, function, other)
+            assert refused("--hosts", "4", "--rate", "1gbit", "--", "true").startswith(f"testbed: {said}")
 
 
 @pytest.mark.parametrize(
