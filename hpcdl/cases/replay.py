@@ -236,7 +236,8 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         before = journal.read().bytes
         if spec.straggler is not None and spec.straggler.slows(comm.rank):
             comm = Slowed(comm, Delays(spec.straggler, comm.rank, 0, journal.draw), accurate_sleep())
-        await train(ModelledCompute(comm, seconds, oversleep()), session)
+        prices = spec.compute_times.update_prices(spec.gradient_bytes)
+        await train(ModelledCompute(comm, seconds, oversleep(), prices=prices), session)
         sent = journal.read().bytes - before
         held = session.resident_bytes or gradients.nbytes
         journal.memory(held + (compressed.memory_bytes if compressed else 0))
@@ -264,7 +265,7 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
     conditions = Conditions(cluster, times, images, bucket, prices_of(spec), *chance)
     step = virtual_step(spec, conditions, RANDOM_STEPS if varies(spec) else 1)
     every = spec.straggler is not None and spec.straggler.rank == EVERY  # then delays differ by chance
-    own = [part.step_seconds(images) for part in spec.stage_times]
+    own = [part.step_seconds(images, updates=not spec.strategy.updates_shards) for part in spec.stage_times]
     computed = fmean(own) if spec.stages > 1 else max(own)  # the wait of a pipeline is of all its ranks
     cycles = step.cycles if varies(spec) else [step.seconds]
     spans = [*pairwise([0, *np.rint(np.cumsum(cycles) * 1e9).astype(int).tolist()])]

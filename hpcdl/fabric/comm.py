@@ -26,6 +26,9 @@ ANY: Final = -1
 INPUT: Final = "input"
 """Label of the work that waits for a step's images and hands them to the device."""
 
+SHARD_UPDATE: Final = "shard update"
+"""Label of the optimizer's update of a part of the parameters, which belongs to an exchange."""
+
 
 Locals: TypeAlias = dict[str, Any]
 """Local variables of a suspended function."""

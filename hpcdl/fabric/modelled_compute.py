@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter, sleep
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from hpcdl.fabric.comm import Comm
@@ -62,23 +63,38 @@ def accurate_sleep(clock: Clock = REAL) -> Clock:
 class ModelledCompute(Wrapper[Comm]):
     """A communicator whose local work takes ``seconds`` by its label, or longer if the work does.
 
+    So does arithmetic that belongs to an exchange, by ``prices`` of its label (s per byte that it touches).
     Messages progress during the sleep as they do during work. ``beyond`` is from :func:`oversleep`. Ranks do not
     spin, because several may share a core.
     """
 
-    def __init__(self, comm: Comm, seconds: Callable[[str], float], beyond: float, clock: Clock = REAL) -> None:
+    def __init__(
+        self,
+        comm: Comm,
+        seconds: Callable[[str], float],
+        beyond: float,
+        clock: Clock = REAL,
+        prices: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         super().__init__(comm)
         self._seconds = seconds
+        self._prices = prices
         self._beyond = beyond
         self._clock = clock
 
     def _wrap(self, comm: Comm) -> ModelledCompute:
-        return ModelledCompute(comm, self._seconds, self._beyond, self._clock)
+        return ModelledCompute(comm, self._seconds, self._beyond, self._clock, self._prices)
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
-        seconds = self._seconds(label)
+        return await self._comm.compute(label, self._slowed(work, self._seconds(label)))
+
+    async def apply(self, label: str, work: Callable[[], T], touched_bytes: int) -> T:
+        slowed = self._slowed(work, self._prices.get(label, 0.0) * touched_bytes)
+        return await self._comm.apply(label, slowed, touched_bytes)
+
+    def _slowed(self, work: Callable[[], T], seconds: float) -> Callable[[], T]:
         if not seconds:
-            return await self._comm.compute(label, work)
+            return work
 
         def slow_work() -> T:
             deadline = self._clock.now() + seconds
@@ -86,4 +102,4 @@ class ModelledCompute(Wrapper[Comm]):
             sleep_until(deadline, self._beyond, self._clock)
             return result
 
-        return await self._comm.compute(label, slow_work)
+        return slow_work

@@ -251,10 +251,9 @@ def _half(interval: Interval) -> float:
 
 def _compute_seconds(spec: StepSpec, conditions: Conditions) -> float:
     """Return the time of a rank's work in a step; in a pipeline, that of all stages together."""
-    work, images = conditions.times, conditions.images
-    if not spec.divisions:
-        return work.step_seconds(images)
-    return max(times.step_seconds(images) for times in spec.times_of_ranks(work, images))
+    work, images, updates = conditions.times, conditions.images, not spec.strategy.updates_shards
+    every = spec.times_of_ranks(work, images) if spec.divisions else [work]
+    return max(times.step_seconds(images, updates=updates) for times in every)
 
 
 def uncertainty(

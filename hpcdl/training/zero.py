@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from hpcdl.aggregation.parts.collectives import half
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import SHARD_UPDATE, Array, Comm
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import partition
 from hpcdl.nn.replica import Stage
@@ -150,8 +150,7 @@ async def zero(
         if stage > 1:
             unit.free_others(gradients)
         if not by_tensor:
-            work = partial(unit.optimizer.update, parameters[unit.own], gradients[unit.own], rate)
-            await comm.apply("shard update", work, gradients[unit.own].nbytes)
+            await session.update_part(comm, unit.optimizer, parameters[unit.own], gradients[unit.own], rate)
 
     def complete(layer: Stage) -> None:
         nonlocal computed
@@ -200,7 +199,7 @@ async def _update_by_tensor(comm: Comm, node: Comm, session: Session, units: Seq
         own, tensors = unit.own, replica.tensors
         update = unit.optimizer.halves(replica.parameters[own], replica.gradients[own], rate)
         inside = [n for n, at in enumerate(tensors) if at.span.start < own.stop and at.span.stop > own.start]
-        squares[inside] += await comm.apply("shard update", partial(next, update), replica.gradients[own].nbytes)
+        squares[inside] += await comm.apply(SHARD_UPDATE, partial(next, update), replica.gradients[own].nbytes)
         updates.append((update, inside))
         unit.optimizer.steps += 1
     await node.native("allreduce", squares.reshape(-1))

@@ -119,6 +119,25 @@ def test_a_step_takes_its_arithmetic_and_the_ring():
                 assert row.messages == 2 * (ranks - 1)
 
 
+@pytest.mark.parametrize(
+    ("training", "seconds"),
+    [
+        ('"synchronous"', 6 * 0.5),
+        ('{name = "zero", stage = 1}', 5 * 0.125),
+        ('{name = "zero", stage = 3, ranks_per_node = 2}', 5 * 0.25),
+        ('"asynchronous"', 6 * 4 * 0.5),
+        ('{name = "softsync", servers = 2}', 6 * 0.25),
+    ],
+)
+def test_an_update_takes_its_share_of_the_time_whatever_its_state(training, seconds):
+    """Four ranks, six steps; with Adam, whose first update makes two vectors. The last step of ZeRO does not wait."""
+    one = case(training=training, optimizer='"adam"')
+    times = dict.fromkeys(one.spec.compute_times.per_image, 0.0)
+    vars(one.spec)["compute_times"] = ComputeTimes(times, {"update": 0.5, "evaluation": 0.0})
+    recorders, _ = run(one)
+    assert max(steps(rank)[-1].end for rank in recorders) * 1e-9 == pytest.approx(seconds, rel=0.02)
+
+
 def test_synchronous_steps_wait_for_the_slowed_rank():
     """Its arithmetic is on every step's path; the ring is what it was."""
     for factor in [2, 5.5]:

@@ -65,14 +65,15 @@ def test_work_lasts_as_said_or_as_long_as_it_takes(takes, lasts):
 
     async def program(comm):
         times = {"forward a": 2.0, "update": 0.0}
-        comm = ModelledCompute(comm, times.__getitem__, 60e-6, kernel.clock)
+        comm = ModelledCompute(comm, times.__getitem__, 60e-6, kernel.clock, {"shard update": 0.5})
         begin = kernel.now
         assert await comm.compute("forward a", lambda: kernel.work(takes)) == takes
         middle = kernel.now
         await comm.compute("update", lambda: kernel.work(0.25))
+        await comm.apply("shard update", lambda: kernel.work(takes), 4)
         return middle - begin, kernel.now - middle
 
-    assert in_process(1).run(program)[0] == pytest.approx((lasts, 0.25))
+    assert in_process(1).run(program)[0] == pytest.approx((lasts, 0.25 + lasts))
 
 
 def test_work_of_a_part_lasts_as_said():

@@ -8,13 +8,17 @@ import pytest
 
 from hpcdl import registry, suite
 from hpcdl.cases.keys.compute_times import flop_of
+from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cases.simulation import step_simulation
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.cli import main
+from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.models.layers import MAX_LAYERS, read_table, table_text
 from hpcdl.nn.layer import SizedLayer
 from hpcdl.nn.volumes import volumes
+from hpcdl.prediction.steps import _compute_seconds
 from hpcdl.trace.files import MAX_TEXT
 
 HEAD = "name,parameters,activations,forward_flop,backward_flop\n"
@@ -138,6 +142,36 @@ def test_a_table_may_have_another_separator(separator, table):
     layers = read_table(table(text.replace(",", separator)))
     assert [layer.name for layer in layers] == ["conv 1", "fc"]
     assert [layer.backward_flop for layer in layers] == [4000, 12000]
+
+
+@pytest.mark.parametrize(
+    ("training", "settings", "seconds"),
+    [
+        *((name, {}, 0.5) for name in ("synchronous", "layerwise", "parameter_averaging", "d_psgd", "ad_psgd")),
+        *((name, {}, 0.5) for name in ("stochastic_gradient_push", "synchronous_elastic_averaging", "softsync")),
+        *((name, {}, 0.5) for name in ("m_synchronous", "update_broadcast")),
+        ("diloco", {"period": 2}, 0.5),
+        ("elastic_averaging", {"period": 1}, 0.5),
+        ("zero", {"stage": 1}, 0.125),
+        ("zero", {"stage": 3}, 0.125),
+        ("zero", {"stage": 2, "ranks_per_node": 2}, 0.25),
+        *((name, {}, 2.0) for name in ("asynchronous", "downpour", "ssp")),
+        ("asynchronous", {"servers": 2}, 1.0),
+        ("asynchronous", {"dedicated": True}, 1.5),
+        ("ssp", {"push": "updates"}, 0.5),
+    ],
+)
+def test_every_strategy_takes_the_stated_time_of_the_optimizer(training, settings, seconds, table):
+    """Also with ``flops``; four ranks, messages and all else without time, and a server that updates for each."""
+    path = table(f"{HEAD.strip()},update_seconds\na,3000,1,1,1,0.25\nb,1000,1,1,1,0.25\n")
+    model, choice = Choice("models", "layers", {"path": str(path)}), Choice("training", training, settings)
+    spec = ReplaySpec(model=model, training=choice, ranks=4, batch_per_rank=1, flops=1e15, network="gemini")
+    free = Network("free", Link(0, 0), "none", gamma=0)
+    conditions = Conditions(free, spec.compute_times, spec.images)
+    step = virtual_step(spec, conditions, 8)
+    total = step.steps["end"].max() * 1e-9 / (1 + step.steps["step"].max())
+    assert (step.seconds if len(step.cycles) else total) == pytest.approx(seconds, rel=1e-4)
+    assert _compute_seconds(spec, conditions) < 1.001 * seconds, "the rest would be exposed communication"
 
 
 BAD = {

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from hpcdl.data.parts.sharding import bounds
-from hpcdl.fabric.comm import INPUT
+from hpcdl.fabric.comm import INPUT, SHARD_UPDATE
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.split.division import Division
@@ -119,9 +119,17 @@ class ComputeTimes:
         per_call = {label: factor * seconds for label, seconds in self.per_call.items()}
         return replace(self, per_image=per_image, per_call=per_call)
 
-    def step_seconds(self, images: int) -> float:
-        """Return the time of one step with one update."""
-        return sum(self.per_image.values()) * images + self._update_seconds
+    def step_seconds(self, images: int, *, updates: bool = True) -> float:
+        """Return the time of one step, with one update or without."""
+        return sum(self.per_image.values()) * images + updates * self._update_seconds
+
+    def update_prices(self, parameter_bytes: int) -> dict[str, float]:
+        """Return the time of updating a part of the parameters by its bytes (s), by label; empty if unknown.
+
+        ``parameter_bytes``: those of the whole network.
+        """
+        seconds = self._update_seconds
+        return {SHARD_UPDATE: seconds / parameter_bytes} if seconds else {}
 
     @property
     def _update_seconds(self) -> float:
@@ -131,15 +139,16 @@ class ComputeTimes:
 def at_rate(layers: Sequence[Layer], shape: Shape, flops: float | None) -> ComputeTimes:
     """Times of a network that sustains ``flops`` FLOP/s in the work of :func:`flop_of`; None: as its table states.
 
-    Input, loss, layers without multiply-adds and updates that are not stated take no time. ValueError: a layer
-    that cannot take the shape it gets, or whose table has no FLOP.
+    Updates take the times that a table states. Input, loss, layers without multiply-adds and other updates take no
+    time. ValueError: a layer that cannot take the shape it gets, or whose table has no FLOP.
     """
     per_image, updates, given = {INPUT: 0.0, "loss": 0.0}, {"update": 0.0}, shape
     for layer in layers:
+        if isinstance(layer, SizedLayer) and layer.update_seconds is not None:
+            updates[f"update {layer.name}"] = layer.update_seconds
+            updates["update"] += layer.update_seconds
         if flops is None and isinstance(layer, SizedLayer):
             forward, backward = layer.seconds
-            updates[f"update {layer.name}"] = layer.update_seconds or 0.0
-            updates["update"] += layer.update_seconds or 0.0
         else:
             forward, backward = (flop / (flops or 1.0) for flop in flop_of(layer, shape))
         per_image[f"forward {layer.name}"] = forward

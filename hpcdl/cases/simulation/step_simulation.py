@@ -186,7 +186,8 @@ def _simulated_step(
     cycle = spec.strategy.cycle(spec.training.in_full)
     unsettled = UNSETTLED * cycle
     steps = unsettled + cycle * max(CYCLES - UNSETTLED, -(-counted // cycle))
-    world = simulated(ranks, conditions.network, compute=work.seconds, prices=conditions.prices, shifts=grid)
+    prices = {**conditions.prices, **times.update_prices(spec.gradient_bytes)}
+    world = simulated(ranks, conditions.network, compute=work.seconds, prices=prices, shifts=grid)
     recorders = {rank: Recorder(events=False) for rank in world.simulated}
     strategy, kernels = spec.training.bind(), sizes()
     shared: dict[int, Replica] = {}
@@ -281,7 +282,8 @@ async def simulate(
         journal.virtual(partial(counters, rank), ranks, partial(before_step, rank)) for rank in range(ranks)
     ]
     events = [journal.events for journal in journals if journal.events is not None]
-    world = simulated(ranks, cluster, compute=work.seconds, events=events or None)
+    prices = spec.compute_times.update_prices(spec.gradient_bytes)
+    world = simulated(ranks, cluster, compute=work.seconds, prices=prices, events=events or None)
     # a thread for each rank that makes its batches ahead would gain nothing here
     at_once = replace(spec, prefetch=0)
 
@@ -290,6 +292,7 @@ async def simulate(
         replica = at_once.replica(at_once.kernels, place, comm.rank)
         session = work.sessions[comm.rank] = at_once.session(journals[comm.rank], replica, place)
         session.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
+        session.timed_updates = bool(prices)
         return await train(comm, session)
 
     first, *_ = world.run(take_part)

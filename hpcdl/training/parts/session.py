@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Coroutine, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hpcdl.compression.parts.protocol import Layout
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import SHARD_UPDATE, Array, Comm
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
 from hpcdl.optim.parts.protocol import Optimizer
@@ -80,6 +81,8 @@ class Session:
     """This rank of a model group; None: every rank has all layers."""
     place: Place | None = None
     """Place of the rank among pipelines; None: every rank has all layers."""
+    timed_updates: bool = False
+    """A simulation knows the time of a whole update, of which that of a part takes its share."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
     """Vectors of the strategy besides the replica's, by name; see :meth:`vector`."""
     multipliers: Multipliers = field(default=UNIFORM, init=False)
@@ -126,6 +129,14 @@ class Session:
         optimizer.multipliers = self.multipliers.part(span)
         self._parts.append(optimizer)
         return optimizer
+
+    async def update_part(
+        self, comm: Comm, optimizer: Optimizer, parameters: Array, gradients: Array, rate: float
+    ) -> None:
+        """Update a part of the parameters, (n,), among the messages of an exchange."""
+        work = partial(optimizer.update, parameters, gradients, rate)
+        vectors = 1 if self.timed_updates else 1 + len(optimizer.state)
+        await comm.apply(SHARD_UPDATE, work, vectors * parameters.nbytes)
 
     def second_optimizer(self, optimizer: Optimizer) -> Optimizer:
         """Return an optimizer of the strategy's own, whose state counts as memory; sizes are not updated."""

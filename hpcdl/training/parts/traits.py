@@ -77,6 +77,11 @@ class Strategy:
     """``cycle(settings)``: steps after which costs repeat. Raises ValueError if messages depend on more than
     sizes, so that steps cannot be predicted."""
 
+    @property
+    def updates_shards(self) -> bool:
+        """True if updates of parts of the parameters belong to the exchange, and are no step's own work."""
+        return self.served or self.shards_state
+
     def check_settings(self, ranks: int, settings: Settings) -> None:
         """Raise ValueError for a value below :attr:`least`, an unknown word, and what :attr:`check` refuses."""
         for name, least in self.least.items():

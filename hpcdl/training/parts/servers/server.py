@@ -61,7 +61,7 @@ class Server:
         span = layout.spans(initial.size)[comm.rank - layout.first]
         shard = initial[span]
         self._start = span.start
-        self._optimizer = SGD() if rules.updates else session.optimizer_of(span)
+        self._optimizer = session.second_optimizer(SGD()) if rules.updates else session.optimizer_of(span)
         self._shard = session.vector("shard", shard.size)
         self._shard[:] = shard
         self._compensation: DelayCompensation | None = None
@@ -179,10 +179,12 @@ class Server:
         if len(self._collected) != workers:
             mean = partial(imul, total, workers / len(self._collected))
             await self._comm.apply("mean", mean, total.nbytes)
-        applied_rate = scale if self._rules.updates else rate * scale
-        update = partial(self._optimizer.update, self._shard, total, applied_rate)
-        vectors = 1 + len(self._optimizer.state)
-        await self._comm.apply("server update", update, vectors * self._shard.nbytes)
+        if self._rules.updates:
+            await self._comm.apply(
+                "server update", partial(self._optimizer.update, self._shard, total, scale), self._shard.nbytes
+            )
+        else:
+            await session.update_part(self._comm, self._optimizer, self._shard, total, rate * scale)
         for gradient in (first, *others):
             session.journal.update(gradient.worker, self._version, gradient.staleness, rate * gradient.scale)
             if gradient.worker in self._running:
