@@ -9,6 +9,7 @@ HDF5. A run is read back as pandas frames, from files that are not trusted: size
 first (``files.py``). Names of older versions become those of today when a file is read (``older_names.py``).
 
 The one rule: recording must cost little: an event is a tuple in a list.
+``link_counters.py`` names the counters of links that tell of errors and congestion.
 ``README.md`` describes the groups and fields. ``export.py`` and ``chakra.py`` write the formats of other tools.
 Open ``recorder.py`` first.
 """
