@@ -1,6 +1,7 @@
 """Start ``mpirun`` from ``hpcdl run``, so that no launcher is needed on a workstation, and watch its ranks."""
 
 import os
+import re
 import select
 import shlex
 import shutil
@@ -162,9 +163,13 @@ def on_terminal() -> bool:
     return os.environ.get(TERMINAL) == "1"
 
 
+_SEGMENT: Final = re.compile(r"/dev/shm/(?:mpich_|sm_segment\.)[\w.-]+")  # noqa: S108 - the libraries choose it
+"""File that ranks of one host share, of MPICH or Open MPI; it stays if the job is killed."""
 PREFIX: Final = "rank-"
 """Beginning of the name of a rank's pipe, before its number, ``@`` and its host."""
 
+SEGMENTS: Final = "segments-"
+"""Beginning of the name of the file in which a rank records the files in memory that it shares."""
 SEEN_LIMIT: Final = 2.0
 """Seconds that a rank waits until its process is watched."""
 
@@ -180,7 +185,11 @@ def announce(rank: int) -> None:
     folder = status_folder()
     if folder is not None and folder.is_dir():
         pipe, limit = folder / f"{PREFIX}{rank}@{gethostname()}", monotonic() + SEEN_LIMIT
-        with suppress(OSError):  # it only makes a message clearer
+        with suppress(OSError):  # it only makes a message clearer, and leaves memory free
+            mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+            folder.joinpath(f"{SEGMENTS}{rank}").write_text(
+                "\n".join({*_SEGMENT.findall(mapped)}), encoding="utf-8"
+            )
             hidden = pipe.with_name(f".{pipe.name}")
             os.mkfifo(hidden)
             _open.append(os.open(hidden, os.O_RDWR | os.O_NONBLOCK))  # a reader is not needed to open both ends
@@ -211,7 +220,10 @@ class RankProcesses:
         self._ended.close()
         for descriptor in self._ranks:
             os.close(descriptor)
-        for path in self._folder.glob(f"{PREFIX}*"):
+        for record in self._folder.glob(f"{SEGMENTS}*"):
+            for segment in record.read_text(encoding="utf-8").split():
+                Path(segment).unlink(missing_ok=True)  # it is gone after an orderly end
+        for path in (*self._folder.glob(f"{PREFIX}*"), *self._folder.glob(f"{SEGMENTS}*")):
             path.unlink(missing_ok=True)
 
     def watch(self) -> int:

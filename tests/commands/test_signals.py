@@ -39,6 +39,9 @@ class Process:
         ranks = [line for line in environment if line.startswith(("PMI_RANK=", "OMPI_COMM_WORLD_RANK="))]
         self.rank = f"rank {ranks[0].partition('=')[2]}" if ranks else None
 
+    def mapped(self):
+        return Path(f"/proc/{self.pid}/maps").read_text()
+
     @property
     def role(self):
         if self.rank and "hpcdl" in self.arguments:
@@ -129,11 +132,16 @@ def by_library():
 def test_a_signal_to_one_process_ends_all(each, target, name, moment):
     run = start(each)
     come_to(moment, target, run)
-    process = alive(each.folder).get(target)
-    if process:  # at the end it may be gone
-        os.kill(process.pid, signal.Signals[name])
+    processes = alive(each.folder)
+    mapped = processes["rank 0"].mapped() if moment == "middle" else ""
+    if target in processes:  # at the end it may be gone
+        os.kill(processes[target].pid, signal.Signals[name])
     run.wait(LIMIT)
     wait_until_all_are_gone(each.folder)
+    segments = {*re.findall(r"/dev/shm/\S+", mapped)}
+    assert segments or moment != "middle"
+    if (target, name) != ("hpcdl", "SIGKILL"):  # whose ranks end by themselves
+        assert not [path for path in segments if Path(path).exists()]
 
 
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGQUIT", "SIGINT", "SIGUSR1"])
