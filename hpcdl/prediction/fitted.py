@@ -53,21 +53,18 @@ class Fitted:
         return {
             "fitted": summary(self.fit.errors),
             "scheme_and_ranks_left_out": summary(
-                self.fit.left_out(lambda program: (program.scheme, program.ranks))
+                *self.fit.left_out(lambda program: (program.scheme, program.ranks))
             ),
-            "ranks_left_out": summary(self.fit.left_out(lambda program: program.ranks)),
+            "ranks_left_out": summary(*self.fit.left_out(lambda program: program.ranks)),
         }
 
     @cached_property
     def certainty(self) -> Certainty:
         """Return the uncertainty of the cost parameters."""
-        programs = (*self.fit.programs, *self.shared)
-        logarithms = [*np.log1p(self.fit.errors).tolist(), *_logarithms(self.shared, self.network).tolist()]
-        times = [
-            (program.scheme, float(program.seconds * math.exp(error)), error)
-            for program, error in zip(programs, logarithms, strict=True)
-        ]
-        return Certainty(self.fit.costs, self.fit.information, self.errors, times, self.notes)
+        known, network = self.fit.certainty, self.network
+        predicted = [(program, _seconds(program, network)) for program in self.shared]
+        shared = [(program.scheme, time, math.log(time / program.seconds)) for program, time in predicted]
+        return replace(known, times=[*known.times, *shared], errors=self.errors, notes=self.notes)
 
     @property
     def priced(self) -> PricedNetwork:

@@ -136,12 +136,20 @@ class Fit:
         """Return the relative errors of the fitted times, (programs,)."""
         return self.predicted / self.measured - 1
 
-    def left_out(self, group_of: Callable[[MeasuredProgram], Hashable]) -> Vector:
-        """Return errors of cross-validation, (programs,): each group is predicted from a fit to all others.
+    @property
+    def certainty(self) -> Certainty:
+        """Return the uncertainty of the costs, with the errors of the fitted times."""
+        rows = zip(self.programs, self.predicted.tolist(), self.errors.tolist(), strict=True)
+        times = [(program.scheme, time, math.log1p(error)) for program, time, error in rows if time > 0]
+        return Certainty(self.costs, self.information, times=times)
 
-        NaN where a program depends on a cost that no other group depends on.
+    def left_out(self, group_of: Callable[[MeasuredProgram], Hashable]) -> tuple[Vector, Vector]:
+        """Return results of cross-validation, (programs,): each group is predicted from a fit to all others.
+
+        They are the relative errors, and halves of the 95 % intervals of the times' logarithms; NaN where a
+        program depends on a cost that no other group depends on.
         """
-        errors = np.full(len(self.programs), np.nan)
+        errors, halves = np.full((2, len(self.programs)), np.nan)
         groups = [group_of(program) for program in self.programs]
         measured = self.measured
         for group in dict.fromkeys(groups):
@@ -150,10 +158,16 @@ class Fit:
             known = self.coefficients[:, missing].sum(axis=1) == 0
             if (~mine).sum() >= (~missing).sum() and known[mine].any():
                 costs = _solve(self.coefficients[~mine], measured[~mine])
-                network = _priced(self.layout, costs.tolist())
+                others = [program for program, left_out in zip(self.programs, mine, strict=True) if not left_out]
+                fit = replace(self, programs=others, costs=costs, coefficients=self.coefficients[~mine])
+                certainty = fit.certainty
                 for place in map(int, np.flatnonzero(mine & known)):
-                    errors[place] = seconds(self.programs[place], network) / measured[place] - 1
-        return errors
+                    program = self.programs[place]
+                    time = seconds(program, fit.network)
+                    errors[place] = time / measured[place] - 1
+                    doubt = certainty.doubt(self.coefficients[place])
+                    halves[place] = math.hypot(doubt, certainty.error_of(program.scheme, time))
+        return errors, halves
 
 
 def fit(programs: Sequence[MeasuredProgram], hosts: Sequence[int] = ()) -> Fit:
@@ -279,9 +293,14 @@ def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Ve
     return np.asarray(costs / size, np.float64)
 
 
-def summary(errors: Vector) -> dict[str, Any]:
-    """Return median and worst absolute value of the finite errors; None without any."""
-    known = np.abs(errors[np.isfinite(errors)])
+def summary(errors: Vector, halves: Vector | None = None) -> dict[str, Any]:
+    """Return median and worst absolute value of the finite errors; None without any.
+
+    With ``halves`` also the share of measured times within their intervals; see :meth:`Fit.left_out`.
+    """
+    finite = np.isfinite(errors)
+    known = np.abs(errors[finite])
     if not len(known):
-        return {"median": None, "worst": None, "of": 0}
-    return {"median": float(np.median(known)), "worst": float(known.max()), "of": len(known)}
+        return {"median": None, "worst": None, "covered": None, "of": 0}
+    covered = None if halves is None else float((np.abs(np.log1p(errors[finite])) <= halves[finite]).mean())
+    return {"median": float(np.median(known)), "worst": float(known.max()), "covered": covered, "of": len(known)}

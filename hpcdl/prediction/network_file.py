@@ -44,7 +44,7 @@ class Certainty:
     information: Matrix
     """(costs, costs): inverse covariance (1/s^2); 0 for a parameter that no measured time depends on."""
     errors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Median, worst and number of relative errors, by kind of prediction."""
+    """Of relative errors, by kind of prediction: median, worst, share within the 95 % intervals, and number."""
     times: Sequence[tuple[str, float, float]] = ()
     """Scheme, predicted time (s), and logarithm of predicted by measured time, of each fitted time."""
     notes: Sequence[str] = ()
@@ -116,7 +116,7 @@ MAX_SECONDS: Final = 1
 
 TIMES: Final = ("schemes", "seconds", "logarithms")
 """Keys of the columns of :attr:`Certainty.times`."""
-ERROR: Final = {"median": float, "worst": float, "of": int}
+ERROR: Final = {"median": float, "worst": float, "covered": float, "of": int}
 """Keys of an error table and their types."""
 
 

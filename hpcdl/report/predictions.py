@@ -235,11 +235,12 @@ def network(priced: Network, certainty: Certainty | None) -> Section:
             )
         points += certainty.notes
         rows = [
-            (what, percent(error["median"], 1), percent(error["worst"], 1), str(error["of"]))
+            (what, *(percent(error[key], 1) for key in ("median", "worst", "covered")), str(error["of"]))
             for name, what in ERRORS.items()
             if (error := certainty.errors.get(name))
         ]
-        tables += [Table("Relative error", ("of", "median", "worst", "times"), rows)] if rows else []
+        header = ("of", "median", "worst", "within 95 % interval", "times")
+        tables += [Table("Relative error", header, rows).without_empty()] if rows else []
     return Section("Network", paragraphs, points, tables)
 
 
