@@ -27,8 +27,10 @@ SUFFIX: Final = ".json.gz"
 INDEX: Final = "case_index"
 RECORDS: Final = "hpcdl records of schema"
 """Key of a file of records whose value is the number of their schema."""
-MAX_RECORDS: Final = 128 << 20
-"""Largest unpacked records (bytes); their numbers take up to 9 times as much memory."""
+MAX_SMALL: Final = 64 << 20
+"""Bytes that any file may unpack to; parsed, they take up to 16 times as much memory."""
+MAX_RATIO: Final = 64
+"""Bytes that a larger file may unpack to, by its own; runs have 3 to 22."""
 MAX_LISTS: Final = 1 << 22
 """Most lists and tables of records, each of which takes at least 64 bytes of memory."""
 
@@ -48,11 +50,15 @@ def packed(run: Run) -> bytes:
         },
     }
     text = json.dumps(document, separators=(",", ":")).encode("ascii")
-    if len(text) > MAX_RECORDS:
-        raise ValueError(
-            f"{run.path}: records of {len(text)} bytes, and at most {MAX_RECORDS} fit a file: choose fewer runs"
-        )
-    return gzip.compress(text, mtime=0)
+    data = gzip.compress(text, mtime=0)
+    if len(text) > _limit(len(data)):
+        raise ValueError(f"{run.path}: records of {len(text)} bytes, too many to be read again: choose fewer runs")
+    return data
+
+
+def _limit(size: int) -> int:
+    """Return the most bytes that a file of ``size`` bytes may unpack to."""
+    return min(MAX_DATA, max(MAX_SMALL, MAX_RATIO * size))
 
 
 def read_records(path: Path) -> Run:
@@ -71,10 +77,12 @@ def read_records(path: Path) -> Run:
 
 def _unpacked(path: Path) -> str:
     """Return the text of a file. Raises OSError, EOFError, ValueError and zlib.error."""
-    with gzip.open(io.BytesIO(read_bytes(path, MAX_DATA))) as file:
-        text = file.read(MAX_RECORDS + 1)
-    if len(text) > MAX_RECORDS or text.count(b"[") + text.count(b"{") > MAX_LISTS:
-        raise ValueError(f"more than {MAX_RECORDS} bytes unpacked, or than {MAX_LISTS} lists")
+    data = read_bytes(path, MAX_DATA)
+    limit = _limit(len(data))
+    with gzip.open(io.BytesIO(data)) as file:
+        text = file.read(limit + 1)
+    if len(text) > limit or text.count(b"[") + text.count(b"{") > MAX_LISTS:
+        raise ValueError(f"more than {limit} bytes unpacked, or than {MAX_LISTS} lists")
     return text.decode("ascii")
 
 
