@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.analysis.network.links import Links, over_launches
+from hpcdl.analysis.network.links import Links, links, over_launches
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.pairs import rounds
 
@@ -19,6 +19,13 @@ def test_all_pairs_meet_once_and_nobody_twice_in_a_round():
                     assert partners[other] == rank != other
                     met.append((rank, other))
         assert sorted(met) == [(i, j) for i in range(ranks) for j in range(ranks) if i != j]
+
+
+def test_a_record_of_more_ranks_than_exchanges_is_refused(hand):
+    """The table of all pairs of 100,000 ranks would take 80 GB."""
+    hand.case([[1.0] * 4] * 2, case="c", kind="pairwise", ranks=100_000, pattern="all_pairs", message_bytes=64)
+    with pytest.raises(ValueError, match="c: 8 exchanges are too few for 100000 ranks"):
+        links(hand.read())
 
 
 def measured(speeds, hosts=None, noise=0.01):

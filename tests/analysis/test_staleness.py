@@ -1,7 +1,7 @@
 import pytest
 
 from hpcdl.analysis.run.launches import launches
-from hpcdl.analysis.run.outcome import staleness
+from hpcdl.analysis.run.outcome import MAX_AGE, staleness
 from hpcdl.analysis.run.scaling import records
 
 
@@ -20,6 +20,8 @@ def test_mean_shares_and_workers_by_hand(hand):
     assert found.shares == pytest.approx((2 / 6, 1 / 6, 3 / 6))
     assert found.workers == 3
     assert (found.collect, found.expected) == (None, None)
+    launch.updates["staleness"][1] = 2**31 - 1  # as a damaged record may have
+    assert len(staleness(launch).shares) == MAX_AGE + 1
 
 
 @pytest.mark.parametrize(

@@ -205,6 +205,8 @@ def over_launches(links: Sequence[Links]) -> list[Links]:
 def _seconds(record: Record, rank: npt.NDArray[np.int64], duration: npt.NDArray[np.int64]) -> Cube:
     """(repetitions, p, p) times of each pair; after the warm-up every round has equally many repetitions."""
     ranks = record.ranks
+    if len(rank) < ranks * (ranks - 1 if record.pattern == "all_pairs" else 1):  # the table would fill the memory
+        raise ValueError(f"{record.case}: {len(rank)} exchanges are too few for {ranks} ranks")
     table = rounds(ranks, str(record.pattern))
     timed = [duration[rank == mine][record.warmup_steps :].reshape(len(table), -1) for mine in range(ranks)]
     seconds = np.full((timed[0].shape[1], ranks, ranks), np.nan)

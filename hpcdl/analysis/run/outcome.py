@@ -6,11 +6,15 @@ Numbers are medians over launches.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from hpcdl.analysis.run.launches import Launch
 from hpcdl.trace.files import JsonObject
+
+MAX_AGE: Final = 10_000
+"""Staleness from which on gradients count together: a share is stored for each number below it."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ def staleness(launch: Launch) -> Staleness | None:
     return Staleness(
         mean=float(old[inside].mean()),
         largest=int(old.max()),
-        shares=tuple((np.bincount(old[inside].clip(0)) / inside.sum()).tolist()),
+        shares=tuple((np.bincount(old[inside].clip(0, MAX_AGE)) / inside.sum()).tolist()),
         workers=workers,
         collect=collect if launch.record.served else None,
         expected=(workers * in_flight - 1) / collect if in_flight else None,
