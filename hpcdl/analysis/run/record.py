@@ -274,6 +274,11 @@ class Record:
         return self.kind in kinds() and issubclass(module_of(self.kind).SPEC, StepSpec)
 
     @property
+    def is_exact(self) -> bool:
+        """True if its times are simulated, and none of them is random."""
+        return bool(self.network) and not self.jitter and not 0 < (self.straggler_pause_share or 0) < 1
+
+    @property
     def keeps_step(self) -> bool:
         """True if ranks take every step together, so that the slowest of them determines its time.
 

@@ -256,12 +256,7 @@ async def simulate(
     """Run ``train`` on all ranks of the case in virtual time; return rank 0's findings and the simulation's."""
     ranks, failure, cluster = spec.ranks, spec.failure, spec.cluster
     work = ComputeTimeModel(
-        spec.stage_times,
-        ranks,
-        jitter=spec.jitter,
-        straggler=spec.straggler,
-        seed=spec.seed,
-        draw=journal.draw,
+        spec.stage_times, ranks, jitter=spec.jitter, straggler=spec.straggler, seed=spec.seed, draw=journal.draw
     )
 
     def counters(rank: int) -> Counters:
