@@ -257,7 +257,8 @@ def _suspect(history: History, suspect: Suspect) -> str:
     end = "" if suspect.ended is None else f", until {day(history.jobs[suspect.ended])}"
     times = f"{plural(suspect.runs, 'run')} with it slow since {day(history.jobs[suspect.first])}{end}"
     kind = "" if suspect.kind == "hosts" else f"{suspect.kind} "
-    return f"{kind}{suspect.name}, {signed(suspect.ratio)}, {times}, by {suspect.source}"
+    name = f"hosts {suspect.name}, one switch?" if suspect.kind == "neighbours" else f"{kind}{suspect.name}"
+    return f"{name}, {signed(suspect.ratio)}, {times}, by {suspect.source}"
 
 
 def link_counters(history: History, job: int) -> Beyond:

@@ -20,11 +20,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from contract.archives import archive, case, run
-from contract.nights import KINDS, nights, slow_hosts
+from contract.nights import KINDS, nights, slow_hosts, slow_links
 
 from hpcdl.analysis.over_time.change_points import change_points
 from hpcdl.analysis.over_time.series import histories
-from hpcdl.analysis.over_time.suspects import suspects
+from hpcdl.analysis.over_time.suspects import by_departures, suspects
 from hpcdl.report.history import verdicts
 from hpcdl.report.verdicts import exit_code
 
@@ -167,9 +167,17 @@ def host_history(departures, times, *, by_links):
     return found
 
 
+def expanded(names):
+    """Yield the hosts in a text that has them as Slurm lists them."""
+    for before, numbers in re.findall(r"(r\d+n)(\d+|\[.*?\])", names):
+        for part in numbers.strip("[]").split(","):
+            first, _, last = part.partition("-")
+            yield from (f"{before}{number}" for number in range(int(first), int(last or first) + 1))
+
+
 def hosts(number, title, slow, *, by_links=True, slower=0.15, spread=0.0, pool=32):
     """Print how often all slow hosts are named within 60 nights, as one group if they are many, and how often others."""
-    right, wrong = [], []
+    right, wrong, shares = [], [], []
     for seed in range(number):
         rng = np.random.default_rng(SEED + seed)
         indices, departures, times = slow_hosts(
@@ -177,13 +185,35 @@ def hosts(number, title, slow, *, by_links=True, slower=0.15, spread=0.0, pool=3
         )
         expected = {f"r{host // 16}n{host % 16}" for host in indices}
         found = suspects(host_history(departures, times, by_links=by_links), {})
-        named = [{*re.findall(r"r\d+n\d+", one.name)} for one in found]
+        named = [set(expanded(one.name)) for one in found]
         groups = 1 if len(expected) > 2 else len(expected)
         right.append(set().union(*named) >= expected and sum(one.ended is None for one in found) == groups)
         wrong.append(bool(set().union(*named) - expected))
+        shares.append(len(set().union(*named) & expected) / max(1, len(expected)))
     print(
         f"{title}, {pool} hosts, {min(pool, 8)} a night, by {'links' if by_links else 'times of cases'}, {number} "
-        f"histories: named as such {np.mean(right):.2f}, another one {np.mean(wrong):.2f}",
+        f"histories: named as such {np.mean(right):.2f}, another one {np.mean(wrong):.2f}"
+        + (f", {np.mean(shares):.2f} of the slow hosts" if expected else ""),
+        flush=True,
+    )
+
+
+def links(number, per_run, hosts=16):
+    """Print how often a link is named in 100 nights without a slow one, and the slow one in 60 nights."""
+    wrong, right, others, visits = [], [], [], []
+    for seed in range(number):
+        rng = np.random.default_rng(SEED + seed)
+        wrong.append(bool(by_departures(slow_links(rng, runs=100, hosts=hosts, per_run=per_run), "link")))
+        departures = slow_links(rng, runs=80, onset=20, slow=["1 - 2"], hosts=hosts, per_run=per_run)
+        found = by_departures(departures, "link")
+        mine = [one for one in found if one.name == "1 - 2"]
+        right.append(bool(mine))
+        others.append(len(found) > len(mine))
+        visits += [np.isfinite(departures[one.name][20 : one.found + 1]).sum() for one in mine]
+    print(
+        f"links, {hosts} hosts, {per_run} a night, {number} histories: a link named without a slow one in 100 nights "
+        f"{np.mean(wrong):.2f}; one 15 % slower named {np.mean(right):.2f}, another one {np.mean(others):.2f}, "
+        f"after {np.median(visits):g} runs with it",
         flush=True,
     )
 
@@ -206,6 +236,8 @@ if __name__ == "__main__":
             hosts(number, "one slow host", 1, by_links=by_links)
             hosts(number, "two slow hosts", 2, by_links=by_links)
             hosts(number, "half of a switch", [*range(8)], by_links=by_links)
+        for pool in (4, 8, 16):
+            links(4 * number, min(pool, 8), max(pool, 8))
         for pool in (4, 8, 16, 32):
             hosts(number, "ordinary spread of 3 %", [], spread=0.03, pool=pool)
             hosts(number, "one host 25 % slower than a spread of 3 %", 1, slower=0.2, spread=0.03, pool=pool)

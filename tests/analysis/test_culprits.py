@@ -1,8 +1,10 @@
 """Slow hosts among hosts that change from night to night; the larger figures are from history_figures.py."""
 
+import re
+
 import numpy as np
 import pytest
-from contract.nights import slow_hosts
+from contract.nights import slow_hosts, slow_links
 
 from hpcdl.analysis.over_time import suspects
 
@@ -13,7 +15,7 @@ def by_links(departures):
 
 def by_times(departures, times):
     names = [str(host) for host in range(len(departures))]
-    return suspects.by_times(suspects.shared_departures(times), np.isfinite(departures), names)
+    return suspects.by_times(times, np.isfinite(departures), names, {})
 
 
 def test_a_slow_host_is_named_by_link_measurements():
@@ -40,7 +42,7 @@ def test_of_two_hosts_that_are_always_together_one_is_slow():
     slow, departures, times = slow_hosts(np.random.default_rng(0), runs=80, onset=40, hosts=8, per_run=3)
     departures = np.vstack([departures, departures[[*slow]]])
     (group,) = by_times(departures, times)
-    assert group.name == f"a host among these: {slow.pop()}, 8"
+    assert group.name == f"one of [{slow.pop()},8]"
     assert (group.kind, group.ended) == ("hosts", None)
 
 
@@ -51,6 +53,53 @@ def test_a_change_of_all_hosts_or_some_bad_nights_name_none():
         times[:, 60:] += 0.2
         times[:, rng.random(100) < 0.05] += 0.2
         assert not by_times(departures, times)
+
+
+@pytest.mark.parametrize("per_run", [4, 8])
+def test_outliers_in_a_row_name_no_link_of_an_archive_and_a_slow_link_is_named(per_run):
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        assert not suspects.by_departures(slow_links(rng, runs=100, per_run=per_run), "link")
+        departures = slow_links(rng, runs=60, onset=20, slow=["1 - 2"], per_run=per_run)
+        (found,) = suspects.by_departures(departures, "link")
+        assert found.name == "1 - 2"
+        assert 3 <= np.isfinite(departures["1 - 2"][found.first : found.found + 1]).sum() <= 4
+
+
+@pytest.mark.parametrize("slow", [range(4), range(8), range(5, 12)])
+def test_slow_neighbours_are_named_by_the_times_of_cases(slow):
+    """Eight of 32 hosts a night: nearly each has one of eight slow ones. Those at the ends may need more nights."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        _, departures, times = slow_hosts(rng, slow, runs=100, onset=20, per_run=8)
+        there = np.isfinite(departures)
+        (found,) = suspects.by_times(times, there, [f"n{host:02d}" for host in range(32)], {})
+        assert (found.kind, found.ended) == ("neighbours", None)
+        first, last = map(int, re.fullmatch(r"n\[(\d+)-(\d+)\]", found.name).groups())
+        assert {first - slow[0], slow[-1] - last} <= {0, 1}
+
+
+def test_slow_neighbours_by_link_measurements_are_one_finding():
+    """Of 32 hosts of one prefix four are no large share."""
+    _, departures, _ = slow_hosts(np.random.default_rng(0), [3, 4, 5, 6, 20], runs=70, onset=10)
+    named = suspects.by_departures({f"n{host:02d}": row for host, row in enumerate(departures)}, "host")
+    every = suspects.grouped(named, [f"n{host:02d}" for host in range(32)], {})
+    assert {(one.kind, one.name) for one in every} == {("host", "n20"), ("neighbours", "n[03-06]")}
+
+
+def test_nights_of_a_system_with_two_states_name_no_host():
+    """Slow nights follow each other: each host that happened to be there in all of them explains them."""
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        _, departures, times = slow_hosts(rng, 0, runs=120, onset=120, per_run=8)
+        times += 0.2 * (np.cumsum(rng.random(120) > 0.93) % 2)
+        assert not by_times(departures, times)
+
+
+def test_hosts_are_listed_as_slurm_does():
+    hosts = ["n09", "n10", "n07", "n100", "login", "a2.x1", "a1.x1", "n2-ib"]
+    assert suspects.host_list(hosts) == "login,a[1-2].x1,n2-ib,n[07,09-10,100]"
+    assert suspects.switches(["n10.x", "n9.x", "m1"], {"m1": "left"}) == {"left": ["m1"], "n.x": ["n9.x", "n10.x"]}
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -1,5 +1,7 @@
 """Synthetic nights: noise of several kinds with a deviation of 2 %, and a job effect of 1 % that all cases share."""
 
+import itertools
+
 import numpy as np
 
 from hpcdl.analysis.network.links import host_slowness
@@ -60,6 +62,22 @@ KINDS = {
 def nights(rng, series=200, runs=100, kind="outliers"):
     """(series, runs): logarithms of times without a change."""
     return KINDS[kind](rng, (series, runs)) + rng.normal(0, JOB, runs)
+
+
+def slow_links(rng, *, runs, onset=0, slow=(), hosts=8, per_run=8, slower=0.15):
+    """Return by pair of hosts, "1 - 2", the logarithms of its link's slowness (runs,), NaN where one is absent.
+
+    The links of ``slow`` are slower by a share from the run ``onset`` on.
+    """
+    pairs = list(itertools.combinations(range(hosts), 2))
+    departures = rng.normal(0, NOISE, (len(pairs), runs)) + _outliers(rng, (len(pairs), runs))
+    there = np.argsort(rng.random((runs, hosts)), axis=1).argsort(axis=1) < per_run
+    for number, (one, other) in enumerate(pairs):
+        name = f"{one} - {other}"
+        departures[number, onset:] -= np.log(1 - slower) * (name in slow)
+        departures[number, ~(there[:, one] & there[:, other])] = np.nan
+    departures -= np.nanmedian(departures, axis=0)
+    return {f"{one} - {other}": row for (one, other), row in zip(pairs, departures, strict=True)}
 
 
 def slow_hosts(rng, slow=1, *, runs, onset, hosts=32, per_run=8, slower=0.15, spread=0.0, cases=12):

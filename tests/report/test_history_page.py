@@ -98,6 +98,17 @@ def test_an_outlier_is_said_but_fine_unless_it_lasts_or_half_of_the_measures_sha
     assert [one.word for one in figures.verdicts(archive_of(logs))] == words
 
 
+def test_slow_neighbours_are_the_likely_cause():
+    rng = np.random.default_rng(3)
+    hosts = [sorted(rng.permutation([f"n{host:02d}" for host in range(1, 17)])[:4]) for _ in range(70)]
+    logs = rng.normal(0, 0.01, (6, 70))
+    logs[:, [night > 20 and bool({"n05", "n06", "n07"} & {*here}) for night, here in enumerate(hosts)]] += 0.2
+    texts = " ".join(one.sentence for one in figures.verdicts(archive_of(logs, hosts)))
+    assert re.search(
+        r"[Hh]osts n\[05-07\], one switch\?, \+2\d\.\d %, \d+ runs with it slow since 2026-01-2", texts
+    )
+
+
 def test_a_value_that_lasts_and_is_no_change_yet_is_not_judged():
     """Its noise is that of all, so that three values are no change among 200 series; the fifth decides."""
     logs = np.random.default_rng(1).normal(0, 0.06, (200, 23))

@@ -3,8 +3,9 @@
 A run takes the time of its slowest host: a slow run accuses all of its hosts, a usual one clears them. Sets of
 slow hosts are compared by description length (Rissanen, Automatica 14, 1978), in nats. A host costs the logarithm
 of the number of hosts, and of the square of the number of its accusations, so that noise names few hosts in an
-archive of any length. Runs that no slow host explains cost the surprise of which of them are slow. Their rate may
-change once: if all runs are slow from some night on, no host is the cause.
+archive of any length. Neighbours, such as those of a switch, are described at once: they cost the square of their
+number, too. Runs that no slow host explains cost the surprise of which of them are slow. Their rate may change
+once, or slow runs may follow each other: if all runs are slow from some night on, no host is the cause.
 
 A host is named if the shortest description without it is longer by :data:`EVIDENCE`. If that holds for several
 hosts together only, one of them is slow.
@@ -13,7 +14,7 @@ hosts together only, one of them is slow.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ Counts = npt.NDArray[np.int64]
 
 WINDOW: Final = 60
 """Runs that are explained together; a host that takes part in none of them is slow no more."""
-EVIDENCE: Final = 3.0
+EVIDENCE: Final = 4.0
 """Least advantage of a named host, in nats (chosen by simulation: tests/analysis/history_figures.py)."""
 SURE: Final = 2
 """Hosts that a search finds; a description with more of them may not be the shortest: one nat more for each."""
@@ -35,14 +36,15 @@ ACCUSATIONS: Final = 3
 """Slow runs of a named host, at least."""
 TOGETHER: Final = 4
 """Hosts of which one is slow, at most; more are not worth a name."""
-NEVER: Final = 1 << 62
+NEIGHBOURS: Final = 64
+"""Neighbours that are examined together, at most."""
 
 _LOG_FACTORIALS: Final = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, WINDOW + 2)))])
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """A slow host, or several of which one is."""
+    """A slow host, slow neighbours, or several hosts of which one is slow."""
 
     hosts: Sequence[int]
     first: int
@@ -50,67 +52,147 @@ class Explanation:
     """Run with which it was named."""
     ended: int | None
     """First of the runs that cleared it; None while it is slow."""
+    one_of: bool = False
+    """True if one of the hosts is slow."""
 
 
-def explanations(slow: Flags, known: Flags, there: Flags) -> list[Explanation]:
-    """Return the slow hosts in the order in which they were named; no later run alters that.
+@dataclass
+class _Slow:
+    """A named host, or neighbours."""
 
-    ``slow`` and ``known`` (runs,); ``there`` (hosts, runs): hosts that took part.
+    hosts: list[int]
+    first: int
+    found: int
+    last: int
+    """Last run in which one of them took part."""
+    usual: int | None = None
+    """That run, if it was a usual one."""
+
+
+class _Candidates(NamedTuple):
+    """Hosts and neighbours that explain slow runs, a row each; named hosts come last."""
+
+    explains: Flags
+    """(candidates, runs): slow runs that each explains."""
+    members: Flags
+    """(candidates, hosts)"""
+    costs: Vector
+    fixed: list[int]
+    """Rows of the named hosts."""
+
+
+def explanations(
+    slow: Flags, known: Flags, there: Flags, lines: Sequence[Sequence[int]] | None = None
+) -> list[Explanation]:
+    """Return the slow hosts in the order in which they were named; a later run alters no more than the neighbours.
+
+    ``slow`` and ``known`` (runs,); ``there`` (hosts, runs): hosts that took part; ``lines``: hosts in the order in
+    which they are neighbours, each in one line; by default none has a neighbour.
     """
-    hosts = len(there)
-    first, last = np.full(hosts, NEVER), np.zeros(hosts, np.int64)
-    accused, usual = np.zeros(hosts), np.full((hosts, 2), NEVER)
-    named: dict[int, int] = {}
+    orders = [np.array(line) for line in (lines or [[host] for host in range(len(there))])]
+    since = np.zeros(len(there), np.int64)  # run after the last usual one
+    accused, episodes = np.zeros(len(there), bool), np.zeros(len(there))
+    named: list[_Slow] = []
     ended: list[Explanation] = []
     groups: list[list[int]] = []
     run = 0
     for run in np.flatnonzero(known).tolist():
         here = there[:, run]
-        gone = run - last > WINDOW
-        last[here] = run
-        # a named host is cleared by two usual runs in a row
-        usual[here] = np.column_stack([usual[here, 1], np.full(here.sum(), NEVER if slow[run] else run)])
-        cleared = (first < NEVER) & (gone | (usual[:, 1] < NEVER))
-        for host in np.flatnonzero(cleared).tolist():
-            if host in named and not gone[host] and usual[host, 0] == NEVER:
-                cleared[host] = False
-            elif host in named:
-                end = run if gone[host] else int(usual[host, 0])
-                ended.append(Explanation([host], int(first[host]), named.pop(host), end))
-        first[cleared] = NEVER
+        for suspect in list(named):
+            end = run if run - suspect.last > WINDOW else None
+            if here[suspect.hosts].any():
+                end = suspect.usual if end is None and not slow[run] else end  # two usual runs in a row
+                suspect.last, suspect.usual = run, None if slow[run] else run
+            if end is not None:
+                ended.append(Explanation(suspect.hosts, suspect.first, suspect.found, end))
+                named.remove(suspect)
         if slow[run]:
-            accused += here & (first == NEVER)
-            first[here] = np.minimum(first[here], run)
+            episodes += here & ~accused
+            accused |= here
+        else:
+            accused[here], since[here] = False, run + 1
         runs = np.flatnonzero(known[: run + 1])[-WINDOW:]
-        explains = there[:, runs] & slow[runs] & (runs >= first[:, None])
-        costs = math.log(hosts) + 2 * np.log(np.maximum(accused, 1))
-        groups = list(_needed(explains, slow[runs], costs, list(named)))
-        named |= {group[0]: run for group in groups if len(group) == 1}
-    ended += [Explanation([host], int(first[host]), found, None) for host, found in named.items()]
-    ended += [Explanation(group, int(first[group].min()), run, None) for group in groups if len(group) > 1]
+        costs = math.log(len(there)) + 2 * np.log(np.maximum(episodes, 1))
+        candidates = _candidates(runs, slow, there, orders, since, costs, named)
+        groups = []
+        for hosts, one_of in _needed(candidates, slow[runs]):
+            if one_of:
+                groups.append(hosts)
+                continue
+            within = [suspect for suspect in named if {*suspect.hosts} & {*hosts}]
+            explained = there[hosts].any(axis=0) & slow & known & (np.arange(len(slow)) >= since[hosts].max())
+            first = min([int(explained.argmax()), *(suspect.first for suspect in within)])
+            found = min([run, *(suspect.found for suspect in within)])
+            named = [*(suspect for suspect in named if suspect not in within), _Slow(hosts, first, found, run)]
+    ended += [Explanation(suspect.hosts, suspect.first, suspect.found, None) for suspect in named]
+    for group in groups:
+        explained = there[group] & slow & (np.arange(len(slow)) >= since[group, None])
+        ended.append(Explanation(group, int(explained.any(axis=0).argmax()), run, None, one_of=True))
     return sorted(ended, key=lambda explanation: explanation.found)
 
 
-def _needed(explains: Flags, slow: Flags, costs: Vector, named: list[int]) -> Iterator[list[int]]:
-    """Yield hosts, and groups with one slow host, without which any description of the slow runs is longer.
+def _candidates(
+    runs: Counts,
+    slow: Flags,
+    there: Flags,
+    orders: Sequence[Counts],
+    since: Counts,
+    costs: Vector,
+    named: Sequence[_Slow],
+) -> _Candidates:
+    """Return the hosts that explain a slow run of ``runs``, neighbours that explain several, and named hosts.
 
-    ``explains`` (hosts, runs): slow runs that each host explains; ``costs`` (hosts,); ``named``: known slow hosts.
+    Neighbours explain the slow runs since the last usual one with any of them; they cost the square of their
+    number, too. Those that explain no more than fewer of them are left out.
     """
-    accused = explains.sum(axis=1) >= ACCUSATIONS
-    accused[named] = False
-    if not accused.any():
+    rows: list[tuple[Flags, list[int], float]] = []
+    for order in orders:
+        alone = there[np.ix_(order, runs)] & slow[runs]
+        together, begin, before = alone, since[order], np.zeros(len(order) + 1, np.int64)
+        for size in range(1, min(len(order), NEIGHBOURS) + 1):
+            if size > 1:
+                together, begin = (
+                    together[:-1] | alone[size - 1 :],
+                    np.maximum(begin[:-1], since[order[size - 1 :]]),
+                )
+            explained = together & (runs >= begin[:, None])
+            count = explained.sum(axis=1)
+            better = count > np.maximum(before[:-1], before[1:])
+            for place in np.flatnonzero(better & (count >= (1 if size == 1 else ACCUSATIONS))).tolist():
+                hosts = order[place : place + size].tolist()
+                rows.append((explained[place], hosts, float(costs[hosts].max()) + 2 * math.log(size)))
+            before = np.maximum(count, np.maximum(before[:-1], before[1:]))
+    fixed = [suspect for suspect in named if len(suspect.hosts) == 1]
+    rows += [(there[one.hosts[0], runs] & slow[runs] & (runs >= one.first), one.hosts, 0.0) for one in fixed]
+    members = np.zeros((len(rows), len(there)), bool)
+    for row, (_, hosts, _) in enumerate(rows):
+        members[row, hosts] = True
+    explains = np.array([row for row, _, _ in rows], bool).reshape(len(rows), len(runs))
+    prices = np.array([cost for _, _, cost in rows])
+    return _Candidates(explains, members, prices, [*range(len(rows) - len(fixed), len(rows))])
+
+
+def _needed(candidates: _Candidates, slow: Flags) -> Iterator[tuple[list[int], bool]]:
+    """Yield hosts without which any description of the slow runs is longer; True if just one of them is slow."""
+    explains, members, costs, fixed = candidates
+    new = np.flatnonzero(explains.sum(axis=1) >= ACCUSATIONS)
+    new = new[~np.isin(new, fixed)]
+    if not len(new) or _length(explains, slow, costs, fixed) < EVIDENCE + costs[new].min():
         return
-    shortest, chosen = _described(explains, slow, costs, named)
-    evidence = EVIDENCE + max(0, len(chosen) - len(named) - SURE)
-    for host in [host for host in chosen if accused[host]]:
-        rest = [other for other in chosen if other != host]
+    shortest, chosen = _described(explains, slow, costs, fixed)
+    evidence = EVIDENCE + max(0, len(chosen) - len(fixed) - SURE)
+    for row in [row for row in chosen if row in new]:
+        rest = [other for other in chosen if other != row]
         replaced = _lengths(explains, slow, costs, rest) - shortest
-        group = [host, *(int(other) for other in np.flatnonzero(replaced < evidence) if other not in chosen)]
-        for hosts in ([host], group):
+        alike = (replaced < evidence) & (members.sum(axis=1) == 1)
+        alike[chosen] = False
+        groups = [[row]] if members[row].sum() > 1 else [[row], [row, *np.flatnonzero(alike).tolist()]]
+        for group in groups:
             others = explains.copy()
-            others[hosts] = False
-            if len(hosts) <= TOGETHER and _described(others, slow, costs, named)[0] - shortest >= evidence:
-                yield hosts
+            others[members[:, members[group].any(axis=0)].any(axis=1)] = False
+            others[fixed] = explains[fixed]
+            if len(group) <= TOGETHER and _described(others, slow, costs, fixed)[0] - shortest >= evidence:
+                yield np.flatnonzero(members[group].any(axis=0)).tolist(), len(group) > 1
                 break
 
 
@@ -144,11 +226,20 @@ def _lengths(explains: Flags, slow: Flags, costs: Vector, chosen: list[int]) -> 
 
 
 def _surprise(free: Flags, slow: Flags) -> Vector:
-    """(...,): length of the list of the slow runs among those that are ``free`` (..., runs)."""
+    """(...,): length of the list of the slow runs among those that are ``free`` (..., runs).
+
+    Their rate is one, changes once, or is another after a slow run than after a usual one.
+    """
     number, bad = (np.cumsum(flags, axis=-1, dtype=np.int64) for flags in (free, free & slow))
     rest: tuple[Counts, Counts] = (number[..., -1:] - number, bad[..., -1:] - bad)
     changing = (_code(number, bad) + _code(*rest)).min(axis=-1) + CHANGE
-    return np.asarray(np.minimum(changing, _code(number[..., -1], bad[..., -1])), np.float64)
+    order = np.argsort(~free, axis=-1, kind="stable")  # free runs first
+    follows = np.arange(1, free.shape[-1]) < number[..., -1:]
+    before, after = slow[order[..., :-1]], slow[order[..., 1:]]
+    followed = [follows & last for last in (before, ~before)]
+    states = [_code(last.sum(axis=-1), (last & after).sum(axis=-1)) for last in followed]
+    codes = [_code(number[..., -1], bad[..., -1]), changing, states[0] + states[1] + 2 * CHANGE]
+    return np.asarray(np.min(codes, axis=0), np.float64)
 
 
 def _code(number: Counts, bad: Counts) -> Vector:

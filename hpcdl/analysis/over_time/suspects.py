@@ -2,26 +2,29 @@
 
 They are found in the link measurements of an archive, else in its cases' times
 (:mod:`hpcdl.analysis.over_time.explanations`). By links, a suspect is slow in a run if its time departs from the
-usual one beyond noise. It is named if it is slow in so many of its runs in a row that chance does not explain it,
-by the share of slow runs of others. Two usual runs in a row clear a suspect.
+usual one beyond noise. It is named if it is slow in three or more of its runs in a row, so many that chance does
+not explain it in all runs of the archive, by the share of slow runs of others. Two usual runs in a row clear a
+suspect.
 """
 
+import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.over_time.change_points import quantiles
+from hpcdl.analysis.over_time.change_points import AFTER, quantiles
 from hpcdl.analysis.over_time.explanations import explanations
 from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.statistics.estimates import Vector
 
 Matrix = npt.NDArray[np.float64]
-Kind = Literal["host", "link", "hosts"]
+Kind = Literal["host", "link", "hosts", "neighbours"]
+"""Neighbours are hosts whose names follow each other, of a switch that is not known."""
 Source = Literal["link measurements", "times of the cases"]
 
 SLOW: Final = 0.05
@@ -29,7 +32,7 @@ SLOW: Final = 0.05
 DEVIATIONS: Final = 4.0
 """Least departure of a slow run in standard deviations of the noise."""
 CHANCE: Final = 0.05
-"""Probability, over all suspects, of as many slow runs in a row by chance."""
+"""Probability, over all suspects and runs of the archive, of as many slow runs in a row by chance."""
 WINDOW: Final = 60
 """Runs by which chance is known; a suspect that takes part in none of them is slow no more."""
 MIN_RUNS: Final = 5
@@ -55,6 +58,7 @@ class Suspect:
     """Host or link, or hosts of one switch, that are slow."""
 
     name: str
+    """Several hosts as Slurm lists them: n[01-04]."""
     kind: Kind
     source: Source
     first: int
@@ -71,11 +75,11 @@ class Suspect:
 def suspects(history: History, groups: Mapping[str, str]) -> list[Suspect]:
     """Return the slow hosts, and the slow links between other hosts, in the order in which they were named.
 
-    ``groups``: switch of hosts; of the others it is the name without its last number.
+    ``groups``: switch of hosts.
     """
     hosts = _by_links(history, "host_slowness")
     if not hosts:
-        return _grouped(_by_times(history), [host for job in history.jobs for host in job.hosts], groups)
+        return grouped(_by_times(history, groups), [host for job in history.jobs for host in job.hosts], groups)
     named = by_departures(hosts, "host")
     slow = {suspect.name for suspect in named}
     links = {
@@ -83,8 +87,47 @@ def suspects(history: History, groups: Mapping[str, str]) -> list[Suspect]:
         for pair, values in _by_links(history, "link_slowness").items()
         if not slow & set(pair.split(" - "))
     }
-    every = [*_grouped(named, list(hosts), groups), *by_departures(links, "link")]
+    every = [*grouped(named, list(hosts), groups), *by_departures(links, "link")]
     return sorted(every, key=lambda suspect: suspect.found)
+
+
+def _parts(host: str) -> tuple[str, str, str]:
+    """Return the name of a host before its last number, the number, and the rest with the domain."""
+    before, number, rest = re.split(r"(\d*)(?=[^\d.]*(?:\.|$))", host, maxsplit=1)
+    return before, number, rest
+
+
+def host_list(hosts: Iterable[str]) -> str:
+    """Return names of hosts as Slurm lists them: n[01-04,07],login."""
+    numbers: dict[tuple[str, str], list[str]] = {}
+    for before, number, rest in sorted(map(_parts, hosts), key=lambda parts: int(parts[1] or 0)):
+        numbers.setdefault((before, rest), []).append(number)
+    names = []
+    for (before, rest), mine in numbers.items():
+        ranges: list[list[str]] = []
+        for number in mine:
+            follows = ranges and number == str(int(ranges[-1][-1] or 0) + 1).zfill(len(ranges[-1][-1]))
+            ranges = [*ranges[:-1], [ranges[-1][0], number]] if follows else [*ranges, [number]]
+        text = ",".join("-".join(ends) for ends in ranges)
+        names.append(f"{before}[{text}]{rest}" if len(mine) > 1 else f"{before}{text}{rest}")
+    return ",".join(names)
+
+
+def switches(hosts: Iterable[str], groups: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the hosts of each switch, by their numbers; without ``groups`` they differ in their last number."""
+    members: dict[str, list[str]] = {}
+    for host in sorted({*hosts}, key=lambda host: (int(_parts(host)[1] or 0), host)):
+        before, _, rest = _parts(host)
+        members.setdefault(groups.get(host) or before + rest, []).append(host)
+    return members
+
+
+def _named(hosts: Sequence[str], groups: Mapping[str, str]) -> tuple[Kind, str]:
+    """Return kind and name of a host, or of several of one switch."""
+    if len(hosts) == 1:
+        return "host", hosts[0]
+    switch = groups.get(hosts[0])
+    return ("hosts", f"{host_list(hosts)} of {switch}") if switch else ("neighbours", host_list(hosts))
 
 
 def _by_links(history: History, field: str) -> dict[str, Vector]:
@@ -110,10 +153,11 @@ def by_departures(departures: Mapping[str, Vector], kind: Kind) -> list[Suspect]
     slow = table - usual > max(SLOW, DEVIATIONS * _deviation(table - usual))
     there = np.isfinite(table)
     counts, every = slow.sum(axis=0), there.sum(axis=0)
+    tests = every.cumsum()
     found = []
     for row, name in enumerate(departures):
         others = counts - slow[row], every - there[row]
-        for first, number, ended in _episodes(slow[row], there[row], *others, len(table)):
+        for first, number, ended in _episodes(slow[row], there[row], *others, tests):
             found.append(_suspect(name, kind, "link measurements", (first, number, ended), table[row], slow[row]))
     return sorted(found, key=lambda suspect: suspect.found)
 
@@ -145,21 +189,30 @@ def _deviation(departures: Matrix) -> float:
     return float(np.quantile(every, 0.68)) if len(every) >= MIN_RUNS else 0.0
 
 
-def shared_departures(logs: Matrix) -> Vector:
-    """(runs,): median over the cases ``logs`` (cases, runs) of a run's departures from the usual; NaN if missing.
+def shared_departures(logs: Matrix) -> tuple[Vector, npt.NDArray[np.bool_]]:
+    """(runs,): median over the cases ``logs`` (cases, runs) of a run's departures from the usual, and slow runs.
 
-    Usual is a low quantile of the runs so far: most runs may have a slow host.
+    A departure is NaN if missing. Usual is a low quantile of the runs so far, since most runs may have a slow
+    host, without slow ones, which may be nearly all for long; these count if there are hardly any others.
     """
-    vector = np.full(logs.shape[1], np.nan)
+    vector, slow = np.full(logs.shape[1], np.nan), np.zeros(logs.shape[1], bool)
     for run in range(MIN_RUNS, logs.shape[1]):
-        before = logs[:, max(0, run - WINDOW) : run]
+        recent = np.arange(max(0, run - 2 * WINDOW), run)
+        usual = recent[~slow[recent]]
+        usual = (usual if len(usual) >= MIN_RUNS else recent)[-WINDOW:]
+        before = logs[:, usual]
         known = np.isfinite(logs[:, run]) & (np.isfinite(before).sum(axis=1) >= MIN_RUNS)
-        if known.any():
-            vector[run] = np.median(logs[known, run] - quantiles(before[known], USUAL[1]))
-    return vector
+        if not known.any():
+            continue
+        vector[run] = np.median(logs[known, run] - quantiles(before[known], USUAL[1]))
+        times = vector[usual][np.isfinite(vector[usual])]
+        if len(times) >= MIN_RUNS:
+            low, high = np.quantile(times, USUAL)
+            slow[run] = vector[run] - high > max(SLOW, DEVIATIONS * (high - low) / USUAL_DEVIATIONS)
+    return vector, slow
 
 
-def _by_times(history: History) -> list[Suspect]:
+def _by_times(history: History, groups: Mapping[str, str]) -> list[Suspect]:
     """Judge the hosts by the cases' times; of a job's cases on most ranks these are one number per job."""
     names = list(dict.fromkeys(host for job in history.jobs for host in job.hosts))
     if len(names) < 2 or not len(history.keys):
@@ -169,28 +222,25 @@ def _by_times(history: History) -> list[Suspect]:
     ranks = np.array([cases[row].ranks for row in rows])[:, None]
     logs = history.logs[rows]
     largest = np.where(np.isfinite(logs), ranks, 0).max(axis=0)
-    times = shared_departures(np.where(ranks == largest, logs, np.nan))
     there = np.array([[name in job.hosts for job in history.jobs] for name in names])
-    return by_times(times, there, names)
+    return by_times(np.where(ranks == largest, logs, np.nan), there, names, groups)
 
 
-def by_times(times: Vector, there: npt.NDArray[np.bool_], names: Sequence[str]) -> list[Suspect]:
-    """Return the hosts that explain slow runs, and those of which one does.
+def by_times(
+    logs: Matrix, there: npt.NDArray[np.bool_], names: Sequence[str], groups: Mapping[str, str]
+) -> list[Suspect]:
+    """Return the hosts and the neighbours that explain slow runs, and the hosts of which one does.
 
-    ``times`` (runs,): departures of the runs; ``there`` (hosts, runs): hosts that took part.
+    ``logs`` (cases, runs): logarithms of times; ``there`` (hosts, runs): hosts that took part.
     """
-    known = np.isfinite(times)
-    slow = np.zeros(len(times), bool)
-    runs = np.flatnonzero(known)
-    for place, run in enumerate(runs[MIN_RUNS:], MIN_RUNS):
-        low, high = np.quantile(times[runs[max(0, place - WINDOW) : place]], USUAL)
-        slow[run] = times[run] - high > max(SLOW, DEVIATIONS * (high - low) / USUAL_DEVIATIONS)
+    times, slow = shared_departures(logs)
+    lines = [[names.index(host) for host in switch] for switch in switches(names, groups).values()]
     found = []
-    for explanation in explanations(slow, known, there):
-        hosts = sorted(names[host] for host in explanation.hosts)
-        one = len(hosts) == 1
-        name = hosts[0] if one else f"a host among these: {', '.join(hosts)}"
-        kind: Kind = "host" if one else "hosts"
+    for explanation in explanations(slow, np.isfinite(times), there, lines):
+        hosts = [names[host] for host in explanation.hosts]
+        kind, name = _named(hosts, groups)
+        if explanation.one_of:
+            kind, name = "hosts", f"one of {host_list(hosts)}"
         episode = explanation.first, explanation.found, explanation.ended
         theirs = slow & there[explanation.hosts].any(axis=0)
         found.append(_suspect(name, kind, "times of the cases", episode, times, theirs))
@@ -198,7 +248,7 @@ def by_times(times: Vector, there: npt.NDArray[np.bool_], names: Sequence[str]) 
 
 
 def _episodes(
-    slow: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_], others_slow: Vector, others: Vector, suspects: int
+    slow: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_], others_slow: Vector, others: Vector, tests: Vector
 ) -> Iterator[tuple[int, int, int | None]]:
     """Yield first, naming and clearing run of each time in which a suspect was slow.
 
@@ -222,7 +272,7 @@ def _episodes(
             begin = max(0, run + 1 - WINDOW)
             number = others[begin : run + 1].sum()
             chance = (others_slow[begin : run + 1].sum() + 1) / (number + 2)
-            if number and len(streak) > 1 and chance ** len(streak) * suspects <= CHANCE:
+            if number and len(streak) >= AFTER and chance ** len(streak) * tests[run] <= CHANCE:
                 named = streak[0], run
     if named:
         yield *named, seen + WINDOW if len(there) - seen > WINDOW else None
@@ -241,30 +291,30 @@ def _suspect(
     return Suspect(name, kind, source, first, found, ended, float(np.exp(np.median(departures[runs]))), len(runs))
 
 
-def _grouped(suspects: Sequence[Suspect], hosts: Sequence[str], groups: Mapping[str, str]) -> list[Suspect]:
-    """Return the suspects, with a large share of one switch's hosts that are slow now as one.
-
-    The switch of a host is that of ``groups``, else its name without the last number.
-    """
-    members: dict[str, set[str]] = {}
-    for host in hosts:
-        members.setdefault(groups.get(host) or re.sub(r"\d+$", "", host), set()).add(host)
+def grouped(suspects: Sequence[Suspect], hosts: Sequence[str], groups: Mapping[str, str]) -> list[Suspect]:
+    """Return the suspects; hosts of one switch that are slow now, a large share or neighbours, are one suspect."""
+    slow = {one.name: one for one in suspects if one.ended is None and one.kind == "host"}
     kept = list(suspects)
-    for switch, all_hosts in members.items():
-        slow = [suspect for suspect in suspects if suspect.ended is None and suspect.name in all_hosts]
-        needed = max(GROUP, math.ceil(GROUP_SHARE * len(all_hosts)))
-        if len(slow) < needed:
-            continue
-        names = ", ".join(sorted(suspect.name for suspect in slow))
-        group = Suspect(
-            f"{len(slow)} of {len(all_hosts)} of {switch} ({names})",
-            "hosts",
-            slow[0].source,
-            min(suspect.first for suspect in slow),
-            slow[needed - 1].found,
-            None,
-            float(np.median([suspect.ratio for suspect in slow])),
-            max(suspect.runs for suspect in slow),
-        )
-        kept = [*(suspect for suspect in kept if suspect not in slow), group]
+    for switch, members in switches(hosts, groups).items():
+        bad = [host for host in members if host in slow]
+        parts = [[*part] for is_bad, part in itertools.groupby(members, slow.__contains__) if is_bad]
+        needed = GROUP
+        if len(bad) >= GROUP_SHARE * len(members):
+            parts, needed = [bad], max(GROUP, math.ceil(GROUP_SHARE * len(members)))
+        for part in (part for part in parts if len(part) >= needed):
+            theirs = sorted((slow[host] for host in part), key=lambda suspect: suspect.found)
+            kind, name = _named(part, groups)
+            if parts == [bad] and len(bad) >= GROUP_SHARE * len(members):
+                kind, name = "hosts", f"{len(bad)} of {len(members)} of {switch} ({host_list(bad)})"
+            group = Suspect(
+                name,
+                kind,
+                theirs[0].source,
+                min(suspect.first for suspect in theirs),
+                theirs[needed - 1].found,
+                None,
+                float(np.median([suspect.ratio for suspect in theirs])),
+                max(suspect.runs for suspect in theirs),
+            )
+            kept = [*(suspect for suspect in kept if suspect not in theirs), group]
     return kept
