@@ -61,10 +61,10 @@ class Job:
 
         One rank of each node reads them; a node has none if that rank's process failed.
         """
-        grown = growth(self._links, link_counters()) if self._leads_node else None
-        gathered = self.world.library.gather((self._host_names[self.rank], grown)) or []
-        known = {host: devices for host, devices in gathered if devices is not None}
-        return {host: known.get(host) for host in self._host_names}
+        devices = growth(self._links, link_counters()) if self._leads_node else None
+        gathered = self.world.library.gather((self._host_names[self.rank], devices)) or []
+        growths = {host: devices for host, devices in gathered if devices is not None}
+        return {host: growths.get(host) for host in self._host_names}
 
     def communicator(self, ranks: int) -> MpiComm | None:
         """Return a communicator of the first ``ranks`` ranks; None on the others. Collective."""

@@ -31,7 +31,7 @@ KINDS: Final[dict[Kind, re.Pattern[str]]] = {
         r"|integrity)\b"
     ),
 }
-_QUEUE: Final = re.compile(r"(ch|[rt]xq?)[-_]?(queue_)?\d+\W|(ch|[rt]xq?)_?(queue_)?\d+_|\[\d+\]|.*\[\d+\]$")
+_QUEUE: Final = re.compile(r"(ch|[rt]xq?)[-_]?(queue_)?\d+[\W_]|\[\d+\]")
 """Counters of one queue, of which the driver has the sum; priorities and traffic classes are no queues."""
 
 
@@ -80,15 +80,15 @@ def _flat(reading: object) -> dict[str, dict[str, int]]:
 
 
 def total(records: Iterable[LinkCounters]) -> LinkCounters:
-    """Return the sum over the launches of a run."""
+    """Return the sum over the launches, or the jobs, of a run."""
     sums: LinkCounters = {}
     for host, devices in (item for record in records for item in record.items()):
-        known = sums.setdefault(host, {})
-        if devices is None or known is None:
+        summed = sums.setdefault(host, {})
+        if devices is None or summed is None:
             sums[host] = None
             continue
         for device, counters in devices.items():
-            values = known.setdefault(device, {})
+            values = summed.setdefault(device, {})
             for name, value in counters.items():
                 earlier = values.get(name, 0)
                 values[name] = None if value is None or earlier is None else earlier + value
