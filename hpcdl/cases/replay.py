@@ -274,7 +274,6 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
         "parameters": volumes(spec.layers, spec.shape, 1).parameters,
         "bucket_bytes": bucket,
         "nodes": -(-spec.ranks // cluster.ranks_per_host),
-        "steps": len(spans),
         "simulated_ranks": step.simulated_ranks,
         "bytes_sent_per_host": step.bytes_per_host or None,
         **({} if every else late_rank(step.delays, step.seconds)),

@@ -240,10 +240,9 @@ def uncertainty(
     """
     if certainty is None:
         return math.nan, False
-    seconds, doubt = predicted_time(program, ranks, network, certainty)
-    return math.hypot(doubt, certainty.error_of(scheme, seconds)), bool(
-        certainty.undetermined
-    ) and doubt > DOUBTFUL
+    time, doubt = predicted_time(program, ranks, network, certainty)
+    half = math.hypot(doubt, certainty.error_of(scheme, time))
+    return half, bool(certainty.undetermined) and doubt > DOUBTFUL
 
 
 def bounds(seconds: float, *halves: float) -> tuple[float | None, float | None]:
