@@ -4,6 +4,7 @@ In HTML it has figures of the measures that changed, and a table of all measures
 """
 
 import datetime as dt
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -15,7 +16,7 @@ from hpcdl.analysis.over_time.regressions import MEASURE_NAMES
 from hpcdl.analysis.over_time.series import History, Job
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict, Waiting
-from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.analysis.statistics.estimates import Interval, Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, Number, digits, plural, seconds
@@ -84,6 +85,17 @@ def signed(ratio: float) -> str:
     return f"{100 * (ratio - 1):+.1f} %" if ratio < 10 else f"x {digits(ratio)}"
 
 
+def longer(ratio: Interval) -> str:
+    """Return how much longer something takes, with the interval: 5.1 % longer (95 %: +4.0 % to +6.2 %)."""
+    size = signed(ratio.value).lstrip("+-")
+    text = (
+        f"{size} {'longer' if ratio.value >= 1 else 'less time'}"
+        if ratio.value < 10
+        else f"{size[2:]} times as long"
+    )
+    return text if math.isnan(ratio.low) else f"{text} (95 %: {_bounds(ratio)})"
+
+
 def label(history: History, series: int) -> str:
     """Return case and measure of a series."""
     key = history.keys[series]
@@ -108,7 +120,7 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     back = len(event.changes) - len(event.open)
     repaired = f", {back} more repaired" if event.open and back else ""
     facts = {
-        "most": f"{signed(worst.ratio.value)} ({_bounds(worst.ratio)})",
+        "most": longer(worst.ratio),
         "date": day(job),
         "run": job.path,
         "measures": plural(len(changes), "measure") + repaired,
@@ -181,7 +193,7 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
         if waiting := _waiting(verdict, word):
             worst = max(waiting, key=lambda one: one.ratio)
             facts = {
-                "change": signed(worst.ratio),
+                "change": longer(Interval(worst.ratio, math.nan, math.nan)),
                 "runs": "newest run alone" if worst.outliers == 1 else f"{worst.outliers} newest runs alone",
                 "others": f", and {plural(len(waiting) - 1, 'other measure')} likewise" if waiting[1:] else "",
                 "when": verdict.date_after(max(one.runs for one in waiting)),
@@ -255,10 +267,10 @@ def _events(verdict: SuiteVerdict) -> Table:
 
 def _suspect(history: History, suspect: Suspect) -> str:
     end = "" if suspect.ended is None else f", until {day(history.jobs[suspect.ended])}"
-    times = f"{plural(suspect.runs, 'run')} with it slow since {day(history.jobs[suspect.first])}{end}"
+    times = f"{plural(suspect.runs, 'slow run')} since {day(history.jobs[suspect.first])}{end}"
     kind = "" if suspect.kind == "hosts" else f"{suspect.kind} "
     name = f"hosts {suspect.name}, one switch?" if suspect.kind == "neighbours" else f"{kind}{suspect.name}"
-    return f"{name}, {signed(suspect.ratio)}, {times}, by {suspect.source}"
+    return f"{name}, {signed(suspect.ratio)} in {times}, by {suspect.source}"
 
 
 def link_counters(history: History, job: int) -> Beyond:

@@ -120,7 +120,7 @@ def test_a_slow_link_is_found_with_its_host_and_its_repair_too(archive, capsys):
     for _ in range(3):
         archive.run()
     assert archive.history() == 0
-    out = capsys.readouterr().out
+    out = " ".join(capsys.readouterr().out.split())
     assert "RESTORED: " in out and "since 2026-03-17" in out
     assert "until 2026-03-17" in out
 
@@ -137,7 +137,7 @@ def test_a_regression_is_reported_until_it_is_repaired_however_the_calls_are_spa
         codes.append(archive.history("--metrics", metrics, "--junit", junit))
     assert codes == [1, 1, 1]
     out = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"REGRESSED: \w+ \(p50\) \+2\d.\d % \(.{5,30}\) since 2026-03-11", out)
+    assert re.search(r"REGRESSED: \w+ \(p50\) takes 2\d.\d % longer \(95 %: .{5,30}\) since 2026-03-11", out)
     assert "Found 8 runs before the newest" in out
     assert "FINE" not in out
     assert 'hpcdl_history_open_regressions{suite="s"} 1' in metrics.read_text()
@@ -295,7 +295,7 @@ def test_a_page_with_figures_is_written(archive, regressed, tmp_path):
     assert "TOO FEW RUNS" in page.read_text()
     assert regressed.history("-o", page) == 1
     text = page.read_text()
-    assert re.search(r"<h1[^>]*>REGRESSED: \w+ \(p50\) \+2", text)
+    assert re.search(r"<h1[^>]*>REGRESSED: \w+ \(p50\) takes 2", text)
     assert {"ring (p50)", "tree (p50)"} <= set(re.findall("<figcaption>(.*?)<", text))
 
 
