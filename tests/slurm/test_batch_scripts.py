@@ -267,8 +267,8 @@ def test_a_job_of_the_first_hour_leaves_records_that_a_page_takes(command, job):
     """As slurm/README.md says, on four nodes, with fewer cases and steps, and one launch."""
     words = shlex.split(command.replace("--nodes 8", "--nodes 4").replace("--launches 3", "--launches 1"))
     name = words[2]
-    number, *_ = re.findall(r"job (\d+):", job.run(*words, *FEWER[name]).stdout)
-    assert job.ended(number) == [("COMPLETED", "0")], job.output()
+    for number in re.findall(r"job (\d+):", job.run(*words, *FEWER[name]).stdout):
+        assert job.ended(number) == [("COMPLETED", "0")], job.output()
     (run,) = (job.folder / "runs").glob(f"{name}-*-nodes-*")
     records = job.folder / f"{name}.json.gz"
     job.run("hpcdl", "report", run, "--together", "-o", records)
