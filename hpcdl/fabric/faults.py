@@ -87,10 +87,8 @@ class Straggler:
     @property
     def paused(self) -> list[int]:
         """Ranks that are named and may pause; empty if all ranks are slow."""
-        if not self.probability * self.longest:
-            return []
-        named = [rank for rank, pause in enumerate(self.by_rank) if pause]
-        return [self.rank] if isinstance(self.rank, int) else named
+        named = [self.rank, *(rank for rank, pause in enumerate(self.by_rank) if pause)]
+        return [rank for rank in named if isinstance(rank, int) and self.probability * self.longest]
 
     def slows(self, rank: int) -> bool:
         """Return whether ``rank`` is slow."""

@@ -1,6 +1,5 @@
 """Launches draw their own random times and pauses; a simulated case with the times of another launch is no launch."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +86,7 @@ def test_launches_count_by_what_they_drew(tmp_path):
     [("launch-3", "", 2), ("runs/launch-1", "7", 0), ("run", "4", 3), ("run", "", 0), ("launch-x", "y", 0)],
 )
 def test_a_launch_has_the_draw_of_its_number_also_when_it_is_resumed(folder, task, draw):
-    assert draw_of(Path(folder).absolute(), {**os.environ, "SLURM_ARRAY_TASK_ID": task}) == draw
+    assert draw_of(Path(folder).absolute(), {"SLURM_ARRAY_TASK_ID": task}) == draw
 
 
 def test_pauses_of_a_rank_follow_seed_and_draw():

@@ -100,17 +100,17 @@ def test_wrong_delays_end_in_a_line(keys, straggler, tells):
     [
         (REPLAY, "update", "'update' is neither input nor forward or backward, nor that of a layer"),
         (REPLAY, "input conv1", "'input conv1' is neither"),
-        (REPLAY, "backward nosuch", "lenet5 has no layer 'nosuch'; valid names: conv1, "),
-        (REPLAY, "backward conv", "lenet5 has no layer 'conv'; did you mean 'conv"),
+        (REPLAY, "backward nosuch", "the rank has no layer 'nosuch'; valid names: conv1, "),
+        (REPLAY, "backward conv", "the rank has no layer 'conv'; did you mean 'conv"),
         (
             {**REPLAY, "ranks": 4, "mesh": {"model": 2}},
             "forward fc1.sam",
-            "rank 1 has no layer 'fc1.sam'; did you",
+            "the rank has no layer 'fc1.sam'; did you",
         ),
         (
             {**REPLAY, "ranks": 2, "training": "pipeline", "mesh": {"pipeline": 2}},
             "forward conv1",
-            "rank 1 has no",
+            "the rank has no layer 'conv1'; did",
         ),
         (COLLECTIVE, "backward", "a collective has no work to pause before"),
     ],

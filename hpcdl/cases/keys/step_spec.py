@@ -294,20 +294,15 @@ class StepSpec:
             return
         with about("straggler"):
             slow.check(self.ranks)
-            way, _, layer = slow.at.partition(" ")
-            if way not in (INPUT, "forward", "backward") or slow.at == f"{INPUT} {layer}":
+            way, _, name = slow.at.partition(" ")
+            if way not in (INPUT, "forward", "backward") or slow.at == f"{INPUT} {name}":
                 raise ValueError(f"at: {slow.at!r} is neither input nor forward or backward, nor that of a layer")
-            places = {slow.rank} if isinstance(slow.rank, int) else set(range(self.group_ranks))
-            layers = [name for place in places for name in self._layer_names(place % self.group_ranks)]
-            if slow.at != way and layer not in layers:
-                where = f"rank {slow.rank}" if self.group_ranks > 1 and len(places) == 1 else self.model
-                raise ValueError(f"at: {where} has no layer {layer!r}{registry.nearest(layer, layers)}")
-
-    def _layer_names(self, place: int) -> list[str]:
-        """Return the layers of a rank, by its place among those that share a copy of the network."""
-        if self.divisions:
-            return [part.name for part in self.divisions[place].parts]
-        return [layer.name for layer in self.layers[self.parts[place % self.stages]]]
+            group = self.group_ranks
+            places = [slow.rank % group] if isinstance(slow.rank, int) else range(group)
+            parts = [self.divisions[at].parts if self.divisions else self.layers[self.parts[at]] for at in places]
+            names = [layer.name for part in parts for layer in part]
+            if slow.at != way and name not in names:
+                raise ValueError(f"at: the rank has no layer {name!r}{registry.nearest(name, names)}")
 
     def check_stages(self, images: int) -> None:
         """Raise ValueError for too few ``images`` of a worker's batch, or too few layers."""

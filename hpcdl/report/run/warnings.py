@@ -98,16 +98,12 @@ def _diverged(records: Sequence[Record]) -> Iterator[str]:
 
 
 def _repeated(run: Run) -> Iterator[str]:
-    drawn = [(fields.get("digest"), fields.get("draw")) for fields in run.described]
-    drawn = [identity for identity in drawn if identity[1] is not None]
-    remedy = "launches of hpcdl run --launches N draw their own"
-    for count, kind, consequence in (
-        (run.environment.get("repeated_draws"), "simulated", "they count once"),
-        (len(drawn) - len({*drawn}), "measured", "their intervals have the variation of the machine alone"),
-    ):
-        if count:
-            cases = plural(count, f"{kind} case")
-            yield f"REPEATED draws of random times in {cases} of later launches: {consequence}; {remedy}."
+    drawn = [(fields.get("digest"), draw) for fields in run.described if (draw := fields.get("draw")) is not None]
+    if count := run.environment.get("repeated_draws", 0) + len(drawn) - len({*drawn}):
+        yield (
+            f"REPEATED draws of random times in {plural(count, 'case')} of later launches: simulated ones count "
+            "once, and intervals of measured ones are the machine's alone; hpcdl run --launches N draws anew."
+        )
 
 
 def _named(names: Sequence[str]) -> str:
