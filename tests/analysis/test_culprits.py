@@ -109,6 +109,19 @@ def test_several_slow_hosts_are_named_by_link_measurements(seed, slow):
     assert {int(one.name) for one in by_links(departures)} == slow
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_later_run_alters_no_named_host(seed):
+    rng = np.random.default_rng(seed)
+    _, departures, times = slow_hosts(rng, 2, runs=70, onset=15, slower=0.1, spread=0.03)
+
+    def named(end):
+        every = by_links(departures[:, :end]) + by_times(departures[:, :end], times[:, :end])
+        return [(one.name, one.source, one.first, one.found) for one in every]
+
+    for end in (20, 30, 40, 55):
+        assert named(end) == [one for one in named(70) if one[-1] < end]
+
+
 def test_none_is_named_where_none_is_slow():
     for spread in [0.0, 0.03]:
         for seed in range(2):

@@ -149,9 +149,7 @@ def by_departures(departures: Mapping[str, Vector], kind: Kind) -> list[Suspect]
     table = np.array(list(departures.values()))
     if np.isfinite(table).sum() < MIN_RUNS:
         return []
-    usual = _usual(table)
-    slow = table - usual > max(SLOW, DEVIATIONS * _deviation(table - usual))
-    there = np.isfinite(table)
+    slow, there = _slow(table), np.isfinite(table)
     counts, every = slow.sum(axis=0), there.sum(axis=0)
     tests = every.cumsum()
     found = []
@@ -162,31 +160,35 @@ def by_departures(departures: Mapping[str, Vector], kind: Kind) -> list[Suspect]
     return sorted(found, key=lambda suspect: suspect.found)
 
 
-def _usual(departures: Matrix) -> Matrix:
-    """(suspects, runs): usual departure of each suspect in each run, which lasting differences change.
+def _slow(departures: Matrix) -> npt.NDArray[np.bool_]:
+    """(suspects, runs): True where a suspect departs beyond noise from its usual departure, which may be lasting.
 
-    It is that of the suspect's own runs before, or while there are few that of the slowest of a usual spread. The
-    spread is from the 40 and 70 % quantiles of the levels, because slow hosts are fewer than 30 %.
+    Usual is that of the suspect's own runs before, or while there are few that of the slowest of a usual spread.
+    The spread is from the 40 and 70 % quantiles of the levels, because slow hosts are fewer than 30 %.
     """
-    levels = np.array([np.nanmedian(row) for row in departures])
-    center, upper = np.quantile(levels, [0.4, 0.7])
-    measured = float(upper - center) / 0.777
-    variance = (len(levels) * measured**2 + MIN_RUNS * PRIOR_SPREAD**2) / (len(levels) + MIN_RUNS)
-    limit = USUAL_SPREAD * math.sqrt(variance)
-    usual = np.full(departures.shape, center + limit)
-    for suspect, row in enumerate(departures):
-        runs, own = np.flatnonzero(np.isfinite(row)), math.inf
-        for place, run in enumerate(runs[MIN_RUNS:], MIN_RUNS):
-            own = min(own, float(np.quantile(row[runs[:place]], 0.4)))
-            usual[suspect, run] = center + min(max(own - center, -limit), limit)
-    return usual
-
-
-def _deviation(departures: Matrix) -> float:
-    """Return the standard deviation of successive departures of a suspect, from most of them."""
-    steps = [np.abs(np.diff(row[np.isfinite(row)])) / math.sqrt(2) for row in departures]
-    every = np.concatenate(steps)
-    return float(np.quantile(every, 0.68)) if len(every) >= MIN_RUNS else 0.0
+    slow = np.zeros(departures.shape, bool)
+    own = np.full(len(departures), math.inf)
+    steps = np.full(departures.shape, math.nan)  # of successive departures of a suspect
+    for row, values in enumerate(departures):
+        runs = np.flatnonzero(np.isfinite(values))
+        steps[row, runs[1:]] = np.abs(np.diff(values[runs])) / math.sqrt(2)
+    for run in range(departures.shape[1]):
+        before = departures[:, max(0, run - WINDOW) : run]
+        count = np.isfinite(before).sum(axis=1)
+        center, variance = 0.0, PRIOR_SPREAD**2
+        if count.any():
+            center, upper = np.quantile(quantiles(before[count > 0]), [0.4, 0.7])
+            measured, number = float(upper - center) / 0.777, int((count > 0).sum())
+            variance = (number * measured**2 + MIN_RUNS * variance) / (number + MIN_RUNS)
+        limit = USUAL_SPREAD * math.sqrt(variance)
+        known = count >= MIN_RUNS
+        own[known] = np.minimum(own[known], quantiles(before[known], 0.4))
+        every = steps[:, max(0, run - WINDOW) : run]
+        every = every[np.isfinite(every)]
+        noise = float(np.quantile(every, 0.68)) if len(every) >= MIN_RUNS else 0.0
+        usual = center + np.clip(own - center, -limit, limit)
+        slow[:, run] = departures[:, run] - usual > max(SLOW, DEVIATIONS * noise)
+    return slow
 
 
 def shared_departures(logs: Matrix) -> tuple[Vector, npt.NDArray[np.bool_]]:
