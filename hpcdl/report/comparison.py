@@ -10,19 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.regressions import (
-    FAILED,
-    IMPROVED,
-    INCONCLUSIVE,
-    MEASURE_NAMES,
-    MISSING,
-    NEW,
-    REGRESSED,
-    VERDICTS,
-    Accepted,
-    Change,
-    Comparison,
-)
+from hpcdl.analysis.over_time.pairing import FAILED, INCONCLUSIVE, MEASURE_NAMES, MISSING, NEW
+from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, VERDICTS, Accepted, Change, Comparison
 from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.run.disturbance import facts as table
 from hpcdl.analysis.statistics.estimates import Interval
@@ -39,6 +28,7 @@ FACTS: Final = 8
 """Differences of the environment, at most; --json has all."""
 SHORT: Final = 60
 """Longest reason in the table (characters)."""
+DRIFT: Final = "Launches of one job drift: start them in several jobs."
 MAX_RATIO: Final = 10.0
 """Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
 MAX_ROWS: Final = 40
@@ -80,6 +70,9 @@ def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequ
     if comparison.between_jobs and len(baseline) + len(candidate) > 2:
         share = f"{100 * comparison.between_jobs:g} % (--between-jobs)"
         lines.append(f"Each side is one job. Jobs are taken to vary by {share}: compare several jobs.")
+    if comparison.drift.correlation:
+        neighbours = f"each resembles the one before it (correlation {comparison.drift.correlation:.2f})"
+        lines.append(f"Launches of one job drift: {neighbours}. Intervals allow for it.")
     if comparison.unit == "job":
         lines.append("The unit is the job: the median of its launches.")
     if min(len(baseline), len(candidate)) == 1 < max(len(baseline), len(candidate)):
@@ -99,21 +92,31 @@ def _facts(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> lis
 
 
 def verdict(comparison: Comparison) -> Verdict:
-    """Return the verdict of all measures, with the sentence of the worst one, or of the one that improved most."""
+    """Return the verdict of all measures, with the sentences of the deciding one and of the widest undecided."""
     counts = ", ".join(f"{comparison.count(word)} {word}" for word in VERDICTS if comparison.count(word))
     cases = len({(change.suite, change.case) for change in comparison.changes})
     improved = [change for change in comparison.changes if change.verdict == comparison.verdict == IMPROVED]
-    worst = verdict_of((improved or comparison.changes)[-1 if improved else 0], SHORT)
+    undecided = comparison.undecided[:1]
+    decides = undecided if comparison.verdict == INCONCLUSIVE else improved[-1:]
+    worst = (decides or comparison.changes)[0]
+    sentence = verdict_of(worst, SHORT)
     measures = f"{plural(len(comparison.changes), 'measure')} of {plural(cases, 'case')}"
-    facts = {"worst": worst.sentence, "measures": measures, "counts": counts}
+    facts = {"worst": sentence.sentence, "measures": measures, "counts": counts}
+    others = [verdict_of(change, SHORT).sentence for change in undecided if change is not worst]
     return Verdict(
-        topic="comparison", word=comparison.verdict, size=worst.size, launches=worst.launches, facts=facts
+        topic="comparison",
+        word=comparison.verdict,
+        size=sentence.size,
+        launches=sentence.launches,
+        cause=" ".join(others),
+        remedy=DRIFT if comparison.drift.correlation else "",
+        facts=facts,
     )
 
 
 def verdict_of(change: Change, width: int = 10_000) -> Verdict:
-    """Return the verdict of one measure; ``width``: longest name and reason (characters)."""
-    reason = _shortened(change.reason, width).rstrip(".")
+    """Return the verdict of one measure; ``width``: longest name, and half of the longest reason (characters)."""
+    reason = _shortened(change.reason, 2 * width).rstrip(".")
     word = f"{change.verdict} by shares" if change.by_share and change.verdict == REGRESSED else change.verdict
     if change.verdict == INCONCLUSIVE and math.isnan(change.p):
         word = "not compared"
@@ -261,6 +264,7 @@ def record(
         "min_effect": comparison.min_effect,
         "unit": comparison.unit,
         "between_jobs": comparison.between_jobs,
+        "drift": comparison.drift.correlation,
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
         "copies": list(copies),
@@ -291,6 +295,7 @@ def _change(change: Change) -> dict[str, object]:
         "ratio_high": change.high,
         "p_adjusted": change.p,
         "smallest_visible_ratio": change.smallest,
+        "largest_undecided_ratio": change.largest if change.verdict == INCONCLUSIVE else math.nan,
     }
     return {
         "suite": change.suite,

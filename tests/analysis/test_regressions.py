@@ -8,6 +8,7 @@ import pytest
 
 from hpcdl.analysis.over_time.regressions import Accepted, compare
 from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
+from hpcdl.report import comparison as page
 
 TODAY = dt.date(2026, 11, 22)
 
@@ -218,15 +219,52 @@ def test_runs_of_several_suites_are_compared_suite_by_suite():
     }
 
 
-def test_half_of_the_measures_inconclusive_is_inconclusive():
-    def side(factor, noisy):
+def test_half_of_the_measures_or_a_wide_one_inconclusive_is_inconclusive():
+    def side(noisy, factor):
+        spreads = (1.0, factor, factor**0.5, 1 / factor, factor**-0.5)
         return [
             run([case(f"c{number}", one * (spread if number < noisy else 1)) for number in range(4)], launch)
-            for launch, (one, spread) in enumerate(zip(STEADY, (1.0, factor, 1.1, 1 / factor, 0.9), strict=True))
+            for launch, (one, spread) in enumerate(zip(STEADY, spreads, strict=True))
         ]
 
-    assert compared(side(1.3, 1), side(1.2, 1)).verdict == "unchanged"
-    assert compared(side(1.3, 2), side(1.2, 2)).verdict == "inconclusive"
+    for noisy, factor, verdict in [(1, 1.03, "unchanged"), (2, 1.03, "inconclusive"), (1, 1.3, "inconclusive")]:
+        found = compared(side(noisy, factor), side(noisy, factor))
+        assert (found.verdict, len(found.undecided)) == (verdict, noisy)
+        assert (found.undecided[0].largest > 1.06) == (factor == 1.3)
+
+
+def test_slow_launches_that_may_be_a_regression_leave_the_whole_inconclusive():
+    """Three of 12 launches of one measure are slow, and two of six; eleven other measures are unchanged."""
+
+    def side(launches, slow):
+        times = np.exp(np.linspace(-0.01, 0.01, launches))
+        return [
+            run([case(f"c{n}", t * (1.5 if launch < slow and not n else 1)) for n in range(12)], launch)
+            for launch, t in enumerate(times)
+        ]
+
+    found = compared(side(12, 3), side(6, 2))
+    change = found.undecided[0]
+    assert (found.verdict, len(found.undecided), change.case) == ("inconclusive", 1, "c0")
+    assert change.largest == pytest.approx(1.5 ** (0.7772 - 0.0549), 0.01)  # exact bounds of 2 of 6 and 3 of 12
+    assert "c0: p50 is undecided" in page.verdict(found).sentence
+    assert "2 of 6 launches are 1.48 times slower, 3 of 12 of the baseline's." in page.verdict(found).sentence
+
+
+def test_launches_of_one_job_that_drift_are_told_by_their_order():
+    """The same values are a regression in any other order."""
+    steps = np.exp(np.linspace(-0.06, 0.06, 8))
+    for order, drifts in ((range(8), True), ([0, 4, 1, 5, 2, 6, 3, 7], False)):
+        before = [of_one_job(*steps[order], name="a"), of_one_job(*(1.07 * steps[order]), name="b")]
+        before[1] = [replace(one, path=f"now/{n}") for n, one in enumerate(before[1])]
+        found = compared(*before)
+        assert (found.drift.correlation > 0.3, found.verdict) == (
+            drifts,
+            "inconclusive" if drifts else "regressed",
+        )
+        assert ("Launches of one job drift: start them in several jobs." in page.verdict(found).sentence) == drifts
+        several = compared(runs(*steps[order]), runs(*(1.07 * steps[order])))
+        assert several.drift.correlation == 0
 
 
 def test_a_baseline_that_cannot_be_compared_is_refused():

@@ -10,21 +10,29 @@ regression by Fisher's exact test.
 """
 
 import datetime as dt
-import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
-from hpcdl.analysis.statistics.differences import ALPHA, Array, Group, adjusted, moderated, smallest_visible
-from hpcdl.analysis.statistics.estimates import bounded_exp
+from hpcdl.analysis.over_time.pairing import FAILED, INCONCLUSIVE, MISSING, NEW, Pair, pairs
+from hpcdl.analysis.over_time.series import RunSeries
+from hpcdl.analysis.statistics.differences import (
+    ALPHA,
+    NO_DRIFT,
+    Array,
+    Drift,
+    Group,
+    adjusted,
+    moderated,
+    smallest_visible,
+)
+from hpcdl.analysis.statistics.estimates import bounded_exp, proportion_interval
 
-FAILED, MISSING, REGRESSED, ACCEPTED = "failed", "missing", "regressed", "accepted"
-INCONCLUSIVE, IMPROVED, UNCHANGED, NEW = "inconclusive", "improved", "unchanged", "new"
+REGRESSED, ACCEPTED, IMPROVED, UNCHANGED = "regressed", "accepted", "improved", "unchanged"
 VERDICTS: Final = (FAILED, REGRESSED, MISSING, ACCEPTED, INCONCLUSIVE, IMPROVED, UNCHANGED, NEW)
 """Worst first."""
 
@@ -60,6 +68,8 @@ class Change:
     """Adjusted."""
     smallest: float = math.nan
     """Smallest ratio that would be found with 80 % power if no other measure changed."""
+    largest: float = math.nan
+    """Largest ratio that is not excluded: bound of the interval, or of the shares of slow launches."""
     by_share: bool = False
     """True for a regression of the share of slow launches; the ratio is of all launches, without interval."""
 
@@ -114,166 +124,6 @@ def apply(
     return applied
 
 
-MEASURE_NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seconds_to_target": "to target"}
-"""Measures in their order, with their names in tables; one that a launch of the baseline lacks is not compared."""
-
-Value = tuple[str, str, float]
-"""Job, run and number (s) of one launch."""
-Cases = Mapping[tuple[str, str], list[CaseSeries]]
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One measure of one case on both sides."""
-
-    suite: str
-    case: str
-    measure: str
-    baseline: list[Value]
-    candidate: list[Value]
-    verdict: str = ""
-    """``failed``, ``missing``, ``new`` or ``inconclusive`` if the values cannot be compared; else empty."""
-    reason: str = ""
-
-    def logarithms(self, side: int, *, by_job: bool) -> dict[str, float]:
-        """Return logarithms of the baseline's (0) or candidate's (1) values per run, or their median per job."""
-        units: dict[str, list[float]] = {}
-        for job, run, value in (self.baseline, self.candidate)[side]:
-            units.setdefault(job if by_job else run, []).append(value)
-        return {unit: float(np.median(np.log(values))) for unit, values in units.items()}
-
-
-@dataclass
-class _Side:
-    """A case in the runs of one side that should have it."""
-
-    launches: list[tuple[RunSeries, CaseSeries]] = field(default_factory=list)
-    """(run, case) of each run that contains the case."""
-    failures: list[str] = field(default_factory=list)
-    absent: list[str] = field(default_factory=list)
-    """Reason of each run that lacks the case without saying that it failed."""
-    total: int = 0
-    """Launches that should have a result; without disturbed ones."""
-    disturbed: int = 0
-    """Launches that are left out because the case was disturbed."""
-
-    def values(self, measure: str, settings: str) -> list[Value]:
-        return [
-            (run.job, run.path, case.values[measure])
-            for run, case in self.launches
-            if not case.failure and case.settings == settings and measure in case.values
-        ]
-
-
-def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[Pair]:
-    """Pair each measure of each case, in the baseline's order; cases that the candidate alone has come last.
-
-    Cases of one suite and name are the same case, but only with the settings of the baseline's last run. The
-    candidate needs a result of each case in each of its runs of that suite. A disturbed launch is neither compared
-    nor missing; a case without undisturbed launches on a side is inconclusive.
-    """
-    measured = [(case.suite, case.case) for run in baseline for case in run.cases]
-    others = [(case.suite, case.case) for run in candidate for case in run.cases]
-    others += [(run.suite, case) for run in candidate for case in (*run.without_result, *run.disturbed)]
-    sides = [[(run, _by_name(run)) for run in runs] for runs in (baseline, candidate)]
-    paired: list[Pair] = []
-    for suite, case in dict.fromkeys([*measured, *others]):
-        before, now = (_side(runs, suite, case) for runs in sides)
-        paired += _of_case(suite, case, before, now) if before.launches else [_new(suite, case, before, now)]
-    return paired
-
-
-def _by_name(run: RunSeries) -> dict[tuple[str, str], list[CaseSeries]]:
-    cases: dict[tuple[str, str], list[CaseSeries]] = {}
-    for case in run.cases:
-        cases.setdefault((case.suite, case.case), []).append(case)
-    return cases
-
-
-def _side(runs: Sequence[tuple[RunSeries, Cases]], suite: str, case: str) -> _Side:
-    side = _Side()
-    for run, cases in runs:
-        here = cases.get((suite, case), [])
-        side.launches += [(run, one) for one in here]
-        side.failures += [one.failure for one in here if one.failure]
-        side.total += len(here)
-        if not here and run.suite == suite and case in run.disturbed:
-            side.disturbed += 1
-        elif not here and run.suite in {suite, ""}:
-            side.total += 1
-            if case in run.without_result:
-                side.failures.append(run.without_result[case])
-            else:
-                side.absent.append("" if run.complete else "the run was interrupted")
-    return side
-
-
-def _new(suite: str, case: str, before: _Side, now: _Side) -> Pair:
-    """Return a case without a value in the baseline, which may have it disturbed."""
-    newest = now.launches[-1][1] if now.launches else None
-    measure = next((name for name in MEASURE_NAMES if newest and name in newest.values), "result")
-    candidate = now.values(measure, newest.settings) if newest else []
-    verdict, reason = NEW, "not in the baseline"
-    if now.failures:
-        verdict, reason = FAILED, _failure(now)
-    elif before.disturbed:
-        verdict, reason = INCONCLUSIVE, "disturbed in all launches of the baseline"
-    return Pair(suite, case, measure, [], candidate, verdict, reason)
-
-
-def _failure(now: _Side) -> str:
-    return f"{now.failures[0]}{_of(len(now.failures), now.total)}"
-
-
-def _of(part: int, total: int) -> str:
-    return f" ({part} of {total} launches)" if total > 1 else ""
-
-
-def _of_case(suite: str, case: str, before: _Side, now: _Side) -> list[Pair]:
-    settings = before.launches[-1][1].settings
-    good = sum(launch.settings == settings and not launch.failure for _, launch in before.launches)
-    values = {
-        name: values for name in MEASURE_NAMES if (values := before.values(name, settings)) and len(values) == good
-    }
-    first = next(iter(values), "result")
-
-    def bad(verdict: str, reason: str, measure: str = first) -> Pair:
-        return Pair(suite, case, measure, values.get(measure, []), now.values(measure, settings), verdict, reason)
-
-    if now.failures:
-        return [bad(FAILED, _failure(now))]
-    if now.disturbed and not (now.absent or now.launches):
-        return [bad(INCONCLUSIVE, "disturbed in all launches of the candidate")]
-    if now.absent or not now.launches:
-        reason = f"no result{_of(len(now.absent), now.total)}"
-        return [bad(MISSING, "; ".join(filter(None, [reason, *dict.fromkeys(now.absent)])))]
-    other = next((launch.settings for _, launch in now.launches if launch.settings != settings), None)
-    if other is not None:
-        return [bad(MISSING, f"its settings differ: {_difference(settings, other)}")]
-    if not values:
-        return [bad(NEW, "no value in the baseline")]
-    rows: list[Pair] = []
-    for name, those in values.items():
-        these = now.values(name, settings)
-        lacking = len(now.launches) - len(these)
-        if lacking:
-            why = "target not reached" if name == "seconds_to_target" else "no value"
-            rows.append(bad(MISSING, f"{why}{_of(lacking, now.total)}", name))
-        else:
-            rows.append(Pair(suite, case, name, those, these))
-    return rows
-
-
-def _difference(text: str, other: str) -> str:
-    """Return the settings in which two texts of JSON differ."""
-    before, now = json.loads(text), json.loads(other)
-    return ", ".join(
-        f"{key} was {before.get(key, 'default')} and is {now.get(key, 'default')}"
-        for key in dict.fromkeys((*before, *now))
-        if before.get(key) != now.get(key)
-    )
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Result of a comparison."""
@@ -291,6 +141,8 @@ class Comparison:
     """Accepted regressions whose date has passed."""
     unused: list[Accepted]
     """Accepted regressions that match no compared case."""
+    drift: Drift = NO_DRIFT
+    """Of the launches of one job."""
 
     def count(self, *verdicts: str) -> int:
         """Return the number of measures with one of the verdicts."""
@@ -300,16 +152,23 @@ class Comparison:
     def verdict(self) -> str:
         """``regressed``, ``inconclusive``, ``improved`` or ``unchanged``.
 
-        Regressed if any measure regressed, failed or is missing; else inconclusive if at least half of the
-        measures are: a few noisy cases must not hide that all others are unchanged, and a comparison of too few
+        Regressed if any measure regressed, failed or is missing; else inconclusive if the undecided effect of a
+        measure may exceed twice ``min_effect``, or if at least half of the measures are: a comparison of too few
         launches must not pass.
         """
         if self.count(*BAD):
             return REGRESSED
         compared = self.count(ACCEPTED, INCONCLUSIVE, IMPROVED, UNCHANGED)
-        if 2 * self.count(INCONCLUSIVE) >= compared:
+        largest = max((change.largest for change in self.undecided[:1]), default=0.0)
+        if 2 * self.count(INCONCLUSIVE) >= compared or largest > 1 + 2 * self.min_effect:
             return INCONCLUSIVE
         return IMPROVED if self.count(IMPROVED) else UNCHANGED
+
+    @property
+    def undecided(self) -> list[Change]:
+        """Inconclusive measures, those first whose effect may be largest."""
+        changes = [change for change in self.changes if change.verdict == INCONCLUSIVE]
+        return sorted(changes, key=lambda change: 0.0 if math.isnan(change.largest) else -change.largest)
 
 
 def compare(
@@ -336,7 +195,7 @@ def compare(
     by_job = max(jobs) > 1 and jobs != (len(baseline), len(candidate))
     compared = [pair for pair in paired if not pair.verdict]
     between = between_jobs if jobs == (1, 1) else 0.0
-    changes = changes_of(compared, min_effect, math.log1p(between), by_job=by_job)
+    changes, drift = changes_of(compared, min_effect, math.log1p(between), by_job=by_job)
     changes += [_uncompared(pair) for pair in paired if pair.verdict]
     applied = apply(changes, accepted, min_effect, today)
     return Comparison(
@@ -347,6 +206,7 @@ def compare(
         min_effect=min_effect,
         expired=[entry for entry in accepted if entry.expires < today],
         unused=[entry for entry in accepted if not any(entry.matches(change.case) for change in changes)],
+        drift=drift,
     )
 
 
@@ -360,15 +220,18 @@ def _uncompared(pair: Pair) -> Change:
     return Change(pair.suite, pair.case, pair.measure, pair.verdict, pair.reason, counts)
 
 
-def changes_of(compared: Sequence[Pair], min_effect: float, between: float, *, by_job: bool) -> list[Change]:
+def changes_of(
+    compared: Sequence[Pair], min_effect: float, between: float, *, by_job: bool
+) -> tuple[list[Change], Drift]:
     """Test all pairs that have values on both sides: their means, and their shares of slow launches.
 
     Shares are tested apart, of the measures whose numbers of slow launches can be significant (Tarone 1990).
     """
     if not compared:
-        return []
+        return [], NO_DRIFT
     baseline, candidate = (_table(compared, side, by_job=by_job) for side in (0, 1))
-    result = moderated(baseline, candidate, between)
+    jobs = [{job for pair in compared for job, *_ in (pair.baseline, pair.candidate)[side]} for side in (0, 1)]
+    result = moderated(baseline, candidate, between, ordered=max(map(len, jobs)) == 1)
     difference, limit = result.difference, math.log1p(min_effect)
     p = adjusted(difference.p)
     of_shares = [group.p(1) if group and group.p(1, least=True) < ALPHA else math.nan for group in result.groups]
@@ -388,7 +251,8 @@ def changes_of(compared: Sequence[Pair], min_effect: float, between: float, *, b
             changes.append(replace(change, reason=f"one {unit} on each side"))
             continue
         first, last, smallest = (bounded_exp(value[number]) for value in (low, high, visible))
-        change = replace(change, p=float(p[number]), low=first, high=last, smallest=smallest)
+        largest = max(last, _largest(group)) if group else last
+        change = replace(change, p=float(p[number]), low=first, high=last, smallest=smallest, largest=largest)
         verdict = _verdict(p[number], difference.value[number], low[number], high[number], limit)
         size = abs(math.log(group.factor)) if group else 0.0
         if verdict != REGRESSED and shares[number] < ALPHA and size > limit + 2 * between:
@@ -400,7 +264,16 @@ def changes_of(compared: Sequence[Pair], min_effect: float, between: float, *, b
         elif group and verdict in {IMPROVED, UNCHANGED} and min(map(group.p, SIDES[verdict])) < SHARE:
             verdict = INCONCLUSIVE
         changes.append(replace(change, verdict=verdict))
-    return changes
+    return changes, result.drift
+
+
+def _largest(group: Group) -> float:
+    """Return the largest ratio of means that the shares of slow launches leave open, by their exact bounds."""
+    before, now = (
+        proportion_interval(count if group.factor > 1 else size - count, size)
+        for count, size in zip(group.counts, group.sizes, strict=True)
+    )
+    return bounded_exp(abs(math.log(group.factor)) * max(now.high - before.low, 0.0))
 
 
 def _described(group: Group, unit: str) -> str:

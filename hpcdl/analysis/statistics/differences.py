@@ -142,6 +142,14 @@ SHRINK_ABOVE: Final = 0.01
 """Probability of a variance from which on it is shrunk; a rarer one keeps its own value."""
 
 
+MIN_DRIFT: Final = 4
+"""Launches of a job, at least, whose order is looked at: three show a drift by chance."""
+CORRELATIONS: Final = np.linspace(0, 0.9, 19)
+"""Correlations of neighbours that are looked at."""
+DRIFTS: Final = 0.05
+"""Probability of a correlation below which launches drift."""
+
+
 class Group(NamedTuple):
     """Launches of one measure that a gap sets apart from the others: the smaller group of both sides together."""
 
@@ -170,6 +178,61 @@ class Group(NamedTuple):
         return float(hypergeom.sf(number - 1, sum(self.sizes), sum(slow), self.sizes[side]))
 
 
+class Drift(NamedTuple):
+    """Correlation of neighbours in the order of launches, of all measures together."""
+
+    correlation: float
+    """0 unless it is significant."""
+    p: float
+
+    def inflation(self, launches: Array) -> Array:
+        """Return the variance of a mean by the one that it would have if launches were independent.
+
+        The latter is too small, too: neighbours differ less from their mean.
+        """
+        lags = np.arange(1, max(int(np.nanmax(launches)), 2))[:, None]
+        weights = np.maximum(1 - lags / launches.ravel(), 0) * self.correlation**lags
+        larger = 1 + 2 * weights.sum(axis=0).reshape(launches.shape)
+        return np.asarray(np.maximum(larger * (launches - 1) / np.maximum(launches - larger, 0.5), 1.0))
+
+
+NO_DRIFT: Final = Drift(0.0, math.nan)
+
+
+def drift(*jobs: Array) -> Drift:
+    """Return whether launches of a job, in their order, resemble their neighbours more than others.
+
+    ``jobs``: logarithms less their means, (measures, launches) each, NaN where there is none. Of n independent
+    launches the correlation has the mean -1/n and the variance (n - 2)^2 / (n^2 (n - 1)) (Dufour & Roy, Biometrika
+    72, 1985), divided by the number of independent measures.
+    """
+    jobs = tuple(np.nan_to_num(job) for job in jobs if job.shape[1] >= MIN_DRIFT)
+    if not jobs:
+        return NO_DRIFT
+    square = np.maximum(sum((job**2).sum(axis=1) for job in jobs) / sum(job.shape[1] - 1 for job in jobs), 1e-300)
+    scaled = [job / np.sqrt(square)[:, None] for job in jobs]
+    measures = _independent(np.concatenate(scaled, axis=1), np.ones(len(square)))
+    products = [float((job[:, 1:] * job[:, :-1]).sum(axis=1).mean()) for job in scaled]
+    counts = np.array([job.shape[1] for job in jobs], np.float64)
+    found = float(sum(products) / (counts - 1).sum())
+    expected = float(-((counts - 1) / counts).sum() / (counts - 1).sum())
+    variance = float(((counts - 1) * (counts - 2) ** 2 / counts**2).sum() / (counts - 1).sum() ** 2) / measures
+    p = float(beyond(np.array([(found - expected) / math.sqrt(variance)]), np.inf)[0])
+    return Drift(_correlation(found, counts) if p < DRIFTS else 0.0, p)
+
+
+def _correlation(found: float, counts: Array) -> float:
+    """Return the correlation of neighbours whose launches, less their means, show the one that is ``found``."""
+    shown = np.zeros((len(CORRELATIONS), 2))
+    for number in counts.astype(int):
+        centre = np.eye(number) - 1 / number
+        lags = np.abs(np.subtract.outer(np.arange(number), np.arange(number)))
+        for row, correlation in enumerate(CORRELATIONS):
+            residuals = centre @ correlation**lags @ centre
+            shown[row] += np.trace(residuals, 1), np.trace(residuals)
+    return float(np.interp(found, shown[:, 0] / shown[:, 1], CORRELATIONS))
+
+
 class Moderated(NamedTuple):
     """Result of :func:`moderated`, per measure."""
 
@@ -178,13 +241,15 @@ class Moderated(NamedTuple):
     """Launches apart from the others; None without any."""
     means: Array
     """(measures, 2): without outliers."""
+    drift: Drift
 
 
-def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
+def moderated(baseline: Array, candidate: Array, between: float, *, ordered: bool = False) -> Moderated:
     """Compare the means of each measure.
 
     ``baseline``, ``candidate``: logarithms, (measures, launches or jobs), NaN where there is none.
     ``between``: standard deviation between jobs if each side is one job, which its launches do not show.
+    ``ordered``: columns are the launches of one job, in their order.
     """
     values = np.concatenate([baseline, candidate], axis=1)
     later = np.arange(values.shape[1]) >= baseline.shape[1]
@@ -199,17 +264,20 @@ def moderated(baseline: Array, candidate: Array, between: float) -> Moderated:
     means = np.stack([np.nanmean(side, axis=1) for side in sides], axis=1)
     residuals = [side - means[:, [n]] for n, side in enumerate(sides)]
     variance, freedom = _variances(np.concatenate(residuals, axis=1), counts.sum(axis=1) - 2.0)
-    noise = variance * (1 / counts).sum(axis=1)
+    drifting = drift(*residuals) if ordered else NO_DRIFT
+    inflation = drifting.inflation(counts)
+    noise = variance * (inflation / counts).sum(axis=1)
+    freedom = np.maximum(freedom / inflation.mean(axis=1), 1.0)
     if baseline.shape[1] != candidate.shape[1]:  # only then an unequal variance of the smaller side matters
         smaller = int(candidate.shape[1] < baseline.shape[1])
         own, own_freedom = _variances(residuals[smaller], counts[:, smaller] - 1.0)
         larger = own > variance
-        noise += np.where(larger, own - variance, 0.0) / counts[:, smaller]
+        noise += np.where(larger, own - variance, 0.0) * inflation[:, smaller] / counts[:, smaller]
         freedom = np.where(larger, own_freedom, freedom)
     square = noise + 2 * between**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(noise > 0, freedom * (square / noise) ** 2, freedom)  # Satterthwaite; between is known
-    return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), groups, means)
+    return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), groups, means, drifting)
 
 
 def _scales(*sides: Array) -> Array:
