@@ -20,6 +20,7 @@ from hpcdl.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, OK
 if TYPE_CHECKING:
     from hpcdl.analysis.run.launches import Launch
     from hpcdl.analysis.run.record import Record
+    from hpcdl.analysis.statistics.estimates import Interval
     from hpcdl.suite import Case
     from hpcdl.trace.files import JsonObject
     from hpcdl.trace.run import Run
@@ -28,6 +29,8 @@ SEARCHES: Final = 2
 """Launches of the first run, which names the candidates of the second."""
 MIN_GAIN: Final = 0.03
 """Gain up to which a default is as good."""
+ROUNDS: Final = 3
+"""Rounds of the second run that an interval needs."""
 BUCKETS: Final = ", ".join(
     f'{{name="synchronous", bucket_bytes={size}}}' for size in (0, *(4**n for n in range(8, 14)))
 )
@@ -101,8 +104,9 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
     if options.folder.exists() and not options.resume:
         raise suite.UsageError(f"-o {options.folder}: exists; choose another folder or add --resume")
     cases = [case for case in chosen.cases if case.kind in DEFAULTS and not case.setting("network")]
-    if not cases or options.launches < 2:
-        raise suite.UsageError(f"{name}: tuning needs collectives or replays on ranks, and --launches from 2 on")
+    if not cases or options.launches < ROUNDS:
+        least = f"--launches from {ROUNDS} on"
+        raise suite.UsageError(f"{name}: tuning needs collectives or replays on ranks, and {least}")
     options.folder.mkdir(parents=True, exist_ok=True)
     if name in COLLECTIVES:
         options.suite = options.folder / "tune.toml"
@@ -206,46 +210,70 @@ def _candidates(tried: Tried) -> list[tuple[str, str]]:
 
 
 def _rows(first: Mapping[Cell, Tried], second: Mapping[Cell, Tried]) -> list[JsonObject]:
-    """Return the rows of the table; the intervals of all gains hold together (Bonferroni)."""
-    gains = sum(max(0, len(again) - 1) for again in second.values())
-    return [
-        _row(tried, second.get(cell, {}), max(1, gains))
+    """Return the rows of the table, as for ``--json``."""
+    defaults = {
+        cell: second.get(cell, {}).get(_default(tried)) or tried[_default(tried)]
         for cell, tried in first.items()
         if _default(tried) in tried
+    }
+    ratios = {
+        (cell, candidate): values
+        for cell, base in defaults.items()
+        for candidate, launches in second.get(cell, {}).items()
+        if launches is not base and len(values := _ratios(base, launches)) >= ROUNDS
+    }
+    gains = dict(zip(ratios, _gains([*ratios.values()]), strict=True))
+    return [
+        _row(base, {candidate: gain for (of, candidate), gain in gains.items() if of == cell})
+        for cell, base in defaults.items()
     ]
 
 
-def _row(tried: Tried, again: Tried, together: int = 1) -> JsonObject:
-    """Return a row of the table, as for ``--json``.
+def _ratios(base: dict[int, Launch], launches: dict[int, Launch]) -> list[float]:
+    """Return the default's time / the candidate's in each round; disturbed ones only if others are too few."""
+    rounds = [number for number in base if number in launches]
+    fair = [number for number in rounds if not (base[number].disturbed or launches[number].disturbed)]
+    rounds = fair if len(fair) >= ROUNDS else rounds
+    return [_seconds({0: base[number]}) / _seconds({0: launches[number]}) for number in rounds]
 
-    A gain is the default's time by the candidate's: the geometric mean over the rounds of the second run, with
-    Student's interval of it, which holds for ``together`` gains at once. It counts if all of the interval is above
-    the smallest gain. Disturbed rounds do not count if three others are left.
-    """
+
+def _gains(ratios: Sequence[Sequence[float]]) -> list[Interval]:
+    """Return the geometric means; their 95 % intervals hold together (Bonferroni), with moderated variances."""
     import numpy as np
 
-    from hpcdl.analysis.statistics.estimates import Interval, mean_interval
+    from hpcdl.analysis.statistics.differences import Difference, moderated_variances
+    from hpcdl.analysis.statistics.estimates import Interval
 
-    base, gains = again.get(_default(tried)) or tried[_default(tried)], {}
-    for (scheme, algorithm), launches in again.items():
-        rounds = [number for number in base if number in launches]
-        fair = [number for number in rounds if not (base[number].disturbed or launches[number].disturbed)]
-        rounds = fair if len(fair) > 2 else rounds
-        ratios = [_seconds({0: base[number]}) / _seconds({0: launches[number]}) for number in rounds]
-        if launches is not base and len(ratios) > 1:
-            times = Interval(*map(float, np.exp(mean_interval(np.log(ratios), 1 - 0.05 / together))))
-            confirmed = True if times.low > 1 + MIN_GAIN else False if times.high < 1 + MIN_GAIN else None
-            name = algorithm.partition(" ")[2] or scheme
-            kind = "library_algorithm" if algorithm else "scheme"
-            gains[kind] = {"name": name, **times._asdict(), "confirmed": confirmed}
+    if not ratios:
+        return []
+    logarithms = np.full((len(ratios), max(map(len, ratios))), np.nan)
+    for row, values in zip(logarithms, ratios, strict=True):
+        row[: len(values)] = np.log(values)
+    counts, means = np.isfinite(logarithms).sum(axis=1), np.nanmean(logarithms, axis=1)
+    variance, freedom = moderated_variances(logarithms - means[:, None], counts - 1.0)
+    low, high = Difference(means, np.sqrt(variance / counts), freedom).bounds(1 - 0.05 / len(ratios))
+    return [Interval(*row) for row in np.exp(np.stack([means, low, high], axis=1)).tolist()]
+
+
+def _row(base: dict[int, Launch], gains: Mapping[tuple[str, str], Interval]) -> JsonObject:
+    """Return a row; a gain counts if all of its interval is above the smallest one."""
+    named = {}
+    for (scheme, algorithm), times in gains.items():
+        confirmed = True if times.low > 1 + MIN_GAIN else False if times.high < 1 + MIN_GAIN else None
+        name = algorithm.partition(" ")[2] or scheme
+        named["library_algorithm" if algorithm else "scheme"] = {
+            "name": name,
+            "confirmed": confirmed,
+            **times._asdict(),
+        }
     record = _record(base)
     record.disturbed = next((launch.disturbed for launch in base.values() if launch.disturbed), None)
     columns = ("kind", "collective", "model", "aggregation", "dtype", "message_bytes", "ranks", "nodes", "marks")
     return {
         **{name: getattr(record, name) for name in columns},
         "default_seconds": _seconds(base),
-        "times_the_best": max([1.0, *(gain["value"] for gain in gains.values() if gain["confirmed"])]),
-        "gains": gains,
+        "times_the_best": max([1.0, *(gain["value"] for gain in named.values() if gain["confirmed"])]),
+        "gains": named,
     }
 
 

@@ -263,14 +263,14 @@ def moderated(baseline: Array, candidate: Array, between: float, *, ordered: boo
     counts = np.stack([np.isfinite(side).sum(axis=1) for side in sides], axis=1)
     means = np.stack([np.nanmean(side, axis=1) for side in sides], axis=1)
     residuals = [side - means[:, [n]] for n, side in enumerate(sides)]
-    variance, freedom = _variances(np.concatenate(residuals, axis=1), counts.sum(axis=1) - 2.0)
+    variance, freedom = moderated_variances(np.concatenate(residuals, axis=1), counts.sum(axis=1) - 2.0)
     drifting = drift(*residuals) if ordered else NO_DRIFT
     inflation = drifting.inflation(counts)
     noise = variance * (inflation / counts).sum(axis=1)
     freedom = np.maximum(freedom / inflation.mean(axis=1), 1.0)
     if baseline.shape[1] != candidate.shape[1]:  # only then an unequal variance of the smaller side matters
         smaller = int(candidate.shape[1] < baseline.shape[1])
-        own, own_freedom = _variances(residuals[smaller], counts[:, smaller] - 1.0)
+        own, own_freedom = moderated_variances(residuals[smaller], counts[:, smaller] - 1.0)
         larger = own > variance
         noise += np.where(larger, own - variance, 0.0) * inflation[:, smaller] / counts[:, smaller]
         freedom = np.where(larger, own_freedom, freedom)
@@ -314,8 +314,8 @@ def _group(row: Array, later: npt.NDArray[np.bool_], apart: npt.NDArray[np.intp]
     return Group(factor, counts, sizes)
 
 
-def _variances(residuals: Array, own: Array) -> tuple[Array, Array]:
-    """Return variances and their degrees of freedom; ``own``: those of each measure by itself.
+def moderated_variances(residuals: Array, own: Array) -> tuple[Array, Array]:
+    """Return variances and their degrees of freedom; ``residuals`` (measures, values), ``own``: each by itself.
 
     A variance below the upper quartile of all is raised towards it: launches that happen to be in one state of two
     on either side have a small variance, while other measures show the states.
