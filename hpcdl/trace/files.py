@@ -6,12 +6,14 @@ Inputs must be regular files: a FIFO would block for ever; /dev/zero or a damage
 import codecs
 import csv
 import errno
+import gzip
 import hashlib
 import json
 import os
 import stat
 import sys
 import tomllib
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
@@ -44,13 +46,20 @@ def check_regular(path: Path) -> int:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Return the contents of a regular file; OSError if it cannot be read or exceeds ``limit`` bytes."""
-    size = check_regular(path)
+    """Return the contents of a regular file, unpacked if its name ends in .gz.
+
+    Raises OSError if it cannot be read, is damaged, or exceeds ``limit`` bytes.
+    """
+    size, content, is_packed = check_regular(path), b"", path.suffix == ".gz"
     # O_NONBLOCK: the path may have become a FIFO since it was checked
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:  # noqa: PTH123
-        content = b"" if size > limit else stream.read(limit + 1)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        with open(descriptor, "rb") as stream, gzip.GzipFile(fileobj=stream) if is_packed else stream as file:  # noqa: PTH123
+            content = b"" if size > limit else file.read(limit + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise OSError(errno.EIO, str(error), str(path)) from None
     if max(size, len(content)) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes{' when unpacked' * is_packed}", str(path))
     return content
 
 

@@ -7,15 +7,13 @@ of steps, evaluations, updates, residuals and ranks, environments, and the suite
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.trace.files import MAX_DATA, JsonObject, from_json, parse_json, read_bytes
+from hpcdl.trace.files import MAX_DATA, JsonObject, check_regular, from_json, parse_json, read_bytes
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TABLES, Rows, TraceError, analysed
 from hpcdl.trace.run import READ, Run, check_environment, check_fields, frame, frame_of_cases, no_events
@@ -27,12 +25,10 @@ SUFFIX: Final = ".json.gz"
 INDEX: Final = "case_index"
 RECORDS: Final = "hpcdl records of schema"
 """Key of a file of records whose value is the number of their schema."""
-MAX_SMALL: Final = 64 << 20
-"""Bytes that any file may unpack to; parsed, they take up to 16 times as much memory."""
-MAX_RATIO: Final = 64
+MAX_SMALL: Final = 32 << 20
+"""Bytes that any file may unpack to; parsed, they take up to 24 times as much memory."""
+MAX_RATIO: Final = 40
 """Bytes that a larger file may unpack to, by its own; runs have 3 to 22."""
-MAX_LISTS: Final = 1 << 22
-"""Most lists and tables of records, each of which takes at least 64 bytes of memory."""
 
 
 def packed(run: Run) -> bytes:
@@ -64,26 +60,16 @@ def _limit(size: int) -> int:
 def read_records(path: Path) -> Run:
     """Read the file. Raises TraceError, in one line that names it, if it is missing, foreign or damaged."""
     try:
-        document = from_json(JsonObject, parse_json(spelled_now(_unpacked(path)), "text"), "records")
+        text = read_bytes(path, _limit(check_regular(path))).decode("ascii")
+        document = from_json(JsonObject, parse_json(spelled_now(text), "text"), "records")
         schema = from_json(int, document.get(RECORDS), RECORDS)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise TraceError(f"{path}: no records of hpcdl: {reason}") from None
     if not 0 < schema <= SCHEMA:
         raise TraceError(f"{path}: records of schema {schema}, but this hpcdl reads schema {SCHEMA}")
     with analysed(path, ValueError):
         return _run(path, document)
-
-
-def _unpacked(path: Path) -> str:
-    """Return the text of a file. Raises OSError, EOFError, ValueError and zlib.error."""
-    data = read_bytes(path, MAX_DATA)
-    limit = _limit(len(data))
-    with gzip.open(io.BytesIO(data)) as file:
-        text = file.read(limit + 1)
-    if len(text) > limit or text.count(b"[") + text.count(b"{") > MAX_LISTS:
-        raise ValueError(f"more than {limit} bytes unpacked, or than {MAX_LISTS} lists")
-    return text.decode("ascii")
 
 
 def _run(path: Path, document: JsonObject) -> Run:

@@ -1,9 +1,7 @@
 """Dataset: two splits of labelled images, with their source and digest; search and reading of its files."""
 
-import gzip
 import hashlib
 import os
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.fabric.comm import Array
-from hpcdl.trace.files import MAX_DATA, check_regular, read_bytes
+from hpcdl.trace.files import MAX_DATA, read_bytes
 
 
 class DataError(Exception):
@@ -116,18 +114,11 @@ def content(path: Path) -> bytes:
     Raises DataError, naming the file, if it is missing, unreadable, too large, not gzip or truncated gzip.
     """
     try:
-        if path.suffix != ".gz":
-            return read_bytes(path, MAX_DATA)
-        check_regular(path)
-        with gzip.open(path) as stream:
-            content = stream.read(MAX_DATA + 1)
+        return read_bytes(path, MAX_DATA)
     except FileNotFoundError as error:
         raise DataError(f"{path}: missing") from error
-    except (EOFError, zlib.error, OSError) as error:
-        raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    if len(content) > MAX_DATA:
-        raise DataError(f"{path}: larger than {MAX_DATA} bytes when unpacked")
-    return content
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def check_labels(path: Path, labels: NDArray[np.uint8], classes: int, kind: str = "label") -> None:
