@@ -31,7 +31,7 @@ class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
     __slots__ = ("_views", "nbytes", "size")
 
     unequal: ClassVar[set[int] | None] = None
-    """If a set, :func:`partition` makes all parts as long as the longest, and adds lengths with unequal ones."""
+    """If a set, all parts are as long as the longest, also beyond the end; it gets lengths with unequal ones."""
 
     def __array_finalize__(self, _made_from: object) -> None:
         """Keep the sizes, which every message reads, and slices: numpy takes long to make them."""
@@ -54,6 +54,9 @@ class Phantom(np.ndarray[tuple[int, ...], np.dtype[np.generic]]):
         """Return a view."""
         if type(index) is not slice:
             return super().__getitem__(index)
+        if Phantom.unequal is not None and self.ndim == 1 and (index.stop or 0) > self.size:
+            Phantom.unequal.add(self.size)
+            return phantom(index.stop - (index.start or 0), self.dtype)
         key = (index.start, index.stop, index.step)
         if key not in self._views:
             self._views[key] = super().__getitem__(index)

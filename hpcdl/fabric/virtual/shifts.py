@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from math import prod
 
-from hpcdl.fabric.comm import Event
 from hpcdl.fabric.network import Network
 
 
@@ -35,6 +34,7 @@ class Shifts:
 
     def __init__(self, sides: Sequence[int], strides: Sequence[int], first: int = 0) -> None:
         self._sides, self._strides = sides, strides
+        self._peers = dict[tuple[int, int], int]()
         weights = [prod(sides[axis + 1 :]) for axis in range(len(sides))]
         self._axes = [
             (side, stride, weight, first // weight % side)
@@ -59,13 +59,11 @@ class Shifts:
         for first in {middle, prod(self._sides) - len(self.representatives)}:
             yield Shifts(self._sides, self._strides, first)
 
-    def equal(self, events: Sequence[Sequence[Event]], other: Shifts, others: Sequence[Sequence[Event]]) -> bool:
-        """Return True if the ``others`` of another host's ranks are the ``events`` by rank, with peers shifted."""
-        return all(
-            [(*event[:4], event[4] if event[4] < 0 else self.shifted(event[4], rank)[0], event[5])
-             for event in others[rank]] == events[self.shifted(rank, rank)[1]]
-            for rank in other.representatives
-        )  # fmt: skip
+    def peer(self, source: int, dest: int) -> int:
+        """Return ``source`` after the shift that moves ``dest`` to the first host."""
+        if (source, dest) not in self._peers:
+            self._peers[source, dest] = Shifts(self._sides, self._strides).shifted(source, dest)[0]
+        return self._peers[source, dest]
 
     def check(self, parts: Mapping[int, object]) -> None:
         """Raise AsymmetryError unless the shifts move the ``parts`` of a communicator, by rank, onto its parts.

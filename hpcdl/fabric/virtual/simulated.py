@@ -8,10 +8,9 @@ On a network with a topology messages share links instead: :mod:`hpcdl.fabric.vi
 """
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
-from itertools import chain
+from itertools import chain, count, repeat
 from math import inf
 from types import MappingProxyType
 from typing import Final
@@ -104,8 +103,9 @@ class _VirtualTime:
     ) -> None:
         self._host = [network.host(rank) for rank in range(ranks)]
         hosts = max(self._host) + 1
-        counted = Counter[int]()
-        self.places = [counted.update((host,)) or counted[host] - 1 for host in self._host]
+        # on a single host no rank shares a port
+        counts = [count() for _ in range(hosts)] if hosts > 1 else [repeat(0)]
+        self.places = [next(counts[host]) for host in self._host]
         self._slow = network.slow
         self._network = network
         self._alpha, self._beta = network.link.alpha, network.link.beta

@@ -45,7 +45,7 @@ class Clock(Protocol):
 
     @property
     def places(self) -> Sequence[int]:
-        """Number of each rank among those of its host."""
+        """Number of each rank among those that share a port with it."""
         ...
 
     def message(self, now: float, source: int, dest: int, size: int) -> float:
@@ -83,8 +83,7 @@ class World:
 
     ``messages`` and ``bytes`` count what each rank has sent, without native collectives. With ``events``, a list
     for each rank, every operation is recorded as (task, label, begin ns, end ns, peer, bytes). With ``flows``
-    messages share links, and the clock is not asked for them. With ``shifts`` only the representatives run, and
-    ``events`` are recorded.
+    messages share links, and the clock is not asked for them. With ``shifts`` only the representatives run.
     """
 
     def __init__(
@@ -103,7 +102,9 @@ class World:
         self.ranks = ranks
         self.clock = clock
         self.make_comm = make_comm
-        self.events = events if shifts is None else [[] for _ in range(ranks)]
+        self.events = events
+        self.done = 0
+        """Hash of the messages and the ends of the representatives' programs, equal for those of equal hosts."""
         self.messages = [0] * ranks
         self.bytes = [0] * ranks
         self.now = 0.0
@@ -260,7 +261,10 @@ class World:
         matched, now, message = self._matched, self.now, self.clock.message
         if len(matched) > 1:
             matched.sort(key=_order)
-        for (*_, source, dest), size, receiving, sending in matched:
+        for order, size, receiving, sending in matched:
+            source, dest = order[4:]
+            if self.shifts is not None:
+                self.done = hash((self.done, now, order[:4], self.shifts.peer(source, dest), size))
             self._arrive(message(now, source, dest, size), receiving, sending)
         matched.clear()
 
@@ -337,6 +341,8 @@ class World:
             raise ending
         if task.time > self.now:  # after arithmetic
             self._end = max(self._end, task.time)
+        if self.shifts is not None:
+            self.done = hash((self.done, task.time, self.clock.places[task.rank], task.number))
         if not task.done:  # otherwise its rank has just failed
             task.done = True
             self._unfinished[task.rank].remove(task)
