@@ -22,7 +22,7 @@ MAX_INTERPOLATED: Final = 100
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     declare(parser)
-    late = "seconds by which ranks come late: of each rank, such as 0,0.2,0,0, or RANK:SECONDS,... with -n"
+    late = "seconds by which ranks come late: of each rank, such as 0,0.2,0,0, or RANK:SECONDS of one"
     parser.add_argument("--delays", metavar="SECONDS", help=late)
     parser.set_defaults(
         suite=Path("bench"),
@@ -41,29 +41,23 @@ def execute(options: argparse.Namespace) -> int:
 
     options.text = suite_text(options, "bench")
     if options.delays:
-        options.text += f"straggler = {{{_straggler(options.delays, options.ranks)}}}\n"
+        options.text += f"straggler = {{{_straggler(options.delays)}}}\n"
     options.finished = partial(_print, options.repetitions, [])
     return in_job(options) if launched(os.environ) else from_shell(options, options.given)
 
 
-def _straggler(text: str, ranks: int | None) -> str:
-    """Return the settings of a straggler: seconds of all ranks, or RANK:SECONDS of some. Raises UsageError."""
+def _straggler(text: str) -> str:
+    """Return the settings of a straggler: the seconds of all ranks, or RANK:SECONDS of one. Raises UsageError."""
     from hpcdl.suite import UsageError
 
-    pairs = [word.rpartition(":") for word in text.split(",")]
+    rank, _, pause = text.rpartition(":")
     try:
-        seconds = [float(pause) for *_, pause in pairs]
-        by_rank = dict(zip([int(rank) for rank, *_ in pairs], seconds, strict=True)) if ":" in text else {}
+        if rank:
+            return f"rank = {int(rank)}, seconds = {float(pause)}"
+        return f"by_rank = {[float(word) for word in text.split(',')]}"
     except ValueError:
-        form = "seconds of each rank, such as 0,0.2, or RANK:SECONDS, such as 1:0.2,3:0.1"
+        form = "the seconds of all ranks, such as 0.3,0.2,0, or RANK:SECONDS of one, such as 1:0.2"
         raise UsageError(f"--delays {text}: must be {form}") from None
-    if len(by_rank) == len(pairs) == 1:
-        return f"rank = {pairs[0][0]}, seconds = {seconds[0]}"
-    if by_rank:
-        if len(by_rank) < len(pairs) or not {*by_rank} <= {*range(ranks or 0)}:
-            raise UsageError(f"--delays {text}: needs -n RANKS, and each rank once, from 0 to RANKS - 1")
-        seconds = [by_rank.get(rank, 0.0) for rank in range(ranks or 0)]
-    return f"by_rank = {seconds}"
 
 
 def _print(repetitions: int, printed: list[Path], part: Path) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hpcdl.analysis.statistics.estimates import Interval
     from hpcdl.suite import Case
     from hpcdl.trace.files import JsonObject
-    from hpcdl.trace.run import Run
 
 SEARCHES: Final = 2
 """Launches of the first run, which names the candidates of the second."""
@@ -148,7 +147,8 @@ def _run(
         finished = read(folder) if (folder / "run.h5").exists() else None
         refused = finished.environment.get("cases_not_run", []) if finished else []
         left_out.update({str(case["case"]): f"not run: {case['error']}" for case in refused})
-        if code != OK and not (finished and refused and _is_right(finished)):
+        wrong = not finished or any(fields.get("correct") is False for fields in finished.described)
+        if code != OK and (wrong or not refused or (finished and finished.environment.get("failed_cases"))):
             failed |= not name  # an algorithm need not serve all cases
             if name:
                 left_out[f"{name}, launch {number} of the {run} run"] = f"failed; see {folder}/log.txt"
@@ -181,12 +181,6 @@ def _surroundings(variables: Mapping[str, str], streams: Sequence[int]) -> Itera
             os.close(copy)
         os.environ.clear()
         os.environ.update(before)
-
-
-def _is_right(run: Run) -> bool:
-    """Return True if no case of a run failed or has a wrong result."""
-    wrong = [fields for fields in run.described if fields.get("correct") is False]
-    return not run.environment.get("failed_cases") and not wrong
 
 
 def _default(tried: Tried) -> tuple[str, str]:

@@ -55,6 +55,8 @@ def test_a_row_has_its_marks():
         (["-f", "1"], "by a factor of at least 2"),
         (["-b", "9"], "message_bytes: 9 is not a multiple of float32's 4 bytes"),
         (["-a", "rign"], "unknown 'rign'; did you mean 'ring'?"),
+        (["--delays", "1:0.2,0:0.3"], "--delays 1:0.2,0:0.3: must be the seconds of all ranks, such as 0.3,0.2,0"),
+        (["--delays", "0,x"], "or RANK:SECONDS of one, such as 1:0.2"),
         (["allreduc"], "unknown 'allreduc'; did you mean 'allreduce'?"),
     ],
 )

@@ -23,16 +23,16 @@ def test_one_rank_in_a_job_of_four_is_a_mismatch(hpcdl, name):
 
 @pytest.mark.parametrize("name", ["SLURM_STEP_NUM_TASKS", "PMI_SIZE"])
 def test_a_variable_of_an_ended_launcher_is_named_where_ranks_are_missing(hpcdl, name):
-    ended = hpcdl("run", hpcdl.suite(SMALL.replace("ranks = 1", "ranks = 2")), "-o", "o", **{name: "1"})
+    suite = hpcdl.suite(SMALL.replace("ranks = 1", "ranks = 2"))
+    ended = hpcdl("run", suite, "-o", "o", **{name: "1"})
     assert ended.returncode == 2
     assert "needs 2 ranks and this job has 1; start more ranks" in ended.stderr
-    assert ended.stderr.endswith(f"; if no launcher started this process: env -u {name} hpcdl ...\n")
+    assert f"; if no launcher started this process: env -u {name}" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
 def test_a_rank_without_a_namespace_of_pmix_was_started_by_no_launcher(hpcdl):
-    ended = hpcdl("run", hpcdl.suite(SMALL), "-o", "o", PMIX_RANK="0")
-    assert ended.returncode == 0, ended.stderr
+    assert hpcdl("run", hpcdl.suite(SMALL), "-o", "o", PMIX_RANK="0").returncode == 0
 
 
 def test_a_missing_library_is_one_line(each):

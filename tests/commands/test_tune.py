@@ -167,17 +167,6 @@ def test_open_mpi_s_rules_have_its_numbers(other, tmp_path):
     assert words == [["1"], ["2"], ["1"], ["1"], ["2"], ["0", "0", "0", "0"], ["64", ring, "0", "0"]]
 
 
-def test_the_files_are_for_each_number_of_ranks(tmp_path):
-    row = row_of(
-        measured(native=[9.0], ring=[1.0]),
-        measured(native=[2.0, 2.1, 2.0], ring=[1.0, 1.0, 1.0], _ring=[9.0, 9.1, 9.0]),
-    )
-    lines = tune._write(tmp_path, [row, {**row, "ranks": 4, "gains": {}}])
-    assert lines == [f'# aggregation = {{name = "auto", table = "{tmp_path}/auto.toml"}}']
-    rule = '[[rule]]\nranks = {}\nfrom_bytes = 64\naggregation = "{}"\n'
-    assert (tmp_path / "auto.toml").read_text() == rule.format(2, "ring") + rule.format(4, "native")
-
-
 def test_what_cannot_run_here_is_left_out_and_named(tmp_path, monkeypatch):
     """On several hosts ``two_shot`` cannot run; an algorithm of the library may fail; a case must not."""
     refused = {"cases_not_run": [{"case": "two", "error": "needs all ranks on one host"}]}
@@ -213,16 +202,17 @@ def test_what_cannot_run_here_is_left_out_and_named(tmp_path, monkeypatch):
         tune._run(options, "e", 1, {"allreduce nb": ["sum"]}, {"allreduce nb": {}}, {})
 
 
-def test_exports_and_tables_of_a_folder_with_a_space_and_a_quote_can_be_copied(tmp_path):
+def test_the_files_are_for_each_number_of_ranks_and_their_names_can_be_copied(tmp_path):
     folder = tmp_path / 'it\'s "tuned" here'
     folder.mkdir()
-    row = row_of(
-        measured(native=[9.0], _nb=[1.0]), measured(native=[2.0, 2.1, 2.0], ring=[1.0] * 3, _nb=[1.0, 1.1, 1.0])
-    )
-    table, export = tune._write(folder, [row])
+    row = row_of(measured(native=[9.0], _nb=[1.0]), measured(native=[2.0] * 3, ring=[1.0] * 3, _nb=[1.0] * 3))
+    table, export = tune._write(folder, [row, {**row, "ranks": 4, "gains": {}}])
     assert tomllib.loads(table.removeprefix("# "))["aggregation"]["table"] == str(folder / "auto.toml")
+    assert export.startswith("# 2 ranks: export ")
     words = shlex.split(export.partition(": export ")[2])
     assert Path(words[-1].partition("=")[2]).parent == folder
+    rule = '[[rule]]\nranks = {}\nfrom_bytes = 64\naggregation = "{}"\n'
+    assert (folder / "auto.toml").read_text() == rule.format(2, "ring") + rule.format(4, "native")
 
 
 def test_a_collective_is_tuned_from_one_command_line(hpcdl):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import math
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -40,16 +39,8 @@ def _text(value: str) -> str:
 
 def json_text(document: Mapping[str, object]) -> str:
     """Return the document with the number of its schema, as ASCII text; a number that is not finite is null."""
-    return json.dumps(_finite({"schema": 1, **document}), indent=1, allow_nan=False) + "\n"
-
-
-def _finite(value: object) -> object:
-    """Return a value of JSON, which has no numbers that are not finite."""
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [*map(_finite, value)]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    text = json.dumps({"schema": 1, **document})
+    return json.dumps(json.loads(text, parse_constant=lambda _name: None), indent=1) + "\n"
 
 
 class TestCase(NamedTuple):
