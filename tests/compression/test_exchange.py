@@ -4,12 +4,14 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from contract.compression import COMPRESSORS, SCHEMES, Side, covering, exchanged, fits, planned
+from contract.aggregations import SPARSE
+from contract.compression import COMPRESSORS, SCHEMES, Side, Tensor, covering, exchanged, fits, planned
 from contract.generated import generated
-from contract.largest import Largest
+from contract.largest import Accumulating, Largest, Selected
 from hypothesis import strategies as st
 
 from hpcdl import registry
+from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.parts.compressed.exchanges import shards
@@ -38,7 +40,7 @@ def unsent(sides, size):
     """Return the sum of the residuals of all ranks and servers."""
     left = np.zeros(size)
     for side in sides:
-        left += side.compressed.residual
+        left += side.compressed.state.get("accumulated", side.compressed.residual)
         for name, vector in side.vectors.items():
             if name.startswith("residual of sums"):
                 begin = int(name.split()[-1])
@@ -80,13 +82,24 @@ def test_entries_that_are_zero_on_all_ranks_stay_zero_or_the_compressor_says_so(
     assert (sums[..., ::2] == 0).all() == chosen.traits.sends_zeros
 
 
-@pytest.mark.parametrize(
-    ("compressor", "scheme", "settings"),
-    [
-        *((Largest, scheme, {}) for scheme in CARRIERS),
-        *(("top_k", scheme, {"density": 0.1}) for scheme in SCHEMES if fits("top_k", scheme)),
-    ],
-)
+VARIANTS = [{}, {"ranks_per_node": 3, "inner": "bruck", "outer": "circulant"}, {"servers": 2}]
+"""Settings of schemes."""
+
+OWN = Compression(error_feedback=False, own_residual="accumulated")
+
+CONSERVING = [
+    *(
+        (Largest, scheme, {"scheme_settings": settings})
+        for scheme in CARRIERS
+        for settings in VARIANTS
+        if settings.keys() <= registry.settings_of(registry.find("aggregation", scheme)).keys()
+    ),
+    *(("top_k", scheme, {"density": 0.1}) for scheme in SCHEMES if fits("top_k", scheme)),
+    *((Accumulating, scheme, {"traits": OWN}) for scheme in SPARSE),
+]
+
+
+@pytest.mark.parametrize(("compressor", "scheme", "settings"), CONSERVING)
 @generated(
     5,
     *({"ranks": ranks, "size": size, "seed": 1} for ranks, size in GRID[::3]),
@@ -110,20 +123,6 @@ def test_a_code_does_not_change_the_sums(code):
         for one in ("words", {"name": code})
     )
     assert (words == coded).all()
-
-
-@pytest.mark.parametrize("scheme", CARRIERS)
-@pytest.mark.parametrize(
-    "settings", [{"ranks_per_node": 3, "inner": "bruck", "outer": "circulant"}, {"servers": 2}]
-)
-def test_settings_of_the_scheme(scheme, settings):
-    if not settings.keys() <= registry.settings_of(registry.find("aggregation", scheme)).keys():
-        pytest.skip("has other settings")
-    for ranks in (2, 3, 7, 8, 9):
-        rows = np.random.default_rng(ranks).integers(-50, 51, (2, ranks, 45)).astype(np.float32)
-        sums, sides = exchanged(planned(Largest, scheme, scheme_settings=settings), rows, 3)
-        assert (sums == sums[:, :1]).all()
-        assert (sums[:, 0].sum(axis=0) + unsent(sides, 45) == rows.sum(axis=(0, 1))).all()
 
 
 @pytest.mark.parametrize("scheme", CARRIERS)
@@ -193,52 +192,34 @@ def cut(length):
     return lambda message: message[:length]
 
 
-@pytest.mark.parametrize("scheme", ["allgather", "bruck", "circulant", "sharded_parameter_server"])
-def test_a_corrupt_message_is_refused_and_names_its_sender(scheme):
-    rows = gradients(1, 3, 200)[0]
-
-    async def program(comm, change):
-        side = Side(planned(Largest, scheme), 200)
-        await side.reduce(Tampering(comm, change) if comm.rank == 1 else comm, rows[comm.rank])
-
-    for change in (*map(flipped, (0, 1, 4, 8, 12, 16, -1)), *map(cut, (0, 3, 16, -8))):
-        with pytest.raises(ValueError, match=r"message (of|from) rank 1: (corrupt|truncated)"):
-            in_process(3).run(lambda comm, change=change: program(comm, change))
-
-
-@pytest.mark.parametrize("scheme", ["sparcml", "gtopk", "ok_topk"])
-def test_a_corrupt_message_of_entries_is_refused_and_names_its_sender(scheme):
-    """A message ends with positions."""
-    rows = gradients(1, 3, 203)[0]
-
-    async def program(comm, change):
-        whole = lambda m: change(m) if m.dtype == np.uint8 else m  # not the few numbers that ranks agree on
-        side = Side(planned("top_k", scheme, density=0.2), 203)
-        await side.reduce(Tampering(comm, whole) if comm.rank == 1 else comm, rows[comm.rank])
-
-    for change in (*map(flipped, (-1, -2)), *map(cut, (-1, -4, 3))):
-        with pytest.raises(ValueError, match=r"message (of|from) rank 1: (corrupt|truncated)"):
-            in_process(3).run(lambda comm, change=change: program(comm, change))
-
-
 def as_nan(message):
     message[:4] = 255
     return message
 
 
-@pytest.mark.parametrize("density", [0.2, 0.9])
-@pytest.mark.parametrize("scheme", ["sparcml", "gtopk", "ok_topk"])
-def test_entries_that_are_not_finite_are_refused_and_name_their_sender(scheme, density):
-    """A message begins with values; SparCML sends a dense vector at the high density."""
+OF_BYTES = [*map(flipped, (0, 1, 4, 8, 12, 16, -1)), *map(cut, (0, 3, 16, -8))]
+OF_ENTRIES = [*map(flipped, (-1, -2)), *map(cut, (-1, -4, 3)), as_nan]
+"""Messages of entries begin with values and end with positions."""
+
+CHANGED = [
+    *((Largest, name, {}, OF_BYTES) for name in ("allgather", "bruck", "circulant", "sharded_parameter_server")),
+    *(("top_k", name, {"density": 0.2}, OF_ENTRIES) for name in SPARSE),
+    *(("top_k", name, {"density": 0.9}, [as_nan]) for name in SPARSE),  # SparCML sends dense vectors
+]
+
+
+@pytest.mark.parametrize(("compressor", "scheme", "settings", "changes"), CHANGED)
+def test_a_corrupt_message_is_refused_and_names_its_sender(compressor, scheme, settings, changes):
     rows = gradients(1, 3, 203)[0]
-    first = lambda m: as_nan(m) if m.dtype == np.uint8 and len(m) else m
 
-    async def program(comm):
-        side = Side(planned("top_k", scheme, density=density), 203)
-        await side.reduce(Tampering(comm, first) if comm.rank == 1 else comm, rows[comm.rank])
+    async def program(comm, change):
+        whole = lambda m: change(m) if m.dtype == np.uint8 and len(m) else m  # not numbers that ranks agree on
+        side = Side(planned(compressor, scheme, **settings), 203)
+        await side.reduce(Tampering(comm, whole) if comm.rank == 1 else comm, rows[comm.rank])
 
-    with pytest.raises(ValueError, match="message of rank 1: corrupt"):
-        in_process(3).run(program)
+    for change in changes:
+        with pytest.raises(ValueError, match=r"message (of|from) rank 1: (corrupt|truncated)"):
+            in_process(3).run(lambda comm, change=change: program(comm, change))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 8, 16])
@@ -279,16 +260,30 @@ def test_values_that_are_not_finite_are_refused_by_step_and_tensor(compressor, v
         exchanged(planned(compressor, scheme), rows)
 
 
+def sent(chosen, vectors):
+    """Return the world of one exchange of the ranks' vectors."""
+    world = in_process(len(vectors))
+    sides = [Side(chosen, len(vector)) for vector in vectors]
+    world.run(lambda comm: sides[comm.rank].reduce(comm, vectors[comm.rank]))
+    return world
+
+
 @pytest.mark.parametrize("scheme", [*CARRIERS, "ring"])
 def test_sizes_without_values_send_the_same_bytes(scheme):
     """Messages of equal lengths; with 6 ranks the nodes of a hierarchy are equal too."""
-    compressor = "fp16" if scheme == "ring" else Largest
-    real, sizes = in_process(6), in_process(6)
-    rows = gradients(1, 6, 96)[0]
-    real.run(lambda comm: Side(planned(compressor, scheme), 96).reduce(comm, rows[comm.rank]))
-    sizes.run(lambda comm: Side(of_sizes(planned(compressor, scheme)), 96).reduce(comm, phantom(96)))
+    chosen = planned("fp16" if scheme == "ring" else Largest, scheme)
+    real, sizes = sent(chosen, gradients(1, 6, 96)[0]), sent(of_sizes(chosen), [phantom(96)] * 6)
     assert real.bytes == sizes.bytes
     assert real.messages == sizes.messages
+
+
+@pytest.mark.parametrize("scheme", SPARSE)
+def test_sizes_of_sparse_sums_send_as_many_messages(scheme):
+    """Each rank's largest entries are in a part of its own."""
+    rows, chosen = np.zeros((3, 600), np.float32), planned(Selected, scheme)
+    for rank in range(3):
+        rows[rank, rank::24] = np.arange(1, 26)
+    assert max(sent(chosen, rows).messages) == max(sent(of_sizes(chosen), [phantom(600)] * 3).messages)
 
 
 @generated(
@@ -298,8 +293,6 @@ def test_sizes_without_values_send_the_same_bytes(scheme):
     servers=st.integers(1, 9),
 )
 def test_shards_cover_a_piece_and_cut_no_tensor(ends, servers):
-    from contract.compression import Tensor
-
     edges = sorted({0, *ends})
     tensors = [Tensor("", begin + 5, (end - begin,)) for begin, end in pairwise(edges)]
     span = slice(5, 5 + edges[-1])

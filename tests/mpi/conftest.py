@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from hpcdl.fabric.mpi.backoff import sleep_until
 from hpcdl.fabric.mpi.comm import Mpi
+from hpcdl.fabric.virtual.inprocess import in_process
 
 pytest.register_assert_rewrite("contract")
 
@@ -131,6 +132,27 @@ def difference(mpi):
         return mpi.comm.library.bcast(parameters)
 
     return lambda parameters, dtype: np.abs(parameters - expected(dtype)).max()
+
+
+@pytest.fixture
+def as_in_process(mpi):
+    """Return a function: this rank's results of a program over MPI and in one process, of equal messages and bytes.
+
+    Those of a ``native`` program may differ.
+    """
+
+    def run(program, *, native=False):
+        rank, world = mpi.comm.rank, in_process(mpi.comm.size)
+        expected = world.run(program)[rank]
+        before = mpi.counters()
+        found = mpi.run(program(mpi.comm))
+        after = mpi.counters()
+        if not native:
+            sent = after.messages - before.messages, after.bytes - before.bytes
+            assert sent == (world.messages[rank], world.bytes[rank])
+        return found, expected
+
+    return run
 
 
 @pytest.fixture

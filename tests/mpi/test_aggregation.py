@@ -1,4 +1,4 @@
-"""Every aggregation over MPI: exact sums, with the messages and bytes of one process."""
+"""Every aggregation over MPI: results, messages and bytes of one process."""
 
 import weakref
 
@@ -10,77 +10,46 @@ from contract.sparse import drawn, fault
 
 from hpcdl.aggregation.parts.entries import Series
 from hpcdl.fabric.mpi import natives
-from hpcdl.fabric.mpi import natives as mpi_native
 from hpcdl.fabric.vectors import BufferPool, OutOfPlace
 from hpcdl.fabric.virtual.collectives import SUMS
-from hpcdl.fabric.virtual.inprocess import in_process
 
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-def test_five_at_once(name, mpi):
-    """Lengths differ, so that some need many more steps; they are joined in any order."""
-
-    async def program(comm, pieces, last):
-        tasks = [comm.start(scheme(name)(comm, piece)) for piece in pieces]
-        await scheme(name)(comm, last)
-        for k in np.random.default_rng(comm.rank).permutation(len(tasks)):
-            await tasks[k]
-
-    ranks = mpi.comm.size
-    lengths = [100_003, 0, ranks + 1, 1, 5000, 17]
-    operations = [operands(ranks, length) for length in lengths]
-    *pieces, last = [rows[mpi.comm.rank].copy() for rows, _ in operations]
-    mpi.run(program(mpi.comm, pieces, last))
-    for mine, (_, expected) in zip([*pieces, last], operations, strict=True):
-        assert (mine == expected).all(), f"{len(mine)} elements"
+def fitting(collective, ranks, length):
+    return length // ranks * ranks if collective == "all_to_all" else length
 
 
-@pytest.mark.parametrize("name", SCHEMES)
-def test_sums_over_a_part_of_the_ranks(name, mpi):
+@pytest.mark.parametrize(("collective", "name"), [*(("allreduce", name) for name in SCHEMES), *OTHERS])
+def test_results_messages_and_bytes_are_those_of_one_process(collective, name, mpi, as_in_process):
+    """Of several at once, whose lengths need different numbers of steps, joined in any order; then of half the ranks."""
     ranks, rank = mpi.comm.size, mpi.comm.rank
-    rows, _ = operands(ranks, 103)
-    expected = rows[rank % 2 :: 2].sum(axis=0)
+    lengths = [fitting(collective, ranks, length) for length in (*reversed(awkward_lengths(ranks)), 5000, 17)]
+    half = range(rank % 2, ranks, 2)[::-1]
+    given = [operands(ranks, length)[0] for length in (*lengths, fitting(collective, 12, 103))]
 
     async def program(comm):
+        first, *others, last = [rows[comm.rank].copy() for rows in given]
+        tasks = [comm.start(called(collective, name, comm, vector)) for vector in others]
+        await called(collective, name, comm, first)
+        for k in np.random.default_rng(comm.rank).permutation(len(tasks)):
+            await tasks[k]
         part = await comm.split(comm.rank % 2, -comm.rank)
-        await scheme(name)(part, rows[comm.rank])
+        await called(collective, name, part, last)
+        return first, *others, last
 
-    mpi.run(program(mpi.comm))
-    assert (rows[rank] == expected).all()
-
-
-@pytest.mark.parametrize("name", [*SCHEMES, "none"])
-def test_messages_and_bytes_are_those_of_one_process(name, mpi):
-    ranks, rank = mpi.comm.size, mpi.comm.rank
-    rows, _ = operands(ranks, 1009)
-    world = in_process(ranks)
-    world.run(lambda comm: scheme(name)(comm, rows[comm.rank].copy()))
-    before = mpi.counters()
-    mpi.run(scheme(name)(mpi.comm, rows[rank].copy()))
-    after = mpi.counters()
-    assert after.messages - before.messages == world.messages[rank]
-    assert after.bytes - before.bytes == world.bytes[rank]
-
-
-@pytest.mark.parametrize(("collective", "name"), OTHERS)
-def test_other_collectives_give_the_results_of_mpi(collective, name, mpi):
-    comm = mpi.comm
-    fitting = comm.size if collective == "all_to_all" else 1
-    for length in awkward_lengths(comm.size):
-        rows, _ = operands(comm.size, length // fitting * fitting)
-        mine = rows[comm.rank].copy()
-        mpi.run(called(collective, name, comm, mine))
-        assert as_wanted(collective, mine, rows, comm.rank), f"{length} elements"
+    (*vectors, last), _ = as_in_process(program)
+    for vector, rows in zip(vectors, given[:-1], strict=True):
+        assert as_wanted(collective, vector, rows, rank), f"{len(vector)} elements"
+    assert as_wanted(collective, last, given[-1][half], half.index(rank))
 
 
 @pytest.mark.parametrize(("collective", "name"), ON_HOSTS)
 def test_an_out_of_place_operand_does_not_change(collective, name, mpi):
     """Called by the main program and by started programs."""
     comm = mpi.comm
-    fitting = comm.size if collective == "all_to_all" else 1
-    given = [operands(comm.size, length // fitting * fitting)[0] for length in awkward_lengths(comm.size)]
+    lengths = [fitting(collective, comm.size, length) for length in awkward_lengths(comm.size)]
+    given = [operands(comm.size, length)[0] for length in lengths]
     mine = [rows[comm.rank].copy() for rows in given]
 
     async def program(results, *, started):
@@ -121,10 +90,9 @@ def test_mpi_gets_operand_and_result_without_copies(collective, blocking, mpi):
     """The library reads from the operand's memory and writes to the result's."""
     main = mpi.comm.library
     spies = [Recording(main), Recording(main.Dup()), Recording(main.Dup())]
-    natives = mpi_native.Natives(BufferPool(lambda *_: pytest.fail("scratch")), *spies, set())
+    calls = natives.Natives(BufferPool(lambda *_: pytest.fail("scratch")), *spies, set())
     operand, result = np.ones((2, 6 * mpi.comm.size))
-    waits = natives.run(collective, operand, result, [6] * mpi.comm.size, blocking=blocking)
-    for wait in waits:
+    for wait in calls.run(collective, operand, result, [6] * mpi.comm.size, blocking=blocking):
         while not wait():
             pass
     read, written = [
@@ -176,17 +144,14 @@ def test_a_persistent_request_keeps_its_vectors_until_the_program_ends(mpi):
 
 @pytest.mark.parametrize("name", SPARSE)
 @pytest.mark.parametrize(("size", "count"), [(0, 0), (1, 1), (60, 60), (100_003, 1000)])
-def test_results_messages_and_bytes_are_those_of_one_process(name, size, count, mpi):
-    ranks, rank = mpi.comm.size, mpi.comm.rank
-    series, mine = [Series(size, count) for _ in range(ranks)], Series(size, count)
-    for step in range(3):
-        given = drawn(ranks, size, count, step)
-        world = in_process(ranks)
-        wanted = world.run(lambda comm, given=given: scheme(name)(comm, given[comm.rank], series[comm.rank]))
-        before = mpi.counters()
-        found = mpi.run(scheme(name)(mpi.comm, given[rank], mine))
-        after = mpi.counters()
-        assert not fault(mpi.comm.library.allgather(found), given, size)
-        assert found.total.values.tobytes() == wanted[rank].total.values.tobytes()
-        assert after.messages - before.messages == world.messages[rank]
-        assert after.bytes - before.bytes == world.bytes[rank]
+def test_sparse_sums_are_those_of_one_process(name, size, count, mpi, as_in_process):
+    given = [drawn(mpi.comm.size, size, count, step) for step in range(3)]
+
+    async def program(comm):
+        series = Series(size, count)
+        return [await scheme(name)(comm, entries[comm.rank], series) for entries in given]
+
+    found, expected = as_in_process(program)
+    for mine, wanted, entries in zip(found, expected, given, strict=True):
+        assert not fault(mpi.comm.library.allgather(mine), entries, size)
+        assert mine.total.values.tobytes() == wanted.total.values.tobytes()

@@ -67,22 +67,6 @@ def _until(happened):
         sleep(0.001)
 
 
-def test_all_programs_make_progress_while_one_is_awaited(mpi):
-    """A rank that awaits its last program also runs the others."""
-    comm = mpi.comm
-    vectors = [np.full(1000, float(comm.rank)) for _ in range(3)]
-
-    async def program(comm):
-        tasks = [comm.start(ring(comm, vector)) for vector in vectors]
-        await tasks[comm.rank % 3]
-        for task in tasks:
-            await task
-
-    mpi.run(program(comm))
-    for vector in vectors:
-        assert (vector == comm.size * (comm.size - 1) / 2).all()
-
-
 @needs_two
 def test_ranks_sleep_in_the_barrier_until_all_have_arrived(mpi):
     comm = mpi.comm
@@ -109,19 +93,14 @@ def test_clock_offsets_are_within_the_stated_error(mpi, monkeypatch):
     assert (error == 0) == (mpi.comm.rank == 0)
 
 
-def test_the_counters_count(mpi):
+def test_the_counters_count_computing(mpi):
     async def program(comm):
-        left, right = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
-        await comm.exchange(np.zeros(10), right, np.zeros(10), left)
-        await comm.start(comm.exchange(np.zeros(3, np.float32), right, np.zeros(3, np.float32), left))
         await comm.compute("work", lambda: sleep(0.01))
         await comm.compute("input", lambda: sleep(0.01))
 
     before = mpi.counters()
     mpi.run(program(mpi.comm))
     after = mpi.counters()
-    assert after.messages - before.messages == 2
-    assert after.bytes - before.bytes == 92
     computed, input_ = after.compute_ns - before.compute_ns, after.input_ns - before.input_ns
     assert 20_000_000 <= 10_000_000 + input_ <= computed <= after.time_ns - before.time_ns
 
@@ -140,6 +119,15 @@ def test_one_rank_of_each_node_reads_its_links(mpi, monkeypatch):
         assert counters == {name: {"m/1": growth} for name, growth in zip(names, grown, strict=True)}
 
 
+def events_of(mpi, program):
+    mpi.events = events = []
+    try:
+        mpi.run(program)
+    finally:
+        mpi.events = None
+    return events
+
+
 def test_every_operation_is_an_event(mpi):
     """The trace has program, label, times in order, peer and bytes of each operation."""
 
@@ -156,11 +144,7 @@ def test_every_operation_is_an_event(mpi):
             status = await comm.recv(np.zeros(6))
             assert status.count == 4
 
-    mpi.events = events = []
-    try:
-        mpi.run(program(mpi.comm))
-    finally:
-        mpi.events = None
+    events = events_of(mpi, program(mpi.comm))
     left, right = (mpi.comm.rank - 1) % mpi.comm.size, (mpi.comm.rank + 1) % mpi.comm.size
     expected = [
         (0, "forward", -1, 0),
@@ -191,11 +175,7 @@ def test_events_name_peers_by_their_rank_in_the_case(mpi):
         elif part.size > 1 and part.rank == part.size - 1:
             await part.recv(np.zeros(1))
 
-    mpi.events = events = []
-    try:
-        mpi.run(program(mpi.comm))
-    finally:
-        mpi.events = None
+    events = events_of(mpi, program(mpi.comm))
     mine = range(mpi.comm.rank % 2, mpi.comm.size, 2)
     ends = {mine[0]: ("send", mine[-1]), mine[-1]: ("recv", mine[0])} if len(mine) > 1 else {}
     expected = [ends[mpi.comm.rank]] if mpi.comm.rank in ends else []
@@ -257,25 +237,6 @@ def test_a_failed_started_program_ends_the_run_while_the_main_program_waits_fore
         with pytest.raises(Mistake):
             mpi.run(program(mpi.comm))
     mpi.comm.library.Barrier()
-
-
-def test_a_program_can_catch_the_error_of_a_program_that_it_awaits(communicator):
-    """Fault-tolerant strategies continue after such errors."""
-    mpi = Mpi(communicator)
-
-    async def fail(comm):
-        await comm.compute("update", lambda: sleep(0.01))
-        raise Mistake
-
-    async def program(comm):
-        with pytest.raises(Mistake):
-            await comm.start(fail(comm))
-        await comm.compute("layer", lambda: sleep(0.01))
-        mine = np.ones(5)
-        await ring(comm, mine)
-        return mine[0]
-
-    assert mpi.run(program(mpi.comm)) == mpi.comm.size
 
 
 def test_ranks_have_own_cores_while_the_others_sleep(communicator):

@@ -6,7 +6,6 @@ from contract.compression import planned
 from contract.tiny import starts, tiny_session
 from contract.training import GLOBAL_BATCH, session
 
-from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.d_psgd import d_psgd
@@ -36,7 +35,7 @@ def moved(mpi, strategy, keys, **settings):
 
 @pytest.mark.parametrize("mixing", ["overlap", "after"])
 @pytest.mark.parametrize(("compressor", "graph"), [("top_k", "ring"), ("one_bit", "random"), ("fp16", "torus")])
-def test_compressed_d_psgd_agrees_with_the_in_process_run(compressor, graph, mixing, mpi):
+def test_compressed_d_psgd_agrees_with_the_in_process_run(compressor, graph, mixing, mpi, as_in_process):
     own = starts(mpi.comm.size, 1)
 
     async def train(comm):
@@ -44,8 +43,7 @@ def test_compressed_d_psgd_agrees_with_the_in_process_run(compressor, graph, mix
         await d_psgd(comm, mine, graph=graph, mixing=mixing, consensus_step=0.1)
         return mine.replica.parameters
 
-    expected = np.array(in_process(mpi.comm.size).run(train))
-    found = together(mpi, mpi.run(train(mpi.comm)))
+    found, expected = as_in_process(train)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 

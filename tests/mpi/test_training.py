@@ -19,53 +19,29 @@ from hpcdl.training.zero import zero
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "dtype", "bucket_bytes"),
-    [
-        ("ring", "float64", 20_000),
-        ("tree", "float32", None),
-        ("native", "float32", 20_000),
-    ],
-)
-def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, mpi, difference):
-    recorder = Recorder(events=False)
-    mine = session(aggregation, dtype, recorder)
-    mpi.run(synchronous(mpi.comm, mine, bucket_bytes=bucket_bytes))
-    assert difference(mine.replica.parameters, dtype) < TOLERANCE[dtype]
-    _check(mpi, mine, recorder)
+BUCKETS = {"bucket_bytes": 20_000}
+
+TRAININGS = [
+    (synchronous, BUCKETS, "ring", "float64"),
+    (synchronous, {}, "tree", "float32"),
+    (synchronous, BUCKETS, "native", "float32"),
+    (layerwise, {"updates": "ranks"}, "ring", "float64"),
+    (layerwise, {"updates": "ranks", **BUCKETS}, "native_reduce_scatter_allgather", "float32"),
+    (layerwise, {"updates": "server", **BUCKETS}, "tree", "float64"),
+    (zero, {"stage": 3}, "ring", "float64"),
+    (zero, {"stage": 2, **BUCKETS}, "native", "float64"),
+    (zero, {"stage": 3}, "native", "float64"),
+]
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "dtype", "bucket_bytes", "updates"),
-    [
-        ("ring", "float64", None, "ranks"),
-        ("native_reduce_scatter_allgather", "float32", 20_000, "ranks"),
-        ("tree", "float64", 20_000, "server"),
-    ],
-)
-def test_layerwise_equals_one_rank_with_the_whole_batch(
-    aggregation, dtype, bucket_bytes, updates, mpi, difference
-):
-    recorder = Recorder(events=False)
-    mine = session(aggregation, dtype, recorder)
-    mpi.run(layerwise(mpi.comm, mine, bucket_bytes=bucket_bytes, updates=updates))
-    assert difference(mine.replica.parameters, dtype) < TOLERANCE[dtype]
-    _check(mpi, mine, recorder)
-
-
-@pytest.mark.parametrize(("aggregation", "stage"), [("ring", 3), ("native", 2), ("native", 3)])
-def test_sharded_training_equals_one_rank_with_the_whole_batch(aggregation, stage, mpi, difference):
-    recorder = Recorder(events=False)
-    mine = session(aggregation, "float64", recorder, allocate=mpi.comm.memory.allocate)
-    mpi.run(zero(mpi.comm, mine, stage=stage, bucket_bytes=None if stage == 3 else 20_000))
-    assert difference(mine.replica.parameters, "float64") < TOLERANCE["float64"]
-    assert mine.memory_bytes < 3 * mine.replica.parameters.nbytes or mpi.comm.size == 1
-    _check(mpi, mine, recorder)
-
-
-def _check(mpi, mine, recorder):
+@pytest.mark.parametrize(("strategy", "settings", "aggregation", "dtype"), TRAININGS)
+def test_equals_one_rank_with_the_whole_batch(strategy, settings, aggregation, dtype, mpi, difference):
+    recorder, library = Recorder(events=False), mpi.comm.library
+    mine = session(aggregation, dtype, recorder, allocate=mpi.comm.memory.allocate)
+    mpi.run(strategy(mpi.comm, mine, **settings))
     parameters = mine.replica.parameters
-    library = mpi.comm.library
+    assert difference(parameters, dtype) < TOLERANCE[dtype]
+    assert strategy != zero or mine.memory_bytes < 3 * parameters.nbytes or mpi.comm.size == 1
     assert len(set(library.allgather(parameters.tobytes()))) == 1
     assert len(set(library.allgather(str(recorder.evaluations[0])))) == 1
     assert library.allreduce(sum(row.images for row in recorder.steps)) == STEPS * GLOBAL_BATCH
