@@ -13,6 +13,7 @@ Exit code 1: no GPU, or a check failed.
 """
 
 import argparse
+import importlib
 import json
 import os
 import site
@@ -35,7 +36,7 @@ PARTS = {
     "training": 120,
     "compressors": 60,
 }
-"""Names and the most seconds of each, in order of what is needed first."""
+"""Names and the most seconds of each, in order of what is needed first; see the file NAME_part.py."""
 
 
 def main(arguments=None):
@@ -83,10 +84,9 @@ class Results:
 
 
 def run_part(options):
-    from gpu import parts
-
+    module = importlib.import_module(f"gpu.{options.part}_part")
     results = Results(options.folder, options.part, options.until)
-    getattr(parts, options.part)(results, options.backend, options.tiny)
+    getattr(module, options.part)(results, options.backend, options.tiny)
     return 1 if results.failed else 0
 
 

@@ -35,15 +35,6 @@ def made(part=slice(None), kernels="numpy"):
     return replica
 
 
-def aim(stages, labels):
-    for head in (head for stage in stages for head in stage.heads):
-        head.aim(labels, 1 / IMAGES)
-
-
-def auxiliary(stages):
-    return sum(head.value for stage in stages for head in stage.heads)
-
-
 @pytest.fixture
 def data():
     rng = np.random.default_rng(0)
@@ -69,19 +60,11 @@ def test_parts_together_are_the_network():
 @pytest.mark.parametrize("kernels", ["numpy", "numba"])
 @pytest.mark.parametrize("bounds", [(0, 7), (0, 3, 7), (0, 1, 2, 4, 7)])
 @pytest.mark.parametrize("order", [1, -1])
-def test_microbatches_add_up_to_the_batch(data, kernels, bounds, order):
+def test_microbatches_add_up_to_the_batch(data, kernels, bounds, order, step):
     """All forwards precede all backwards; dropout draws one mask for the batch, whatever its division."""
     images, labels = data
     whole, split = made(kernels=kernels), made(kernels=kernels)
-    x = images
-    for stage in whole.stages:
-        x = stage.forward(x)
-    expected, _, dy = whole.loss(x, labels, 1 / IMAGES)
-    aim(whole.stages, labels)
-    for stage in reversed(whole.stages):
-        dy = stage.backward(dy)
-    expected += auxiliary(whole.stages)
-
+    expected, _ = step(whole, images, labels, 1 / IMAGES)
     parts = [slice(*pair) for pair in pairwise(bounds)]
     bound = split.bindings(len(parts))
     outputs = []
@@ -94,10 +77,12 @@ def test_microbatches_add_up_to_the_batch(data, kernels, bounds, order):
     loss, first = 0.0, True
     for part, binding, y in list(zip(parts, bound, outputs, strict=True))[::order]:
         summed, _, dy = split.loss(y, labels[part], 1 / IMAGES)
-        aim(binding, labels[part])
+        heads = [head for stage in binding for head in stage.heads]
+        for head in heads:
+            head.aim(labels[part], 1 / IMAGES)
         for stage in reversed(binding):
             dy = stage.backward(dy, first=first)
-        loss += summed + auxiliary(binding)
+        loss += summed + sum(head.value for head in heads)
         first = False
     np.testing.assert_allclose(loss, expected, rtol=1e-13)
     np.testing.assert_allclose(split.gradients, whole.gradients, rtol=0, atol=1e-14)

@@ -1,13 +1,14 @@
-"""Fused ReLU and fused shortcut give the same bits as separate layers."""
+"""Fused ReLU and fused shortcut give the same bits as separate layers; divergence remains visible."""
 
 import numpy as np
 import pytest
 
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.affine import Convolution, Linear
+from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.composite import Residual
 from hpcdl.nn.layers.elementwise import ReLU
 from hpcdl.nn.layers.normalization import BatchNorm
+from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
 
 some = gaussian(1.0)
@@ -18,6 +19,9 @@ PAIRS = {
     "3x3/2": lambda relu: Convolution("c", 5, 3, stride=2, padding=1, relu=relu),
     "1x1": lambda relu: Convolution("c", 5, 1, bias=None, relu=relu),
     "grouped 5x5": lambda relu: Convolution("c", 8, 5, padding=2, groups=2, bias=some, relu=relu),
+    "local 2x4": lambda relu: LocallyConnected(
+        "c", 3, (2, 4), stride=(1, 3), padding=(1, 2), bias=some, relu=relu
+    ),
     "batch norm": lambda relu: BatchNorm("c", gamma=some, relu=relu),
     "residual that ends in a convolution": lambda relu: Residual(
         "c", [Convolution("a", 16, 1, relu=True), Convolution("b", 16, 3, padding=1, bias=some)], relu=relu
@@ -82,9 +86,18 @@ def compare(layer, shape, images, train, kernels, dtype):
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_relu_propagates_nan(name, kernels):
-    """Divergence must remain visible."""
     replica = Replica([PAIRS[name](True)], SHAPE, backend=kernels)
     x = np.ones((2, *SHAPE), np.float32)
     x[1, 3, 2] = np.nan
     y = replica.backend.to_host(replica.stages[0].forward(replica.backend.asarray(x)))
     assert np.isnan(y).any()
+
+
+def test_max_pooling_propagates_nan(kernels):
+    """Of a window whose first, second, third or fourth pixel is none, and only there."""
+    stage = Replica([MaxPooling("p", 2)], (2, 4, 1), backend=kernels).stages[0]
+    for i in range(4):
+        x = np.arange(8, dtype=np.float32).reshape(1, 2, 4, 1)
+        x[0, i // 2, i % 2] = np.nan
+        y = kernels.to_host(stage.forward(kernels.asarray(x)))
+        assert np.isnan(y).ravel().tolist() == [True, False]

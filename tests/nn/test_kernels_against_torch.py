@@ -1,17 +1,21 @@
 """Kernels compared with PyTorch in float64, on shapes of published networks and on odd ones."""
 
+import math
+
 import numpy as np
 import pytest
 
 from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.affine import Convolution
+from hpcdl.nn.layers.affine import Convolution, LocallyConnected
+from hpcdl.nn.layers.elementwise import Sigmoid
 from hpcdl.nn.layers.normalization import LRN, BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.replica import Replica
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
 
-CLOSE = {"rtol": 1e-9, "atol": 1e-10}
+CLOSE = {"rtol": 1e-10, "atol": 1e-11}
 
 
 def nchw(x):
@@ -67,6 +71,38 @@ def test_convolution(shape, n, arguments, biased, probe):
         np.testing.assert_allclose(tried.gradients["bias"], bias.grad.numpy(), **CLOSE)
 
 
+@pytest.mark.parametrize(
+    ("shape", "n", "arguments"),
+    [
+        ((17, 15, 3), 2, {"filters": 8, "kernel": 10}),  # as DistBelief
+        ((6, 7, 4), 3, {"filters": 5, "kernel": 3, "padding": 1}),
+        ((9, 8, 2), 2, {"filters": 3, "kernel": 4, "stride": 3}),  # a rest at the edge
+        ((6, 5, 3), 1, {"filters": 2, "kernel": (2, 4), "stride": (1, 3), "padding": (1, 2)}),
+        ((4, 3, 5), 2, {"filters": 3, "kernel": 1}),
+    ],
+)
+def test_locally_connected_is_a_product_per_unfolded_window(shape, n, arguments, probe):
+    layer = LocallyConnected("u", **arguments, bias=gaussian(1.0))
+    tried = probe(layer, shape)
+    theirs = {name: torch.from_numpy(value).requires_grad_() for name, value in tried.parameters.items()}
+    kernel, stride, padding = layer.window
+
+    def oracle(t):
+        unfolded = functional.unfold(t, kernel, 1, padding, stride)
+        windows = unfolded.reshape(n, shape[2], *kernel, *layer.output(shape)[:2])
+        return torch.einsum("ncrspq,pqkrsc->nkpq", windows, theirs["weight"]) + theirs["bias"].permute(2, 0, 1)
+
+    agree(tried, np.random.default_rng(4).standard_normal((n, *shape)), oracle)
+    for name, value in theirs.items():
+        np.testing.assert_allclose(tried.gradients[name], value.grad.numpy(), **CLOSE)
+
+
+def test_sigmoid_at_both_ends(kernels):
+    stage = Replica([Sigmoid("s")], (5,), backend=kernels, dtype="float64").stages[0]
+    y = kernels.to_host(stage.forward(kernels.asarray(np.array([[-1e4, -1.0, 0.0, 1.0, 1e4]]))))
+    np.testing.assert_allclose(y, [[0, 1 / (1 + math.e), 0.5, 1 / (1 + math.exp(-1)), 1]], rtol=1e-14, atol=1e-14)
+
+
 POOLS = [
     ((13, 13, 4), 3, 2, 0),
     ((14, 11, 3), 3, 2, 0),
@@ -101,6 +137,13 @@ def test_average_pooling(shape, kernel, stride, padding, mode, probe):
             t, kernel, stride, padding, ceil_mode=mode == "ceil", count_include_pad=True
         ),
     )
+
+
+@pytest.mark.parametrize("side", [16, 17])
+def test_the_largest_window_that_a_byte_can_index(side, probe):
+    """Larger windows use another kernel."""
+    x = np.arange(side * side * 2, dtype=float).reshape(1, side, side, 2)
+    agree(probe(MaxPooling("p", side), (side, side, 2)), x, lambda t: functional.max_pool2d(t, side))
 
 
 def test_global_average(probe):

@@ -2,7 +2,6 @@
 
 import importlib
 import itertools
-import math
 import pkgutil
 from types import SimpleNamespace
 
@@ -239,16 +238,3 @@ def test_kernels_are_prepared_with_the_threads_of_each_case(monkeypatch):
     for count in (1, 2, 2):
         job.prepare(SimpleNamespace(setting=setting, spec=SimpleNamespace(threads=count)), print)
     assert seen == [("float32", 1), ("float32", 2)]
-
-
-def test_the_largest_window_a_byte_can_index():
-    """Larger windows use the reference kernel."""
-    kernels = backend("numba")
-    for side in (16, 17):
-        places = WindowGeometry((side, side, 2), (1, 1, 2), (side, side), (side, side), (0, 0), "float64")
-        op = kernels.max_pooling(places)
-        x = np.arange(side * side * 2, dtype="float64").reshape(1, side, side, 2)
-        assert op.forward(x).tolist() == [[[[x.max() - 1, x.max()]]]]
-        dx = op.backward(np.ones((1, 1, 1, 2)))
-        assert math.isclose(dx.sum(), 2)
-        assert dx[0, -1, -1].tolist() == [1, 1]

@@ -6,7 +6,6 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import WindowGeometry
 from hpcdl.nn.kernels.numpy import affine
 from hpcdl.nn.kernels.numpy.activation_pool import _POOL, ALIGNMENT, _Pool, allocate
-from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.ops import Weights
 from hpcdl.nn.replica import Replica
 
@@ -104,12 +103,3 @@ def test_a_smaller_batch_between_steps_needs_no_new_memory():
     addresses = steps.step()
     assert not steps.step(1 / 7) & addresses
     assert steps.step() == addresses
-
-
-def test_max_pooling_propagates_nan():
-    """Divergence must remain visible."""
-    stage = Replica([MaxPooling("p", 2)], (2, 2, 1), backend=backend("numpy")).stages[0]
-    for i in range(4):
-        x = np.arange(4, dtype=np.float32)
-        x[i] = np.nan
-        assert np.isnan(stage.forward(x.reshape(1, 2, 2, 1))).all()
