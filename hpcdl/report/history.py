@@ -88,11 +88,8 @@ def signed(ratio: float) -> str:
 def longer(ratio: Interval) -> str:
     """Return how much longer something takes, with the interval: 5.1 % longer (95 %: +4.0 % to +6.2 %)."""
     size = signed(ratio.value).lstrip("+-")
-    text = (
-        f"{size} {'longer' if ratio.value >= 1 else 'less time'}"
-        if ratio.value < 10
-        else f"{size[2:]} times as long"
-    )
+    text = f"{size[2:]} times as long" if ratio.value >= 10 else f"{size} longer"
+    text = f"{size} less time" if ratio.value < 1 else text
     return text if math.isnan(ratio.low) else f"{text} (95 %: {_bounds(ratio)})"
 
 

@@ -14,7 +14,7 @@ hosts together only, one of them is slow.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -69,18 +69,6 @@ class _Slow:
     """That run, if it was a usual one."""
 
 
-class _Candidates(NamedTuple):
-    """Hosts and neighbours that explain slow runs, a row each; named hosts come last."""
-
-    explains: Flags
-    """(candidates, runs): slow runs that each explains."""
-    members: Flags
-    """(candidates, hosts)"""
-    costs: Vector
-    fixed: list[int]
-    """Rows of the named hosts."""
-
-
 def explanations(
     slow: Flags, known: Flags, there: Flags, lines: Sequence[Sequence[int]] | None = None
 ) -> list[Explanation]:
@@ -112,93 +100,83 @@ def explanations(
         else:
             accused[here], since[here] = False, run + 1
         runs = np.flatnonzero(known[: run + 1])[-WINDOW:]
+        for suspect in (suspect for suspect in named if len(suspect.hosts) == 1):
+            runs = runs[~(there[suspect.hosts[0], runs] & slow[runs] & (runs >= suspect.first))]
         costs = math.log(len(there)) + 2 * np.log(np.maximum(episodes, 1))
-        candidates = _candidates(runs, slow, there, orders, since, costs, named)
+        candidates = list(_candidates(runs, slow[runs], there[:, runs], orders, since, costs))
         groups = []
-        for hosts, one_of in _needed(candidates, slow[runs]):
+        for hosts, one_of in _needed(candidates, slow[runs], len(there)):
             if one_of:
                 groups.append(hosts)
                 continue
             within = [suspect for suspect in named if {*suspect.hosts} & {*hosts}]
-            explained = there[hosts].any(axis=0) & slow & known & (np.arange(len(slow)) >= since[hosts].max())
-            first = min([int(explained.argmax()), *(suspect.first for suspect in within)])
+            first = min([_first(hosts, since, slow, there), *(suspect.first for suspect in within)])
             found = min([run, *(suspect.found for suspect in within)])
             named = [*(suspect for suspect in named if suspect not in within), _Slow(hosts, first, found, run)]
     ended += [Explanation(suspect.hosts, suspect.first, suspect.found, None) for suspect in named]
-    for group in groups:
-        explained = there[group] & slow & (np.arange(len(slow)) >= since[group, None])
-        ended.append(Explanation(group, int(explained.any(axis=0).argmax()), run, None, one_of=True))
+    ended += [Explanation(group, _first(group, since, slow, there), run, None, one_of=True) for group in groups]
     return sorted(ended, key=lambda explanation: explanation.found)
 
 
+def _first(hosts: Sequence[int], since: Counts, slow: Flags, there: Flags) -> int:
+    """Return the first slow run with one of the hosts after the last usual one."""
+    begin = int(since[hosts].max())
+    return begin + int((there[hosts, begin:].any(axis=0) & slow[begin:]).argmax())
+
+
 def _candidates(
-    runs: Counts,
-    slow: Flags,
-    there: Flags,
-    orders: Sequence[Counts],
-    since: Counts,
-    costs: Vector,
-    named: Sequence[_Slow],
-) -> _Candidates:
-    """Return the hosts that explain a slow run of ``runs``, neighbours that explain several, and named hosts.
+    runs: Counts, slow: Flags, there: Flags, orders: Sequence[Counts], since: Counts, costs: Vector
+) -> Iterator[tuple[list[int], Flags, float]]:
+    """Yield hosts that explain a slow one of ``runs``, and neighbours that explain several; these runs; the cost.
 
     Neighbours explain the slow runs since the last usual one with any of them; they cost the square of their
     number, too. Those that explain no more than fewer of them are left out.
     """
-    rows: list[tuple[Flags, list[int], float]] = []
     for order in orders:
-        alone = there[np.ix_(order, runs)] & slow[runs]
-        together, begin, before = alone, since[order], np.zeros(len(order) + 1, np.int64)
+        alone = there[order] & slow
+        together, begin, most = alone, since[order], np.zeros(len(order) + 1, np.int64)
         for size in range(1, min(len(order), NEIGHBOURS) + 1):
-            if size > 1:
-                together, begin = (
-                    together[:-1] | alone[size - 1 :],
-                    np.maximum(begin[:-1], since[order[size - 1 :]]),
-                )
             explained = together & (runs >= begin[:, None])
-            count = explained.sum(axis=1)
-            better = count > np.maximum(before[:-1], before[1:])
-            for place in np.flatnonzero(better & (count >= (1 if size == 1 else ACCUSATIONS))).tolist():
+            count, most = explained.sum(axis=1), np.maximum(most[:-1], most[1:])
+            for place in np.flatnonzero((count > most) & (count >= (1 if size == 1 else ACCUSATIONS))).tolist():
                 hosts = order[place : place + size].tolist()
-                rows.append((explained[place], hosts, float(costs[hosts].max()) + 2 * math.log(size)))
-            before = np.maximum(count, np.maximum(before[:-1], before[1:]))
-    fixed = [suspect for suspect in named if len(suspect.hosts) == 1]
-    rows += [(there[one.hosts[0], runs] & slow[runs] & (runs >= one.first), one.hosts, 0.0) for one in fixed]
-    members = np.zeros((len(rows), len(there)), bool)
-    for row, (_, hosts, _) in enumerate(rows):
-        members[row, hosts] = True
-    explains = np.array([row for row, _, _ in rows], bool).reshape(len(rows), len(runs))
-    prices = np.array([cost for _, _, cost in rows])
-    return _Candidates(explains, members, prices, [*range(len(rows) - len(fixed), len(rows))])
+                yield hosts, explained[place], float(costs[hosts].max()) + 2 * math.log(size)
+            most = np.maximum(count, most)
+            together, begin = together[:-1] | alone[size:], np.maximum(begin[:-1], since[order[size:]])
 
 
-def _needed(candidates: _Candidates, slow: Flags) -> Iterator[tuple[list[int], bool]]:
+def _needed(
+    candidates: Sequence[tuple[list[int], Flags, float]], slow: Flags, hosts: int
+) -> Iterator[tuple[list[int], bool]]:
     """Yield hosts without which any description of the slow runs is longer; True if just one of them is slow."""
-    explains, members, costs, fixed = candidates
-    new = np.flatnonzero(explains.sum(axis=1) >= ACCUSATIONS)
-    new = new[~np.isin(new, fixed)]
-    if not len(new) or _length(explains, slow, costs, fixed) < EVIDENCE + costs[new].min():
+    explains = np.array([runs for _, runs, _ in candidates], bool).reshape(-1, len(slow))
+    costs = np.array([cost for *_, cost in candidates])
+    members = np.zeros((len(candidates), hosts), bool)
+    for row, (mine, *_) in enumerate(candidates):
+        members[row, mine] = True
+    accused = explains.sum(axis=1) >= ACCUSATIONS
+    if not accused.any() or _length(explains, slow, costs, []) < EVIDENCE + costs[accused].min():
         return
-    shortest, chosen = _described(explains, slow, costs, fixed)
-    evidence = EVIDENCE + max(0, len(chosen) - len(fixed) - SURE)
-    for row in [row for row in chosen if row in new]:
-        rest = [other for other in chosen if other != row]
-        replaced = _lengths(explains, slow, costs, rest) - shortest
-        alike = (replaced < evidence) & (members.sum(axis=1) == 1)
-        alike[chosen] = False
-        groups = [[row]] if members[row].sum() > 1 else [[row], [row, *np.flatnonzero(alike).tolist()]]
+    shortest, chosen = _described(explains, slow, costs)
+    evidence = EVIDENCE + max(0, len(chosen) - SURE)
+    for row in [row for row in chosen if accused[row]]:
+        groups = [[row]]
+        if members[row].sum() == 1:
+            rest = [other for other in chosen if other != row]
+            alike = (_lengths(explains, slow, costs, rest) - shortest < evidence) & (members.sum(axis=1) == 1)
+            alike[chosen] = False
+            groups.append([row, *np.flatnonzero(alike).tolist()])
         for group in groups:
-            others = explains.copy()
-            others[members[:, members[group].any(axis=0)].any(axis=1)] = False
-            others[fixed] = explains[fixed]
-            if len(group) <= TOGETHER and _described(others, slow, costs, fixed)[0] - shortest >= evidence:
-                yield np.flatnonzero(members[group].any(axis=0)).tolist(), len(group) > 1
+            suspected = members[group].any(axis=0)
+            others = explains & ~(members & suspected).any(axis=1, keepdims=True)
+            if len(group) <= TOGETHER and _described(others, slow, costs)[0] - shortest >= evidence:
+                yield np.flatnonzero(suspected).tolist(), len(group) > 1
                 break
 
 
-def _described(explains: Flags, slow: Flags, costs: Vector, named: list[int]) -> tuple[float, list[int]]:
-    """Return length and hosts of a short description: the best host in turn, less the superfluous ones."""
-    chosen = list(named)
+def _described(explains: Flags, slow: Flags, costs: Vector) -> tuple[float, list[int]]:
+    """Return length and candidates of a short description: the best in turn, less the superfluous ones."""
+    chosen: list[int] = []
     shortest = _length(explains, slow, costs, chosen)
     while True:
         lengths = _lengths(explains, slow, costs, chosen)
@@ -207,8 +185,8 @@ def _described(explains: Flags, slow: Flags, costs: Vector, named: list[int]) ->
             return shortest, chosen
         shortest = float(lengths[best])
         chosen.append(best)
-        for host in chosen[len(named) : -1]:
-            fewer = [other for other in chosen if other != host]
+        for other in chosen[:-1]:
+            fewer = [one for one in chosen if one != other]
             length = _length(explains, slow, costs, fewer)
             if length < shortest:
                 shortest, chosen = length, fewer
@@ -220,7 +198,7 @@ def _length(explains: Flags, slow: Flags, costs: Vector, chosen: list[int]) -> f
 
 
 def _lengths(explains: Flags, slow: Flags, costs: Vector, chosen: list[int]) -> Vector:
-    """(hosts,): length of the description by ``chosen`` and each host."""
+    """(candidates,): length of the description by ``chosen`` and each candidate."""
     free = ~(explains[chosen].any(axis=0) | explains)
     return np.asarray(_surprise(free, slow) + costs[chosen].sum() + costs, np.float64)
 

@@ -151,11 +151,9 @@ def by_departures(departures: Mapping[str, Vector], kind: Kind) -> list[Suspect]
         return []
     slow, there = _slow(table), np.isfinite(table)
     counts, every = slow.sum(axis=0), there.sum(axis=0)
-    tests = every.cumsum()
     found = []
     for row, name in enumerate(departures):
-        others = counts - slow[row], every - there[row]
-        for first, number, ended in _episodes(slow[row], there[row], *others, tests):
+        for first, number, ended in _episodes(slow[row], there[row], counts, every):
             found.append(_suspect(name, kind, "link measurements", (first, number, ended), table[row], slow[row]))
     return sorted(found, key=lambda suspect: suspect.found)
 
@@ -250,12 +248,13 @@ def by_times(
 
 
 def _episodes(
-    slow: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_], others_slow: Vector, others: Vector, tests: Vector
+    slow: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_], all_slow: Vector, every: Vector
 ) -> Iterator[tuple[int, int, int | None]]:
     """Yield first, naming and clearing run of each time in which a suspect was slow.
 
-    Vectors are by run: whether it was slow and took part; number of others that were slow, and that took part.
+    Vectors are by run: whether it was slow and took part; number of all that were slow, and that took part.
     """
+    others_slow, others, tests = all_slow - slow, every - there, every.cumsum()
     streak: list[int] = []
     usual: list[int] = []
     named: tuple[int, int] | None = None
@@ -299,24 +298,15 @@ def grouped(suspects: Sequence[Suspect], hosts: Sequence[str], groups: Mapping[s
     kept = list(suspects)
     for switch, members in switches(hosts, groups).items():
         bad = [host for host in members if host in slow]
-        parts = [[*part] for is_bad, part in itertools.groupby(members, slow.__contains__) if is_bad]
-        needed = GROUP
-        if len(bad) >= GROUP_SHARE * len(members):
-            parts, needed = [bad], max(GROUP, math.ceil(GROUP_SHARE * len(members)))
-        for part in (part for part in parts if len(part) >= needed):
-            theirs = sorted((slow[host] for host in part), key=lambda suspect: suspect.found)
+        is_share = len(bad) >= GROUP_SHARE * len(members)
+        runs = [[*part] for is_bad, part in itertools.groupby(members, slow.__contains__) if is_bad]
+        for part in (part for part in ([bad] if is_share else runs) if len(part) >= GROUP):
             kind, name = _named(part, groups)
-            if parts == [bad] and len(bad) >= GROUP_SHARE * len(members):
+            if is_share:
                 kind, name = "hosts", f"{len(bad)} of {len(members)} of {switch} ({host_list(bad)})"
-            group = Suspect(
-                name,
-                kind,
-                theirs[0].source,
-                min(suspect.first for suspect in theirs),
-                theirs[needed - 1].found,
-                None,
-                float(np.median([suspect.ratio for suspect in theirs])),
-                max(suspect.runs for suspect in theirs),
-            )
+            theirs = sorted((slow[host] for host in part), key=lambda suspect: suspect.found)
+            first, found = min(suspect.first for suspect in theirs), theirs[GROUP - 1].found
+            ratio, times = float(np.median([one.ratio for one in theirs])), max(one.runs for one in theirs)
+            group = Suspect(name, kind, theirs[0].source, first, found, None, ratio, times)
             kept = [*(suspect for suspect in kept if suspect not in theirs), group]
     return kept
