@@ -227,8 +227,8 @@ if __name__ == "__main__":
     for kind in KINDS if not sys.argv[2:] else ():
         false_findings(number, kind)
         large_steps(4 * number, kind)
-        exit_codes(4 * number, kind)
         if kind in POWERFUL:
+            exit_codes(4 * number, kind)
             delays(max(number // 4, 2), kind, 1)
     if not sys.argv[2:]:
         delays(number, "outliers", 10)

@@ -42,58 +42,46 @@ NEIGHBOURS: Final = 64
 _LOG_FACTORIALS: Final = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, WINDOW + 2)))])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Explanation:
     """A slow host, slow neighbours, or several hosts of which one is slow."""
 
-    hosts: Sequence[int]
+    hosts: list[int]
     first: int
     found: int
     """Run with which it was named."""
-    ended: int | None
+    last: int
+    """Last run in which one of the hosts took part."""
+    usual: int | None = None
+    """That run, if it was a usual one."""
+    ended: int | None = None
     """First of the runs that cleared it; None while it is slow."""
     one_of: bool = False
     """True if one of the hosts is slow."""
 
 
-@dataclass
-class _Slow:
-    """A named host, or neighbours."""
-
-    hosts: list[int]
-    first: int
-    found: int
-    last: int
-    """Last run in which one of them took part."""
-    usual: int | None = None
-    """That run, if it was a usual one."""
-
-
-def explanations(
-    slow: Flags, known: Flags, there: Flags, lines: Sequence[Sequence[int]] | None = None
-) -> list[Explanation]:
+def explanations(slow: Flags, known: Flags, there: Flags, lines: Sequence[Sequence[int]]) -> list[Explanation]:
     """Return the slow hosts in the order in which they were named; a later run alters no more than the neighbours.
 
     ``slow`` and ``known`` (runs,); ``there`` (hosts, runs): hosts that took part; ``lines``: hosts in the order in
-    which they are neighbours, each in one line; by default none has a neighbour.
+    which they are neighbours, each in one line.
     """
-    orders = [np.array(line) for line in (lines or [[host] for host in range(len(there))])]
+    orders = [np.array(line) for line in lines]
     since = np.zeros(len(there), np.int64)  # run after the last usual one
     accused, episodes = np.zeros(len(there), bool), np.zeros(len(there))
-    named: list[_Slow] = []
+    named: list[Explanation] = []
     ended: list[Explanation] = []
-    groups: list[list[int]] = []
-    run = 0
+    groups: list[Explanation] = []
     for run in np.flatnonzero(known).tolist():
         here = there[:, run]
-        for suspect in list(named):
-            end = run if run - suspect.last > WINDOW else None
-            if here[suspect.hosts].any():
-                end = suspect.usual if end is None and not slow[run] else end  # two usual runs in a row
+        for suspect in named:
+            if run - suspect.last > WINDOW:
+                suspect.ended = run
+            elif here[suspect.hosts].any():
+                suspect.ended = None if slow[run] else suspect.usual  # two usual runs in a row
                 suspect.last, suspect.usual = run, None if slow[run] else run
-            if end is not None:
-                ended.append(Explanation(suspect.hosts, suspect.first, suspect.found, end))
-                named.remove(suspect)
+        ended += [suspect for suspect in named if suspect.ended is not None]
+        named = [suspect for suspect in named if suspect.ended is None]
         if slow[run]:
             episodes += here & ~accused
             accused |= here
@@ -106,22 +94,16 @@ def explanations(
         candidates = list(_candidates(runs, slow[runs], there[:, runs], orders, since, costs))
         groups = []
         for hosts, one_of in _needed(candidates, slow[runs], len(there)):
+            begin = int(since[hosts].max())
+            first = begin + int((there[hosts, begin:].any(axis=0) & slow[begin:]).argmax())
             if one_of:
-                groups.append(hosts)
+                groups.append(Explanation(hosts, first, run, run, one_of=True))
                 continue
             within = [suspect for suspect in named if {*suspect.hosts} & {*hosts}]
-            first = min([_first(hosts, since, slow, there), *(suspect.first for suspect in within)])
+            first = min([first, *(suspect.first for suspect in within)])
             found = min([run, *(suspect.found for suspect in within)])
-            named = [*(suspect for suspect in named if suspect not in within), _Slow(hosts, first, found, run)]
-    ended += [Explanation(suspect.hosts, suspect.first, suspect.found, None) for suspect in named]
-    ended += [Explanation(group, _first(group, since, slow, there), run, None, one_of=True) for group in groups]
-    return sorted(ended, key=lambda explanation: explanation.found)
-
-
-def _first(hosts: Sequence[int], since: Counts, slow: Flags, there: Flags) -> int:
-    """Return the first slow run with one of the hosts after the last usual one."""
-    begin = int(since[hosts].max())
-    return begin + int((there[hosts, begin:].any(axis=0) & slow[begin:]).argmax())
+            named = [*(one for one in named if one not in within), Explanation(hosts, first, found, run)]
+    return sorted([*ended, *named, *groups], key=lambda explanation: explanation.found)
 
 
 def _candidates(

@@ -104,11 +104,11 @@ def host_list(hosts: Iterable[str]) -> str:
         numbers.setdefault((before, rest), []).append(number)
     names = []
     for (before, rest), mine in numbers.items():
-        ranges: list[list[str]] = []
-        for number in mine:
-            follows = ranges and number == str(int(ranges[-1][-1] or 0) + 1).zfill(len(ranges[-1][-1]))
-            ranges = [*ranges[:-1], [ranges[-1][0], number]] if follows else [*ranges, [number]]
-        text = ",".join("-".join(ends) for ends in ranges)
+        parts = itertools.groupby(
+            enumerate(mine), lambda item: int(item[1] or 0) - item[0]
+        )  # that follow each other
+        ranges = [[number for _, number in part] for _, part in parts]
+        text = ",".join("-".join(dict.fromkeys((part[0], part[-1]))) for part in ranges)
         names.append(f"{before}[{text}]{rest}" if len(mine) > 1 else f"{before}{text}{rest}")
     return ",".join(names)
 
