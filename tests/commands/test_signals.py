@@ -144,7 +144,9 @@ def test_a_signal_to_one_process_ends_all(each, target, name, moment):
         assert not [path for path in segments if Path(path).exists()]
 
 
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGQUIT", "SIGINT", "SIGUSR1"])
+@pytest.mark.parametrize(
+    "name", ["SIGHUP", "SIGTERM", *(pytest.param(name, marks=pytest.mark.grid) for name in ("SIGQUIT", "SIGUSR1"))]
+)
 def test_a_signal_to_tune_ends_its_ranks_and_its_launches_continue(either, name):
     given = ("tune", "allreduce", "-b", "64", "-e", "64", "-n", "2", "-r", "2", "-a", "ring", "-o", "tuned")
     run = start(either, *given)
