@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.over_time.archive import read_archive
-    from hpcdl.analysis.over_time.change_points import calibrate
+    from hpcdl.analysis.over_time.calibration import calibrate
     from hpcdl.analysis.over_time.series import histories
     from hpcdl.analysis.over_time.verdict import SuiteVerdict
     from hpcdl.commands.parts.output import read_accepted

@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Calibration, Change
+from hpcdl.analysis.over_time.calibration import Calibration
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Change
 from hpcdl.analysis.over_time.pairing import MEASURE_NAMES
 from hpcdl.analysis.over_time.series import History, Job
 from hpcdl.analysis.over_time.suspects import Suspect

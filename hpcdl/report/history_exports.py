@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, Calibration
+from hpcdl.analysis.over_time.calibration import Calibration
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE
 from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from contract.nights import nights
 
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, WINDOW, calibrate, change_points
+from hpcdl.analysis.over_time.calibration import calibrate
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, WINDOW, change_points
 from hpcdl.analysis.statistics.differences import FREEDOM, usual_variance
 
 
@@ -95,10 +96,46 @@ def test_a_slow_drift_is_a_series_of_steps(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["AR .3", "t3", "wandering"])
-def test_noise_of_other_kinds_is_no_change(rng, kind):
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [("AR .3", 2), ("AR .6", 5), ("t3", 2), ("wandering", 2), ("few values", 4), ("random states", 10)],
+)
+def test_noise_of_other_kinds_is_no_change(rng, kind, most):
     """Independent runs, a normal distribution and one level taken for granted give 15 to 100 of them."""
-    assert len({one.found for one in change_points(nights(rng, kind=kind))}) <= 2
+    assert len({change.found for change in change_points(nights(rng, kind=kind))}) <= most
+
+
+def test_a_long_archive_without_a_change_has_no_finding():
+    """The first values of the window are no start of a series."""
+    assert not change_points(nights(np.random.default_rng(3), series=60, runs=400))
+
+
+@pytest.mark.parametrize("repaired", [12, 60])
+def test_a_regression_that_returns_is_open(repaired):
+    """A level of long ago is no state, and one that a series keeps is its only one."""
+    logs = nights(np.random.default_rng(4), series=3, runs=160 + repaired, kind="normal")
+    for begin, end in ((40, 52), (52 + repaired, None)):
+        logs[0, begin:end] += np.log(2)
+    for end in (52 + repaired + 40, None):
+        assert any(change.open and change.series == 0 for change in change_points(logs[:, :end]))
+
+
+def test_a_step_of_a_series_with_two_states_is_open():
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        logs = nights(rng, series=4, runs=160, kind="normal")
+        logs[0] = nights(rng, series=1, runs=160, kind="two states")[0]
+        logs[0, 100:] += np.log(1.3)
+        assert any(change.open and abs(change.first - 100) <= 2 for change in change_points(logs))
+
+
+def test_an_effect_of_most_series_leaves_no_change_in_the_others(rng):
+    logs = nights(rng, series=60, runs=120, kind="normal") / 10
+    logs[:40, 56:71] += np.log(1.03)
+    logs[:40, 64:71:2] -= np.log(1.03)
+    logs[:40, 90:] += np.log(1.1)
+    assert {change.series for change in change_points(logs) if change.first >= 80} == {*range(40)}
+    assert not any(change.series >= 40 for change in change_points(logs))
 
 
 def test_a_repair_after_four_nights_is_found_by_its_third():

@@ -44,6 +44,24 @@ def _two_states(rng, shape, stay):
     return np.log1p(STATE) * state + rng.normal(0, NOISE, shape)
 
 
+def _few_values(rng, shape):
+    """Whole ticks of a timer, 10 to 60 of each series."""
+    ticks = rng.uniform(10, 60, (shape[0], 1)) * np.exp(rng.normal(0, NOISE, shape))
+    return np.log(np.round(ticks))
+
+
+def _sudden_variance(rng, shape):
+    """A deviation three times as large from some night on, another one in each series."""
+    later = np.arange(shape[1]) >= rng.integers(15, max(shape[1] - 5, 16), (shape[0], 1))
+    return rng.normal(0, NOISE, shape) * np.where(later, 3, 1)
+
+
+def _lognormal(rng, shape):
+    """A long tail of slow nights, the deviation as of the others."""
+    skewed = rng.lognormal(0, 1, shape)
+    return np.log1p(NOISE * (skewed - np.exp(0.5)) / np.sqrt((np.e - 1) * np.e))
+
+
 KINDS = {
     "normal": lambda rng, shape: rng.normal(0, NOISE, shape),
     "outliers": lambda rng, shape: rng.normal(0, NOISE, shape) + _outliers(rng, shape),
@@ -54,6 +72,10 @@ KINDS = {
     "bursts": lambda rng, shape: rng.normal(0, NOISE, shape) * np.where(_in_bursts(rng, shape), 3, 1),
     "weekly": lambda rng, shape: rng.normal(0, NOISE, shape) + _weekends(rng, shape),
     "heteroscedastic": lambda rng, shape: rng.normal(0, NOISE, shape) * _deviations(rng, shape),
+    "sudden variance": _sudden_variance,
+    "few values": _few_values,
+    "lognormal": _lognormal,
+    "random states": lambda rng, shape: _two_states(rng, shape, 0.8),
     "two states": lambda rng, shape: _two_states(rng, shape, 0.95),
 }
 """Noise without a change; outliers are 3 % of all values, of +10 to +30 %."""

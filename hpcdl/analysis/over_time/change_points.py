@@ -4,39 +4,44 @@ A later run never alters an earlier finding: a nightly check and a check of the 
 all series of a run share are left out first. Then, for each series and run, among the values since its last
 change, of the last :data:`WINDOW` runs at most:
 
-1. Place: the split with the largest t statistic, of values whose single outliers are clipped. Its variance takes
-   into account the usual variance of all series.
+1. Place: the split with the largest t statistic, of values whose single outliers are replaced by the median of
+   their neighbours (Hampel filter). Its variance takes into account the usual variance of all series.
 2. Evidence: a change is large against all that the series did before, as a multiple of the largest departure of as
-   many runs, and most runs after it agree. Of three or four runs each departs more than any run before.
-3. A change of five runs or more that is no multiple of the robust deviation is less certain where all series
-   wander: t is divided by the excess of their largest statistics over those of noise (empirical null: Efron,
-   J. Am. Stat. Assoc. 99, 2004).
-4. False discovery control over the series of a run (Benjamini & Hochberg, J. R. Stat. Soc. B 57, 1995).
+   many runs, and most runs after it agree. Of three or four runs each departs more than any run before. More are
+   significant by the last runs alone, too, whose variance may have grown.
+3. Where other series wander, t is divided by the excess of their largest statistics over those of noise (empirical
+   null: Efron, J. Am. Stat. Assoc. 99, 2004). A large multiple of the robust deviation is certain without it.
 
-A change with fewer than ten runs before it is an unstable start. A series that rises twice to the same level has
-two states: changes between levels that it had are reported no more.
-
-:func:`calibrate` counts false alarms on an archive's own noise.
+A change with fewer than ten runs before it is an unstable start. A series that rises twice to a level of the last
+:data:`REMEMBERED` runs has two states: changes between such levels are reported no more.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.statistics.differences import SERIES, usual_variance
+from hpcdl.analysis.over_time.series import joined, successor
+from hpcdl.analysis.statistics.differences import MIN_DEVIATION, SERIES, Counts, splits, usual_variance
 from hpcdl.analysis.statistics.estimates import Interval, Vector, student_quantile
-
-Matrix = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
+from hpcdl.analysis.statistics.robust import (
+    LEVEL,
+    Matrix,
+    finite,
+    quantiles,
+    spread,
+    usual,
+    without_common_effects,
+    without_outliers,
+)
 
 BEFORE: Final = 10
 """Values that make a level; a change with fewer before it is an unstable start."""
 BEFORE_FIRST: Final = 5
-"""Values before an unstable start, at least."""
+"""Values before an unstable start, at least; :data:`LEVEL` where values before the window are not examined."""
 BEFORE_AGAIN: Final = 3
 """Values between two changes, at least; their variance is pooled with that of the segment before."""
 AFTER: Final = 3
@@ -47,34 +52,29 @@ RECORD: Final = 1.5
 """Least size of a change by the largest departure before it of as many runs."""
 SINGLE_RECORD: Final = 2.0
 """Least departure of single runs by the largest of any run before."""
-NOISIER: Final = 1.6
-"""Largest standard deviation after a change by that before it: a burst of noise is no change."""
 AGREEING: Final = 0.75
 """Least share of the values after a change that are beyond half its size."""
 LARGE: Final = 3.0
-"""Robust deviations of the :data:`LEVEL` runs before beyond which the empirical null does not matter."""
+"""Robust deviations of the :data:`LEVEL` runs before beyond which half of all series must wander to matter; beyond
+twice as many none does."""
 RECENT: Final = 10
 """Runs without a value after which a series has ended."""
 MIN_EFFECT: Final = 0.03
 """Smallest change that is reported, as a share."""
-WINDOW: Final = 400
-"""Runs that are examined for a change, at most: a year of nights; the time of a search grows as the runs."""
+WINDOW: Final = 100
+"""Runs that are examined for a change, at most."""
+REMEMBERED: Final = 30
+"""Runs after which a level that a series left is a new one."""
 FAR: Final = 0.1
 """Departure of the newest runs, as a share, beyond which a series waits for the next runs."""
 SAME_LEVEL: Final = 0.03
 """Largest difference of two levels, as a logarithm, that are one."""
-FALSE_DISCOVERIES: Final = 1e-4
-"""Benjamini and Hochberg's share (chosen by simulation: tests/analysis/history_figures.py)."""
+CHANCE: Final = 1e-4
+"""Chance of a false change in a run, by t (chosen by simulation: tests/analysis/history_figures.py)."""
+CHANCE_OF_LAST: Final = 3e-5
+"""Chance of a false change by the variance of the last runs alone."""
 PROMISING: Final = 2.5
 """Least t statistic of a split that is examined further."""
-CLIPPED: Final = 4.0
-"""Robust deviations from the median of five neighbours beyond which a value is clipped."""
-MIN_DEVIATION: Final = 1e-4
-"""Standard deviation of the logarithms, at least."""
-LEVEL: Final = 20
-"""Runs whose median is the level of a series, of which the effect of a run departs."""
-LIMIT: Final = 2.5
-"""Robust standard deviations of earlier effects beyond which an effect may be a change of all series."""
 
 
 @dataclass(frozen=True)
@@ -140,82 +140,81 @@ class _Series:
     two_states: int = -1
     """Run that showed two states; -1 if none did."""
 
+    def had(self, level: float, run: int) -> bool:
+        """Return True if the series left the level within the last REMEMBERED runs before ``run``."""
+        left = zip(self.levels, self.cuts, strict=True)
+        return any(abs(other - level) <= SAME_LEVEL and run - cut <= REMEMBERED for other, cut in left)
+
 
 class _Search:
     def __init__(self, logs: Matrix) -> None:
-        self.values = without_job_effects(logs)
+        self.logs = logs
+        self.values = without_common_effects(logs)
         """(series, runs)."""
         self.series = [_Series() for _ in logs]
-        self.excess: list[float] = []
-        """Square of the largest t statistics by that of noise, of each run so far."""
+        self.excess: list[tuple[float, float]] = []
+        """By run the squares of 90 % quantile and median of the largest t statistics, by those of noise."""
 
-    def splits(self, rows: Counts, now: int) -> list[Change]:
+    def search(self, rows: Counts, now: int) -> list[Change]:
         """Return the changes that the run ``now`` makes significant, of the series ``rows``, which it has."""
         from scipy.special import stdtr  # late: ranks do not need it
 
         states = [self.series[row] for row in rows]
         last = np.array([max(state.cuts, default=0) for state in states])[:, None]
         begin = max(0, now + 1 - WINDOW)
+        least = np.where(np.isfinite(self.values[rows, :begin]).any(axis=1), LEVEL, BEFORE_FIRST)[:, None]
         values = np.where(np.arange(begin, now + 1) >= last, self.values[rows, begin : now + 1], np.nan)
         count = np.isfinite(values).sum(axis=1)
         runs = np.argsort(~np.isfinite(values), axis=1, kind="stable")[:, : count.max()]  # known values first
         values = np.take_along_axis(values, runs, axis=1)
-        clipped = without_outliers(values)
-        departures = clipped - quantiles(clipped)[:, None]
+        cleaned = without_outliers(values)
+        departures = cleaned - quantiles(cleaned)[:, None]
         variance, weight = usual_variance(departures)
         squares = np.array([state.squares for state in states]) + variance * weight
         freedom = np.array([state.freedom for state in states]) + weight
 
         before = np.broadcast_to(np.arange(values.shape[1]), values.shape)
         after = count[:, None] - before
-        allowed = (before >= np.where(last > 0, BEFORE_AGAIN, BEFORE_FIRST)) & (after >= AFTER)
-        t = _student(np.nan_to_num(departures), before, np.maximum(after, 1), squares, freedom)
+        allowed = (before >= np.where(last > begin, BEFORE_AGAIN, least)) & (after >= AFTER)
+        t = splits(np.nan_to_num(departures), before, np.maximum(after, 1), squares, freedom)
         student = np.where(allowed, t, 0)
         tested = allowed.any(axis=1)
         excess = self._excess(student[tested], allowed[tested])
-        points = []
+        changes = []
         for row in np.flatnonzero(student.max(axis=1) > PROMISING):
-            split = int(student[row].argmax())
-            left, right = clipped[row, :split], clipped[row, split : count[row]]
-            if not is_large(left, right, values[row, : count[row]]):
-                continue
-            statistic = float(student[row, split])
-            if len(right) >= LASTING:
-                old = left[-LEVEL:]
-                large = LARGE * 1.4826 * float(np.median(np.abs(old - np.median(old))))
-                certain = len(old) == LEVEL and abs(np.median(right) - np.median(left)) >= large
-                if not certain and right.std(ddof=1) > NOISIER * left.std(ddof=1):
-                    continue
-                own = abs(right.mean() - left.mean()) / max(right.std(ddof=1), MIN_DEVIATION)
-                statistic = min(statistic / math.sqrt(1.0 if certain else excess), own * math.sqrt(len(right)))
-            p = 2 * float(stdtr(freedom[row] + count[row] - 2, -statistic))
-            points.append((p, int(rows[row]), begin + int(runs[row, split])))
-        points.sort()
-        passed = [
-            number for number, (p, *_) in enumerate(points, 1) if p <= FALSE_DISCOVERIES * number / tested.sum()
-        ]
-        found = [self._restart(*point, now) for point in points[: max(passed, default=0)]]
-        return [change for change in found if change]
+            split, end = int(student[row].argmax()), int(count[row])
+            left, right = cleaned[row, :split], cleaned[row, split:end]
+            logs = self.logs[rows[row], begin + runs[row, :end]]
+            if is_large(left, right, values[row, :end], logs) and (len(right) < LASTING or lasts(left, right)):
+                statistic = float(student[row, split]) / math.sqrt(_null(left, right, *excess))
+                p = 2 * float(stdtr(freedom[row] + end - 2, -statistic))
+                if p <= CHANCE / tested.sum():
+                    changes.append((p, int(rows[row]), begin + int(runs[row, split])))
+        restarted = [self._restart(*change, now) for change in sorted(changes)]
+        return [change for change in restarted if change]
 
-    def _excess(self, student: Matrix, allowed: npt.NDArray[np.bool_]) -> float:
-        """Return by how much the scatter of the t statistics exceeds that of noise, 1 for few series.
+    def _excess(self, student: Matrix, allowed: npt.NDArray[np.bool_]) -> tuple[float, float]:
+        """Return by how much the largest t statistics exceed those of noise, of most and of half of the series.
 
-        The median over runs, so that a change of many series does not hide itself. Of the largest of k
-        statistics of noise the square has the 90 % quantile 2.7 + 1.1 log(k) (simulated; noise of any kind gives
-        0.7 to 1.2).
+        1 for few series. The median over runs, so that a change of many series does not hide itself. Of the
+        largest of k statistics of noise the square has the 90 % quantile 2.7 + 1.1 log(k), and half of it as its
+        median (simulated; noise of any kind gives 0.7 to 1.2).
         """
         if len(student) >= SERIES:
-            largest = float(np.quantile(student.max(axis=1), 0.9)) ** 2
-            self.excess.append(largest / (2.7 + 1.1 * math.log(np.median(allowed.sum(axis=1)))))
-        return max(1.0, float(np.median(self.excess))) if self.excess else 1.0
+            most, half = (float(np.quantile(student.max(axis=1), share)) ** 2 for share in (0.9, 0.5))
+            noise = 2.7 + 1.1 * math.log(np.median(allowed.sum(axis=1)))
+            self.excess.append((most / noise, 2 * half / noise))
+        most, half = np.median(self.excess, axis=0) if self.excess else (1.0, 1.0)
+        return max(1.0, float(most)), max(1.0, float(half))
 
     def _restart(self, p: float, series: int, first: int, now: int) -> Change | None:
         """Go on with the values after a split; return the change, None between known levels of two states."""
         state = self.series[series]
         begin = max(state.cuts, default=0)
-        old, new = (_finite(self.values[series, part]) for part in (slice(begin, first), slice(first, now + 1)))
+        recent = max(begin, now + 1 - WINDOW)
+        old, new = (finite(self.values[series, part]) for part in (slice(recent, first), slice(first, now + 1)))
         before, after = float(np.median(old)), float(np.median(new))
-        returned = any(abs(level - after) <= SAME_LEVEL for level in state.levels)
+        returned = state.had(after, first)
         departures = usual(old) - usual(old).mean()
         self.series[series] = _Series(
             (*state.cuts, first),
@@ -226,12 +225,12 @@ class _Search:
         )
         if returned and state.two_states >= 0:
             return None
-        early = not state.cuts and len(old) < BEFORE
+        early = not state.cuts and len(finite(self.values[series, :first])) < BEFORE
         return Change(series, first, now, p, Interval(after - before, 0, 0), returned, before, early)
 
     def since(self, series: int) -> Vector:
         """Return the values of a series since its last change, as logarithms."""
-        return _finite(self.values[series, max(self.series[series].cuts, default=0) :])
+        return finite(self.values[series, max(self.series[series].cuts, default=0) :])
 
 
 def change_points(logs: Matrix, predecessors: Mapping[int, int] | None = None) -> list[Change]:
@@ -254,15 +253,15 @@ def findings(logs: Matrix, predecessors: Mapping[int, int]) -> tuple[list[Change
             if row in predecessors and not np.isfinite(logs[row, :now]).any():
                 search.series[row] = replace(search.series[predecessors[row]])
         if len(rows) and now >= AFTER:
-            changes += search.splits(rows, now)
+            changes += search.search(rows, now)
     reported = []
     for change in changes:
-        last = _successor(logs, change.series, predecessors)
+        last = successor(logs, change.series, predecessors)
         level = float(np.median(search.since(last)))
         ended = not np.isfinite(logs[last, -RECENT:]).any()
         state = search.series[last]
         ratio = _ratio(whole[change.series], change.first, search.series[change.series].cuts)
-        two = change.found <= state.two_states
+        two = change.found <= state.two_states and state.had(change.before, logs.shape[1])
         reported.append(replace(change, ratio=ratio, now=level, ended=ended, of_two_states=two))
     newest = map(int, np.flatnonzero(np.isfinite(logs[:, -1])))
     return reported, {row: search.since(row) for row in newest}
@@ -279,33 +278,17 @@ def departing(values: Vector) -> int:
     return 0
 
 
-def _successor(logs: Matrix, series: int, predecessors: Mapping[int, int]) -> int:
-    """Return the series that goes on with a series that has no value since the first one of its successor."""
-    for row in (row for row, other in predecessors.items() if other == series):
-        if not np.isfinite(logs[series, int(np.isfinite(logs[row]).argmax()) :]).any():
-            return _successor(logs, row, predecessors)
-    return series
-
-
-def joined(logs: Matrix, predecessors: Mapping[int, int]) -> Matrix:
-    """Return ``logs`` (series, runs) with the values of a series' predecessor before its own first value."""
-    whole = logs.copy()
-    for series in sorted(predecessors, key=lambda change: int(np.isfinite(logs[change]).argmax())):
-        first = int(np.isfinite(logs[series]).argmax())
-        whole[series, :first] = whole[predecessors[series], :first]
-    return whole
-
-
-def is_large(left: Vector, right: Vector, values: Vector) -> bool:
+def is_large(left: Vector, right: Vector, values: Vector, logs: Vector) -> bool:
     """Return True for a change that is large against all that a series did before.
 
-    ``left``, ``right``: values before and after it without single outliers; ``values``: both with their outliers.
+    ``left``, ``right``: values before and after it without single outliers; ``values``: both with their outliers;
+    ``logs``: both with the effects of the runs, which may be those of other series alone.
     """
     level = np.median(left)
     size = float(np.median(right) - level)
     departures = np.sign(size) * (values - level)
     after = departures[len(left) :]
-    if abs(size) < math.log1p(MIN_EFFECT):
+    if min(abs(size), abs(np.median(logs[len(left) :]) - np.median(logs[: len(left)]))) < math.log1p(MIN_EFFECT):
         return False
     if len(right) < LASTING:
         return bool(after.min() > SINGLE_RECORD * np.abs(departures[: len(left)]).max())
@@ -315,125 +298,33 @@ def is_large(left: Vector, right: Vector, values: Vector) -> bool:
     return bool(abs(size) > RECORD * record and np.mean(after > abs(size) / 2) >= AGREEING)
 
 
-def without_outliers(values: Matrix) -> Matrix:
-    """Return ``values`` (series, runs), known ones first, clipped about the medians of five neighbours.
+def lasts(left: Vector, right: Vector) -> bool:
+    """Return True for a change that is significant by the variance of the last runs alone."""
+    from scipy.special import stdtr  # late: ranks do not need it
 
-    Three runs in a row at another level stay, one or two are clipped.
-    """
-    wide = np.pad(values, ((0, 0), (2, 2)), constant_values=np.nan)
-    a, b, middle, c, d = near = [wide[:, first : first + values.shape[1]] for first in range(5)]
-    low = np.maximum(np.minimum(a, b), np.minimum(c, d))
-    high = np.minimum(np.maximum(a, b), np.maximum(c, d))
-    middle = np.maximum(np.minimum(low, high), np.minimum(np.maximum(low, high), middle))
-    ends = np.isnan(middle) & np.isfinite(values)  # fewer than five neighbours
-    middle[ends] = quantiles(np.stack([part[ends] for part in near], axis=1))
-    usual = CLIPPED * np.maximum(1.4826 * quantiles(np.abs(values - middle)), MIN_DEVIATION)[:, None]
-    return np.clip(values, middle - usual, middle + usual)
+    near = left[-LASTING:]
+    freedom = len(near) + len(right) - 2
+    squares = float(((near - np.median(near)) ** 2).sum() + ((right - right.mean()) ** 2).sum())
+    error = max(math.sqrt(squares / freedom), MIN_DEVIATION) / math.sqrt(len(right))
+    return bool(2 * stdtr(freedom, -abs(right.mean() - left.mean()) / error) <= CHANCE_OF_LAST)
 
 
-def _student(values: Matrix, before: Counts, after: Counts, squares: Vector, freedom: Vector) -> Matrix:
-    """(series, values): absolute t statistic of a split before each value; missing values are 0.
-
-    ``before``, ``after``: values on either side.
-    """
-    left = np.cumsum(values, axis=1) - values
-    right = values.sum(axis=1)[:, None] - left
-    with np.errstate(divide="ignore", invalid="ignore"):
-        within = (values**2).sum(axis=1)[:, None] - left**2 / before - right**2 / after
-        variance = np.maximum(within, 0) + squares[:, None]
-        variance /= np.maximum(before + after - 2 + freedom[:, None], 1)
-        scatter = np.sqrt(np.maximum(variance, MIN_DEVIATION**2) * (1 / before + 1 / after))
-        return np.asarray(np.abs(right / after - left / before) / scatter, np.float64)
-
-
-def _finite(values: Vector) -> Vector:
-    return values[np.isfinite(values)]
+def _null(left: Vector, right: Vector, most: float, half: float) -> float:
+    """Return the excess that matters for a change: of most series, or of half if it is large, or none."""
+    old = left[-LEVEL:]
+    unit = LARGE * float(spread(np.abs(old - np.median(old))[None])[0])
+    size = abs(float(np.median(right) - np.median(left))) if len(old) == LEVEL else 0.0
+    return 1.0 if size >= 2 * unit else half if size >= unit or len(right) < LASTING else most
 
 
 def _ratio(values: Vector, first: int, cuts: Sequence[int]) -> Interval:
     """Return the values since ``first`` by those before, of all between the neighbouring ones of ``cuts``."""
     begin = max([0, *(cut for cut in cuts if cut < first)])
     end = min([len(values), *(cut for cut in cuts if cut > first)])
-    sides = [_finite(values[begin:first]), _finite(values[first:end])]
+    sides = [finite(values[begin:first]), finite(values[first:end])]
     before, after = (usual(side) if len(usual(side)) >= AFTER else side for side in sides)
     freedom = len(before) + len(after) - 2
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
     error = math.sqrt(squares / freedom * (1 / len(before) + 1 / len(after)))
     difference, reach = float(after.mean() - before.mean()), student_quantile(freedom, 0.95) * error
     return Interval(*(math.exp(bound) for bound in (difference, difference - reach, difference + reach)))
-
-
-def usual(values: Vector) -> Vector:
-    """Return the values that are no outliers: within three robust deviations of the median."""
-    distance = np.abs(values - np.median(values))
-    return values[distance <= max(3 * 1.4826 * float(np.median(distance)), MIN_DEVIATION)]
-
-
-def quantiles(values: Matrix, share: float = 0.5) -> Vector:
-    """Return the quantile of the known values of each row; NaN for a row without."""
-    last = np.maximum(np.isfinite(values).sum(axis=1) - 1, 0)
-    ordered = np.sort(values, axis=1)  # NaN last
-    row, place = np.arange(len(values)), share * last
-    low, part = place.astype(np.int64), place % 1
-    return np.asarray(ordered[row, low] * (1 - part) + ordered[row, np.minimum(low + 1, last)] * part, np.float64)
-
-
-def without_job_effects(logs: Matrix) -> Matrix:
-    """Return ``logs`` (series, runs) less the effect of each run, known from the runs up to it.
-
-    The effect is the median over series of the departures from their levels. An unusually large one may be a
-    change of most series: it is kept. So no change of more than :data:`LIMIT` usual effects is lost.
-    """
-    cleaned = logs.copy()
-    effects: list[float] = []
-    for run in range(1, logs.shape[1]):
-        window = logs[:, max(0, run - LEVEL) : run]
-        known = np.isfinite(logs[:, run]) & np.isfinite(window).any(axis=1)
-        if known.sum() < SERIES:
-            continue
-        effect = float(np.median(logs[known, run] - np.nanmedian(window[known], axis=1)))
-        if len(effects) >= LEVEL // 2:
-            recent = np.array(effects[-LEVEL:])
-            middle = float(np.median(recent))
-            deviation = 1.4826 * float(np.median(np.abs(recent - middle)))
-            if abs(effect - middle) <= LIMIT * deviation:
-                cleaned[:, run] -= effect
-        effects.append(effect)
-    return cleaned
-
-
-BLOCK: Final = 5
-"""Runs that stay together, so that noise which lasts for some runs does so when shuffled."""
-
-
-class Calibration(NamedTuple):
-    """False alarms in shuffled runs."""
-
-    rounds: int
-    regressed: float
-    """Events per 100 runs without a change in which series became slower."""
-    improved: float
-    """Events per 100 runs without a change in which series became faster."""
-
-
-def calibrate(logs: Matrix, changes: Sequence[Change], *, rounds: int = 10, seed: int = 0) -> Calibration:
-    """Shuffle blocks of the runs of ``logs`` (series, runs), without their ``changes``, and search them.
-
-    All series have the same shuffle, so that common effects of a run stay together.
-    """
-    residuals, generator = logs.copy(), np.random.default_rng(seed)
-    runs = logs.shape[1]
-    for row in range(len(logs)):
-        cuts = sorted(change.first for change in changes if change.series == row)
-        for begin, end in zip([0, *cuts], [*cuts, runs], strict=True):
-            level = residuals[row, begin:end]
-            if np.isfinite(level).any():
-                level -= np.nanmedian(level)
-    blocks = np.array_split(np.arange(runs), max(1, runs // BLOCK))
-    false = {True: 0, False: 0}
-    for _ in range(rounds):
-        order = np.concatenate([blocks[block] for block in generator.permutation(len(blocks))])
-        for _, slower in {(change.found, change.ratio.value > 1) for change in change_points(residuals[:, order])}:
-            false[slower] += 1
-    scale = 100 / (rounds * runs)
-    return Calibration(rounds, false[True] * scale, false[False] * scale)

@@ -344,3 +344,20 @@ def _history(suite: str, jobs: Sequence[Job]) -> History:
             seconds[rows[key], column] = median(values)
     cases = {(case.case, case.settings): case for job in jobs for run in job.runs for case in run.cases}
     return History(suite, jobs, keys, seconds, cases)
+
+
+def successor(logs: Matrix, series: int, predecessors: Mapping[int, int]) -> int:
+    """Return the series that goes on with a series that has no value since the first one of its successor."""
+    for row in (row for row, other in predecessors.items() if other == series):
+        if not np.isfinite(logs[series, int(np.isfinite(logs[row]).argmax()) :]).any():
+            return successor(logs, row, predecessors)
+    return series
+
+
+def joined(logs: Matrix, predecessors: Mapping[int, int]) -> Matrix:
+    """Return ``logs`` (series, runs) with the values of a series' predecessor before its own first value."""
+    whole = logs.copy()
+    for series in sorted(predecessors, key=lambda change: int(np.isfinite(logs[change]).argmax())):
+        first = int(np.isfinite(logs[series]).argmax())
+        whole[series, :first] = whole[predecessors[series], :first]
+    return whole

@@ -17,10 +17,11 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.over_time.change_points import AFTER, quantiles
+from hpcdl.analysis.over_time.change_points import AFTER
 from hpcdl.analysis.over_time.explanations import explanations
 from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.analysis.statistics.robust import quantiles
 
 Matrix = npt.NDArray[np.float64]
 Kind = Literal["host", "link", "hosts", "neighbours"]

@@ -19,15 +19,14 @@ from hpcdl.analysis.over_time.change_points import (
     LASTING,
     MIN_EFFECT,
     Change,
-    Matrix,
     departing,
     findings,
-    joined,
 )
 from hpcdl.analysis.over_time.regressions import Accepted, acceptance
-from hpcdl.analysis.over_time.series import History
+from hpcdl.analysis.over_time.series import History, joined
 from hpcdl.analysis.over_time.suspects import Suspect, suspects
 from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.analysis.statistics.robust import Matrix
 
 EventKind = Literal["regressed", "two states", "improved", "restored", "unstable start"]
 

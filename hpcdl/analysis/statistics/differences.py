@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
 
 ALPHA: Final = 0.05
 """False discovery rate of all comparisons together."""
@@ -92,6 +93,8 @@ def adjusted(p: Vector) -> Vector:
     return vector
 
 
+MIN_DEVIATION: Final = 1e-4
+"""Standard deviation of the logarithms, at least."""
 SERIES: Final = 20
 """Least number of series for an estimate."""
 FREEDOM: Final = 1000.0
@@ -382,3 +385,19 @@ def smallest_visible(differences: Difference, minimum: float, comparisons: int =
         needed = [np.quantile(np.maximum(threshold, row) - noise, POWER) for row in least]
         result[chosen] = np.where(error > 0, np.array(needed) * error, minimum)
     return result
+
+
+def splits(values: Array, before: Counts, after: Counts, squares: Vector, freedom: Vector) -> Array:
+    """Return the absolute t statistic of a split before each value, (series, values); missing values are 0.
+
+    ``before``, ``after``: numbers of values on either side; ``squares``, ``freedom``: sum of squares of each
+    from elsewhere, and its degrees of freedom.
+    """
+    left = np.cumsum(values, axis=1) - values
+    right = values.sum(axis=1)[:, None] - left
+    with np.errstate(divide="ignore", invalid="ignore"):
+        within = (values**2).sum(axis=1)[:, None] - left**2 / before - right**2 / after
+        variance = np.maximum(within, 0) + squares[:, None]
+        variance /= np.maximum(before + after - 2 + freedom[:, None], 1)
+        scatter = np.sqrt(np.maximum(variance, MIN_DEVIATION**2) * (1 / before + 1 / after))
+        return np.asarray(np.abs(right / after - left / before) / scatter, np.float64)
