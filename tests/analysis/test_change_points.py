@@ -98,7 +98,7 @@ def test_a_slow_drift_is_a_series_of_steps(rng):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "most"),
-    [("AR .3", 2), ("AR .6", 5), ("t3", 2), ("wandering", 2), ("few values", 4), ("random states", 10)],
+    [("AR .3", 2), ("AR .6", 5), ("t3", 2), ("wandering", 2), ("few values", 2), ("random states", 10)],
 )
 def test_noise_of_other_kinds_is_no_change(rng, kind, most):
     """Independent runs, a normal distribution and one level taken for granted give 15 to 100 of them."""
@@ -129,13 +129,14 @@ def test_a_step_of_a_series_with_two_states_is_open():
         assert any(change.open and abs(change.first - 100) <= 2 for change in change_points(logs))
 
 
-def test_an_effect_of_most_series_leaves_no_change_in_the_others(rng):
-    logs = nights(rng, series=60, runs=120, kind="normal") / 10
-    logs[:40, 56:71] += np.log(1.03)
-    logs[:40, 64:71:2] -= np.log(1.03)
-    logs[:40, 90:] += np.log(1.1)
-    assert {change.series for change in change_points(logs) if change.first >= 80} == {*range(40)}
-    assert not any(change.series >= 40 for change in change_points(logs))
+def test_a_repair_of_most_series_after_ten_nights_is_found(rng):
+    """Half of the effects known by then are those of the change; they must not hide the repair as an effect."""
+    logs = nights(rng, series=60, runs=90, kind="normal") / 10
+    logs[:40, 56:66] += np.log(1.05)
+    changes = change_points(logs)
+    assert {(change.series, change.first) for change in changes} == {
+        (row, run) for row in range(40) for run in (56, 66)
+    }
 
 
 def test_a_repair_after_four_nights_is_found_by_its_third():

@@ -44,12 +44,6 @@ def _two_states(rng, shape, stay):
     return np.log1p(STATE) * state + rng.normal(0, NOISE, shape)
 
 
-def _few_values(rng, shape):
-    """Whole ticks of a timer, 10 to 60 of each series."""
-    ticks = rng.uniform(10, 60, (shape[0], 1)) * np.exp(rng.normal(0, NOISE, shape))
-    return np.log(np.round(ticks))
-
-
 def _sudden_variance(rng, shape):
     """A deviation three times as large from some night on, another one in each series."""
     later = np.arange(shape[1]) >= rng.integers(15, max(shape[1] - 5, 16), (shape[0], 1))
@@ -73,7 +67,7 @@ KINDS = {
     "weekly": lambda rng, shape: rng.normal(0, NOISE, shape) + _weekends(rng, shape),
     "heteroscedastic": lambda rng, shape: rng.normal(0, NOISE, shape) * _deviations(rng, shape),
     "sudden variance": _sudden_variance,
-    "few values": _few_values,
+    "few values": lambda rng, shape: rng.normal(0, NOISE, shape),
     "lognormal": _lognormal,
     "random states": lambda rng, shape: _two_states(rng, shape, 0.8),
     "two states": lambda rng, shape: _two_states(rng, shape, 0.95),
@@ -83,7 +77,10 @@ KINDS = {
 
 def nights(rng, series=200, runs=100, kind="outliers"):
     """(series, runs): logarithms of times without a change."""
-    return KINDS[kind](rng, (series, runs)) + rng.normal(0, JOB, runs)
+    logs = KINDS[kind](rng, (series, runs)) + rng.normal(0, JOB, runs)
+    if kind == "few values":  # whole ticks of a timer, 10 to 60 of each series
+        logs = np.log(np.round(rng.uniform(10, 60, (series, 1)) * np.exp(logs)))
+    return logs
 
 
 def slow_links(rng, *, runs, onset=0, slow=(), hosts=8, per_run=8, slower=0.15):

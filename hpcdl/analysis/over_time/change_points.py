@@ -50,13 +50,14 @@ LASTING: Final = 5
 """Values after a change whose mean counts; with fewer, each value counts."""
 RECORD: Final = 1.5
 """Least size of a change by the largest departure before it of as many runs."""
+TICKS: Final = 1.5
+"""Least size of a change by the smallest difference of values before it, their resolution."""
 SINGLE_RECORD: Final = 2.0
 """Least departure of single runs by the largest of any run before."""
 AGREEING: Final = 0.75
 """Least share of the values after a change that are beyond half its size."""
 LARGE: Final = 3.0
-"""Robust deviations of the :data:`LEVEL` runs before beyond which half of all series must wander to matter; beyond
-twice as many none does."""
+"""Robust deviations of :data:`LEVEL` runs beyond which half of all series must wander to matter; twice: none."""
 RECENT: Final = 10
 """Runs without a value after which a series has ended."""
 MIN_EFFECT: Final = 0.03
@@ -69,7 +70,7 @@ FAR: Final = 0.1
 """Departure of the newest runs, as a share, beyond which a series waits for the next runs."""
 SAME_LEVEL: Final = 0.03
 """Largest difference of two levels, as a logarithm, that are one."""
-CHANCE: Final = 1e-4
+CHANCE: Final = 2e-4
 """Chance of a false change in a run, by t (chosen by simulation: tests/analysis/history_figures.py)."""
 CHANCE_OF_LAST: Final = 3e-5
 """Chance of a false change by the variance of the last runs alone."""
@@ -148,9 +149,7 @@ class _Series:
 
 class _Search:
     def __init__(self, logs: Matrix) -> None:
-        self.logs = logs
-        self.values = without_common_effects(logs)
-        """(series, runs)."""
+        self.logs, self.values = logs, without_common_effects(logs)  # (series, runs)
         self.series = [_Series() for _ in logs]
         self.excess: list[tuple[float, float]] = []
         """By run the squares of 90 % quantile and median of the largest t statistics, by those of noise."""
@@ -180,7 +179,7 @@ class _Search:
         student = np.where(allowed, t, 0)
         tested = allowed.any(axis=1)
         excess = self._excess(student[tested], allowed[tested])
-        changes = []
+        points = []
         for row in np.flatnonzero(student.max(axis=1) > PROMISING):
             split, end = int(student[row].argmax()), int(count[row])
             left, right = cleaned[row, :split], cleaned[row, split:end]
@@ -189,9 +188,8 @@ class _Search:
                 statistic = float(student[row, split]) / math.sqrt(_null(left, right, *excess))
                 p = 2 * float(stdtr(freedom[row] + end - 2, -statistic))
                 if p <= CHANCE / tested.sum():
-                    changes.append((p, int(rows[row]), begin + int(runs[row, split])))
-        restarted = [self._restart(*change, now) for change in sorted(changes)]
-        return [change for change in restarted if change]
+                    points.append((p, int(rows[row]), begin + int(runs[row, split])))
+        return [change for point in sorted(points) if (change := self._restart(*point, now))]
 
     def _excess(self, student: Matrix, allowed: npt.NDArray[np.bool_]) -> tuple[float, float]:
         """Return by how much the largest t statistics exceed those of noise, of most and of half of the series.
@@ -247,22 +245,21 @@ def findings(logs: Matrix, predecessors: Mapping[int, int]) -> tuple[list[Change
     whole = joined(logs, predecessors)
     search = _Search(whole)
     changes: list[Change] = []
-    for now in range(logs.shape[1]):
-        rows = np.flatnonzero(np.isfinite(logs[:, now]))
+    for run in range(logs.shape[1]):
+        rows = np.flatnonzero(np.isfinite(logs[:, run]))
         for row in map(int, rows):
-            if row in predecessors and not np.isfinite(logs[row, :now]).any():
+            if row in predecessors and not np.isfinite(logs[row, :run]).any():
                 search.series[row] = replace(search.series[predecessors[row]])
-        if len(rows) and now >= AFTER:
-            changes += search.search(rows, now)
+        if len(rows) and run >= AFTER:
+            changes += search.search(rows, run)
     reported = []
     for change in changes:
         last = successor(logs, change.series, predecessors)
-        level = float(np.median(search.since(last)))
         ended = not np.isfinite(logs[last, -RECENT:]).any()
-        state = search.series[last]
+        state, now = search.series[last], float(np.median(search.since(last)))
         ratio = _ratio(whole[change.series], change.first, search.series[change.series].cuts)
         two = change.found <= state.two_states and state.had(change.before, logs.shape[1])
-        reported.append(replace(change, ratio=ratio, now=level, ended=ended, of_two_states=two))
+        reported.append(replace(change, ratio=ratio, now=now, ended=ended, of_two_states=two))
     newest = map(int, np.flatnonzero(np.isfinite(logs[:, -1])))
     return reported, {row: search.since(row) for row in newest}
 
@@ -288,7 +285,9 @@ def is_large(left: Vector, right: Vector, values: Vector, logs: Vector) -> bool:
     size = float(np.median(right) - level)
     departures = np.sign(size) * (values - level)
     after = departures[len(left) :]
-    if min(abs(size), abs(np.median(logs[len(left) :]) - np.median(logs[: len(left)]))) < math.log1p(MIN_EFFECT):
+    old, new = logs[: len(left)], logs[len(left) :]
+    least = max(math.log1p(MIN_EFFECT), TICKS * min(np.diff(np.unique(old)), default=0.0))
+    if min(abs(size), abs(np.median(new) - np.median(old))) < least:
         return False
     if len(right) < LASTING:
         return bool(after.min() > SINGLE_RECORD * np.abs(departures[: len(left)]).max())

@@ -10,7 +10,7 @@ from hpcdl.analysis.statistics.estimates import Vector
 
 Matrix = npt.NDArray[np.float64]
 
-OUTLYING: Final = 4.0
+OUTLYING: Final = 4.5
 """Robust deviations from the median of five neighbours beyond which a value is an outlier."""
 LEVEL: Final = 20
 """Runs whose spread is the recent one of a series, and from whose effects that of a run may depart."""
