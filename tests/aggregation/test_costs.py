@@ -4,7 +4,7 @@ from math import ceil, log2
 
 import numpy as np
 import pytest
-from contract.aggregations import NATIVE, OTHERS, SEGMENTED, SENDING, SPARSE, UNCOSTED, called, scheme
+from contract.aggregations import NATIVE, OTHERS, SEGMENTED, SPARSE, UNCOSTED, called, scheme
 from contract.generated import RANKS, generated, on_any_ranks
 from hypothesis import strategies as st
 
@@ -108,12 +108,6 @@ def test_an_unbalanced_tree_receives_from_its_deepest_branch_last(network):
     world.run(lambda comm: tree(comm, phantom(n // 4)))
     message = network.link.alpha + n * network.link.beta
     assert world.now == pytest.approx(4 * message + 2 * n * network.gamma, rel=1e-9)
-
-
-def test_every_scheme_that_sums_sends_bytes():
-    """Otherwise the counts above would pass for an empty scheme; shared memory needs no messages."""
-    for name in SENDING:
-        assert sum(counted("allreduce", name, 4, 64)["Bytes"]) >= 2 * 3 * 64 * 4
 
 
 @generated(

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from hpcdl import registry
+from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.optim.sgd import SGD
@@ -89,11 +90,9 @@ class Oracle:
         self.gradients = [hpcdls(leaf.grad) for leaf in self.leaves]
 
     def _run(self):
-        outputs = self.network(torch.from_numpy(self.images).double().permute(0, 3, 1, 2))
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        labels = torch.from_numpy(self.labels)
-        losses = [torch.nn.functional.cross_entropy(logits, labels) for logits in outputs]
-        return outputs[0].detach().numpy(), losses[0] + 0.3 * sum(losses[1:])
+        images = torch.from_numpy(self.images).double().permute(0, 3, 1, 2)
+        logits, loss = torch_zoo.outcome(self.network, images, torch.from_numpy(self.labels))
+        return logits.detach().numpy(), loss
 
     @cached_property
     def after(self):
@@ -108,12 +107,10 @@ class Oracle:
         with torch.no_grad():
             _, loss = self._run()
             self.network.eval()
-            x = torch.from_numpy(self.images).double().permute(0, 3, 1, 2)
-            outputs = self.network(x)
-        outputs = outputs[0] if isinstance(outputs, tuple) else outputs
+            logits, _ = self._run()
         norms = [module for module in self.network.modules() if isinstance(module, torch.nn.BatchNorm2d)]
         state = [vector.numpy() for norm in norms for vector in (norm.running_mean, norm.running_var)]
-        return parameters, loss.item(), state, outputs.numpy()
+        return parameters, loss.item(), state, logits
 
 
 def hpcdls(value):
@@ -148,6 +145,11 @@ def marked(title):
 @pytest.fixture(scope="module", params=map(marked, NETWORKS))
 def title(request):
     return request.param
+
+
+@pytest.fixture(params=["numpy", "numba"])
+def kernels(request):
+    return backend(request.param)
 
 
 @pytest.fixture(scope="module")

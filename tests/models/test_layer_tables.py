@@ -42,7 +42,6 @@ def test_parameters_of_networks_of_published_dimensions():
         assert found.forward_backward_flop == sum(sum(flop_of(layer, shape)) for layer in layers)
         if multiply_adds:
             assert found.multiply_adds_per_image == pytest.approx(multiply_adds * 1e9, rel=0.001)
-        assert f"{parameters:,}" in inspect.getdoc(model)
         assert "replays and predictions only" in registry.summary(model)
 
 

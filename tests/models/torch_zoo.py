@@ -9,6 +9,14 @@ from torch import nn
 from torch.nn import functional
 
 
+def outcome(network, images, labels):
+    """Return logits and mean loss of a batch; those of auxiliary classifiers count 0.3."""
+    outputs = network(images)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    losses = [functional.cross_entropy(logits, labels) for logits in outputs]
+    return outputs[0], losses[0] + 0.3 * sum(losses[1:])
+
+
 class Flatten(nn.Module):
     """To vectors with channels fastest, as the columns of hpcdl's matrices are."""
 
@@ -122,13 +130,7 @@ def alexnet(shape, classes, groups=2):
 
 
 def fully_connected(inputs, classes):
-    return [
-        nn.Linear(inputs, 4096),
-        nn.ReLU(),
-        nn.Linear(4096, 4096),
-        nn.ReLU(),
-        nn.Linear(4096, classes),
-    ]
+    return [nn.Linear(inputs, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, classes)]
 
 
 def vgg(shape, classes, plan):

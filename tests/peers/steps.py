@@ -108,10 +108,7 @@ def pytorchs(name, kind, batch):
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        outputs = network(images)
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        losses = [torch.nn.functional.cross_entropy(logits, labels) for logits in outputs]
-        (losses[0] + 0.3 * sum(losses[1:])).backward()
+        torch_zoo.outcome(network, images, labels)[1].backward()
         optimizer.step()
 
     return step
