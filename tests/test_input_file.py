@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl import suite
-from hpcdl.cases.keys.key import Choice
-from hpcdl.cases.keys.scheme import table_of
 from hpcdl.cli import main
-from hpcdl.commands.history import _switches
 from hpcdl.commands.parts.output import read_accepted
 from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.parts import dataset as data_file
@@ -45,12 +42,6 @@ TEXTS = {
         "c",
     ),
     "site": ('partition = "p"\n', lambda path: site_profile(path).partition, "p"),
-    "switches": ("s n01 n02\n", lambda path: _switches(path)["n01"], "s"),
-    "tuned": (
-        "[[rule]]\nranks = 2\nfrom_bytes = 0\naggregation = 'ring'\n",
-        lambda path: table_of(Choice("aggregation", "auto", {"table": str(path)}), 2)[0],
-        "ring",
-    ),
 }
 """Text, reader and a value that it returns, by kind of file."""
 

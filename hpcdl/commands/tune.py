@@ -299,21 +299,14 @@ def _write(folder: Path, rows: list[JsonObject]) -> list[str]:
         sizes.append((row["message_bytes"], best.get("library_algorithm", "")))
         if row["collective"] == "allreduce":
             scheme = best.get("scheme", "native")
-            table += (
-                f"[[rule]]\nranks = {row['ranks']}\nfrom_bytes = {sizes[-1][0]}\naggregation = {_toml(scheme)}\n"
-            )
+            table += f'[[rule]]\nranks = {row["ranks"]}\nfrom_bytes = {sizes[-1][0]}\naggregation = "{scheme}"\n'
     (folder / "auto.toml").write_text(table, encoding="utf-8")
-    path = _toml(f"{folder.absolute()}/auto.toml")
+    path = json.dumps(f"{folder.absolute()}/auto.toml", ensure_ascii=False)  # TOML's escapes are those of JSON
     lines = [f'# aggregation = {{name = "auto", table = {path}}}'] if table else []
     for ranks, of_ranks in sorted(rules.items()):
         chosen = {name: sizes for name, sizes in of_ranks.items() if any(algorithm for _, algorithm in sizes)}
         lines += [f"# {ranks} ranks: export {write_rules(folder, ranks, chosen)}"] if chosen else []
     return lines
-
-
-def _toml(text: str) -> str:
-    """Return a string of TOML, whose escapes are those of JSON."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 COMMAND: Final = Command(
