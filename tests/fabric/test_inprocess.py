@@ -1,6 +1,7 @@
 """Deadlocks, lost peers and the order of events, which only one process with all ranks can observe."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,60 +30,48 @@ def test_messages_that_wait_are_told_in_the_order_of_posting():
     assert [post.tag for _, post in mailbox.posts()] == [3, 1, 3, 2]
 
 
+async def facing(comm):
+    await comm.send(np.zeros(3), 1 - comm.rank, 7)  # an MPI library's eager buffers would hide this
+    await comm.recv(np.zeros(3), 1 - comm.rank, 7)
+
+
+async def around(comm):
+    await comm.recv(np.zeros(comm.rank), (comm.rank - 1) % comm.size)
+    await comm.send(np.zeros(1), (comm.rank + 1) % comm.size)
+
+
+async def apart(comm):
+    """Receive within a started program, and send from the main one."""
+    await (comm.send(np.zeros(2), 0, 3) if comm.rank else comm.start(comm.recv(np.zeros(2), 1, 3)))
+
+
+async def missed(comm, collective):
+    if comm.rank == 2:
+        await comm.recv(np.zeros(1), 0)
+    await (comm.split(0) if collective == "split" else comm.native(collective, np.zeros(1)))
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-def test_two_sends_that_face_each_other(seed):
-    """An MPI library's eager buffers would hide this."""
-
-    async def program(comm):
-        await comm.send(np.zeros(3), 1 - comm.rank, 7)
-        await comm.recv(np.zeros(3), 1 - comm.rank, 7)
-
-    assert report(2, program, seed) == [
-        "rank 0 sends to rank 1, tag 7, 3 elements",
-        "rank 1 sends to rank 0, tag 7, 3 elements",
-    ]
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_a_ring_of_receives(ranks):
-    async def program(comm):
-        await comm.recv(np.zeros(comm.rank), (comm.rank - 1) % comm.size)
-        await comm.send(np.zeros(1), (comm.rank + 1) % comm.size)
-
-    assert report(ranks, program) == [
-        f"rank {r} receives from rank {(r - 1) % ranks}, any tag, {r} elements" for r in range(ranks)
-    ]
+def test_a_deadlock_tells_what_each_rank_waits_for(seed):
+    for ranks, program, lines in [
+        (2, facing, ["sends to rank 1, tag 7, 3 elements", "sends to rank 0, tag 7, 3 elements"]),
+        (2, apart, ["receives from rank 1, tag 3, 2 elements", "sends to rank 0, tag 3, 2 elements"]),
+        *(
+            (p, around, [f"receives from rank {(r - 1) % p}, any tag, {r} elements" for r in range(p)])
+            for p in (3, 5)
+        ),
+    ]:
+        assert report(ranks, program, seed) == [f"rank {rank} {line}" for rank, line in enumerate(lines)]
 
 
-def test_a_receive_within_a_started_program_for_a_message_of_the_main_one():
-    async def program(comm):
-        if comm.rank == 0:
-            await comm.start(comm.recv(np.zeros(2), 1, 3))
-        else:
-            await comm.send(np.zeros(2), 0, 3)
-
-    assert report(2, program) == [
-        "rank 0 receives from rank 1, tag 3, 2 elements",
-        "rank 1 sends to rank 0, tag 3, 2 elements",
-    ]
-
-
-@pytest.mark.parametrize("collective", ["native barrier", "native allreduce", "split"])
+@pytest.mark.parametrize("collective", ["barrier", "allreduce", "split"])
 def test_a_collective_that_one_rank_does_not_call(collective):
-    async def program(comm):
-        if comm.rank == 2:
-            await comm.recv(np.zeros(1), 0)
-        elif collective == "split":
-            await comm.split(0)
-        else:
-            await comm.native(collective.removeprefix("native "), np.zeros(1))
-
-    lines = report(4, program)
-    assert lines == [
-        f"rank 0 is in {collective}; ranks [2] have not called it",
-        f"rank 1 is in {collective}; ranks [2] have not called it",
+    waiting = f"is in {'native ' * (collective != 'split')}{collective}; ranks [2] have not called it"
+    assert report(4, partial(missed, collective=collective)) == [
+        f"rank 0 {waiting}",
+        f"rank 1 {waiting}",
         "rank 2 receives from rank 0, any tag, 1 elements",
-        f"rank 3 is in {collective}; ranks [2] have not called it",
+        f"rank 3 {waiting}",
     ]
 
 

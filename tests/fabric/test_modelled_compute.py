@@ -1,7 +1,11 @@
-"""Work takes the time it is said to, however long it takes and however long sleeps last."""
+"""Work takes the time it is said to, however long it takes and sleeps last; a straggler's is so much longer."""
+
+import math
 
 import pytest
 
+from hpcdl.fabric.comm import INPUT
+from hpcdl.fabric.faults import Delays, Slowed, Straggler
 from hpcdl.fabric.modelled_compute import TRIAL, Clock, ModelledCompute, accurate_sleep, oversleep, sleep_until
 from hpcdl.fabric.virtual.inprocess import in_process
 
@@ -76,17 +80,48 @@ def test_work_lasts_as_said_or_as_long_as_it_takes(takes, lasts):
     assert in_process(1).run(program)[0] == pytest.approx((lasts, 0.25 + lasts))
 
 
-def test_work_of_a_part_lasts_as_said():
+def modelled(comm, clock):
+    return ModelledCompute(comm, {"update": 3.0}.__getitem__, 0.0, clock)
+
+
+def slowed(comm, clock):
+    return Slowed(comm, Delays(Straggler(rank=comm.rank, factor=3), comm.rank, 0), clock)
+
+
+@pytest.mark.parametrize("slow", [modelled, slowed])
+def test_work_of_a_part_lasts_as_said(slow):
+    """Parts that programs share are slowed for this case only."""
     kernel = Kernel()
 
     async def program(comm):
-        comm = ModelledCompute(comm, {"update": 2.0}.__getitem__, 0.0, kernel.clock)
-        for part in (
-            await comm.split(0),
-            await comm.subcommunicator(lambda _rank: 0, "all"),
-            await comm.survivors(),
-        ):
-            await part.compute("update", lambda: kernel.work(0.5))
+        longer = slow(comm, kernel.clock)
+        everybody = [await each.subcommunicator(lambda _rank: 0, "all") for each in (longer, comm)]
+        for part in (*everybody, await longer.split(0), await longer.survivors()):
+            assert await part.compute("update", lambda: kernel.work(1.0)) == 1.0
 
     in_process(1).run(program)
-    assert kernel.asked == [1.5] * 3
+    assert kernel.asked == [2.0] * 3
+
+
+def test_a_straggler_alone_is_slow_and_numbers_its_parts_as_the_others_do():
+    kernel, straggler = Kernel(), Straggler(rank=1, factor=3)
+
+    async def program(comm):
+        if straggler.slows(comm.rank):
+            comm = Slowed(comm, Delays(straggler, comm.rank, 0), kernel.clock)
+        part = await comm.split(0, -comm.rank)
+        for seconds in (0.5, 2.0):
+            assert await part.compute("work", lambda seconds=seconds: kernel.work(seconds)) == seconds
+        return comm.rank, comm.size, part.rank
+
+    assert in_process(3).run(program) == [(0, 3, 2), (1, 3, 1), (2, 3, 0)]
+    assert kernel.asked == [1.0, 4.0]
+
+
+def test_pauses_come_before_batches_with_their_probability():
+    delays = Delays(Straggler(rank=0, probability=0.05, seconds=0.2), 0, 7)
+    lost = [delays.before(INPUT) for _ in range(20_000)]
+    assert set(lost) == {0.0, 0.2}
+    deviation = math.sqrt(0.05 * 0.95 / len(lost))
+    assert lost.count(0.2) / len(lost) == pytest.approx(0.05, abs=4 * deviation)
+    assert not any(delays.before("forward conv1") for _ in range(1000))

@@ -50,16 +50,6 @@ def test_unequal_parts_of_many_messages_take_the_time_of_the_longest(length, sch
     assert agree(operation(scheme, 64, length), NETWORK) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize(
-    ("ranks", "length"),
-    [(256, 256_000), *(pytest.param(1024, n, marks=pytest.mark.grid) for n in (1_024_000, 25_557_032))],
-)
-def test_representatives_take_the_time_of_all_of_many(ranks, length, scheme):
-    assert agree(operation(scheme, ranks, length), NETWORK) == 1
-
-
 def test_a_ring_of_16384_ranks():
     p, n, link = 1 << 14, 4 << 20, NETWORK.link
     simulation = operation("ring", p, n // 4).simulate(NETWORK)

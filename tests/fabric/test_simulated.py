@@ -16,62 +16,6 @@ from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 
 
-def test_one_message():
-    async def program(comm):
-        await (comm.send(buffer(), 1) if comm.rank == 0 else comm.recv(buffer(), 0))
-
-    assert seconds(2, program) == close(MESSAGE)
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 9, 33])
-def test_incast_waits_in_line(ranks):
-    """p - 1 senders to one port."""
-
-    async def program(comm):
-        if comm.rank == 0:
-            for _ in range(1, comm.size):
-                await comm.recv(buffer())
-        else:
-            await comm.send(buffer(), 0)
-
-    assert seconds(ranks, program) == close((ranks - 1) * MESSAGE)
-
-
-@pytest.mark.parametrize("ranks", [3, 9])
-def test_one_port_sends_one_message_at_a_time(ranks):
-    async def program(comm):
-        if comm.rank == 0:
-            sends = [comm.start(comm.send(buffer(), peer), shared_tags=True) for peer in range(1, comm.size)]
-            for send in sends:
-                await send
-        else:
-            await comm.recv(buffer(), 0)
-
-    assert seconds(ranks, program) == close((ranks - 1) * MESSAGE)
-
-
-def test_links_are_full_duplex():
-    async def both_ways(comm):
-        await comm.exchange(buffer(), 1 - comm.rank, buffer(), 1 - comm.rank)
-
-    async def around(comm):
-        await comm.exchange(buffer(), (comm.rank + 1) % comm.size, buffer(), (comm.rank - 1) % comm.size)
-
-    assert seconds(2, both_ways) == close(MESSAGE)
-    assert seconds(7, around) == close(MESSAGE)
-
-
-def test_a_message_starts_when_both_ends_have_asked_for_it():
-    async def program(comm):
-        if comm.rank == 0:
-            await comm.compute("late", lambda: None)
-            await comm.send(buffer(), 1)
-        else:
-            await comm.recv(buffer(), 0)
-
-    assert seconds(2, program, compute=lambda _rank, _label: 0.5) == close(0.5 + MESSAGE)
-
-
 def test_ranks_of_one_host_use_its_inside_link():
     async def to_the_last(comm):
         if comm.rank == 0:
@@ -124,25 +68,6 @@ def test_ranks_are_where_the_network_says():
     assert [NETWORK.on(3).host(rank) for rank in range(7)] == [0, 0, 0, 1, 1, 1, 2]
 
 
-def test_reductions_take_time():
-    async def program(comm):
-        await comm.add(buffer(), buffer())
-        await comm.add(buffer(), buffer())
-
-    assert seconds(1, program) == close(2 * SIZE * GAMMA)
-
-
-def test_compute_takes_the_time_it_is_given():
-    async def program(comm):
-        assert await comm.compute("forward", lambda: comm.rank) == comm.rank
-        await comm.compute("backward", lambda: None)
-
-    def model(rank, label):
-        return {"forward": 1.0, "backward": 2.0}[label] * (rank + 1)
-
-    assert seconds(3, program, compute=model) == close(9)
-
-
 def test_one_processor_does_one_thing_at_a_time():
     """Two programs of one rank compute one after the other; a message travels meanwhile."""
 
@@ -159,17 +84,6 @@ def test_one_processor_does_one_thing_at_a_time():
 
     assert seconds(2, program, compute=lambda *_: 0.25) == close(0.5)
     assert seconds(2, program, compute=lambda *_: MESSAGE / 4) == close(MESSAGE)
-
-
-def test_started_programs_share_the_port():
-    async def talk(comm):
-        await comm.exchange(buffer(), 1 - comm.rank, buffer(), 1 - comm.rank)
-
-    async def program(comm):
-        for task in [comm.start(talk(comm)) for _ in range(3)]:
-            await task
-
-    assert seconds(2, program) == close(3 * MESSAGE)
 
 
 def test_what_is_started_after_a_reduction_begins_after_it():
