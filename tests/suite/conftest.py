@@ -22,15 +22,7 @@ CASES = {
 }
 
 
-class Verbatim(str):
-    """Text that is written into the TOML file as it is."""
-
-    __slots__ = ()
-
-
 def toml(value):
-    if isinstance(value, Verbatim):
-        return str(value)
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
     if isinstance(value, dict):

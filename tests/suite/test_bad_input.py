@@ -1,5 +1,7 @@
 """An error in a suite is one line with the file, the key and the nearest valid name."""
 
+import h5py
+import numpy as np
 import pytest
 
 from hpcdl import suite
@@ -61,6 +63,7 @@ WRONG_VALUES = [
     ("train", {"full": "yes"}, "full: must be true, or a table of further values, not 'yes'"),
     ("train", {"full": {"rank": [4]}}, "full: rank: unknown key; did you mean 'ranks'?"),
     ("train", {"ranks": []}, "ranks: an empty list leaves no case"),
+    ("train", {"training": {"name": "asynchronous", "servers": []}}, "training: an empty list leaves no case"),
     ("train", {"ranks": 3}, "global_batch: 64 is not divisible by ranks = 3; 63 and 66 are"),
     ("train", {"batch_per_rank": 8}, "global_batch: give exactly one of global_batch and batch_per_rank"),
     ("train", {"global_batch": None}, "global_batch: give exactly one of global_batch and batch_per_rank"),
@@ -188,6 +191,18 @@ def test_a_wrong_override_is_refused(written, refused):
         (f"case.steps={'9' * 9999}", "steps: must be int"),
     ]:
         assert message in refused(written(), [override])
+
+
+def test_control_characters_in_a_case_name_are_refused(tmp_path, written, refused):
+    path = tmp_path / "a\x1b[2J.h5"
+    with h5py.File(path, "w") as file:
+        for split in ("train", "test"):
+            file[f"{split}/images"] = np.zeros((8, 12, 10, 3), np.uint8)
+            file[f"{split}/labels"] = np.arange(8)
+    message = refused(written(dataset={"name": "hdf5", "path": str(path)}, global_batch=4))
+    assert message.startswith("the case 'train-lenet5-hdf5(")
+    assert "\x1b" not in message
+    assert message.endswith("has characters in its name that cannot be shown")
 
 
 def test_an_unreadable_suite_is_refused(tmp_path):

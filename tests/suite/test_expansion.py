@@ -56,11 +56,6 @@ def test_none_in_a_list_is_a_case_without_the_key(parsed):
     assert [case.spec.topology is None for case in cases] == [True, False]
 
 
-def test_an_empty_list_of_a_setting_leaves_no_case(written, refused):
-    text = written(training={"name": "asynchronous", "servers": []})
-    assert refused(text) == "[[case]] 1: training: an empty list leaves no case"
-
-
 def test_omitted_keys_have_their_defaults(parsed):
     (case,) = parsed()
     expected = {"dtype": "float32", "seed": 1, "threads": 1}
