@@ -20,6 +20,11 @@ def sleeping(folder, rank, host=None):
     return process
 
 
+def end(process):
+    process.kill()
+    process.wait()
+
+
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
 def test_the_first_process_to_end_is_named(tmp_path, order):
     processes = [sleeping(tmp_path, rank) for rank in range(3)]
@@ -27,40 +32,25 @@ def test_the_first_process_to_end_is_named(tmp_path, order):
         watched.watch()
         assert watched.first_ended() is None
         for rank in order:
-            processes[rank].kill()
-            processes[rank].wait()
+            end(processes[rank])
         assert watched.first_ended() == order[0]
 
 
-def test_no_rank_is_named_if_one_was_not_watched(tmp_path):
-    processes = [sleeping(tmp_path, rank) for rank in range(2)]
-    processes[0].kill()
-    processes[0].wait()
-    with RankProcesses(tmp_path, 2) as watched:
-        watched.watch()
-        processes[1].kill()
-        processes[1].wait()
-        assert watched.first_ended() is None
-
-
-@pytest.mark.parametrize("ranks, host", [(3, gethostname()), (2, "elsewhere")])
-def test_no_rank_is_named_if_some_run_on_other_hosts(tmp_path, ranks, host):
+@pytest.mark.parametrize(
+    ("ranks", "host", "before", "forgets"),
+    [(3, None, False, False), (2, "elsewhere", False, False), (2, None, True, False), (2, None, False, True)],
+    ids=["one without a process", "one on another host", "one ended before", "the launcher is killed"],
+)
+def test_no_rank_is_named_if_not_all_were_watched(tmp_path, ranks, host, before, forgets):
     processes = [sleeping(tmp_path, 0), sleeping(tmp_path, 1, host)]
+    if before:
+        end(processes.pop(0))
     with RankProcesses(tmp_path, ranks) as watched:
         watched.watch()
+        if forgets:
+            watched.forget()
         for process in processes:
-            process.kill()
-            process.wait()
-        assert watched.first_ended() is None
-
-
-def test_no_rank_is_named_if_the_launcher_is_killed(tmp_path):
-    process = sleeping(tmp_path, 0)
-    with RankProcesses(tmp_path, 1) as watched:
-        watched.watch()
-        watched.forget()
-        process.kill()
-        process.wait()
+            end(process)
         assert watched.first_ended() is None
 
 
@@ -72,8 +62,7 @@ def test_a_process_counts_as_ended_when_its_files_are_closed(tmp_path):
         second.kill()  # its exit status is read last
         while watched.first_ended() is None:
             time.sleep(0.01)
-        first.kill()
-        first.wait()
+        end(first)
         second.wait()
         assert watched.first_ended() == 1
 

@@ -17,15 +17,8 @@ from hpcdl.trace.schema import read
 def run(hand):
     times = [[1.0, 2.5, 1.5], [1.0, 2.0, 1.5]]
     hand.case(times, case="a", kind="train", model="lenet5", global_batch=8, seed=1)
-    hand.case(
-        times,
-        case="b",
-        kind="collective",
-        dtype="float32",
-        collective="allreduce",
-        aggregation="ring",
-        message_bytes=64,
-    )
+    summed = {"collective": "allreduce", "aggregation": "ring", "dtype": "float32", "message_bytes": 64}
+    hand.case(times, case="b", kind="collective", **summed)
     hand.read({})
     return read(hand.folder)
 

@@ -33,17 +33,8 @@ def traced(ranks, *, case="one", events=3, labels=("send", "recv")):
         recorder.residuals.append((8, 0.5, 1.0 + rank))
         recorder.memory_bytes = 64 * rank
         packed.append(recorder.pack())
-    fields = {
-        "case": case,
-        "kind": "train",
-        "ranks": ranks,
-        "loss_rate": 0.5,
-        "flag": True,
-        "absent": None,
-        "empty": "",
-        "ümlaut": "ö",
-    }
-    return CaseRecord(fields, packed)
+    others = {"loss_rate": 0.5, "flag": True, "absent": None, "empty": "", "ümlaut": "ö"}
+    return CaseRecord({"case": case, "kind": "train", "ranks": ranks, **others}, packed)
 
 
 def test_round_trip(tmp_path):
@@ -66,17 +57,7 @@ def test_round_trip(tmp_path):
     assert run.ranks["dropped_updates"].tolist() == [0, 2, 4]
     assert run.ranks["memory_bytes"].tolist() == [0, 64, 128]
     events = run.events
-    assert events["label"].tolist() == [
-        "send",
-        "recv",
-        "send",
-        "recv",
-        "send",
-        "recv",
-        "send",
-        "recv",
-        "send",
-    ]
+    assert events["label"].tolist() == [*["send", "recv"] * 4, "send"]
     assert events["begin"].tolist() == [0, 10, 20, 1000, 1010, 1020, 2000, 2010, 2020]
     assert events["peer"].tolist() == [1] * 3 + [2] * 3 + [0] * 3
 
@@ -134,26 +115,20 @@ def complains(path, *words):
 def test_unreadable_files(tmp_path):
     complains(tmp_path, "no run.h5")
     complains(tmp_path / "nothing.h5", "no such file")
-    text = tmp_path / "text.h5"
-    text.write_text("not a trace")
-    complains(text, "not a trace of hpcdl")
-    empty = tmp_path / "empty.h5"
-    empty.write_bytes(b"")
-    complains(empty, "not a trace of hpcdl")
-    foreign = tmp_path / "foreign.h5"
-    with h5py.File(foreign, "w") as file:
+    path = tmp_path / "a.h5"
+    for content in (b"not a trace", b""):
+        path.write_bytes(content)
+        complains(path, "not a trace of hpcdl")
+    with h5py.File(path, "w") as file:
         file["x"] = 1
-    complains(foreign, "not a trace of hpcdl")
-    newer = tmp_path / "newer.h5"
-    write_part(newer, traced(1))
-    with changed(newer) as file:
-        file.attrs["schema"] = 99
-    complains(newer, "schema 99")
-    lacking = tmp_path / "lacking.h5"
-    write_part(lacking, traced(1))
-    with changed(lacking) as file:
+    complains(path, "not a trace of hpcdl")
+    write_part(path, traced(1))
+    with changed(path) as file:
         del file["cases/000000/steps"]
-    complains(lacking, "damaged")
+    complains(path, "damaged")
+    with changed(path) as file:
+        file.attrs["schema"] = 99
+    complains(path, "schema 99")
 
 
 def test_truncated_anywhere(tmp_path):
