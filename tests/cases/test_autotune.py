@@ -33,21 +33,13 @@ def test_candidates_sum_on_any_ranks_of_the_host():
     )
 
 
-@pytest.mark.parametrize("size", [4, 1000, 2000])
-def test_a_measured_size_takes_the_fastest(size):
-    assert Choices(TIMES).name(size) == min(TIMES, key=lambda name: TIMES[name][size])
-
-
-def test_between_sizes_lines_cross():
-    """1 + 10 x and 5 + 3 x meet at x = 4/7 of the way."""
+def test_a_size_takes_the_fastest_by_lines_between_and_beyond_the_measured_ones():
+    """Between 4 and 1000 bytes 1 + 10 x and 5 + 3 x meet at x = 4/7 of the way."""
     choices = Choices(TIMES)
-    assert choices.name(4 + 996 * 4 // 7 - 8) == "butterfly"
-    assert choices.name(4 + 996 * 4 // 7 + 8) == "ring"
-
-
-def test_beyond_the_sizes_the_nearest_line_goes_on():
-    assert Choices(TIMES).name(1 << 30) == "ring"
-    assert Choices(TIMES).name(0) == "butterfly"
+    for size in (4, 1000, 2000):
+        assert choices.name(size) == min(TIMES, key=lambda name, size=size: TIMES[name][size])
+    meet = 4 + 996 * 4 // 7
+    assert [choices.name(size) for size in (0, meet - 8, meet + 8, 1 << 30)] == 2 * ["butterfly"] + 2 * ["ring"]
     assert Choices({"ring": {8: 2.0}, "direct": {8: 1.0}}).name(1 << 20) == "direct"
 
 

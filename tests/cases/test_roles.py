@@ -33,19 +33,14 @@ gait = ["walk", "trot"]
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conditional(TrainSpec):
-    gait: str = key("walk", choices=("walk", "trot"))
+def adding(**declared):
+    """Return the spec of trainings with one more key."""
 
+    @dataclass(frozen=True, kw_only=True)
+    class Spec(TrainSpec):
+        gait: str = key("walk", choices=("walk", "trot"), **declared)
 
-@dataclass(frozen=True, kw_only=True)
-class Methodical(TrainSpec):
-    gait: str = key("walk", choices=("walk", "trot"), role="method")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sampled(TrainSpec):
-    gait: str = key("walk", choices=("walk", "trot"), role="sampling")
+    return Spec
 
 
 def forget():
@@ -71,9 +66,9 @@ def run(hand, monkeypatch):
 @pytest.mark.parametrize(
     ("spec", "tables", "names", "word"),
     [
-        (Conditional, 2, {"ring"}, "gait=trot"),
-        (Methodical, 1, {"gait trot", "ring"}, "gait trot"),
-        (Sampled, 1, {"ring"}, None),
+        (adding(), 2, {"ring"}, "gait=trot"),
+        (adding(role="method"), 1, {"gait trot", "ring"}, "gait trot"),
+        (adding(role="sampling"), 1, {"ring"}, None),
     ],
 )
 def test_a_new_key_is_one_line(run, spec, tables, names, word):

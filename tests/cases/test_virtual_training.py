@@ -191,10 +191,7 @@ def test_a_rank_that_dies_is_missed_and_named():
         done = sum(len(recorder.steps) for recorder in recorders)
         assert done == steps if "async" in training else steps <= done <= steps + 2  # others did its share
         assert "process_failure" not in run(case(training=training))[1]
-
-
-def test_a_rank_that_comes_to_its_end_before_its_death():
-    """A slow worker is not granted so many mini-batches."""
+    # a slow worker is not granted so many mini-batches: it comes to its end before its death
     keys = {"straggler": "{rank = 3, factor = 50}", "failure": "{rank = 3, step = 20}"}
     assert run(case(training='{name = "asynchronous"}', **keys))[1]["process_failure"] == ""
 

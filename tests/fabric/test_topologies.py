@@ -240,8 +240,6 @@ def test_bad_topologies_are_refused():
         ),
         ({"topology": "{name = 'fat_tree', hosts = [4, 2], background = 1.0}"}, "topology: background: "),
         ({"ranks": "9"}, "topology: 9 hosts are more than the topology's 8"),
-        ({"aggregation": "'native'"}, "aggregation: 'native' cannot be used with topology 'fat_tree'"),
-        ({"network": None}, "topology: this key cannot be used with a measured case"),
         (
             {"network": "'titan'", "topology": None, "ranks": "20000"},
             "ranks: 20000 hosts are more than the topology's 19200",

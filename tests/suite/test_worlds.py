@@ -25,9 +25,7 @@ def test_impossible_settings_are_refused(written, refused):
         ({"network": "gmini", "flops": 1e9}, "network: unknown 'gmini'; did you mean 'gemini'?"),
         (SIMULATED, "network: a simulated case needs exactly one of device, flops, times"),
         ({**SIMULATED, "flops": 1e9, "device": "k20"}, "network: a simulated case needs exactly one of"),
-        ({**SIMULATED, "flops": 0}, "flops: must be more than 0, not 0"),
         ({**SIMULATED, "device": "k21"}, "device: unknown 'k21'; did you mean 'k20'?"),
-        ({**SIMULATED, "times": "nowhere"}, "times: nowhere"),
         ({**SIMULATED, "flops": 1e9, "jitter": -1}, "jitter: must be at least 0, not -1"),
     ]:
         assert message in refused(written(**keys))
