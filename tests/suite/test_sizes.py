@@ -47,7 +47,7 @@ def test_sizes_beyond_the_limits_are_refused(written, refused):
         ("train", {**SIMULATED, "jitter": 1e18}, "jitter: must be at most 10"),
         (
             "collective",
-            {"network": "gemini", "ranks": 100_000, "aggregation": "direct"},
+            {"network": "gemini", "ranks": 100_000, "ranks_per_host": 7, "aggregation": "direct"},
             "ranks: 100000 ranks may send 2e+10 messages; at most 1e+09 are simulated",
         ),
         (
