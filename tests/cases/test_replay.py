@@ -122,16 +122,21 @@ time_scale = 2
 """
 
 
-def test_a_case_runs_is_right_and_says_what_it_models():
-    (case,) = suite.parse(CASE, "s.toml").cases
-    ticks = count()
-    recorders = [Recorder() for _ in range(3)]
+def replayed(text, ranks=3):
+    """Return what the record gets from each rank of a replay in this process, the recorders, and the case."""
+    (case,) = suite.parse(text, "s.toml").cases
+    ticks, recorders = count(), [Recorder() for _ in range(ranks)]
 
     async def program(comm):
         journal = Journal(recorders[comm.rank], lambda: Counters(next(ticks), 0, 0, 0, 0))
         return await case.module.program(case.spec, journal)(comm)
 
-    for found in in_process(3).run(program):
+    return in_process(ranks).run(program), recorders, case
+
+
+def test_a_case_runs_is_right_and_says_what_it_models():
+    answers, recorders, case = replayed(CASE)
+    for found in answers:
         assert found.pop("bucket_bytes") > 0
         assert found == {"parameters": 431_080, "correct": True}
     assert [len(recorder.steps) for recorder in recorders] == [2 + 4] * 3
@@ -169,18 +174,6 @@ def test_a_simulated_replay_takes_the_time_of_its_formulas(ranks, training, peri
     assert step.bytes == pytest.approx(2 * (ranks - 1) * piece / period, abs=1)
 
 
-def replayed(text, ranks):
-    """Return the record's fields of rank 0 of a replay in this process, and the case."""
-    (case,) = suite.parse(text, "s.toml").cases
-    ticks = count()
-
-    async def program(comm):
-        journal = Journal(Recorder(), lambda: Counters(next(ticks), 0, 0, 0, 0))
-        return await case.module.program(case.spec, journal)(comm)
-
-    return in_process(ranks).run(program)[0], case
-
-
 COMPRESSED = [
     ("ring", '"fp16"'),
     ("ring", '{name = "power_sgd", rank = 1}'),
@@ -192,10 +185,9 @@ COMPRESSED = [
 
 def test_a_compressed_replay_sends_what_a_compressor_makes():
     for aggregation, compression in COMPRESSED:
-        extra = f"aggregation = '{aggregation}'\ncompression = {compression}\n"
-        found, case = replayed(CASE + extra, 3)
-        assert found["correct"]
-        assert {"encode_seconds", "decode_seconds", "compression_ratio", "residual_bytes"} <= set(found)
+        answers, _, case = replayed(CASE + f"aggregation = '{aggregation}'\ncompression = {compression}\n")
+        assert answers[0]["correct"]
+        assert {"encode_seconds", "decode_seconds", "compression_ratio", "residual_bytes"} <= set(answers[0])
         assert case.fields()["compression"] == str(case.spec.compression)
 
 
@@ -207,5 +199,5 @@ def test_compressed_sums_that_differ_between_ranks_are_noticed(tmp_path, monkeyp
         "    vector[-1] += comm.rank\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    found, _ = replayed(CASE + "aggregation = 'forgetful:forgetful'\ncompression = 'fp16'\n", 3)
-    assert not found["correct"]
+    answers, _, _ = replayed(CASE + "aggregation = 'forgetful:forgetful'\ncompression = 'fp16'\n")
+    assert not answers[0]["correct"]

@@ -69,16 +69,9 @@ class Trained:
                 clock += round(scale * length)
             recorder.events.append((0, "update", clock, clock + UPDATE, -1, 0))
             images = 64 if fields.get("scaling") == "weak" else 64 // ranks
-            recorder.steps.append(
-                Step(
-                    step,
-                    0,
-                    step * 10**9,
-                    step * 10**9 + round(step_ms * 1e6),
-                    images=images,
-                    compute_ns=computed[step],
-                )
-            )
+            begin = step * 10**9
+            end = begin + round(step_ms * 1e6)
+            recorder.steps.append(Step(step, 0, begin, end, images=images, compute_ns=computed[step]))
         said = {**COMMON, "case": f"train-{len(self.parts)}", "ranks": ranks, **fields}
         part = self.folder / f"part{len(self.parts)}.h5"
         write_part(part, CaseRecord(with_settings(said), [recorder.pack()] * ranks))

@@ -55,21 +55,25 @@ def test_equal_meshes_are_one_case(refused, written, parsed):
     assert "is there twice" in refused(written(mesh=[*meshes], ranks=4))
 
 
-@pytest.mark.parametrize("linear", ["outputs", "inputs"])
-def test_a_case_trains_the_whole_network(parsed, linear):
-    """Layers split by inputs have one part more than the network has layers."""
-    (case,) = parsed(mesh={"model": 3, "linear": linear}, ranks=3, global_batch=60, steps=2, epochs=None)
-    recorders = [Recorder(events=False) for _ in range(3)]
+def trained(case):
+    """Return what the record gets from each rank, and the recorders."""
+    recorders = [Recorder(events=False) for _ in range(case.ranks)]
 
     async def rank(comm):
         journal = Journal(recorders[comm.rank], lambda: Counters(0, 0, 0, 0, 0))
         return await program(case.spec, journal)(comm)
 
-    found = in_process(3).run(rank)
-    assert [one["parameters"] for one in found] == [
-        volumes(case.spec.layers, case.spec.data.shape, 1).parameters
-    ] * 3
-    assert all(recorder.memory_bytes < 2 * 4 * found[0]["parameters"] / 2 for recorder in recorders)
+    return in_process(case.ranks).run(rank), recorders
+
+
+@pytest.mark.parametrize("linear", ["outputs", "inputs"])
+def test_a_case_trains_the_whole_network(parsed, linear):
+    """Layers split by inputs have one part more than the network has layers."""
+    (case,) = parsed(mesh={"model": 3, "linear": linear}, ranks=3, global_batch=60, steps=2, epochs=None)
+    found, recorders = trained(case)
+    whole = volumes(case.spec.layers, case.spec.data.shape, 1).parameters
+    assert [one["parameters"] for one in found] == [whole] * 3
+    assert all(recorder.memory_bytes < 2 * 4 * whole / 2 for recorder in recorders)
     losses = {Evaluation(*recorder.evaluations[-1]).loss for recorder in recorders}
     assert len(losses) == 1
     assert losses.pop() < 10
@@ -82,10 +86,4 @@ def test_the_ratio_of_compression_counts_no_activations(parsed, compression, agg
     """Messages of varying length are not counted apart from activations, so that they have no ratio."""
     keys = {"compression": compression, "aggregation": aggregation, "steps": 2, "epochs": None}
     (case,) = parsed(mesh={"data": 2, "model": 2}, ranks=4, global_batch=60, **keys)
-    recorders = [Recorder() for _ in range(4)]
-
-    async def rank(comm):
-        journal = Journal(recorders[comm.rank], lambda: Counters(0, 0, 0, 0, 0))
-        return await program(case.spec, journal)(comm)
-
-    assert in_process(4).run(rank)[0]["compression_ratio"] == ratio
+    assert trained(case)[0][0]["compression_ratio"] == ratio
