@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from contract.quartic import inverse_hessian
 
 from hpcdl.fabric.vectors import partition
 from hpcdl.optim.parts.lbfgs import (
@@ -40,17 +41,6 @@ def steps_and_changes(size, count, seed):
     return steps, steps @ quadratic(size, seed)
 
 
-def inverse_hessian(steps, changes):
-    """Return the BFGS matrix from the formula (Nocedal and Wright, equations 7.16 and 7.20)."""
-    one = np.eye(steps.shape[1])
-    inverse = one * (steps[-1] @ changes[-1]) / (changes[-1] @ changes[-1]) if len(steps) else one
-    for s, y in zip(steps, changes, strict=True):
-        rho = 1 / (y @ s)
-        v = one - rho * np.outer(y, s)
-        inverse = v.T @ inverse @ v + rho * np.outer(s, s)
-    return inverse
-
-
 def direction(gradient, steps, changes, parts):
     """Return the direction from the recursion on ``parts`` shards, with its own pairs."""
     size = len(gradient)
@@ -80,7 +70,9 @@ def test_direction_equals_the_matrix_product(count, parts):
     steps, changes = steps_and_changes(size, count, seed=count)
     gradient = np.random.default_rng(9).normal(size=size)
     found = direction(gradient, steps, changes, parts)
-    np.testing.assert_allclose(found, -inverse_hessian(steps, changes) @ gradient, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(
+        found, -inverse_hessian(size, [*zip(steps, changes, strict=True)]) @ gradient, rtol=0, atol=1e-8
+    )
 
 
 def test_a_pair_without_curvature_is_not_kept():

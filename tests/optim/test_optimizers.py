@@ -54,30 +54,29 @@ ORACLES = [
 ]  # fmt: skip
 
 
-def test_same_steps_as_torch():
-    for name, settings, ours in ORACLES:
-        torch = pytest.importorskip("torch")
-        start = gradients_of(1, 57, "float64", seed=1)[0]
-        gradients = gradients_of(25, 57, "float64")
-        theirs = torch.tensor(start.copy(), requires_grad=True)
-        optimizer = getattr(torch.optim, name)([theirs], lr=0.01, **settings)
-        for gradient in gradients:
-            theirs.grad = torch.tensor(gradient)
-            optimizer.step()
-        np.testing.assert_allclose(run(ours, start, gradients, [0.01] * 25), theirs.detach().numpy(), rtol=1e-9)
-
-
-def test_momentum_correction_is_torchs_form_when_the_rate_changes():
+def by_torch(name, start, gradients, rates, **settings):
     torch = pytest.importorskip("torch")
-    start, gradients = gradients_of(1, 9, "float64", seed=1)[0], gradients_of(12, 9, "float64")
-    rates = [0.1, 0.1, 0.4, 0.4, 0.4, 0.02, 0.02, 0.3, 0.2, 0.1, 0.1, 0.01]
     theirs = torch.tensor(start.copy(), requires_grad=True)
-    optimizer = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01)
+    optimizer = getattr(torch.optim, name)([theirs], lr=rates[0], **settings)
     for gradient, rate in zip(gradients, rates, strict=True):
         theirs.grad, optimizer.param_groups[0]["lr"] = torch.tensor(gradient), rate
         optimizer.step()
-    ours = SGD(momentum=0.9, weight_decay=0.01, momentum_correction=True)
-    np.testing.assert_allclose(run(ours, start, gradients, rates), theirs.detach().numpy(), rtol=1e-12)
+    return theirs.detach().numpy()
+
+
+def test_same_steps_as_torch():
+    start, gradients = gradients_of(1, 57, "float64", seed=1)[0], gradients_of(25, 57, "float64")
+    for name, settings, ours in ORACLES:
+        expected = by_torch(name, start, gradients, [0.01] * 25, **settings)
+        np.testing.assert_allclose(run(ours, start, gradients, [0.01] * 25), expected, rtol=1e-9)
+
+
+def test_momentum_correction_is_torchs_form_when_the_rate_changes():
+    start, gradients = gradients_of(1, 9, "float64", seed=1)[0], gradients_of(12, 9, "float64")
+    rates = [0.1, 0.1, 0.4, 0.4, 0.4, 0.02, 0.02, 0.3, 0.2, 0.1, 0.1, 0.01]
+    settings = {"momentum": 0.9, "weight_decay": 0.01}
+    ours = run(SGD(**settings, momentum_correction=True), start, gradients, rates)
+    np.testing.assert_allclose(ours, by_torch("SGD", start, gradients, rates, **settings), rtol=1e-12)
 
 
 TENSORS = [(0, 40, True, 1.0), (40, 7, False, 2.0), (47, 30, True, 1.0), (77, 3, True, 0.5)]

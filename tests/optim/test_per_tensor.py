@@ -11,8 +11,7 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adaptive import Adagrad, Adam, AdamW, RMSProp
 from hpcdl.optim.parts import per_tensor
-from hpcdl.optim.parts import per_tensor as module
-from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
+from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.registry import find, names
 
@@ -113,20 +112,3 @@ def test_only_caffes_models_have_factors_on_the_rate():
         for variable, rate in found.items():
             twice = name in CAFFES and variable.endswith("bias")
             assert rate == (0.1 if variable in tenth else 2 if twice else 1), variable
-
-
-@pytest.mark.parametrize("n", [0, 1, 3, 4, 5, 8, 9])
-@pytest.mark.parametrize("scratch", [0, 1, 2])
-def test_every_element_is_visited_once_in_order(n, scratch, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK_BYTES", 16)
-    first, second = np.arange(n, dtype="float32"), np.arange(n, dtype="float64")
-    seen = []
-    for piece, _ in UNIFORM.blocks(first, second, scratch=scratch):
-        assert len(piece) == 2 + scratch
-        assert {len(part) for part in piece} == {len(piece[0])}
-        assert len(piece[0]) <= 4
-        assert all(part.dtype == first.dtype for part in piece[2:])
-        seen.extend(piece[0])
-        piece[1][:] += 1
-    assert seen == list(range(n))
-    np.testing.assert_array_equal(second, np.arange(n) + 1)

@@ -15,12 +15,6 @@ def test_polynomial():
         )
 
 
-def test_step_at_goyals_milestones():
-    rate = schedule("step", at=[1 / 3, 2 / 3, 8 / 9])
-    changes = {step: rate(step, 90) for step in (0, 29, 30, 59, 60, 79, 80, 89)}
-    assert changes == pytest.approx({0: 1, 29: 1, 30: 0.1, 59: 0.1, 60: 0.01, 79: 0.01, 80: 0.001, 89: 0.001})
-
-
 @pytest.mark.parametrize("total", [7, 10, 90, 99, 100, 1000])
 @pytest.mark.parametrize("percent", [1, 7, 10, 29, 33, 57, 70, 99])
 def test_a_milestone_acts_at_the_first_step_that_is_not_before_it(total, percent):
