@@ -29,6 +29,16 @@ def title(ranks, numbers):
     return traits.title(ranks, registry.in_full(strategy.func, strategy.keywords))
 
 
+def may_fail(failure, rank):
+    """Return session settings of a rank that fails before a step if ``failure`` is (rank, step)."""
+
+    def before_step(step):
+        if (rank, step) == failure:
+            raise RankFailed
+
+    return {"before_step": before_step} if failure else {}
+
+
 class Run:
     """Training by the strategy of the table ``numbers``, or by ``strategy``."""
 
@@ -36,21 +46,11 @@ class Run:
         strategy = strategy or chosen(world.ranks, numbers or {})
         self.recorders = [Recorder(events=False) for _ in range(world.ranks)]
         self.sessions = [
-            make(recorder=recorder, **self._may_fail(failure, rank), **settings)
+            make(recorder=recorder, **may_fail(failure, rank), **settings)
             for rank, recorder in enumerate(self.recorders)
         ]
         world.run(lambda comm: strategy(comm, self.sessions[comm.rank]))
         assert not [post for group in world.groups for box in group.mailboxes() for post in box.posts()]
-
-    @staticmethod
-    def _may_fail(failure, rank):
-        """Return session settings of a rank that fails before a step if ``failure`` is (rank, step)."""
-
-        def before_step(step):
-            if (rank, step) == failure:
-                raise RankFailed
-
-        return {"before_step": before_step} if failure else {}
 
     @property
     def parameters(self):

@@ -4,11 +4,10 @@ from functools import cache
 
 import numpy as np
 
-from contract.sessions import training_session
-from contract.training import LEARNING_RATE, SEED
+from contract.sessions import SEED, silent_journal, training_session
+from contract.training import LEARNING_RATE
 from hpcdl.aggregation.ring import ring
 from hpcdl.data.parts.splits import in_memory_dataset
-from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
@@ -20,8 +19,6 @@ from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling, S
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import divide
 from hpcdl.optim.sgd import SGD
-from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.split.mesh import placed
 from hpcdl.training.parts.split.model_group import ModelGroup
 from hpcdl.training.synchronous import synchronous
@@ -160,12 +157,10 @@ def session_of(layers, shape, recorder=None, place=None, division=None, exchange
         "optimizer": SGD(momentum=0.9, weight_decay=2e-4),
         "aggregate": ring,
         "dataset": images(shape),
-        "journal": Journal(recorder or Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0)),
+        "journal": silent_journal(recorder),
         "learning_rate": lambda _step: LEARNING_RATE,
         "global_batch": 24,
         "steps": STEPS,
-        "seed": SEED,
-        "evaluate_every": 1000,  # only at the end
         "group": None if place is None else ModelGroup(place, division, replica, exchange),
     }
     return training_session(replica=replica, **defaults | settings)

@@ -6,22 +6,6 @@ import pytest
 from contract.fabric import shift, total
 
 
-def test_started_programs_do_not_mix_messages(fabric):
-    """All programs use the same tag and are joined in a different order on each rank."""
-
-    async def program(comm):
-        under_way = [comm.start(total(comm, 10**k * (comm.rank + 1))) for k in range(5)]
-        mine = await total(comm, -comm.rank)
-        sums = [None] * 5
-        for k in np.random.default_rng(comm.rank).permutation(5):
-            sums[k] = await under_way[k]
-        return mine, sums
-
-    p = fabric.ranks
-    numbers = p * (p + 1) // 2
-    assert fabric.run(program) == [(-p * (p - 1) / 2, [10**k * numbers for k in range(5)])] * p
-
-
 def test_started_programs_complete_without_being_awaited(fabric):
     finished = []
 
@@ -75,24 +59,16 @@ def test_three_levels_of_started_programs_and_no_more(fabric):
     assert fabric.run(program) == [[6 * fabric.ranks] * 2] * fabric.ranks
 
 
-def test_a_program_can_be_awaited_again(fabric):
-    async def program(comm):
-        task = comm.start(total(comm, 1))
-        return [await task, await task, task.result, task.done]
-
-    assert fabric.run(program) == [[fabric.ranks, fabric.ranks, fabric.ranks, True]] * fabric.ranks
-
-
-def test_two_programs_may_wait_for_the_same_one(fabric):
+def test_two_programs_may_wait_for_the_same_one_again_and_again(fabric):
     async def wait(task):
         return await task
 
     async def program(comm):
         task = comm.start(total(comm, 1))
         waiting = [comm.start(wait(task)), comm.start(wait(task))]
-        return [await other for other in waiting]
+        return [*[await other for other in (*waiting, task, task)], task.result, task.done]
 
-    assert fabric.run(program) == [[fabric.ranks] * 2] * fabric.ranks
+    assert fabric.run(program) == [[fabric.ranks] * 5 + [True]] * fabric.ranks
 
 
 def test_shared_tags_do_not_change_the_numbering(group):

@@ -4,19 +4,17 @@ from functools import cache
 
 import numpy as np
 
-from contract.sessions import training_session
+from contract.sessions import silent_journal, training_session
 from hpcdl.aggregation.ring import ring
 from hpcdl.data.parts.splits import in_memory_dataset
-from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
-from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.evaluation import test_share as share_of_test
-from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.topologies import metropolis
 
 RATE = 0.05
 
@@ -45,12 +43,10 @@ def tiny_session(recorder=None, *, start=None, **settings):
         "optimizer": SGD(),
         "aggregate": ring,
         "dataset": noise(),
-        "journal": Journal(recorder or Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0)),
+        "journal": silent_journal(recorder),
         "learning_rate": lambda _step: RATE,
         "global_batch": 48,
         "steps": 3,
-        "seed": 3,
-        "evaluate_every": 1000,  # only at the end
     }
     mine = training_session(**{"replica": settings.get("replica") or tiny_replica()} | defaults | settings)
     if start is not None:
@@ -111,6 +107,12 @@ def starts(ranks, seed=0):
 def replicas(ranks):
     """Return cached replicas, because making one takes longer than training it."""
     return [tiny_replica() for _ in range(ranks)]
+
+
+def mixing_matrix(links):
+    """Return the weights of gossip, (ranks, ranks), on a graph of the ``links`` of each rank."""
+    rows = [metropolis(links, rank) for rank in range(len(links))]
+    return np.array([[row.get(other, 0.0) for other in range(len(links))] for row in rows])
 
 
 def loss_of_test(session):

@@ -3,24 +3,22 @@
 from functools import cache
 
 import numpy as np
+import pytest
 
-from contract.sessions import training_session
+from contract.sessions import SEED, silent_journal, training_session
 from hpcdl import registry
-from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD
-from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
+from hpcdl.trace.recorder import Evaluation, Step
 
 STEPS = 12
 """An epoch of the digits (11 batches) and one step."""
 GLOBAL_BATCH = 120
 """Divisible by 1, 2, 3, 4, 5 and 8."""
 LEARNING_RATE = 0.05
-SEED = 3
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 """Largest difference of parameters after STEPS steps if gradients are summed in another order."""
@@ -46,12 +44,10 @@ def session(aggregation, dtype, recorder=None, *, allocate=None, **settings):
         "optimizer": SGD(momentum=0.9, weight_decay=2e-4),
         "aggregate": registry.find("aggregation", aggregation),
         "dataset": dataset,
-        "journal": Journal(recorder or Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0)),
+        "journal": silent_journal(recorder),
         "learning_rate": learning_rate,
         "global_batch": GLOBAL_BATCH,
         "steps": STEPS,
-        "seed": SEED,
-        "evaluate_every": 1000,  # only at the end
     }
     return training_session(**defaults | settings)
 
@@ -81,6 +77,26 @@ def by_one_rank(dtype):
             dy = stage.backward(dy)
         mine.optimizer.update(replica.parameters, replica.gradients, learning_rate(step))
     return replica.parameters
+
+
+def check_journals(alone, recorders):
+    """Check that the journals of all ranks add up to that of one rank, and that all have its evaluations.
+
+    Images and correct answers are summed over ranks; losses are averaged with the images as weights.
+    """
+    for one, *rows in zip(alone.steps, *(recorder.steps for recorder in recorders), strict=True):
+        expected, mine = Step(*one), [Step(*row) for row in rows]
+        assert expected.images == sum(row.images for row in mine)
+        assert expected.correct == sum(row.correct for row in mine)
+        assert expected.loss == pytest.approx(sum(row.loss * row.images for row in mine) / expected.images)
+        same = [(row.step, row.epoch, row.learning_rate) for row in (expected, *mine)]
+        assert len(set(same)) == 1
+    for one, *rows in zip(alone.evaluations, *(recorder.evaluations for recorder in recorders), strict=True):
+        expected = Evaluation(*one)
+        assert len(set(rows)) == 1
+        assert Evaluation(*rows[0])[:2] == expected[:2]
+        assert Evaluation(*rows[0]).loss == pytest.approx(expected.loss)
+        assert Evaluation(*rows[0]).accuracy == pytest.approx(expected.accuracy)
 
 
 def difference(parameters, dtype):
