@@ -123,13 +123,15 @@ def test_normalisation_is_the_same_arithmetic_for_every_shape(shape, dtype):
     np.testing.assert_array_equal(PixelNormalization(mean, std)(images[:, ::2, 1:], dtype), got[:, ::2, 1:])
 
 
-def test_counts_of_parts_add_up():
-    counts = PixelCounts(3)
-    for part in np.array_split(IMAGES, 7):
+def test_counts_of_parts_add_up_and_a_constant_channel_becomes_zero():
+    counts, images = PixelCounts(3), IMAGES.copy()
+    images[..., 2] = 77
+    for part in np.array_split(images, 7):
         counts.add(part)
     found = counts.normalization()
-    np.testing.assert_allclose(found.mean, (IMAGES / 255).mean(axis=(0, 1, 2)), rtol=1e-13)
-    np.testing.assert_allclose(found.std, (IMAGES / 255).std(axis=(0, 1, 2)), rtol=1e-13)
+    np.testing.assert_allclose(found.mean, (images / 255).mean(axis=(0, 1, 2)), rtol=1e-13)
+    np.testing.assert_allclose(found.std[:2], (images / 255).std(axis=(0, 1, 2))[:2], rtol=1e-13)
+    np.testing.assert_allclose(found(images, "float64")[..., 2], 0, atol=1e-12)
 
 
 def test_padding_to_a_square_puts_black_around():

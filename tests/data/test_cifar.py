@@ -13,6 +13,9 @@ from hpcdl.data.parts.dataset import DataError
 RANDOM = np.random.default_rng(0)
 SMALL_TEN = {"data_batch_1.bin": 30, "data_batch_2.bin": 20}
 SMALL_HUNDRED = {"train.bin": 40}
+TEN = {**SMALL_TEN, "test_batch.bin": 10}, 10
+HUNDRED = {**SMALL_HUNDRED, "test.bin": 10}, 20, 100
+"""Files and numbers of images, and classes of each label."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,20 +36,12 @@ def records(count, *classes):
     return array
 
 
-def write_ten(folder, suffix=""):
+def write(folder, files, *classes, suffix=""):
     folder.mkdir(parents=True, exist_ok=True)
-    written = {name: records(count, 10) for name, count in {**SMALL_TEN, "test_batch.bin": 10}.items()}
+    written = {name: records(count, *classes) for name, count in files.items()}
     for name, array in written.items():
         content = array.tobytes()
         (folder / (name + suffix)).write_bytes(gzip.compress(content) if suffix else content)
-    return written
-
-
-def write_hundred(folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {name: records(count, 20, 100) for name, count in {**SMALL_HUNDRED, "test.bin": 10}.items()}
-    for name, array in written.items():
-        (folder / name).write_bytes(array.tobytes())
     return written
 
 
@@ -59,7 +54,7 @@ def message_of(call, **settings):
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_planes_become_pixels_and_files_are_concatenated(tmp_path, suffix):
-    written = write_ten(tmp_path, suffix)
+    written = write(tmp_path, *TEN, suffix=suffix)
     found = cifar10(path=str(tmp_path))
     assert (found.name, found.shape, found.classes) == ("cifar10", (32, 32, 3), 10)
     assert (len(found.train), len(found.test), found.source) == (50, 10, str(tmp_path))
@@ -75,7 +70,7 @@ def test_planes_become_pixels_and_files_are_concatenated(tmp_path, suffix):
 
 
 def test_labels_are_the_fine_ones(tmp_path):
-    written = write_hundred(tmp_path)
+    written = write(tmp_path, *HUNDRED)
     found = cifar100(path=str(tmp_path))
     assert (found.name, found.shape, found.classes) == ("cifar100", (32, 32, 3), 100)
     np.testing.assert_array_equal(found.train.labels, written["train.bin"][:, 1])
@@ -88,7 +83,7 @@ def test_message_for_missing_files_says_where_to_get_them(tmp_path, monkeypatch)
     text = message_of(cifar100)
     assert f"cifar100: not found in {tmp_path / 'cifar100'}, {tmp_path / 'cifar-100-binary'}, {tmp_path}; " in text
     assert "holds train.bin, test.bin" in text
-    write_ten(tmp_path)
+    write(tmp_path, *TEN)
     (tmp_path / "data_batch_2.bin").unlink()
     assert message_of(cifar10).startswith(f"{tmp_path / 'data_batch_2.bin'}: missing")
 
@@ -104,21 +99,15 @@ def test_message_for_missing_files_says_where_to_get_them(tmp_path, monkeypatch)
     ],
 )
 def test_message_for_damage_names_the_file(tmp_path, change, said):
-    write_ten(tmp_path)
+    write(tmp_path, *TEN)
     path = tmp_path / "data_batch_2.bin"
     path.write_bytes(change(path.read_bytes()))
     assert message_of(cifar10, path=str(tmp_path)) == f"{path}: {said}"
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "said"),
-    [
-        (0, 20, "coarse label 20 at 2 is out of range: 20 classes"),
-        (1, 100, "fine label 100 at 2 is out"),
-    ],
-)
-def test_both_labels_are_checked(tmp_path, place, value, said):
-    array = write_hundred(tmp_path)["test.bin"]
-    array[2, place] = value
-    (tmp_path / "test.bin").write_bytes(array.tobytes())
-    assert message_of(cifar100, path=str(tmp_path)).startswith(f"{tmp_path / 'test.bin'}: {said}")
+def test_both_labels_are_checked(tmp_path):
+    for place, said in enumerate(("coarse label 20 at 2 is out of range: 20", "fine label 100 at 2 is out")):
+        array = write(tmp_path, *HUNDRED)["test.bin"]
+        array[2, place] = (20, 100)[place]
+        (tmp_path / "test.bin").write_bytes(array.tobytes())
+        assert message_of(cifar100, path=str(tmp_path)).startswith(f"{tmp_path / 'test.bin'}: {said}")

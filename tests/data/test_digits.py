@@ -1,10 +1,9 @@
-"""Facts about the bundled digits, and about splits held in memory."""
+"""Facts about the bundled digits."""
 
 import numpy as np
 import pytest
 
 from hpcdl.data.digits import digits
-from hpcdl.data.parts.splits import in_memory_dataset
 
 
 @pytest.fixture(scope="module")
@@ -43,20 +42,3 @@ def test_a_batch_is_normalised_contiguous_and_the_callers_own(bundled, dtype):
     some_labels[:] = 0
     np.testing.assert_array_equal(bundled.train.batch(np.arange(1437), dtype)[0], everything)
     np.testing.assert_array_equal(bundled.train.labels, labels)
-
-
-def test_channels_are_normalised_separately_and_a_constant_one_becomes_zero():
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (2500, 3, 2, 3)).astype(np.uint8)
-    images[..., 1] //= 4
-    images[..., 2] = 77
-    labels = np.zeros(2500, np.int64)
-    made = in_memory_dataset("x", (images, labels), (images[:5], labels[:5]), classes=1, source="here")
-    assert made.shape == (3, 2, 3)
-    got = made.train.batch(np.arange(2500), "float64")[0]
-    np.testing.assert_allclose(got.mean(axis=(0, 1, 2)), 0, atol=1e-12)
-    np.testing.assert_allclose(got.std(axis=(0, 1, 2)), [1, 1, 0], atol=1e-12)
-    mean, std = (images / 255).mean(axis=(0, 1, 2)), (images / 255).std(axis=(0, 1, 2))
-    np.testing.assert_allclose(
-        got[..., :2], ((images / 255 - mean) / np.where(std > 1e-9, std, 1))[..., :2], rtol=1e-9, atol=1e-12
-    )

@@ -1,14 +1,13 @@
 """Images in an HDF5 file: read when needed; errors of the file are one line."""
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import numpy as np
 import pytest
 
-from hpcdl.data.hdf5 import SAMPLED, hdf5
+from hpcdl.data.hdf5 import SAMPLED, Images, hdf5
+from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.data.parts.splits import in_memory_dataset
 
@@ -47,15 +46,17 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_images_are_in_the_requested_order(tmp_path, layout):
-    found, expected = hdf5(path=write(tmp_path / "a.h5", layout=layout)), in_memory()
-    assert (found.name, found.shape, found.classes) == ("hdf5", (12, 10, 3), 7)
+@pytest.mark.parametrize("settings", [{}, {"crop": 8, "crop_padding": 1, "flip": True}], ids=str)
+def test_images_are_those_of_memory_in_the_requested_order(tmp_path, settings, layout):
+    found = hdf5(path=write(tmp_path / "a.h5", layout=layout), **settings)
+    expected = in_memory(augmentation=Augmentation(**settings))
+    assert (found.name, found.shape, found.classes) == ("hdf5", expected.shape, 7)
     assert (len(found.train), len(found.test), found.source) == (50, 20, str(tmp_path / "a.h5"))
-    for indices in ([3], [49, 0, 17, 17, 3], [], list(range(20))):
+    for indices, key in (([3], None), ([49, 0, 17, 17, 3], (1, 0)), ([], None), (list(range(20)), (1, 1))):
         for mine, theirs in ((found.train, expected.train), (found.test, expected.test)):
             chosen = np.array(indices, np.int64) % len(mine)
-            got, labels = mine.batch(chosen, "float32")
-            images, right = theirs.batch(chosen, "float32")
+            got, labels = mine.batch(chosen, "float32", key)
+            images, right = theirs.batch(chosen, "float32", key)
             np.testing.assert_array_equal(got, images)
             np.testing.assert_array_equal(labels, right)
     assert labels.dtype == np.int64
@@ -64,25 +65,8 @@ def test_images_are_in_the_requested_order(tmp_path, layout):
             found.train.batch(np.array([index]), "float32")
 
 
-def test_augmentation_is_that_of_images_in_memory(tmp_path):
-    from hpcdl.data.parts.augmentation import Augmentation
-
-    settings = {"crop": 8, "crop_padding": 1, "flip": True}
-    found, expected = (
-        hdf5(path=write(tmp_path / "a.h5"), **settings),
-        in_memory(augmentation=Augmentation(**settings)),
-    )
-    assert found.shape == expected.shape == (8, 8, 3)
-    chosen = np.array([4, 40, 11])
-    for key in (None, (1, 0), (1, 1)):
-        got, images = (one.train.batch(chosen, "float32", key)[0] for one in (found, expected))
-        np.testing.assert_array_equal(got, images)
-
-
 def test_opening_reads_a_sample_and_no_more(tmp_path, monkeypatch):
     """ImageNet's 250 GB are not read to compute a mean."""
-    from hpcdl.data.hdf5 import Images
-
     read = []
     plain = Images.__call__
     monkeypatch.setattr(Images, "__call__", lambda self, indices: (read.extend(indices), plain(self, indices))[1])
@@ -224,14 +208,3 @@ def test_message_for_a_damaged_image_names_it(tmp_path):
     found.train.batch(np.arange(17), "float32")
     with pytest.raises(OSError, match=rf"^{path}: train/images\[17\]: [^\n]+$"):
         found.train.batch(np.array([3, 17]), "float32")
-
-
-def test_hdf5_is_imported_when_such_a_dataset_is_opened_and_not_before(tmp_path):
-    """The import of h5py needs more than a thousand file accesses per rank."""
-    path = write(tmp_path / "a.h5")
-    code = (
-        "import sys; from hpcdl import registry; registry.names('datasets'); find = registry.find('datasets', 'hdf5');"
-        "print('h5py' in sys.modules, 'PIL' in sys.modules); find(path=sys.argv[1]); print('h5py' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", "False", "True"]
