@@ -1,13 +1,12 @@
 """Asynchronous training agrees with its papers, on any number of ranks, in any schedule."""
 
-from copy import deepcopy
 from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 import pytest
 from contract import quadratic
-from contract.asynchronous import Run, loss_of
+from contract.asynchronous import Run
 from contract.schedules import SCHEDULES, ranks_in
 
 from hpcdl import registry
@@ -39,9 +38,6 @@ def random_numbers(random, ranks):
     return {"name": name, "servers": servers, "dedicated": dedicated, **own[name]}, workers
 
 
-# BSP
-
-
 @pytest.mark.parametrize("servers", [1, 2, 3, 5])
 @pytest.mark.parametrize("dedicated", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
@@ -52,19 +48,15 @@ def test_an_update_of_all_gradients_is_synchronous_to_the_last_bit(name, workers
     if servers > workers and not dedicated:
         servers = workers
     settings = {"size": 3, "dtype": dtype, "optimizer": SGD(momentum=0.9, weight_decay=0.01), "global_batch": 40}
-    copies = lambda **rest: quadratic.session(**rest | {"optimizer": deepcopy(rest["optimizer"])})
     native = registry.find("aggregation", "native")
-    expected = Run(in_process(workers), copies, strategy=synchronous, aggregate=native, **settings).parameters
+    expected = Run(in_process(workers), strategy=synchronous, aggregate=native, **settings).parameters
     own = {"bound": 0, "servers": servers} if name == "ssp" else {}
     servers = own.get("servers", 1)
     numbers = {"name": name, "collect": "all", "dedicated": dedicated, **own}
     for seed in range(3):
-        run = Run(in_process(workers + servers * dedicated, seed), copies, numbers=numbers, **settings)
+        run = Run(in_process(workers + servers * dedicated, seed), numbers=numbers, **settings)
         assert np.array_equal(run.parameters, expected)
         assert {update.staleness for update in run.updates(workers if dedicated else 0)} == {0}
-
-
-# staleness
 
 
 @pytest.mark.slow
@@ -154,9 +146,6 @@ def test_a_server_sends_an_answer_while_it_receives_the_next_request(workers):
     assert mean == pytest.approx(shard + request, rel=0.01)
 
 
-# memory, evaluations, settings
-
-
 def test_memory_is_as_documented():
     """Two vectors for each worker, one more with overlap; a server's shard, its copy, gradients and backups."""
     numbers = {"servers": 2, "dedicated": True, "delay_compensation": "adaptive"}
@@ -167,13 +156,3 @@ def test_memory_is_as_documented():
     assert kept[3:] == [server] * 2
     run = Run(in_process(2), numbers={"name": "downpour", "overlap": True}, size=10)
     assert set(run.sessions[1].vectors) == {"accrued", "outgoing", "incoming"}
-
-
-def test_evaluations_test_snapshots():
-    """One evaluation per epoch applied, of all shards together; the last one tests the final parameters."""
-    run = Run(in_process(4), evaluate_every=2, numbers={"servers": 3})
-    for recorder in run.recorders:
-        assert [(row.step, row.samples) for row in recorder.evaluations] == [
-            (n, n * quadratic.IMAGES) for n in (2, 4, 6)
-        ]
-    assert run.recorders[0].evaluations[-1].loss == pytest.approx(loss_of(run.parameters))

@@ -40,9 +40,7 @@ CORRECTIONS = {
 }
 
 
-def replayed(
-    run, rate, correct=PLAIN, *, n_fetch=1, adagrad=False, size=5, global_batch=quadratic.IMAGES, shares=EQUAL
-):
+def replayed(run, rate, correct=PLAIN, *, n_fetch=1, shares=EQUAL):
     """Return the parameters of a training, recomputed from the updates and staleness in its trace.
 
     ``rate(batches, update)`` is that of one gradient, ``batches`` having been applied before its update. With
@@ -50,9 +48,9 @@ def replayed(
     """
     workers = len(run.sessions)
     weights = shares.among(workers)
-    history = [quadratic.QuadraticLoss(size, "float64").parameters]
+    history = [quadratic.QuadraticLoss(5, "float64").parameters]
     clocks, fetched, local = [0] * workers, [-1] * workers, [None] * workers
-    squares, applied = 0.0, 0
+    applied = 0
     for version, together in groupby(run.updates(), lambda update: update.version):
         assert version == len(history) - 1
         gradients, rates, together_parts = [], [], 0
@@ -61,17 +59,16 @@ def replayed(
             if n_fetch == 1 or fetched[worker] != base:
                 fetched[worker], local[worker] = base, history[base]
             rates.append(rate(applied, update))
-            images, total = batch_gradient(size, global_batch, clocks[worker], worker, workers, shares)
-            relative = images * workers / global_batch
+            images, total = batch_gradient(5, quadratic.IMAGES, clocks[worker], worker, workers, shares)
+            relative = images * workers / quadratic.IMAGES
             gradient = local[worker] - total / images
             local[worker] = local[worker] - rates[-1] * relative * gradient
             gradients.append(relative * correct(gradient, history[-1] - history[base]))
             clocks[worker] += 1
             together_parts += weights[worker]
         applied += together_parts
-        squares += np.average(gradients, axis=0, weights=rates) ** 2 if adagrad else 0
         step = np.mean([own * gradient for own, gradient in zip(rates, gradients, strict=True)], axis=0)
-        history.append(history[-1] - (step / np.sqrt(squares) if adagrad else step))
+        history.append(history[-1] - step)
     return history[-1]
 
 

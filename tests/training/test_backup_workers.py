@@ -1,6 +1,5 @@
 """m-synchronous SGD applies only gradients of the present parameters, and workers may push updates instead."""
 
-from copy import deepcopy
 from itertools import groupby
 
 import numpy as np
@@ -16,11 +15,6 @@ from hpcdl.optim.sgd import SGD
 from hpcdl.training.synchronous import synchronous
 
 NATIVE = registry.find("aggregation", "native")
-
-
-def copied(**rest):
-    """Return a session with an optimizer of its own."""
-    return quadratic.session(**rest | {"optimizer": deepcopy(rest["optimizer"])})
 
 
 def test_no_gradient_of_older_parameters_is_applied_in_any_schedule():
@@ -71,11 +65,11 @@ def test_with_momentum_each_worker_has_its_own_velocity():
     """One worker is momentum SGD on one rank; three workers are not, and their velocities differ."""
     settings = {"optimizer": SGD(momentum=0.9), "learning_rate": lambda _step: 0.1}
     numbers = {"name": "ssp", "bound": 9, "push": "updates"}
-    alone = Run(in_process(1), copied, strategy=synchronous, aggregate=NATIVE, **settings)
-    one = Run(in_process(2), copied, numbers={**numbers, "dedicated": True}, **settings)
+    alone = Run(in_process(1), strategy=synchronous, aggregate=NATIVE, **settings)
+    one = Run(in_process(2), numbers={**numbers, "dedicated": True}, **settings)
     np.testing.assert_allclose(one.parameters, alone.parameters, rtol=1e-12)
     pushed, usual = (
-        Run(in_process(3, 1), copied, numbers={**numbers, "collect": 2, "push": push}, **settings)
+        Run(in_process(3, 1), numbers={**numbers, "collect": 2, "push": push}, **settings)
         for push in ("updates", "gradients")
     )
     assert np.abs(pushed.parameters - usual.parameters).max() > 1e-3

@@ -1,4 +1,4 @@
-"""Asynchronous EASGD: the paper's algorithm, the sum of workers and centre, memory."""
+"""Asynchronous EASGD: the paper's algorithm, the sum of workers and centre."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract import tiny
 from contract.schedules import SCHEDULES, ranks_in
-from contract.tiny import PARAMETERS, RATE, loss_of_test, replicas, starts, tiny_session
+from contract.tiny import RATE, loss_of_test, replicas, starts, tiny_session
 
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
@@ -71,11 +71,3 @@ def test_all_steps_are_made_and_the_centre_is_tested(ranks, dedicated):
     last = tiny_session()
     last.replica.parameters[:] = sessions[0].vectors["centre"]
     assert recorders[-1].evaluations[-1].loss == pytest.approx(loss_of_test(last))
-
-
-def test_memory_is_as_documented():
-    """Parameters and gradients; ``pull`` on workers; ``centre`` and ``incoming`` on rank 0."""
-    sessions = train(3)
-    assert [mine.memory_bytes // (PARAMETERS * 8) for mine in sessions] == [2 + 1 + 2, 3, 3]
-    sessions = train(3, dedicated=True)
-    assert [mine.memory_bytes // (PARAMETERS * 8) for mine in sessions] == [2 + 2, 3, 3]

@@ -4,17 +4,14 @@ import numpy as np
 import pytest
 from contract import tiny
 from contract.schedules import SCHEDULES, ranks_in
-from contract.tiny import PARAMETERS, RATE, gradient, replicas, starts, tiny_session
+from contract.sessions import SEED
+from contract.tiny import RATE, gradient, mixing_matrix, replicas, starts, tiny_session
 
-from hpcdl.fabric.comm import Counters
-from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.d_psgd import d_psgd
-from hpcdl.training.parts.topologies import GRAPHS, metropolis, neighbours, parities, pushes
+from hpcdl.training.parts.topologies import GRAPHS, neighbours, parities, pushes
 from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
 from hpcdl.training.synchronous import synchronous
 
@@ -26,27 +23,12 @@ def train(ranks, strategy, **settings):
     return tiny.parameters(tiny.train(strategy, ranks, **settings))
 
 
-def scheduled(seed, strategy, own, keys, **settings):
-    """Return the parameters of all ranks after two steps in schedule ``seed``."""
-    keys = {"steps": 2, **keys}
-    return train(len(own), strategy, seed=seed, own=own, pool=replicas(16), keys=keys, **settings)
-
-
-def mixing(graph, ranks):
-    weights = np.zeros((ranks, ranks))
-    links = neighbours(graph, ranks, tiny_session().seed)
-    for rank in range(ranks):
-        for other, weight in metropolis(links, rank).items():
-            weights[rank, other] = weight
-    return weights
-
-
 @pytest.mark.parametrize("order", ["overlap", "after"])
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6, 7])
 def test_d_psgd_is_the_papers_formula(ranks, graph, order):
     """X <- W X - rate G(X), or W (X - rate G(X)), for all ranks at once."""
-    weights, x, mine = mixing(graph, ranks), starts(ranks), tiny_session()
+    weights, x, mine = mixing_matrix(neighbours(graph, ranks, SEED)), starts(ranks), tiny_session()
     for step in range(mine.steps):
         update = RATE * np.array([gradient(mine, step, rank, ranks, x[rank]) for rank in range(ranks)])
         x = weights @ x - update if order == "overlap" else weights @ (x - update)
@@ -57,45 +39,12 @@ def test_d_psgd_is_the_papers_formula(ranks, graph, order):
 @pytest.mark.parametrize("optimizer", [lambda: SGD(momentum=0.9, weight_decay=0.01), Nesterov])
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 def test_d_psgd_on_the_complete_graph_is_synchronous_training(ranks, optimizer):
-    async def alone(comm):
-        mine = tiny_session(optimizer=optimizer(), steps=10)
-        await synchronous(comm, mine)
-        return mine.replica.parameters
-
-    (expected,) = in_process(1).run(alone)
-    keys = lambda: {"optimizer": optimizer(), "steps": 10}
-
-    async def program(comm):
-        mine = tiny_session(**keys())
-        await d_psgd(comm, mine, graph="complete", mixing="after")
-        return mine.replica.parameters
-
-    for found in in_process(ranks).run(program):
+    (expected,) = train(1, synchronous, optimizer=optimizer, keys={"steps": 10})
+    for found in train(ranks, d_psgd, optimizer=optimizer, keys={"steps": 10}, graph="complete", mixing="after"):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
-def test_overlapped_mixing_takes_no_time_of_its_own():
-    """On a network as slow as the gradient, overlapped mixing takes less virtual time than mixing after the update."""
-
-    def duration(order):
-        events = [[] for _ in range(4)]
-
-        async def program(comm):
-            await d_psgd(comm, tiny_session(steps=10), mixing=order)
-
-        seconds = lambda _rank, label: 2e-5 if label.startswith(("forward", "backward")) else 0.0
-        simulated(4, NETWORKS["ethernet-10g"], compute=seconds, events=events).run(program)
-        return max(end for rank in events for _, _, _, end, *_ in rank)
-
-    assert duration("overlap") < 0.8 * duration("after")
-
-
 def test_d_psgd_records_the_consensus_distance():
-    recorders = [Recorder(events=False) for _ in range(3)]
-    own = starts(3)
-    train(3, d_psgd, own=own, recorders=recorders, keys={"steps": 1, **STILL}, graph="ring")
-    (row,) = recorders[0].evaluations
-    assert row.consensus == pytest.approx(0, abs=1e-12)  # a ring of three ranks is the complete graph
     recorders = [Recorder(events=False) for _ in range(5)]
     found = train(5, d_psgd, own=starts(5), recorders=recorders, keys={"steps": 1, **STILL})
     (row,) = recorders[0].evaluations
@@ -136,7 +85,8 @@ def test_ad_psgd_keeps_the_mean_in_any_schedule():
     """The average of a pair is atomic: without gradients the mean does not change."""
     for seed in SCHEDULES:
         own = starts(ranks_in(seed), seed)
-        found = scheduled(seed, ad_psgd, own, STILL, graph=GRAPHS[seed % len(GRAPHS)])
+        place = {"seed": seed, "own": own, "pool": replicas(16), "keys": {"steps": 2, **STILL}}
+        found = train(len(own), ad_psgd, graph=GRAPHS[seed % len(GRAPHS)], **place)
         np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-13)
         assert np.linalg.norm(found - own.mean(axis=0)) < np.linalg.norm(own - own.mean(axis=0))
 
@@ -161,35 +111,3 @@ def test_ad_psgd_makes_all_steps_and_records_their_staleness():
         assert all(staleness == (ranks > 1) for staleness in stale)  # only its own average changes an active rank
         assert [row.step for row in recorders[0].evaluations] == [4, 8, 12, 16, 20]
         assert all(np.isfinite(row.consensus) for row in recorders[0].evaluations)
-
-
-def test_ad_psgd_does_not_wait_for_a_slow_rank():
-    """A rank that is five times slower in virtual time makes fewer steps; the three others make more."""
-
-    def steps(slow):
-        recorders = [Recorder(events=False) for _ in range(4)]
-
-        async def program(comm):
-            mine = tiny_session(recorders[comm.rank], steps=200)
-            mine.journal.read = lambda: Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
-            await ad_psgd(comm, mine)
-
-        seconds = lambda rank, _label: 1e-3 * (5 if rank == slow else 1)
-        world = simulated(4, NETWORKS["ethernet-10g"], compute=seconds)
-        world.run(program)
-        end = max(row.end for recorder in recorders for row in recorder.steps)
-        return [len(recorder.steps) for recorder in recorders], 800 / end
-
-    even, throughput = steps(None)
-    uneven, slowed = steps(3)
-    assert even == [200] * 4
-    assert uneven[3] < 60
-    assert sum(uneven) == 800
-    assert slowed > 0.7 * throughput
-
-
-def test_memory_is_as_documented():
-    for strategy, vectors in [(d_psgd, 2), (stochastic_gradient_push, 3), (ad_psgd, 4)]:
-        sessions = tiny.train(strategy, 4)
-        weights = 3 if strategy is stochastic_gradient_push else 0
-        assert {mine.memory_bytes for mine in sessions} == {((2 + vectors) * PARAMETERS + weights) * 8}

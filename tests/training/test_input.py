@@ -4,16 +4,17 @@ import threading
 
 import numpy as np
 import pytest
-from contract.training import digits, session
+from contract.sessions import silent_journal
+from contract.training import session
 
-from hpcdl import suite
+from hpcdl import registry
+from hpcdl.cases import train
+from hpcdl.cases.keys.key import restored
+from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.splits import in_memory_dataset
-from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
-from hpcdl.training.synchronous import synchronous
 
 
 def moving_digits():
@@ -43,21 +44,20 @@ def _no_thread_is_left():
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 16])
 def test_ranks_together_see_the_images_that_one_rank_sees(ranks, prefetch):
-    """The augmentation of an image does not depend on the rank that trains on it."""
-    settings = {"dataset": MOVING, "global_batch": 100, "steps": 8, "prefetch": prefetch}
+    """The augmentation of an image does not depend on the rank that trains on it, nor on the thread that draws it."""
+    settings = {"dataset": MOVING, "global_batch": 100, "steps": 8}
     whole = session("none", "float32", **settings)
-    sessions = [session("none", "float32", **settings) for _ in range(ranks)]
-    seen = []
-    for step in (0, 1, 2, 3, 7, 2):  # two steps an epoch; going back is allowed
-        images, labels = whole.inputs.batch(step, 0, 1)
-        parts = [mine.inputs.batch(step, rank, ranks) for rank, mine in enumerate(sessions)]
-        assert np.array_equal(np.concatenate([part[0] for part in parts]), images)
-        assert np.array_equal(np.concatenate([part[1] for part in parts]), labels)
-        seen.append(images.tobytes())
+    sessions = [session("none", "float32", prefetch=prefetch, **settings) for _ in range(ranks)]
+    order = (0, 1, 2, 3, 7, 2)  # two steps an epoch; going back is allowed
+    parts = [[mine.inputs.batch(step, rank, ranks) for rank, mine in enumerate(sessions)] for step in order]
+    batches = [whole.inputs.batch(step, 0, 1) for step in order]
+    for batch, shares in zip(batches, parts, strict=True):
+        assert all(map(np.array_equal, map(np.concatenate, zip(*shares, strict=True)), batch))
+    seen = [images.tobytes() for images, _ in batches]
     assert seen[-1] == seen[2]
     assert len(set(seen)) == 5
-    for one in (whole, *sessions):
-        one.inputs.close()
+    for mine in sessions:
+        mine.inputs.close()
 
 
 def test_each_epoch_augments_the_same_images_differently():
@@ -71,57 +71,6 @@ def test_each_epoch_augments_the_same_images_differently():
     assert not {image.tobytes() for image in first[0]} >= {image.tobytes() for image in second[0]}
 
 
-@pytest.mark.parametrize("dataset", [digits(), MOVING], ids=lambda dataset: dataset.name)
-def test_prefetch_changes_no_bit_of_the_training(dataset):
-    def parameters(prefetch):
-        async def program(comm):
-            settings = {"dataset": dataset, "steps": 12, "evaluate_every": 1.0, "prefetch": prefetch}
-            mine = session("ring", "float32", recorders[comm.rank], **settings)
-            await synchronous(comm, mine)
-            mine.inputs.close()
-            return mine.replica.parameters
-
-        recorders = [Recorder(events=False) for _ in range(3)]
-        return in_process(3).run(program), [recorder.evaluations for recorder in recorders]
-
-    (plain, seen), (ahead, seen_too) = parameters(0), parameters(2)
-    assert all(np.array_equal(one, other) for one, other in zip(plain, ahead, strict=True))
-    assert seen == seen_too
-
-
-class Mistake(Exception):
-    pass
-
-
-class Faulty:
-    """A dataset split whose image 700 cannot be read."""
-
-    labels = digits().train.labels
-
-    def __len__(self):
-        return len(self.labels)
-
-    def batch(self, indices, dtype, key=None):
-        if 700 in indices:
-            raise Mistake
-        return digits().train.batch(indices, dtype, key)
-
-
-def test_an_unreadable_image_fails_the_step_of_its_batch():
-    for prefetch in [0, 2]:
-        from dataclasses import replace
-
-        mine = session("none", "float32", dataset=replace(digits(), train=Faulty()), prefetch=prefetch)
-        failed = []
-        for step in range(mine.inputs.steps_per_epoch):
-            try:
-                mine.inputs.batch(step, 0, 1)
-            except Mistake:
-                failed.append(step)
-        mine.inputs.close()
-        assert len(failed) == 1
-
-
 PLUG_INS = """
 class Stop(Exception): ...
 async def fails(comm, buffer):
@@ -133,37 +82,30 @@ async def interrupted(comm, buffer):
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """program(keys): return the program of each rank of such a case, and the recorders."""
+    """program(aggregation): return the program of each rank of such a case, and the recorders."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_faults.py").write_text(PLUG_INS)
 
-    def make(**changed):
-        keys = {"ranks": 2, "global_batch": 100, "steps": 50, "learning_rate": 0.1, **changed}
-        lines = "\n".join(
-            f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}"
-            for key, value in keys.items()
-        )
-        text = f'[suite]\nname = "s"\n[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\n{lines}\n'
-        (case,) = suite.parse(text, "s.toml").cases
-        assert case.spec.prefetch == 2  # the default
+    def make(aggregation):
+        registry.trust(aggregation, tmp_path)
+        case = {"model": "lenet5", "dataset": "digits", "learning_rate": 0.1, "aggregation": aggregation}
+        spec = restored(TrainSpec, {**case, "ranks": 2, "global_batch": 100, "steps": 20})
+        assert spec.prefetch == 2  # the default
         recorders = [Recorder(events=False) for _ in range(2)]
-        journals = [Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)) for recorder in recorders]
-        return lambda comm: case.module.program(case.spec, journals[comm.rank])(comm), recorders
+        return lambda comm: train.program(spec, silent_journal(recorders[comm.rank]))(comm), recorders
 
     return make
 
 
-def test_a_case_leaves_no_thread_behind(program):
-    run, recorders = program(steps=20)
+def test_a_case_leaves_no_thread_behind_even_if_it_fails(program):
+    run, recorders = program("ring")
     in_process(2).run(run)
     assert [len(recorder.steps) for recorder in recorders] == [20, 20]
-
-
-@pytest.mark.parametrize(("fault", "kind"), [("fails", Exception), ("interrupted", KeyboardInterrupt)])
-def test_a_case_that_fails_leaves_no_thread_behind(program, fault, kind):
-    run, _ = program(aggregation=f"my_faults:{fault}")
-    with pytest.raises(kind):
-        in_process(2).run(run)
+    for fault, kind in (("fails", Exception), ("interrupted", KeyboardInterrupt)):
+        run, _ = program(f"my_faults:{fault}")
+        with pytest.raises(kind):
+            in_process(2).run(run)
+        assert not prefetching()
 
 
 def test_a_replica_with_its_own_images_sees_no_others():

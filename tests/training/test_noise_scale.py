@@ -2,38 +2,25 @@
 
 import numpy as np
 import pytest
+from contract.sessions import silent_journal
 
-from hpcdl import suite
+from hpcdl.cases.keys.key import restored
+from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.cases.train import program
 from hpcdl.data.digits import digits
-from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
 
-TEXT = """[suite]
-name = "s"
-[[case]]
-kind = "train"
-model = "lenet5"
-dataset = "digits"
-epochs = {epochs}
-learning_rate = {rate}
-global_batch = {batch}
-ranks = {ranks}
-training = {training}
-{more}
-"""
+CASE = {"model": "lenet5", "dataset": "digits", "learning_rate": 0.0, "ranks": 4, "global_batch": 64, "epochs": 8}
 
 
-def run(ranks=4, batch=64, rate=0.0, epochs=8, training='"synchronous"', more=""):
-    text = TEXT.format(ranks=ranks, batch=batch, rate=rate, epochs=epochs, training=training, more=more)
-    (case,) = suite.parse(text, "s.toml").cases
+def run(**keys):
+    """Return the record and the specification of a case at rate 0."""
+    spec = restored(TrainSpec, CASE | keys)
 
     async def train(comm):
-        return await program(case.spec, Journal(Recorder(), lambda: Counters(0, 0, 0, 0, 0)))(comm)
+        return await program(spec, silent_journal())(comm)
 
-    return in_process(ranks).run(train)[0], case.spec
+    return in_process(spec.ranks).run(train)[0], spec
 
 
 @pytest.mark.slow
@@ -60,11 +47,12 @@ def test_it_is_the_trace_of_the_covariance_by_the_squared_gradient():
 
 
 def test_buckets_do_not_change_the_estimate():
-    text = '{{name = "synchronous", bucket_bytes = {}}}'
-    whole, parts = (run(3, 60, epochs=1, training=text.format(size))[0]["noise_scale_q1"] for size in (0, 4096))
+    keys = {"ranks": 3, "global_batch": 60, "epochs": 1}
+    strategies = ({"name": "synchronous", "bucket_bytes": size} for size in (0, 4096))
+    whole, parts = (run(training=strategy, **keys)[0]["noise_scale_q1"] for strategy in strategies)
     assert parts == pytest.approx(whole, rel=1e-4)
 
 
 def test_where_a_rank_does_not_know_both_gradients_there_is_none():
-    for more in ['aggregation = "none"', 'compression = "fp16"', "mesh = {model = 2}"]:
-        assert not any(name.startswith("noise") for name in run(2, epochs=1, more=more)[0])
+    for keys in ({"aggregation": "none"}, {"compression": "fp16"}, {"mesh": {"model": 2}}):
+        assert not any(name.startswith("noise") for name in run(ranks=2, epochs=1, **keys)[0])

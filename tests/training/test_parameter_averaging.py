@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from contract import tiny
-from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
+from contract.tiny import RATE, loss_of_test, tiny_session
 
 from hpcdl.data.parts.sharding import EQUAL, Shares
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.adaptive import Adam
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD, Nesterov
@@ -43,9 +44,12 @@ def test_averaging_every_step_equals_synchronous_training_for_linear_updates(opt
 
 
 def by_hand(ranks, steps, averaged_after, shares=EQUAL):
-    """Return parameters of plain gradient descent on each share, averaged by images after the given steps."""
+    """Return parameters of plain gradient descent on each share, averaged by images after the given steps.
+
+    And the root mean square distance of the replicas from all averages, by the averages' norm.
+    """
     sessions = [tiny_session(shares=shares) for _ in range(ranks)]
-    consumed = np.zeros(ranks)
+    consumed, squares, norms = np.zeros(ranks), 0.0, 0.0
     for step in range(steps):
         for rank, mine in enumerate(sessions):
             x = mine.replica.parameters
@@ -54,10 +58,12 @@ def by_hand(ranks, steps, averaged_after, shares=EQUAL):
         if step + 1 in averaged_after:
             stacked = np.array([mine.replica.parameters for mine in sessions])
             average = np.average(stacked, axis=0, weights=consumed)
+            squares += np.average(((stacked - average) ** 2).sum(axis=1), weights=consumed)
+            norms += average @ average
             for mine in sessions:
                 mine.replica.parameters[:] = average
             consumed[:] = 0
-    return sessions[0].replica.parameters
+    return average, np.sqrt(squares / norms)
 
 
 @pytest.mark.parametrize("weights", [(1,), (5, 1), (1, 3)])
@@ -70,11 +76,16 @@ def by_hand(ranks, steps, averaged_after, shares=EQUAL):
         ({"period": 3, "local_from": 4}, {1, 2, 3, 4, 7, 10}),
     ],
 )
-def test_averages_are_weighted_by_images(ranks, settings, averaged_after, weights):
+def test_averages_are_weighted_by_images_and_the_drift_is_the_distance_from_them(
+    ranks, settings, averaged_after, weights
+):
     shares = Shares(weights=weights)
-    expected = by_hand(ranks, 10, averaged_after, shares)
-    for mine in train(ranks, parameter_averaging, keys={"shares": shares}, **settings):
-        np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-13)
+    expected, drift = by_hand(ranks, 10, averaged_after, shares)
+    sessions = tiny.train(parameter_averaging, ranks, keys={"steps": 10, "shares": shares}, **settings)
+    for mine in sessions:
+        np.testing.assert_allclose(mine.replica.parameters, expected, rtol=0, atol=1e-13)
+    fields = in_process(ranks).run(lambda comm: sessions[comm.rank].watched[0].fields(comm))
+    assert fields == [{"replica_drift": pytest.approx(drift, rel=1e-6)}] * ranks
 
 
 def test_post_local_begins_when_the_rate_first_falls():
@@ -110,8 +121,7 @@ def test_evaluations_test_the_average():
         assert first.consensus > 1e-3
         assert np.isnan(second.consensus)
         assert np.isnan(third.consensus)
-        check_session = tiny_session()
-        check_session.replica.parameters[:] = by_hand(ranks, 1, {1})
+        check_session = tiny_session(start=by_hand(ranks, 1, {1})[0])
         assert first.loss == pytest.approx(loss_of_test(check_session), rel=1e-12)
 
 
@@ -125,8 +135,3 @@ def test_without_aggregation_replicas_differ_and_are_not_scaled():
 
 async def _nothing(_comm, _buffer):
     pass
-
-
-def test_memory_is_as_documented():
-    sessions = tiny.train(parameter_averaging, 2)
-    assert [mine.memory_bytes for mine in sessions] == [2 * PARAMETERS * 8] * 2

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdl.cases.keys.stage_balance import partition
-from hpcdl.training.parts.split.schedules import SCHEDULES, bubble_share, in_flight
+from hpcdl.training.parts.split.schedules import SCHEDULES, in_flight
 
 
 def every_partition(layers, parts):
@@ -56,28 +56,3 @@ def test_every_microbatch_goes_forward_once_then_backward_once(name, stages, mic
             assert (first, second) == (True, False)
         most = {"gpipe": microbatches, "1f1b": min(stages - stage, microbatches)}
         assert in_flight(order) == most[name]
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("times", [(3, 1), (1, 2, 3), (2, 5, 5, 1), (4, 4, 4)])
-@pytest.mark.parametrize("microbatches", [1, 2, 7])
-def test_bubble_share_of_unequal_stages_is_that_of_their_schedule(name, times, microbatches):
-    """A backward takes twice a forward. A pass waits for the stage's one before, and for its neighbour's."""
-    stages = len(times)
-    orders = [SCHEDULES[name](stage, stages, microbatches) for stage in range(stages)]
-    ends, clocks, done = {}, [0.0] * stages, [0] * stages
-    while any(done[stage] < len(orders[stage]) for stage in range(stages)):
-        for stage in range(stages):
-            if done[stage] == len(orders[stage]):
-                continue
-            one = orders[stage][done[stage]]
-            neighbour = stage - 1 if one.forward else stage + 1
-            if 0 <= neighbour < stages and (neighbour, *one) not in ends:
-                continue
-            begin = max(clocks[stage], ends.get((neighbour, *one), 0.0))
-            clocks[stage] = ends[(stage, *one)] = begin + times[stage] * (1 if one.forward else 2)
-            done[stage] += 1
-    idle = 1 - 3 * microbatches * sum(times) / (stages * max(clocks))
-    balance = sum(times) / stages / max(times)
-    share = bubble_share(stages, microbatches, balance)
-    assert idle == pytest.approx(share) if name == "gpipe" else 1 - balance <= idle <= share + 1e-9

@@ -46,10 +46,18 @@ def divided(replicas, ranks, layers, shape, strategy, seed=0, mesh=None, **setti
     return found, recorders
 
 
-def check_evaluations(mine, expected):
-    for one, other in zip(mine.evaluations, expected.evaluations, strict=True):
-        assert Evaluation(*one).loss == pytest.approx(Evaluation(*other).loss)
-        assert Evaluation(*one).accuracy == pytest.approx(Evaluation(*other).accuracy)
+def check(replicas, ranks, layers, shape, strategy, tolerance=TOLERANCE, mesh=None, **settings):
+    """Check parameters and evaluations, also those of an average and its distance, of divided replicas."""
+    settings["evaluate_every"] = 0.5
+    alone, (expected, *_) = undivided(replicas, layers, shape, strategy, **settings)
+    found, recorders = divided(replicas, ranks, layers, shape, strategy, seed=ranks, mesh=mesh, **settings)
+    for (mine, division), recorder in zip(found, recorders, strict=True):
+        assert furthest(mine, division, alone[0]) < tolerance
+        for one, other in zip(recorder.evaluations, expected.evaluations, strict=True):
+            wanted = Evaluation(*other)
+            assert Evaluation(*one).loss == pytest.approx(wanted.loss)
+            assert Evaluation(*one).accuracy == pytest.approx(wanted.accuracy)
+            assert Evaluation(*one).consensus == pytest.approx(wanted.consensus, nan_ok=True, abs=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -60,13 +68,7 @@ def check_evaluations(mine, expected):
 def test_bsp_equals_undivided_workers(layers, shape, replicas, servers, dedicated, ranks):
     """With all gradients and bound 0 the order of updates is fixed."""
     numbers = {"name": "ssp", "collect": "all", "bound": 0, "servers": servers, "dedicated": dedicated}
-    strategy = chosen(replicas, numbers)
-    lengths = {"steps": 4, "evaluate_every": 0.5}
-    alone, records = undivided(replicas, layers, shape, strategy, **lengths)
-    found, recorders = divided(replicas, ranks, layers, shape, strategy, seed=ranks, **lengths)
-    for (mine, division), recorder in zip(found, recorders, strict=True):
-        assert furthest(mine, division, alone[0]) < TOLERANCE
-        check_evaluations(recorder, records[0])
+    check(replicas, ranks, layers, shape, chosen(replicas, numbers), steps=4)
 
 
 SETTINGS = [
@@ -135,17 +137,8 @@ def test_averaging_equals_undivided_replicas():
         (LOCAL, SHAPE, "hybrid", 2, "averaged"),
     ]:
         strategy = partial(parameter_averaging, period=3, optimizer_state=optimizer_state)
-        lengths = {"steps": 7, "evaluate_every": 0.5}
-        alone, records = undivided(2, layers, shape, strategy, **lengths)
         mesh = Mesh(data=2, model=ranks, split=split)
-        found, recorders = divided(2, ranks, layers, shape, strategy, mesh=mesh, **lengths)
-        for (mine, division), recorder in zip(found, recorders, strict=True):
-            assert furthest(mine, division, alone[0]) < TOLERANCE
-            check_evaluations(recorder, records[0])
-            for one, other in zip(recorder.evaluations, records[0].evaluations, strict=True):
-                assert Evaluation(*one).consensus == pytest.approx(
-                    Evaluation(*other).consensus, nan_ok=True, abs=1e-12
-                )
+        check(2, ranks, layers, shape, strategy, mesh=mesh, steps=7)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -153,9 +146,4 @@ def test_averaging_equals_undivided_replicas():
 def test_sandblaster_equals_undivided_replicas(replicas, servers, layers, shape, ranks):
     """Dot products are sums over the shards of all parts. The order of portions changes sums by rounding."""
     strategy = partial(sandblaster, servers=servers, portions_per_worker=3, history=4)
-    lengths = {"steps": 6, "evaluate_every": 0.5, "learning_rate": lambda _step: 1.0}
-    alone, records = undivided(replicas, layers, shape, strategy, **lengths)
-    found, recorders = divided(replicas, ranks, layers, shape, strategy, seed=ranks, **lengths)
-    for (mine, division), recorder in zip(found, recorders, strict=True):
-        assert furthest(mine, division, alone[0]) < 1e-8
-        check_evaluations(recorder, records[0])
+    check(replicas, ranks, layers, shape, strategy, tolerance=1e-8, steps=6, learning_rate=lambda _step: 1.0)

@@ -6,11 +6,11 @@ from math import ceil
 import numpy as np
 import pytest
 from contract import quadratic, quartic
+from contract.asynchronous import may_fail
 from contract.schedules import SCHEDULES, ranks_in
 from contract.training import digits
 
 from hpcdl.fabric.comm import Counters, PeerLost
-from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
@@ -29,10 +29,10 @@ LAYOUTS = [(1, 0), (2, 0), (3, 0), (5, 0), (3, 1), (4, 2), (6, 3), (9, 7)]
 """Ranks and dedicated servers; 7 parameters in up to 9 shards, so that some shards are empty."""
 
 
-def descend(world, *, make=quartic.session, settings=None, **session):
+def descend(world, *, make=quartic.session, settings=None, failure=None, **session):
     """Return the sessions and recorders of all ranks; no message may be left."""
     recorders = [Recorder(events=False) for _ in range(world.ranks)]
-    sessions = [make(recorder, **session) for recorder in recorders]
+    sessions = [make(one, **may_fail(failure, rank), **session) for rank, one in enumerate(recorders)]
     world.run(lambda comm: quartic.descend(comm, sessions[comm.rank], **settings or {}))
     assert not [post for group in world.groups for box in group.mailboxes() for post in box.posts()]
     return sessions, recorders
@@ -51,11 +51,10 @@ def rows(recorders):
 
 @pytest.mark.parametrize(("ranks", "servers"), [*LAYOUTS, (9, 0), (16, 5)])
 def test_equals_lbfgs_by_a_plain_loop(ranks, servers):
-    for seed in range(1):
-        sessions, recorders = descend(in_process(ranks, seed), settings={"servers": servers})
-        found = parameters(sessions)
-        np.testing.assert_allclose(found, quartic.by_one_loop(), rtol=0, atol=quartic.TOLERANCE)
-        assert sum(row.images for row in rows(recorders)) == quartic.STEPS * quadratic.IMAGES
+    sessions, recorders = descend(in_process(ranks), settings={"servers": servers})
+    found = parameters(sessions)
+    np.testing.assert_allclose(found, quartic.by_one_loop(), rtol=0, atol=quartic.TOLERANCE)
+    assert sum(row.images for row in rows(recorders)) == quartic.STEPS * quadratic.IMAGES
     start = quartic.session().replica.parameters
     assert np.abs(found - start).max() > 0.1
 
@@ -155,17 +154,6 @@ def test_a_rejected_pair_replaces_no_other(history):
     assert kept == expected[5 - history :]
 
 
-def network(*, batch_norm=False):
-    normed = [BatchNorm("bn")] if batch_norm else []
-    layers = [Flatten("flatten"), Linear("fc1", 16), *normed, Sigmoid("sigmoid"), Linear("fc2", 10)]
-    return Replica(layers, digits().shape, backend=backend("numpy"), dtype="float64", seed=3)
-
-
-def learn(recorder=None, **settings):
-    """Return one rank's session of a small network on digits."""
-    return quartic.session(recorder, replica=network(), dataset=digits(), **settings)
-
-
 def test_training_time_excludes_tests_and_the_wait_for_stragglers_before_them():
     """A backup task has finished the straggler's last portion, so that only the test waits for it."""
     took = {}
@@ -190,29 +178,13 @@ def test_training_time_excludes_tests_and_the_wait_for_stragglers_before_them():
     assert took[1000] < world.now
 
 
-def test_training_stops_at_the_target_with_stop_at_target():
-    for servers in [0, 2]:
-        wanted = {"target_accuracy": 0.5, "steps": 20, "global_batch": 1437, "evaluate_every": 1}
-        taken = {}
-        for stop in (True, False):
-            _, recorders = descend(
-                in_process(4), make=learn, stop_at_target=stop, settings={"servers": servers}, **wanted
-            )
-            taken[stop] = Evaluation(*recorders[0].evaluations[-1])
-            accuracies = [Evaluation(*row).accuracy for row in recorders[0].evaluations]
-            if stop:
-                assert max(accuracies[:-1], default=0) < 0.5 <= accuracies[-1]
-                assert len(set(recorders[0].evaluations)) == len(accuracies)
-        assert taken[True].step < taken[False].step == 20
-
-
 def test_running_statistics_are_the_mean_over_the_workers():
     """The coordinator and the servers, which train on no image, do not count."""
 
     def with_norm(recorder, **settings):
-        mine = learn(recorder, **settings)
-        mine.replica = network(batch_norm=True)
-        return mine
+        layers = [Flatten("flatten"), Linear("fc1", 16), BatchNorm("bn"), Sigmoid("sigmoid"), Linear("fc2", 10)]
+        replica = Replica(layers, digits().shape, backend=backend("numpy"), dtype="float64", seed=3)
+        return quartic.session(recorder, replica=replica, dataset=digits(), **settings)
 
     whole = {"make": with_norm, "steps": 6, "global_batch": 1437}
     alone, _ = descend(in_process(1), settings={"portions_per_worker": 4}, **whole)
@@ -229,19 +201,8 @@ def test_the_failure_of_a_worker_does_not_change_the_result(servers, when):
     for seed in range(9):
         for step in when:
             failing = servers + 1 + seed % 3
-
-            def may_fail(recorder, rank, failing=failing, step=step):
-                def before_step(now):
-                    if (rank, now) == (failing, step):
-                        raise RankFailed
-
-                return quartic.session(recorder, before_step=before_step, steps=6)
-
-            recorders = [Recorder(events=False) for _ in range(ranks)]
-            sessions = [may_fail(recorder, rank) for rank, recorder in enumerate(recorders)]
-            in_process(ranks, seed).run(
-                lambda comm, s=sessions, n=servers: quartic.descend(comm, s[comm.rank], servers=n)
-            )
+            keys = {"failure": (failing, step), "settings": {"servers": servers}}
+            sessions, recorders = descend(in_process(ranks, seed), steps=6, **keys)
             survivors = [session for rank, session in enumerate(sessions) if rank != failing]
             close = quartic.by_one_loop(steps=6)
             np.testing.assert_allclose(parameters(survivors), close, rtol=0, atol=quartic.TOLERANCE)
@@ -249,15 +210,8 @@ def test_the_failure_of_a_worker_does_not_change_the_result(servers, when):
 
 
 def test_the_failure_of_a_server_ends_training():
-    def program(comm):
-        def before_step(now):
-            if comm.rank == 1 and now == 2:
-                raise RankFailed
-
-        return quartic.descend(comm, quartic.session(before_step=before_step))
-
     with pytest.raises(PeerLost, match="rank 1 is gone"):
-        in_process(3).run(program)
+        descend(in_process(3), failure=(1, 2))
 
 
 def test_memory_is_as_documented():

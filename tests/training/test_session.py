@@ -1,10 +1,12 @@
-"""The session: shares of batches, and evaluations by all ranks together."""
+"""The session: evaluations by all ranks together, the memory of strategies, and what they do with its parts."""
 
 import math
 
 import numpy as np
 import pytest
-from contract.tiny import tiny_session
+from contract import tiny
+from contract.compression import planned
+from contract.tiny import PARAMETERS, tiny_session
 from contract.training import digits, session
 
 from hpcdl import registry
@@ -16,6 +18,7 @@ from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
+from hpcdl.training.parts.compressed.piece import MessageCodec
 from hpcdl.training.parts.evaluation import test_share as share_of_test
 from hpcdl.training.parts.traits import Strategy
 
@@ -106,11 +109,49 @@ def test_evaluation_returns_the_same_decision_to_stop_on_all_ranks(target, stop,
     assert in_process(3).run(program) == [expected] * 3
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "vectors"),
+    [
+        ("parameter_averaging", {}, [0, 0, 0]),
+        ("d_psgd", {}, [2, 2, 2]),
+        ("stochastic_gradient_push", {}, [3 + 3 / PARAMETERS] * 3),  # three weights, too
+        ("ad_psgd", {}, [4, 4, 4]),
+        ("update_broadcast", {}, [4, 4, 4]),
+        ("synchronous_elastic_averaging", {}, [3, 3, 3]),
+        ("elastic_averaging", {}, [3, 1, 1]),
+        ("elastic_averaging", {"dedicated": True}, [2, 1, 1]),
+    ],
+)
+def test_memory_is_as_documented(name, settings, vectors):
+    """Parameters, gradients, and the strategy's own vectors on each rank."""
+    sessions = tiny.train(registry.find("training", name), 3, **settings)
+    assert [mine.memory_bytes / (PARAMETERS * 8) - 2 for mine in sessions] == pytest.approx(vectors)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("d_psgd", {"consensus_step": 0.1}), ("update_broadcast", {}), ("asynchronous", {})]
+)
+def test_a_corrupt_message_names_its_sender(name, settings, monkeypatch):
+    original = MessageCodec.decode
+
+    def corrupted(self, span, message, sender, into):
+        received = message.copy()
+        if sender == 1 != self._rank:
+            received[-1] ^= 8
+        original(self, span, received, sender, into)
+
+    monkeypatch.setattr(MessageCodec, "decode", corrupted)
+    keys = {"compression": planned("top_k", "allgather")}
+    with pytest.raises(ValueError, match="message of rank 1: corrupt"):
+        tiny.train(registry.find("training", name), 3, keys=keys, **settings)
+
+
 @pytest.mark.parametrize("name", registry.names("training"))
 def test_a_strategy_stops_at_the_target_as_its_traits_declare(name):
     strategy = registry.find("training", name)
     recorders = [Recorder(events=False) for _ in range(3)]
     keys = {"steps": 12, "evaluate_every": 1.0, "target_accuracy": 0.0, "stop_at_target": True}
     in_process(3).run(lambda comm: strategy(comm, tiny_session(recorders[comm.rank], **keys)))
-    last = recorders[0].evaluations[-1].step
-    assert (last < 12) == registry.traits("training", name, Strategy).stops_at_target
+    seen = [row.step for row in recorders[0].evaluations]
+    assert seen == sorted(set(seen))
+    assert (seen[-1] < 12) == registry.traits("training", name, Strategy).stops_at_target

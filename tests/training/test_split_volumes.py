@@ -1,5 +1,7 @@
 """Bytes of every split of every kind of layer: the closed forms of the docstrings (Gholami et al. 2018)."""
 
+from math import prod
+
 import pytest
 from contract.divided import session_of
 
@@ -69,7 +71,7 @@ def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names
         # the boundary where the layer takes its inputs, or gives its sums or its moments
         number = len(before) + (splitter in {linear_by_inputs, batch_norm_by_positions})
         box = division.boundaries[number][0].boxes(images)[comm.rank]
-        x = replica.backend.zeros(_volume(box), "float64")
+        x = replica.backend.zeros(prod(high - low for low, high in box), "float64")
         start = world.bytes[comm.rank]
         moved = await flow.forward(number, x, images)
         middle = world.bytes[comm.rank]
@@ -79,10 +81,3 @@ def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names
     forward, backward = zip(*world.run(program), strict=True)
     assert sum(forward) == 8 * stated(splitter, "Forward", values)
     assert sum(backward) == 8 * stated(splitter, "Backward", values)
-
-
-def _volume(box):
-    size = 1
-    for low, high in box:
-        size *= high - low
-    return size

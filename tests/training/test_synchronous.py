@@ -1,4 +1,4 @@
-"""Synchronous training on p ranks equals training on one rank with the whole batch."""
+"""Synchronous and layerwise training on p ranks equal training on one rank with the whole batch."""
 
 from functools import partial
 
@@ -11,6 +11,7 @@ from contract.training import (
     STEPS,
     TOLERANCE,
     by_one_rank,
+    check_journals,
     difference,
     digits,
     learning_rate,
@@ -22,6 +23,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.training.layerwise import layerwise
 from hpcdl.training.synchronous import synchronous
 
 TWO_BUCKETS = 300_000
@@ -32,19 +34,23 @@ MANY = 20_000
 
 RANKS = (3, 2, 4, 5, 8)
 
+LAYERWISE = ("ring", "halving_doubling", "tree", "two_shot", "butterfly")
+LAYERWISE_BYTES = (None, 2000, 30_000, 100_000, 2000)
+
 
 train = partial(training.train, synchronous)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("aggregation", "ranks", "dtype", "bucket_bytes"),
-    [(name, RANKS[i % 5], "float64", MANY if i % 2 else None) for i, name in enumerate(SCHEMES)]
-    + [("ring", p, "float32", TWO_BUCKETS) for p in RANKS]
-    + [(name, 3, "float32", None) for name in ("halving_doubling", "tree")],
+    ("strategy", "aggregation", "ranks", "dtype", "bucket_bytes"),
+    [(synchronous, name, RANKS[i % 5], "float64", MANY if i % 2 else None) for i, name in enumerate(SCHEMES)]
+    + [(synchronous, "ring", p, "float32", TWO_BUCKETS) for p in RANKS]
+    + [(synchronous, name, 3, "float32", None) for name in ("halving_doubling", "tree")]
+    + [(layerwise, name, RANKS[i], "float64", LAYERWISE_BYTES[i]) for i, name in enumerate(LAYERWISE)],
 )
-def test_equals_one_rank_with_the_whole_batch(aggregation, dtype, bucket_bytes, ranks):
-    first, *others = train(ranks, aggregation, dtype, bucket_bytes=bucket_bytes)
+def test_equals_one_rank_with_the_whole_batch(strategy, aggregation, dtype, bucket_bytes, ranks):
+    first, *others = training.train(strategy, ranks, aggregation, dtype, bucket_bytes=bucket_bytes)
     assert difference(first, dtype) < TOLERANCE[dtype]
     assert all(np.array_equal(first, other) for other in others)
 
@@ -71,33 +77,19 @@ def test_a_rank_may_have_no_images():
 
 
 def test_the_journals_of_all_ranks_add_up_to_that_of_one_rank():
-    """Images and correct answers are summed over ranks; losses are averaged with the images as weights."""
-
-    def rows(ranks):
-        recorders = [Recorder(events=False) for _ in range(ranks)]
-        train(ranks, "tree", "float64", recorders=recorders, evaluate_every=0.5)
-        return [recorder.steps for recorder in recorders], [recorder.evaluations for recorder in recorders]
-
-    (alone,), (seen_alone,) = rows(1)
-    steps, seen = rows(7)
-    for step, mine in enumerate(zip(*steps, strict=True)):
-        reference = Step(*alone[step])
-        assert reference.images == sum(row.images for row in mine) == GLOBAL_BATCH
-        assert reference.correct == sum(row.correct for row in mine)
-        assert reference.loss == pytest.approx(sum(row.loss * row.images for row in mine) / GLOBAL_BATCH)
-        assert {(row.step, row.epoch, row.learning_rate) for row in mine} == {
-            (step, step // 11, learning_rate(step))  # 1437 images are 11 whole batches
-        }
-    assert len(alone) == STEPS
-    assert [Evaluation(*row).step for row in seen_alone] == [6, 11, 12]
-    for row in zip(*seen, strict=True):
-        assert len(set(row)) == 1
-    for theirs, mine in zip(seen[0], seen_alone, strict=True):
-        assert theirs.accuracy == pytest.approx(mine.accuracy)
-        assert theirs.loss == pytest.approx(mine.loss)
-        assert (theirs.samples, theirs.epoch) == (theirs.step * GLOBAL_BATCH, theirs.step / 11)
-    assert alone[0].loss > 1.5 > alone[-1].loss
-    assert seen_alone[-1].accuracy > 0.8
+    (alone,), recorders = ([Recorder(events=False) for _ in range(ranks)] for ranks in (1, 7))
+    for those in ([alone], recorders):
+        train(len(those), "tree", "float64", recorders=those, evaluate_every=0.5)
+    check_journals(alone, recorders)
+    rows, evaluations = [Step(*row) for row in alone.steps], [Evaluation(*row) for row in alone.evaluations]
+    assert [(row.step, row.epoch, row.images, row.learning_rate) for row in rows] == [
+        (step, step // 11, GLOBAL_BATCH, learning_rate(step)) for step in range(STEPS)
+    ]  # 1437 images are 11 whole batches
+    assert [(row.step, row.epoch, row.samples) for row in evaluations] == [
+        (step, step / 11, step * GLOBAL_BATCH) for step in (6, 11, 12)
+    ]
+    assert rows[0].loss > 1.5 > rows[-1].loss
+    assert evaluations[-1].accuracy > 0.8
 
 
 def backward_and_exchanges(bucket_bytes):

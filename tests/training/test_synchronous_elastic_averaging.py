@@ -1,4 +1,4 @@
-"""Synchronous EASGD: the paper's equations, any aggregation, memory."""
+"""Synchronous EASGD: the paper's equations, and evaluations of the centre."""
 
 from functools import partial
 
@@ -37,26 +37,13 @@ def simulated(ranks, steps, period, beta, momentum=0.0):
 
 @pytest.mark.parametrize(("optimizer", "momentum"), [(SGD, 0), (lambda: Nesterov(momentum=0.9), 0.9)])
 @pytest.mark.parametrize(("period", "beta"), [(1, 0.9), (1, 0.4), (3, 0.9)])
-@pytest.mark.parametrize("ranks", [1, 2, 3, 6])
+@pytest.mark.parametrize("ranks", [1, 2, 5, 8])
 def test_it_is_the_papers_equations(ranks, period, beta, optimizer, momentum):
     workers, centre = found(train(ranks, optimizer=optimizer, keys={"steps": 7}, period=period, beta=beta))
     expected_workers, expected_centre = simulated(ranks, 7, period, beta, momentum)
     np.testing.assert_allclose(workers, expected_workers, rtol=0, atol=1e-13)
     np.testing.assert_allclose(centre, expected_centre, rtol=0, atol=1e-13)
     assert np.abs(workers - centre).max() > 1e-6
-
-
-@pytest.mark.parametrize("ranks", [2, 5, 8])
-def test_exchanges_do_not_change_the_sum_of_workers_and_centre(ranks):
-    """Without gradients the sum of all x and c stays; mean(x) - c shrinks by 1 - beta - beta / p."""
-    keys = {"learning_rate": lambda step: RATE if step < 4 else 0.0}
-    before, centre_before = found(train(ranks, keys={"steps": 4, **keys}, beta=0.3))
-    after, centre_after = found(train(ranks, keys={"steps": 5, **keys}, beta=0.3))
-    total = before.sum(axis=0) + centre_before
-    np.testing.assert_allclose(after.sum(axis=0) + centre_after, total, rtol=0, atol=1e-13)
-    # the mean moves by beta / p, the centre by beta
-    shorter = (1 - 0.3 - 0.3 / ranks) * (before.mean(axis=0) - centre_before)
-    np.testing.assert_allclose(after.mean(axis=0) - centre_after, shorter, rtol=0, atol=1e-13)
 
 
 def test_the_centre_is_evaluated_and_the_workers_do_not_change():
@@ -67,8 +54,3 @@ def test_the_centre_is_evaluated_and_the_workers_do_not_change():
     assert [row.step for row in recorders[0].evaluations] == [2, 4, 6]
     last = tiny_session(start=centre)
     assert recorders[0].evaluations[-1].loss == pytest.approx(loss_of_test(last))
-
-
-def test_memory_is_as_documented():
-    sessions = train(3)
-    assert [mine.memory_bytes for mine in sessions] == [(2 + 3) * PARAMETERS * 8] * 3
