@@ -252,21 +252,26 @@ def test_messages_do_not_overtake(group, inside, source, tag):
     group.run(program)
 
 
-def test_a_tag_selects_its_message(group):
-    async def program(comm):
-        if comm.rank == 0:
-            under_way = [
-                comm.start(comm.send(np.array([float(tag)]), peer, tag), shared_tags=True)
-                for tag in (1, 2, 3)
-                for peer in range(1, comm.size)
-            ]
-            for sending in under_way:
-                await sending
-            return [3, 2, 1]
-        buffer, got = np.zeros(1), []
-        for tag in (3, 2, 1):
-            await comm.recv(buffer, 0, tag)
-            got.append(buffer[0])
-        return got
+def test_a_receive_takes_the_first_message_that_fits(group):
+    """First of messages that wait; then messages meet receives that wait."""
 
-    assert group.run(program) == [[3, 2, 1]] * group.ranks
+    async def program(comm):
+        ready = np.zeros(1)
+        if comm.rank == 1:
+            sends = [comm.start(comm.send(np.zeros(1), 0, tag), shared_tags=True) for tag in (1, 2, 3, 4)]
+            await comm.send(ready, 0, 9)
+            for sending in sends:
+                await sending
+            await comm.recv(ready, 0, 9)
+            for tag in (5, 6):
+                await comm.send(np.zeros(1), 0, tag)
+        if comm.rank == 0:
+            await comm.recv(ready, 1, 9)
+            places = ((1, 4), (ANY, 3), (1, ANY), (ANY, ANY))
+            tags = [(await comm.recv(np.zeros(1), *place)).tag for place in places]
+            receives = [comm.start(comm.recv(np.zeros(1), ANY, tag), shared_tags=True) for tag in (6, 5)]
+            await comm.send(ready, 1, 9)
+            return tags + [(await receive).tag for receive in receives]
+        return None
+
+    assert group.run(program)[0] == [4, 3, 1, 2, 6, 5]

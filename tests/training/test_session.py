@@ -152,6 +152,4 @@ def test_a_strategy_stops_at_the_target_as_its_traits_declare(name):
     recorders = [Recorder(events=False) for _ in range(3)]
     keys = {"steps": 12, "evaluate_every": 1.0, "target_accuracy": 0.0, "stop_at_target": True}
     in_process(3).run(lambda comm: strategy(comm, tiny_session(recorders[comm.rank], **keys)))
-    seen = [row.step for row in recorders[0].evaluations]
-    assert seen == sorted(set(seen))
-    assert (seen[-1] < 12) == registry.traits("training", name, Strategy).stops_at_target
+    assert (len(recorders[0].evaluations) == 1) == registry.traits("training", name, Strategy).stops_at_target
