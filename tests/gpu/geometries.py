@@ -4,7 +4,6 @@ import inspect
 from dataclasses import fields, replace
 
 from hpcdl import registry
-from hpcdl.nn import geometry
 from hpcdl.nn.backend import Backend, backend
 from hpcdl.nn.layer import Site
 
@@ -21,33 +20,24 @@ def default_shape(model):
     return inspect.signature(model).parameters["shape"].default
 
 
-def of_model(name, dtype):
-    """All geometries that ``name`` needs in that precision, each once, by the kernel's name."""
-    asked = {}
+def convolutions_and_norms(name, dtype):
+    """The geometries of a model that cuDNN is asked for in that precision, each once."""
+    asked = {"convolution": {}, "batch_norm": {}}
 
     def note(kernel):
         def build(wanted):
-            asked[kernel, wanted] = None
+            # the other kernels are numpy's, which has no 16 bits: they come in here
+            asked[kernel][replace(wanted, dtype=dtype)] = None
 
         return build
 
     reference = backend("numpy")
     kernels = {field.name: getattr(reference, field.name) for field in fields(Backend)}
-    kernels |= {kernel: note(kernel) for kernel in ("convolution", "batch_norm")}
+    kernels |= {kernel: note(kernel) for kernel in asked}
     model = registry.find("models", name)
     shape = default_shape(model)
-    # the other kernels are numpy's, which has no 16 bits: they come in at the end
     site = Site("", Backend(**kernels), "float32", Anything(), Anything(), [], [])
     for layer in model():
         layer.bind(shape, site.inside(layer.name))
         shape = layer.output(shape)
-    return [replace(wanted, dtype=dtype) for _, wanted in asked]
-
-
-def convolutions_and_norms(name, dtype):
-    """The geometries that cuDNN is asked for."""
-    found = of_model(name, dtype)
-    return (
-        [wanted for wanted in found if isinstance(wanted, geometry.WindowGeometry)],
-        [wanted for wanted in found if isinstance(wanted, geometry.BatchNormGeometry)],
-    )
+    return [*asked["convolution"]], [*asked["batch_norm"]]
