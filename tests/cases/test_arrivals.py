@@ -1,8 +1,7 @@
 """Late ranks: they are named from their own work, and a collective is timed from the first and the last arrival."""
 
-import json
-
 import pytest
+from suite.conftest import text_of
 
 from hpcdl import suite
 from hpcdl.cases.collective import _from_arrivals
@@ -27,14 +26,7 @@ SCHEMES = (
 
 
 def case(keys, **changed):
-    text = "".join(f"{key} = {toml(value)}\n" for key, value in {**keys, **changed}.items())
-    return suite.parse(f'[suite]\nname = "s"\nquestion = "?"\n[[case]]\n{text}', "s.toml").cases[0].spec
-
-
-def toml(value):
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{key} = {toml(each)}' for key, each in value.items())}}}"
-    return json.dumps(value)
+    return suite.parse(text_of({**keys, **changed}), "s.toml").cases[0].spec
 
 
 def step(spec, straggler=None):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from suite.conftest import CASES
 
 from hpcdl import registry
 from hpcdl.cases.keys import combinations
@@ -12,18 +13,6 @@ from hpcdl.cases.keys.suite_tables import module_of
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.nn.backend import backend
 
-CASES = {
-    "train": {
-        "model": "lenet5",
-        "dataset": "digits",
-        "learning_rate": 0.1,
-        "ranks": 4,
-        "global_batch": 64,
-        "steps": 3,
-    },
-    "replay": {"model": "lenet5", "flops": 1e9, "ranks": 4, "batch_per_rank": 8},
-    "collective": {"aggregation": "ring", "ranks": 4, "message_bytes": 64},
-}
 DEVICE = {"backend": "cupy"}
 MODEL = {"mesh": {"model": 2}}
 STAGES = {"mesh": {"pipeline": 2}, "training": "pipeline"}
@@ -141,7 +130,8 @@ def _device(monkeypatch):
 
 
 def spec_of(kind, **changed):
-    return restored(module_of(kind).SPEC, {**CASES[kind], **changed})
+    keys = {**CASES[kind], "ranks": 4, **changed}
+    return restored(module_of(kind).SPEC, {key: value for key, value in keys.items() if key != "kind"})
 
 
 def test_a_row_refuses_its_example():

@@ -1,8 +1,7 @@
 """How long work takes: arithmetic over a rate, or what a run says."""
 
-import json
-
 import pytest
+from suite.conftest import text_of
 
 from hpcdl import registry, suite
 from hpcdl.cases.keys.compute_times import DEVICES, ComputeTimes, at_rate, recorded
@@ -111,8 +110,7 @@ def test_a_replay_takes_times_of_its_own_images(tmp_path):
 
     def case(**keys):
         said = {"kind": "replay", "model": "lenet5", "times": str(tmp_path), "ranks": 2, **keys}
-        lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in said.items())
-        (found,) = suite.parse(f'[suite]\nname = "s"\n[[case]]\n{lines}', "s.toml").cases
+        (found,) = suite.parse(text_of(said), "s.toml").cases
         return found.fields()["modelled_compute_seconds"]
 
     assert case(dataset="digits", batch_per_rank=4) == pytest.approx(138e-6)

@@ -1,17 +1,20 @@
 """A collective case whose vectors lie in a device's memory, on arrays that refuse to meet the host's as CuPy's do."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from contract.aggregations import NATIVE
+from suite.conftest import text_of
 
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, schemes
 from hpcdl.cases import collective as case
+from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.suite import parse
+from hpcdl.trace.recorder import Recorder
+from hpcdl.training.parts.journal import Journal
 
 
 class DeviceArray(np.ndarray):
@@ -43,27 +46,14 @@ DEVICE = replace(
 )
 
 
-class Journal:
-    """Keeps nothing but how often something was timed."""
-
-    def __init__(self):
-        self.timed = 0
-
-    def read(self):
-        return SimpleNamespace(time_ns=0, messages=0, bytes=0)
-
-    def repetitions(self, spans, _messages, _bytes):
-        self.timed += len(spans)
-
-
 def measured(monkeypatch, **keys):
     monkeypatch.setattr(case, "backend", lambda name, **_: DEVICE)
     table = {"kind": "collective", "ranks": 3, "message_bytes": 120, "repetitions": 4, "warmup": 1, **keys}
-    text = '[suite]\nname = "s"\n[[case]]\n' + "\n".join(f"{key} = {value!r}" for key, value in table.items())
-    [only] = parse(text, "s.toml").cases
-    journals = [Journal() for _ in range(3)]
+    [only] = parse(text_of(table), "s.toml").cases
+    recorders = [Recorder() for _ in range(3)]
+    journals = [Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)) for recorder in recorders]
     told = in_process(3).run(lambda comm: case.program(only.spec, journals[comm.rank])(comm))
-    assert [journal.timed for journal in journals] == [5, 5, 5]
+    assert [len(recorder.steps) for recorder in recorders] == [5, 5, 5]
     return told
 
 

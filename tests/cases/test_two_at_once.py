@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from suite.conftest import text_of
 
 from hpcdl import suite
 from hpcdl.aggregation.parts.collectives import schemes
@@ -19,25 +20,20 @@ from hpcdl.report.verdicts import words
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 
-CASE = """
-[suite]
-name = "s"
-question = "?"
-[[case]]
-kind = "collective"
-collective = "reduce_scatter"
-concurrent = "allgather"
-ranks = 5
-message_bytes = 4000
-repetitions = 2
-warmup = 1
-"""
+CASE = {
+    "kind": "collective",
+    "collective": "reduce_scatter",
+    "concurrent": "allgather",
+    "ranks": 5,
+    "message_bytes": 4000,
+    "repetitions": 2,
+    "warmup": 1,
+}
 BOTH = sorted(set(schemes("reduce_scatter")) & set(schemes("allgather")))
 
 
 def case(**changed):
-    lines = CASE + "".join(f"{key} = {json.dumps(value)}\n" for key, value in changed.items())
-    return suite.parse(lines, "s.toml").cases[0]
+    return suite.parse(text_of({**CASE, **changed}), "s.toml").cases[0]
 
 
 @pytest.mark.parametrize("scheme", BOTH)
@@ -79,12 +75,8 @@ def test_two_on_a_link_take_the_time_of_both(scheme, ranks):
     ],
 )
 def test_wrong_pairs_end_in_a_line(given, tells):
-    text = CASE
-    for key in given:
-        text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(key))
-    text += "".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items())
     with pytest.raises(suite.UsageError) as caught:
-        suite.parse(text, "s.toml")
+        case(**given)
     assert tells.split(": ")[-1] in str(caught.value)
 
 

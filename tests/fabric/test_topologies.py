@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from suite.conftest import text_of
 
 from hpcdl import registry, suite
 from hpcdl.aggregation.direct import direct
@@ -205,50 +206,33 @@ def test_routes_by_hand():
     assert Dragonfly(groups=3, routers=2, hosts=1).route(0, 4) == ["router 0 to 1", "group 0 to 2"]
 
 
-KEYS = {
-    "kind": "'collective'",
-    "aggregation": "'ring'",
-    "message_bytes": "'1M'",
-    "ranks": "8",
-    "network": "'ethernet-10g'",
-    "topology": "{name = 'fat_tree', hosts = [4, 2]}",
-}
+KEYS = {"kind": "collective", "aggregation": "ring", "message_bytes": "1M", "ranks": 8, "network": "ethernet-10g"}
+
+
+def tree(**settings):
+    return {"topology": {"name": "fat_tree", "hosts": [4, 2], **settings}}
 
 
 def test_bad_topologies_are_refused():
     for changed, line in [
-        ({"topology": "'fat_tre'"}, "topology: unknown 'fat_tre'; did you mean 'fat_tree'?"),
-        ({"topology": "'torus'"}, "topology: "),
-        ({"topology": "{name = 'torus', side = [2]}"}, "topology: unknown setting 'side'; did you mean 'sides'?"),
-        ({"topology": "{name = 'torus', sides = [2, 0]}"}, "topology: sides: must be numbers of at least 1"),
+        ({"topology": "fat_tre"}, "topology: unknown 'fat_tre'; did you mean 'fat_tree'?"),
+        ({"topology": "torus"}, "topology: "),
+        ({"topology": {"name": "torus", "side": [2]}}, "topology: unknown setting 'side'; did you mean 'sides'?"),
+        ({"topology": {"name": "torus", "sides": [2, 0]}}, "topology: sides: must be numbers of at least 1"),
+        (tree(oversubscription=[0.5]), "topology: oversubscription: "),
+        (tree(placement="cycle"), "placement: must be block, cyclic, random, not 'cycle'"),
+        (tree(slow={"switch 0.1 u": 0.5}), "did you mean 'switch 0.1 up'?"),
+        (tree(slow={"switch 0.1 up": 2}), "from 0 to 1, not 2"),
         (
-            {"topology": "{name = 'fat_tree', hosts = [4, 2], oversubscription = [0.5]}"},
-            "topology: oversubscription: ",
-        ),
-        (
-            {"topology": "{name = 'fat_tree', hosts = [4, 2], placement = 'cycle'}"},
-            "placement: must be block, cyclic, random, not 'cycle'",
-        ),
-        (
-            {"topology": "{name = 'fat_tree', hosts = [4, 2], slow = {'switch 0.1 u' = 0.5}}"},
-            "did you mean 'switch 0.1 up'?",
-        ),
-        ({"topology": "{name = 'fat_tree', hosts = [4, 2], slow = {'switch 0.1 up' = 2}}"}, "from 0 to 1, not 2"),
-        (
-            {"topology": "{name = 'fat_tree', hosts = [4, 2], slow = {'switch 0.1 up' = 0}}"},
+            tree(slow={"switch 0.1 up": 0}),
             "slow: no route from host 4 to 0, host 4 to 1, host 4 to 2 and 13 other pairs: failed links: switch 0.1 up",
         ),
-        ({"topology": "{name = 'fat_tree', hosts = [4, 2], background = 1.0}"}, "topology: background: "),
-        ({"ranks": "9"}, "topology: 9 hosts are more than the topology's 8"),
-        (
-            {"network": "'titan'", "topology": None, "ranks": "20000"},
-            "ranks: 20000 hosts are more than the topology's 19200",
-        ),
+        (tree(background=1.0), "topology: background: "),
+        ({**tree(), "ranks": 9}, "topology: 9 hosts are more than the topology's 8"),
+        ({"network": "titan", "ranks": 20000}, "ranks: 20000 hosts are more than the topology's 19200"),
     ]:
-        keys = {key: value for key, value in (KEYS | changed).items() if value is not None}
-        text = "[suite]\nname = 's'\n[[case]]\n" + "\n".join(f"{key} = {value}" for key, value in keys.items())
         with pytest.raises(suite.UsageError) as refused:
-            suite.parse(text, "s.toml")
+            suite.parse(text_of({**KEYS, **changed}), "s.toml")
         assert line in str(refused.value)
         assert "\n" not in str(refused.value)
 

@@ -20,21 +20,17 @@ def test_node_memory_is_at_most_the_physical_memory():
     assert 0 < node_memory_bytes() <= physical
 
 
+VERSION_1 = {"memory.limit_in_bytes": "4096", "cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"}
+VERSION_2 = {"memory.max": "4096", "cpu.max": "150000 100000"}
+
+
 @pytest.mark.parametrize(
     ("own", "folder", "files"),
     [
-        ("0::/", "", {"memory.max": "4096", "cpu.max": "150000 100000"}),
-        ("0::/job/step", "job", {"memory.max": "4096", "cpu.max": "150000 100000"}),
-        (
-            "5:memory:/job\n4:cpu,cpuacct:/job\n0::/",
-            "{}/job",
-            {"memory.limit_in_bytes": "4096", "cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"},
-        ),
-        (
-            "5:memory:/docker/7\n4:cpu,cpuacct:/docker/7",
-            "{}",
-            {"memory.limit_in_bytes": "4096", "cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"},
-        ),
+        ("0::/", "", VERSION_2),
+        ("0::/job/step", "job", VERSION_2),
+        ("5:memory:/job\n4:cpu,cpuacct:/job\n0::/", "{}/job", VERSION_1),
+        ("5:memory:/docker/7\n4:cpu,cpuacct:/docker/7", "{}", VERSION_1),
     ],
     ids=["top", "parent", "version 1", "version 1 in a container"],
 )
