@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from suite.conftest import text_of
 
 from hpcdl import suite
 from hpcdl.cases.keys import shipped_times
@@ -43,28 +44,21 @@ def test_a_model_or_shape_without_times_has_none():
     assert shipped(CORE, "lenet5", (32, 32, 1), 1) is None
 
 
-REPLAY = """
-[suite]
-name = "replays"
-[[case]]
-kind = "replay"
-model = "{}"
-network = "gemini"
-ranks = 2
-global_batch = {}
-"""
+def replay(model, batch, **keys):
+    table = {"kind": "replay", "model": model, "network": "gemini", "ranks": 2, "global_batch": batch, **keys}
+    (case,) = suite.parse(text_of(table), "replays.toml").cases
+    return case
 
 
 def test_a_replay_without_times_takes_those_of_its_batch():
-    (case,) = suite.parse(REPLAY.format("nin", 16), "replays.toml").cases
+    case = replay("nin", 16)
     known = shipped(CORE, "nin", (224, 224, 3), 8)
     assert case.spec.compute_times.step_seconds(8) == known.step_seconds(8)
     assert case.fields()["compute_times"] == known.source
 
 
 def test_a_device_that_was_measured_has_the_times_of_its_batch():
-    text = REPLAY.format("resnet50", 32).replace("network", 'device = "h200"\nnetwork')
-    (case,) = suite.parse(text, "replays.toml").cases
+    case = replay("resnet50", 32, device="h200")
     known = shipped("h200", "resnet50", (224, 224, 3), 16)
     assert case.spec.compute_times.step_seconds(16) == known.step_seconds(16)
     assert case.fields()["compute_times"] == known.source

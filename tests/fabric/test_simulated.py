@@ -16,19 +16,6 @@ from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 
 
-def test_ranks_of_one_host_use_its_inside_link():
-    async def to_the_last(comm):
-        if comm.rank == 0:
-            await comm.send(buffer(), comm.size - 1)
-        elif comm.rank == comm.size - 1:
-            await comm.recv(buffer(), 0)
-
-    inside = ALPHA / 10 + SIZE * BETA / 100
-    assert seconds(4, to_the_last, NETWORK.on(4)) == close(inside)
-    assert seconds(4, to_the_last, NETWORK.on(3)) == close(MESSAGE)
-    assert seconds(4, to_the_last, NETWORK) == close(MESSAGE)
-
-
 def test_ranks_of_one_host_share_its_port_to_the_network():
     """Ranks 0, 1 and 2, 3 share hosts; both pairs talk over the one cable. Inside, every rank has its own."""
 

@@ -10,6 +10,8 @@ from hpcdl.suite import PROCESS_BYTES
 
 HUGE = 2**63 - 1
 SIMULATED = {"network": "gemini", "flops": 1e9, "batch_per_rank": 1, "global_batch": None}
+MANY = {"network": "gemini", "ranks": 100_000}
+TOO_MANY = "ranks: 100000 ranks may send 2e+10 messages; at most 1e+09 are simulated"
 
 
 def test_sizes_beyond_the_limits_are_refused(written, refused):
@@ -45,16 +47,8 @@ def test_sizes_beyond_the_limits_are_refused(written, refused):
         ("replay", {"time_scale": 1e18}, "flops: the steps would sleep for "),
         ("train", {**SIMULATED, "flops": 1e-5}, "flops: the training would take "),
         ("train", {**SIMULATED, "jitter": 1e18}, "jitter: must be at most 10"),
-        (
-            "collective",
-            {"network": "gemini", "ranks": 100_000, "ranks_per_host": 7, "aggregation": "direct"},
-            "ranks: 100000 ranks may send 2e+10 messages; at most 1e+09 are simulated",
-        ),
-        (
-            "collective",
-            {"network": "gemini", "ranks": 100_000, "aggregation": "auto"},
-            "ranks: 100000 ranks may send 2e+10 messages; at most 1e+09 are simulated",
-        ),
+        ("collective", {**MANY, "ranks_per_host": 7, "aggregation": "direct"}, TOO_MANY),
+        ("collective", {**MANY, "aggregation": "auto"}, TOO_MANY),
     ]:
         assert message in refused(written(kind, **changed))
 
