@@ -57,8 +57,8 @@ def decided(draw, factor, deviation, seeds, grids, budgets):
 @pytest.mark.parametrize(("seeds", "deviation"), [(3, 0.5), (4, 0.2), (6, 0.05), (6, 0.2)])
 def test_equal_methods_are_rarely_decided_whatever_their_budgets_and_grids(grids, budgets, seeds, deviation):
     draw = np.random.default_rng(2)
-    won = [decided(draw, 1.0, deviation, seeds, GRIDS[grids], BUDGETS[budgets]) for _ in range(100)]
-    assert np.mean(won) <= 0.1  # 5 %, and two standard errors
+    won = [decided(draw, 1.0, deviation, seeds, GRIDS[grids], BUDGETS[budgets]) for _ in range(60)]
+    assert np.mean(won) <= 0.11  # 5 %, and two standard errors
 
 
 def test_a_method_that_takes_half_as_long_again_is_nearly_always_found():

@@ -11,6 +11,7 @@ correlate, so that the test does not pair them.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -154,8 +155,15 @@ class Decision:
     """Time up to which times count (s); infinite if no seed missed the target."""
     rivals: Sequence[Timed]
     """Methods that are not distinguished from the first, or by less than :data:`MIN_EFFECT`."""
-    lead: Interval
-    """Time of the second by that of the first; infinite bounds where a budget ended before."""
+    delay: Delay | None
+    """Of the second after the first; None where they cannot be compared."""
+
+    @cached_property
+    def lead(self) -> Interval:
+        """Time of the second by that of the first; infinite bounds where a budget ended before."""
+        if self.delay is None:
+            return NOTHING
+        return Interval(*map(bounded_exp, (self.delay.value, *self.delay.bounds())))
 
     @property
     def open(self) -> list[Timed]:
@@ -211,16 +219,14 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
         if places[0].state not in {"too few seeds", "not reached"} and place.state != "too few seeds"
     ]
     rivals: dict[int, list[Timed]] = {}
-    leads: dict[int, Interval] = {}
+    delays: dict[int, Delay] = {}
     p_values = adjusted(np.array([delay.p for _, _, delay in pairs]))
     for (number, place, delay), p in zip(pairs, p_values, strict=True):
-        if number not in leads:
-            low, high = map(bounded_exp, delay.bounds())
-            leads[number] = Interval(bounded_exp(delay.value), low, high)
+        delays.setdefault(number, delay)
         if p >= ALPHA or delay.value < math.log(MIN_EFFECT):
             rivals.setdefault(number, []).append(place)
     return [
-        Decision(field, cell[0].candidate.record, cell, _budget(cell), rivals.get(n, []), leads.get(n, NOTHING))
+        Decision(field, cell[0].candidate.record, cell, _budget(cell), rivals.get(n, []), delays.get(n))
         for n, (field, cell) in enumerate(cells)
     ]
 
