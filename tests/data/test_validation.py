@@ -4,45 +4,31 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract.sessions import silent_journal
 
+from hpcdl import suite
 from hpcdl.cases.keys import key
-from hpcdl.cases.keys.key import restored
-from hpcdl.cases.keys.train_spec import TrainSpec
-from hpcdl.cases.train import program
 from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation
+from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.training.parts.journal import Journal
 
 STRATEGIES = [
-    ("synchronous", 3, {}),
-    ("layerwise", 2, {}),
-    ("parameter_averaging", 3, {}),
-    ("elastic_averaging", 3, {}),
-    ("synchronous_elastic_averaging", 3, {}),
-    ("d_psgd", 3, {}),
-    ("ad_psgd", 4, {}),
-    ("stochastic_gradient_push", 3, {}),
-    ("update_broadcast", 3, {}),
-    ("asynchronous", 3, {}),
-    ("sandblaster", 4, {}),
-    ("pipeline", 4, {"data": 2, "pipeline": 2}),
-    ("synchronous", 4, {"data": 2, "model": 2}),
+    ("synchronous", 3, ""),
+    ("layerwise", 2, ""),
+    ("parameter_averaging", 3, ""),
+    ("elastic_averaging", 3, ""),
+    ("synchronous_elastic_averaging", 3, ""),
+    ("d_psgd", 3, ""),
+    ("ad_psgd", 4, ""),
+    ("stochastic_gradient_push", 3, ""),
+    ("update_broadcast", 3, ""),
+    ("asynchronous", 3, ""),
+    ("sandblaster", 4, ""),
+    ("pipeline", 4, "mesh = {data = 2, pipeline = 2}\n"),
+    ("synchronous", 4, "mesh = {data = 2, model = 2}\n"),
 ]
-
-
-CASE = {
-    "model": "lenet5",
-    "dataset": "digits",
-    "steps": 6,
-    "learning_rate": 0.02,
-    "global_batch": 60,
-    "validation": 0.2,
-    "evaluate_every": 0.1,
-    "network": "ethernet-10g",
-    "flops": 1e10,
-}
 
 
 class Watched:
@@ -59,13 +45,18 @@ class Watched:
         return self._split.batch(indices, dtype, key)
 
 
-def trained(training, ranks, mesh, doctored, monkeypatch):
+def trained(training, ranks, more, doctored, monkeypatch):
     monkeypatch.setattr(key, "_opened", lambda _: digits())
     monkeypatch.setattr(key, "with_validation", doctored)
-    keys = {"training": training, "ranks": ranks, "mesh": mesh}
-    spec = restored(TrainSpec, CASE | {name: value for name, value in keys.items() if value})
+    text = (
+        '[suite]\nname = "s"\n[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nsteps = 6\n'
+        f'learning_rate = 0.02\nglobal_batch = 60\nranks = {ranks}\ntraining = "{training}"\nvalidation = 0.2\n'
+        f'evaluate_every = 0.1\nnetwork = "ethernet-10g"\nflops = 1e10\n{more}'
+    )
+    (case,) = suite.parse(text, "s.toml").cases
     recorder = Recorder()
-    (found,) = in_process(1).run(program(spec, silent_journal(recorder)))
+    journal = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
+    (found,) = in_process(1).run(case.module.program(case.spec, journal))
     return found, [Evaluation(*row) for row in recorder.virtual[0].evaluations]
 
 
@@ -85,9 +76,9 @@ def test_training_and_validation_images_are_disjoint_and_complete():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("training", "ranks", "mesh"), STRATEGIES, ids=[f"{s[0]}-{s[1]}" for s in STRATEGIES])
+@pytest.mark.parametrize(("training", "ranks", "more"), STRATEGIES, ids=[f"{s[0]}-{s[1]}" for s in STRATEGIES])
 def test_the_test_set_is_read_once_at_the_end_and_by_the_rules_of_the_last_evaluation(
-    training, ranks, mesh, monkeypatch
+    training, ranks, more, monkeypatch
 ):
     counted = []
 
@@ -96,8 +87,8 @@ def test_the_test_set_is_read_once_at_the_end_and_by_the_rules_of_the_last_evalu
         counted[:] = [Watched(held.test), held.test]
         return replace(held, test=counted[0], validation=counted[1])
 
-    found, evaluations = trained(training, ranks, mesh, same_images, monkeypatch)
-    readers = mesh.get("model", 1)  # of an image: the ranks of a model group
+    found, evaluations = trained(training, ranks, more, same_images, monkeypatch)
+    readers = 2 if "model = 2" in more else 1  # of an image: the ranks of a model group
     assert counted[0].read == readers * len(counted[0])
     assert len(evaluations) > 1
     assert found["test_accuracy"] == evaluations[-1].accuracy
