@@ -29,6 +29,8 @@ def test_a_step_is_the_difference_of_two_readings():
     assert (second.correct, second.images, second.compute_ns, second.messages, second.bytes) == (0, 0, 1, 1, 1)
     assert second.input_ns == 0
     assert math.isnan(second.loss)  # the body set no loss
+    journal.repetitions([(1, 2)], messages=1, size=8)
+    assert math.isnan(recorder.steps[-1].loss)  # no training
 
 
 def test_evaluations_count_only_the_time_of_steps():
