@@ -38,7 +38,7 @@ def places(kind):
     for key, value in ANOTHER[kind].items():
         yield key, {}, None
         if isinstance(value, dict):
-            yield from ((key, value, setting) for setting in value if setting != "name")
+            yield from ((key, value, setting) for setting in value)
         yield from ((key, {"name": name}, setting) for name, settings in objects(key) for setting in settings)
 
 

@@ -176,7 +176,7 @@ def expanded(table: Mapping[str, Any], where: str) -> Iterable[tuple[dict[str, A
 
 def _spread(value: Any, field: Field[Any] | None) -> list[Any]:
     """Return ``value``, or the tables that a table stands for in which settings that take no list have one."""
-    if not isinstance(value, dict) or field is None:
+    if not isinstance(value, dict) or field is None or not isinstance(value.get("name", ""), str):
         return [value]
     limits = field.metadata["key"]
     try:
