@@ -206,11 +206,11 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     if not findings.judged and not _waiting(verdict, "unstable start"):
         said.append(says("too few runs", least=least, when=verdict.date_after(wait)))
     else:
+        if not news:
+            said.append(says("fine", least=LEAST, measures=plural(findings.judged, "measure")))
         if short:
             when = verdict.date_after(wait)
             said.append(says("short", measures=plural(len(short), "measure"), least=least, when=when))
-        if not news:
-            said.append(says("fine", least=LEAST, measures=plural(findings.judged, "measure")))
     return said + outliers
 
 
