@@ -3,10 +3,12 @@
     python tests/analysis/history_figures.py [HISTORIES [CSV...]]
 
 history_figures.txt has what it prints for 8 histories.
-The numbers in hpcdl/analysis/over_time/change_points.py and suspects.py were chosen with other seeds. With CSV files of nightly benchmark runs (a row per run in the order of time, the date
-first, then a column per series; empty if missing) it scores the steps that are found there, beside a rolling median. Public
-archives: github.com/enso-org/engine-benchmark-results (cache/*.json, label_score_dict of the scheduled runs) and
-github.com/pv/scipy-bench (results/i7/*.json, the time_ results of one environment, by commit date).
+The numbers in hpcdl/analysis/over_time/change_points.py and suspects.py were chosen with other seeds. With CSV files of nightly
+benchmark runs (a row per run in the order of time, the date first, then a column per series; empty if missing) it scores the
+steps that are found in 70 and in up to 1,000 series, beside a rolling median. Public archives:
+github.com/enso-org/engine-benchmark-results (cache/*.json, label_score_dict of the scheduled runs), github.com/pv/scipy-bench
+and github.com/pv/numpy-bench (results/i7/*.json, the time_ results of one environment, by commit date), and
+github.com/ocaml-bench/sandmark-nightly (sequential/turing, time_secs of the newest trunk of a night).
 """
 
 import csv
@@ -46,6 +48,33 @@ def false_findings(histories, kind):
     print(
         f"{kind}: no change, 200 series, 100 nights, {histories} histories: {every:.2f} false findings, of them "
         f"{slower:.2f} slower, {suspects:.2f} hosts",
+        flush=True,
+    )
+
+
+def long_archives(histories, runs=1000):
+    """Print the findings in many nights of 200 series without a change."""
+    counts = [
+        len({change.found for change in change_points(nights(np.random.default_rng(SEED + seed), runs=runs))})
+        for seed in range(histories)
+    ]
+    print(f"outliers: no change, 200 series, {runs} nights: {np.mean(counts):.1f} false findings", flush=True)
+
+
+def returns(histories, repaired, kind):
+    """One of 20 series takes twice as long for 12 nights, is repaired for some, and takes twice as long for good."""
+    red = []
+    for seed in range(histories):
+        logs = nights(np.random.default_rng(SEED + seed), series=20, runs=162 + repaired, kind=kind)
+        logs[0, 60:72] += np.log(2)
+        logs[0, 72 + repaired :] += np.log(2)
+        for later in (10, 40, 90):
+            changes = change_points(logs[:, : 72 + repaired + later])
+            red.append(any(change.open and change.series == 0 for change in changes))
+    shares = ", ".join(f"{share:.2f}" for share in np.reshape(red, (-1, 3)).mean(axis=0))
+    print(
+        f"{kind}: twice as long for 12 nights, repaired for {repaired}, twice as long for good: open after 10, 40 and "
+        f"90 nights in {shares} of {histories} histories",
         flush=True,
     )
 
@@ -146,7 +175,10 @@ def public(file, series=70, runs=300):
             wrong = sum(not any(begin - 3 <= first <= end + 3 for _, begin, end in true) for first in found)
             count[:] += (hit, len(true), wrong, len(found))
     for name, (hit, true, wrong, found) in counts.items():
-        print(f"{file}: {name}: {hit} of {true} steps, {wrong} of {found} findings unsupported", flush=True)
+        print(
+            f"{Path(file).name}, {len(logs)} series: {name}: {hit} of {true} steps, {wrong} of {found} findings unsupported",
+            flush=True,
+        )
 
 
 def host_history(departures, times, *, by_links):
@@ -224,6 +256,7 @@ if __name__ == "__main__":
         print("noise 2 %, outliers 3 % of the values; the links of a slow host are 15 % slower", flush=True)
     for file in sys.argv[2:]:
         public(file)
+        public(file, 1000)
     for kind in KINDS if not sys.argv[2:] else ():
         false_findings(number, kind)
         large_steps(4 * number, kind)
@@ -232,6 +265,10 @@ if __name__ == "__main__":
             delays(max(number // 4, 2), kind, 1)
     if not sys.argv[2:]:
         delays(number, "outliers", 10)
+        delays(max(number // 4, 2), "lognormal", 1)
+        long_archives(max(number // 4, 2))
+        for repaired in (12, 25, 40, 80):
+            returns(number, repaired, "outliers")
         for by_links in (True, False):
             hosts(number, "one slow host", 1, by_links=by_links)
             hosts(number, "two slow hosts", 2, by_links=by_links)

@@ -72,7 +72,7 @@ SAME_LEVEL: Final = 0.03
 """Largest difference of two levels, as a logarithm, that are one."""
 CHANCE: Final = 2e-4
 """Chance of a false change in a run, by t (chosen by simulation: tests/analysis/history_figures.py)."""
-CHANCE_OF_LAST: Final = 3e-5
+CHANCE_OF_LAST: Final = 5e-5
 """Chance of a false change by the variance of the last runs alone."""
 PROMISING: Final = 2.5
 """Least t statistic of a split that is examined further."""
