@@ -2,7 +2,7 @@
 
     python tests/analysis/history_figures.py [HISTORIES [CSV...]]
 
-history_figures.txt has what it prints for 8 histories.
+history_figures.txt has what it prints for 8 histories, of single changes for 2.
 The numbers in hpcdl/analysis/over_time/change_points.py and suspects.py were chosen with other seeds. With CSV files of nightly
 benchmark runs (a row per run in the order of time, the date first, then a column per series; empty if missing) it scores the
 steps that are found in 70 and in up to 1,000 series, beside a rolling median. Public archives:
