@@ -211,6 +211,8 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
         if short:
             when = verdict.date_after(wait)
             said.append(says("short", measures=plural(len(short), "measure"), least=least, when=when))
+    if findings.wandering:
+        said.append(says("wandering"))
     return said + outliers
 
 

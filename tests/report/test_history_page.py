@@ -121,6 +121,12 @@ def test_a_series_with_two_states_from_its_start_is_judged():
     assert [number for number, reason in enumerate(reasons) if "unstable start" in reason] == [*range(7)]
 
 
+@pytest.mark.parametrize(("kind", "times"), [("wandering", 1), ("AR .6", 1), ("outliers", 0), ("weekly", 0)])
+def test_measures_that_wander_are_said_to_once(kind, times):
+    said = figures.verdicts(archive(60, 60, seed=7, kind=kind))
+    assert [one.word for one in said].count("wandering") == times
+
+
 def test_each_sentence_of_history_appears(wandering):
     """Those of folders, "no runs" and "not read", appear in the test of the command."""
     entry = Accepted("allreduce 1", 0.3, "known", dt.date(2026, 12, 31))
@@ -147,6 +153,7 @@ def test_each_sentence_of_history_appears(wandering):
             histories([*(run for job in first for run in job.runs), replace(less, path="l", job="l")])[0]
         ),
         SuiteVerdict(histories([*(run for job in first for run in job.runs), new])[0], age=dt.timedelta(days=2)),
+        archive(60, 60, seed=7, kind="wandering"),
     ]
     said = [one for suite in archives for one in figures.verdicts(suite)]
     said += [figures.of_event(suite, event) for suite in archives for event in suite.findings.events]

@@ -19,7 +19,7 @@ A change with fewer than ten runs before it is an unstable start. A series that 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,7 @@ CHANCE_OF_LAST: Final = 5e-5
 """Chance of a false change by the variance of the last runs alone."""
 PROMISING: Final = 2.5
 """Least t statistic of a split that is examined further."""
+Excess: TypeAlias = list[tuple[float, float]]  # squares of quantile and median of largest t / those of noise
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,7 @@ class _Search:
     def __init__(self, logs: Matrix) -> None:
         self.logs, self.values = logs, without_common_effects(logs)  # (series, runs)
         self.series = [_Series() for _ in logs]
-        self.excess: list[tuple[float, float]] = []
-        """By run the squares of 90 % quantile and median of the largest t statistics, by those of noise."""
+        self.excess: Excess = []  # by run
 
     def search(self, rows: Counts, now: int) -> list[Change]:
         """Return the changes that the run ``now`` makes significant, of the series ``rows``, which it has."""
@@ -236,8 +236,8 @@ def change_points(logs: Matrix, predecessors: Mapping[int, int] | None = None) -
     return findings(logs, predecessors or {})[0]
 
 
-def findings(logs: Matrix, predecessors: Mapping[int, int]) -> tuple[list[Change], dict[int, Vector]]:
-    """Return the changes in ``logs`` and, by series of the newest run, the values since its last change.
+def findings(logs: Matrix, predecessors: Mapping[int, int]) -> tuple[list[Change], dict[int, Vector], Excess]:
+    """Return the changes in ``logs``, the values since the last one by series of the newest run, and the excess.
 
     ``logs``: (series, runs), logarithms of times in the order of the runs, NaN if missing. ``predecessors``: see
     :func:`joined`. Changes are in the order in which they were found.
@@ -261,7 +261,7 @@ def findings(logs: Matrix, predecessors: Mapping[int, int]) -> tuple[list[Change
         two = change.found <= state.two_states and state.had(change.before, logs.shape[1])
         reported.append(replace(change, ratio=ratio, now=now, ended=ended, of_two_states=two))
     newest = map(int, np.flatnonzero(np.isfinite(logs[:, -1])))
-    return reported, {row: search.since(row) for row in newest}
+    return reported, {row: search.since(row) for row in newest}, search.excess
 
 
 def departing(values: Vector) -> int:

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import median
 from typing import Final, Literal
 
 import numpy as np
@@ -32,6 +33,8 @@ EventKind = Literal["regressed", "two states", "improved", "restored", "unstable
 
 TOGETHER: Final = 2
 """Runs by which the first runs of changes may differ that are one event."""
+WANDERING: Final = 2.0
+"""Excess of half of the series beyond which they wander; noise has 0.8 to 1.5, a correlation of .6 has 2.4."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +94,21 @@ class HistoryFindings:
     judged: int
     """Series of the newest run that can be judged; outliers and those that depart are among them."""
     waiting: Sequence[Waiting]
+    wandering: bool
+    """True if half of the series drift: neighbouring runs are so alike that chance makes steps."""
 
 
 def judge(history: History, groups: Mapping[str, str] | None = None) -> HistoryFindings:
     """Judge each run of a history with the runs before it. ``groups``: switch of each host, if known."""
     logs, predecessors = history.logs, history.predecessors
-    changes, since = findings(logs, predecessors)
+    changes, since, excess = findings(logs, predecessors)
     slow = suspects(history, groups or {})
     first = {row: int(np.isfinite(logs[row]).argmax()) for row in predecessors}
     events = [_event(group, slow, first) for group in _together(changes)]
     waiting = _waiting(joined(logs, predecessors), since, changes)
     judged = len(since) - sum(one.reason in {"short", "unstable start"} for one in waiting)
-    return HistoryFindings(events, slow, judged, waiting)
+    wandering = bool(excess) and median(half for _, half in excess) > WANDERING
+    return HistoryFindings(events, slow, judged, waiting, wandering)
 
 
 def _waiting(logs: Matrix, since: Mapping[int, Vector], changes: Sequence[Change]) -> list[Waiting]:
