@@ -107,7 +107,8 @@ def of_case(run: Run, index: int) -> Waiting | None:
     kind = record.kind
     if record.ranks == 1 or record.error or not (record.is_training or kind == "collective"):
         return None
-    events, steps, ranks = run.events_of(index), run.steps[run.steps["case_index"] == index], run.ranks
+    begin, end = np.searchsorted(run.steps["case_index"].to_numpy(), (index, index + 1))
+    events, steps, ranks = run.events_of(index), run.steps.iloc[begin:end], run.ranks
     if not len(events):
         return _mean(_repetitions(steps, record.warmup_steps), record) if kind == "collective" else None
     dropped = ranks.loc[(ranks["case_index"] == index) & (ranks["dropped"] > 0), "rank"]
