@@ -43,8 +43,8 @@ def select(
     """
     name = str(run.described[case_index].get("case", ""))
     events = run.events_of(case_index)
-    rows = run.steps[run.steps["case_index"] == case_index]
-    recorders = run.ranks[run.ranks["case_index"] == case_index]
+    rows = run.rows_of("steps", case_index)
+    recorders = run.rows_of("ranks", case_index)
     if ranks is not None:
         if absent := sorted(set(ranks) - set(recorders["rank"])):
             raise ValueError(f"{name} has no rank {absent[0]}")

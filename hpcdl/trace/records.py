@@ -112,4 +112,6 @@ def _frame(name: str, columns: JsonObject, cases: int) -> pd.DataFrame:
     index = table.pop(INDEX)
     if any(len(values) != len(index) for values in table.values()) or not ((index >= 0) & (index < cases)).all():
         raise ValueError(f"table {name!r}: columns of different lengths, or rows of a case that is not there")
+    if (np.diff(index) < 0).any():
+        raise ValueError(f"table {name!r}: rows of the cases are not in their order")
     return frame([table]).assign(case_index=index)

@@ -179,7 +179,7 @@ class Run:
         return digests
 
     def only(self, indices: Sequence[int]) -> Run:
-        """Return the run with some of its cases, in this order."""
+        """Return the run with some of its cases, by ascending index."""
         places = {index: place for place, index in enumerate(indices)}
 
         def kept(rows: pd.DataFrame) -> pd.DataFrame:
@@ -208,6 +208,12 @@ class Run:
         ranks = int(self.described[case_index].get("ranks") or 1)
         hosts = [str(rank.get("hostname", "")) for rank in self.environment_of(case_index).get("ranks") or ()]
         return hosts[:ranks] if len(hosts) >= ranks else []
+
+    def rows_of(self, table: str, case_index: int) -> pd.DataFrame:
+        """Return the rows of one case in the frame ``table``, such as "steps"; frames have the cases in order."""
+        rows: pd.DataFrame = getattr(self, table)
+        begin, end = np.searchsorted(rows["case_index"].to_numpy(), (case_index, case_index + 1))
+        return rows.iloc[begin:end]
 
     def events_of(self, case_index: int) -> pd.DataFrame:
         """Return the events of one case, reading only that case."""

@@ -44,6 +44,7 @@ def test_damaged_records_are_refused_in_one_line(run, tmp_path):
     file = tmp_path / "records.json.gz"
     shorter = {**good["tables"]["steps"], "begin": good["tables"]["steps"]["begin"][1:]}
     beyond = {**good["tables"]["steps"], "case_index": [9] * len(shorter["end"])}
+    swapped = {**good["tables"]["steps"], "case_index": [1, -1, *[0] * (len(shorter["end"]) - 2)]}  # differences
     damaged = {
         "no records": b"plain",
         "no records of hpcdl": packed(run)[:-9],
@@ -54,6 +55,9 @@ def test_damaged_records_are_refused_in_one_line(run, tmp_path):
             json.dumps({**good, "tables": {**good["tables"], "steps": shorter}}).encode()
         ),
         "not there": gzip.compress(json.dumps({**good, "tables": {**good["tables"], "steps": beyond}}).encode()),
+        "not in their order": gzip.compress(
+            json.dumps({**good, "tables": {**good["tables"], "steps": swapped}}).encode()
+        ),
         "'ranks'": gzip.compress(json.dumps({**good, "cases": [{**good["cases"][0], "ranks": "x"}]}).encode()),
     }
     for words, data in damaged.items():

@@ -174,14 +174,13 @@ def _shares(speed: Matrix) -> Vector:
 
 def links(run: Run) -> list[Links]:
     """The links of every case of ``run`` in which more than one pair exchanged."""
-    steps = run.steps
     exchanges = []
     for index, fields in enumerate(run.described):
         record = Record.of(fields)
         if record.kind == "pairwise" and record.pattern not in {None, "pair"}:
-            mine = steps[steps["case_index"] == index]
+            mine = run.rows_of("steps", index)
             seconds = _seconds(record, mine["rank"].to_numpy(), mine["end"].to_numpy() - mine["begin"].to_numpy())
-            ranks = run.ranks[run.ranks["case_index"] == index]
+            ranks = run.rows_of("ranks", index)
             counters = {} if record.network else {str(name): ranks[name].to_numpy() for name in ranks}
             exchanges.append(Links(record, run.hosts_of(index), seconds, disturbance(counters).cause))
     return exchanges

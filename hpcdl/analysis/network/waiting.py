@@ -107,11 +107,10 @@ def of_case(run: Run, index: int) -> Waiting | None:
     kind = record.kind
     if record.ranks == 1 or record.error or not (record.is_training or kind == "collective"):
         return None
-    begin, end = np.searchsorted(run.steps["case_index"].to_numpy(), (index, index + 1))
-    events, steps, ranks = run.events_of(index), run.steps.iloc[begin:end], run.ranks
+    events, steps, ranks = run.events_of(index), run.rows_of("steps", index), run.rows_of("ranks", index)
     if not len(events):
         return _mean(_repetitions(steps, record.warmup_steps), record) if kind == "collective" else None
-    dropped = ranks.loc[(ranks["case_index"] == index) & (ranks["dropped"] > 0), "rank"]
+    dropped = ranks.loc[ranks["dropped"] > 0, "rank"]
     # A rank drops events beyond a limit; in steps after the last one it would seem to do nothing but work.
     if len(dropped):
         kept = events[events["rank"].isin(dropped)].groupby("rank")["begin"].max()

@@ -261,7 +261,7 @@ def _trainings(run: Run, model: str) -> list[int]:
 
 def _images_per_rank(run: Run, index: int) -> float:
     """Of a step; 0 where there is none."""
-    steps = run.steps[run.steps["case_index"] == index]
+    steps = run.rows_of("steps", index)
     return float(steps["images"].median()) if len(steps) else 0.0
 
 
@@ -285,7 +285,7 @@ def _computing(run: Run, index: int) -> tuple[float, float]:
 
     The latter is that of a fitted lognormal, median over ranks; both are 0 where computing was not measured.
     """
-    steps = run.steps[run.steps["case_index"] == index]
+    steps = run.rows_of("steps", index)
     warm = steps["step"] >= int(run.described[index].get("warmup_steps") or 0)
     rows = steps[warm & (steps["images"] > 0) & (steps["compute_ns"] > 0)]
     logarithms = (rows["compute_ns"] / rows["images"]).transform(np.log)
