@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,14 +26,38 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-COLUMNS: Final = Path(__file__).parents[1] / "report" / "schema.json"
-"""Declares the type of each field, by name; a field that it lacks may be any scalar."""
-OTHER_TYPES: Final[dict[str, JsonObject]] = {
-    "settings": {"type": ["string", "null"]},  # JSON in a record, an object in --json
-    "launch": {"type": ["integer", "null"]},
-    "kind": {"type": ["string"]},  # a kind is a file of hpcdl/cases: --json has those of this version
+FIELD_TYPES: Final = {
+    "string": "suite case kind model dataset dataset_source dataset_digest image_shape backend device dtype "
+    "training system aggregation compression optimizer schedule parallelism shares collective concurrent start "
+    "placement scaling pattern network times compute_times straggler failure process_failure settings "
+    "environment_key digest tuned chosen error",
+    "integer": "ranks ranks_per_host nodes threads_per_rank launch seed draw global_batch batch_per_rank steps "
+    "planned_steps warmup_steps message_bytes bucket_bytes stages microbatches gradients_in_flight "
+    "communicators parameters tuning tuning_images residual_bytes activation_bytes_per_rank simulated_ranks "
+    "late_rank",
+    "number": "learning_rate epochs target_accuracy flops jitter time_scale straggler_factor "
+    "straggler_pause_seconds straggler_pause_share compression_ratio encode_seconds decode_seconds "
+    "bits_per_entry entropy_bits_per_entry discarded_share noise_scale_q1 noise_scale_q2 noise_scale_q3 "
+    "noise_scale_q4 test_loss test_accuracy train_accuracy sharpness smallest_eigenvalue replica_drift "
+    "staleness_mean staleness_max operations bytes_sent_per_host predicted_seconds modelled_compute_seconds "
+    "simulation_seconds late_seconds clock_error_seconds start_error_seconds start_lead_seconds starts_late "
+    "from_first_arrival_seconds from_last_arrival_seconds alone_p50_seconds alone_p99_seconds "
+    "beside_p50_seconds beside_p99_seconds concurrent_alone_p50_seconds concurrent_alone_p99_seconds "
+    "concurrent_beside_p50_seconds concurrent_beside_p99_seconds",
+    "boolean": "lockstep independent served correct copied same_bits",
+    "integer string": "straggler_rank",
 }
-"""Types of fields whose type in a record is not that of ``--json``."""
+"""Types of the fields that kinds of cases record, by JSON's names: None too, but for :data:`NEEDED`.
+
+A field that is not here, such as that of a user's kind, may be any scalar.
+"""
+NEEDED: Final = {"kind", "ranks"}
+CHOICES: Final = {"scaling": ("strong", "weak"), "pattern": ("pair", "all_pairs", "bisection")}
+DECLARED: Final[dict[str, list[str]]] = {
+    name: [*kinds.split(), *(() if name in NEEDED else ("null",))]
+    for kinds, names in FIELD_TYPES.items()
+    for name in names.split()
+}
 TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 MAX_RANKS: Final = 1 << 17
 MAX_INTEGER: Final = 1 << 63
@@ -57,22 +81,16 @@ OF_POOLING: Final = {"launch", "environment_key"}
 AFFINITY: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*|unknown|")
 
 
-@cache
-def _declared() -> dict[str, JsonObject]:
-    text = COLUMNS.read_text(encoding="utf-8")
-    return {**json.loads(text)["properties"]["cases"]["items"]["properties"], **OTHER_TYPES}
-
-
 def check_fields(fields: Mapping[str, Scalar]) -> None:
     """Raise ValueError, naming the field, for a value that is not of its declared type or range."""
     for name, value in fields.items():
-        kind, declared = TYPES.get(type(value)), _declared().get(name, {})
-        allowed = declared.get("type", [])
+        kind, allowed = TYPES.get(type(value)), DECLARED.get(name)
         fits = kind in allowed or (kind == "integer" and "number" in allowed) if allowed else kind is not None
         if not fits or (isinstance(value, int) and not -1 <= value < MAX_INTEGER):
             raise ValueError(f"field {name!r}: {value!a:.40} is not {allowed or 'a scalar'}")
-        if value not in declared.get("enum", [value]):
-            raise ValueError(f"field {name!r}: {value!a:.40} is not one of {declared['enum']}")
+        choices = [*CHOICES.get(name, [value]), None]
+        if value not in choices:
+            raise ValueError(f"field {name!r}: {value!a:.40} is not one of {choices}")
     if not 0 <= int(fields["ranks"] or 0) <= MAX_RANKS:
         raise ValueError(f"no case has {fields['ranks']} ranks")
     if not isinstance(json.loads(str(fields.get("settings") or "{}")), dict):
