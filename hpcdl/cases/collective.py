@@ -100,6 +100,12 @@ class CollectiveSpec:
         """The case of the concurrent collective alone."""
         return replace(self, collective=str(self.concurrent), concurrent=None, communicators=1)
 
+    def operation(self, scheme: Choice | None = None) -> Operation:
+        """Return the program of the case, by default with its own scheme, on vectors of sizes alone."""
+        by = scheme or self.aggregation
+        program = operation(self.collective, by.name, by.settings, self.ranks, self.length, self.dtype)
+        return replace(program, beside=self.beside.operation(scheme)) if self.concurrent else program
+
 
 SPEC: Final = CollectiveSpec
 
@@ -142,7 +148,7 @@ def check(spec: CollectiveSpec, given: Collection[str]) -> None:
         raise ValueError("communicators: one collective uses one communicator; name another one as concurrent")
     if spec.network:
         with about("ranks"):
-            _operation(spec, spec.aggregation).check(cluster(spec.network, spec.ranks_per_host, spec.topology))
+            spec.operation().check(cluster(spec.network, spec.ranks_per_host, spec.topology))
     with about("message_bytes"):
         if (line := shortage(memory_bytes(spec), 1, node_memory_bytes())) is not None:
             raise ValueError(f"{spec.size} on a rank: {line}")
@@ -347,18 +353,13 @@ async def _chosen(
     return choices[size], choices.name(size)
 
 
-def _operation(spec: CollectiveSpec, scheme: Choice) -> Operation:
-    program = operation(spec.collective, scheme.name, scheme.settings, spec.ranks, spec.length, spec.dtype)
-    return replace(program, beside=_operation(spec.beside, scheme)) if spec.concurrent else program
-
-
 async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict[str, Scalar]:
     network = cluster(str(spec.network), spec.ranks_per_host, spec.topology)
     scheme, chosen = spec.aggregation, None
     if traits_of(scheme).adaptive:
         chosen = choose_by_simulation(spec.ranks, network, [spec.size], spec.dtype).name(spec.size)
         scheme = Choice("aggregation", chosen)
-    summed = _operation(spec, scheme)
+    summed = spec.operation(scheme)
     began = perf_counter()
     simulation = summed.simulate(network)
     took = perf_counter() - began

@@ -67,11 +67,8 @@ def execute(options: argparse.Namespace) -> int:
             jitter=options.jitter,
         )
     if options.save:
-        origin = predicted.fitted.origin if predicted.fitted else {}
-        write_output(
-            "--save", options.save, network_file.format_network(predicted.network, origin, predicted.certainty)
-        )
-    page = predictions.document(predicted, f"hpcdl: {options.source} on {predicted.network.name}")
+        write_output("--save", options.save, network_file.format_network(predicted.priced))
+    page = predictions.document(predicted, f"hpcdl: {options.source} on {predicted.priced.network.name}")
     print(predictions.render(predicted) if options.json else coloured(plain([page])), end="")
     return OK
 

@@ -3,16 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import Network, Site
-from hpcdl.prediction.fitting import MAX_MESSAGES, CannotFitError, Fit, fit, seconds, summary
-from hpcdl.prediction.network_file import Certainty, PricedNetwork, Vector
-from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_program, with_shared_ports
+from hpcdl.prediction.fitting import MAX_MESSAGES, CannotFitError, fit, summary
+from hpcdl.prediction.network_file import PricedNetwork
+from hpcdl.prediction.programs import MeasuredProgram, cheapest, hosts, measured_programs
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.run import Run
 
@@ -24,70 +23,10 @@ MAX_REPORT_MESSAGES: Final = 60_000
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """Network fitted to a run, with the quality of the fit."""
-
-    fit: Fit
-    run: str
-    date: str
-    library: str
-    notes: Sequence[str] = ()
-    """Measurements that the fit omits."""
-    shared: Sequence[MeasuredProgram] = ()
-    """Programs whose messages share ports; they determine only the overhead."""
-
-    @property
-    def network(self) -> Network:
-        """Return the network, named after the run."""
-        source = f"fitted to {len(self.fit.programs)} times of {', '.join(filter(None, (self.run, self.date)))}"
-        return replace(self.fit.network, name=f"fitted to {self.run}", source=source)
-
-    @property
-    def most_ranks(self) -> int:
-        """Return the largest measured number of ranks."""
-        return max(program.ranks for program in self.fit.programs)
-
-    @cached_property
-    def errors(self) -> dict[str, dict[str, Any]]:
-        """Return median and worst error of fitted times, and of times predicted from others."""
-        return {
-            "fitted": summary(self.fit.errors),
-            "scheme_and_ranks_left_out": summary(
-                *self.fit.left_out(lambda program: (program.scheme, program.ranks))
-            ),
-            "ranks_left_out": summary(*self.fit.left_out(lambda program: program.ranks)),
-        }
-
-    @cached_property
-    def certainty(self) -> Certainty:
-        """Return the uncertainty of the cost parameters."""
-        known, network = self.fit.certainty, self.network
-        predicted = [(program, _seconds(program, network)) for program in self.shared]
-        shared = [(program.scheme, time, math.log(time / program.seconds)) for program, time in predicted]
-        return replace(known, times=[*known.times, *shared], errors=self.errors, notes=self.notes)
-
-    @property
-    def priced(self) -> PricedNetwork:
-        """Return the network with the limits of the fit."""
-        return PricedNetwork(self.network, self.most_ranks, self.certainty)
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        """Return the description of the fit in the network file."""
-        return {
-            "run": self.run,
-            "date": self.date,
-            "library": self.library,
-            "times": len(self.fit.programs),
-            "most_ranks": self.most_ranks,
-        }
-
-
-@dataclass(frozen=True)
 class RunPrediction:
     """Predictions for a run by a network fitted to the same run."""
 
-    fitted: Fitted
+    priced: PricedNetwork
     records: list[Record]
     """All records of the run; the fitted ones and replays have ``predicted_seconds``."""
     rows: list[Record]
@@ -96,32 +35,42 @@ class RunPrediction:
     """Number of measured times omitted because their simulation takes long."""
 
 
-def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] = ()) -> Fitted:
-    """Fit a network to measured programs, except those whose messages share ports. Raises CannotFitError."""
+def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] = ()) -> PricedNetwork:
+    """Return the network fitted to measured programs of a run, with ``notes`` on those that are left out.
+
+    Programs whose messages share ports determine only the overhead of a message. Raises CannotFitError.
+    """
     serial = [program for program in programs if not program.shares_ports]
     shared = cheapest([program for program in programs if program.shares_ports], MAX_MESSAGES)
-    mpi = run.environment.get("mpi")
-    library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
-    date = str(run.environment.get("date") or "")
     costs = fit(serial, hosts(run))
     if shared:
         halves = np.linspace(0, costs.network.link.alpha / 2, 5).tolist()
         tried = [replace(costs, layout=replace(costs.layout, site=Site(overhead_seconds=each))) for each in halves]
-        costs = min(tried, key=lambda each: np.abs(_logarithms(shared, each.network)).mean())
+        costs = min(tried, key=lambda each: sum(abs(error) for *_, error in _times(shared, each.network)))
         names = ", ".join(dict.fromkeys(program.scheme for program in shared))
         occupied = f"a message occupies both its ranks for {costs.network.site.overhead_seconds * 1e6:.3g} us"
         line = f"Left out of the fit: {names} on more than two ranks, whose messages share ports"
         notes = [*notes, f"{line}; a prediction of it divides a port's rate fairly, and {occupied}."]
-    return Fitted(costs, run.path.name, date, library, notes, shared)
+    errors = {
+        "fitted": summary(costs.errors),
+        "scheme_and_ranks_left_out": summary(*costs.left_out(lambda program: (program.scheme, program.ranks))),
+        "ranks_left_out": summary(*costs.left_out(lambda program: program.ranks)),
+    }
+    times = [*costs.certainty.times, *_times(shared, costs.network)]
+    certainty = replace(costs.certainty, times=times, errors=errors, notes=notes)
+    name, date, mpi = run.path.name, str(run.environment.get("date") or ""), run.environment.get("mpi")
+    library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
+    most_ranks = max(program.ranks for program in serial)
+    origin = {"run": name, "date": date, "library": library, "times": len(serial), "most_ranks": most_ranks}
+    source = f"fitted to {len(serial)} times of {', '.join(filter(None, (name, date)))}"
+    network = replace(costs.network, name=f"fitted to {name}", source=source)
+    return PricedNetwork(network, most_ranks, certainty, origin)
 
 
-def _logarithms(programs: Sequence[MeasuredProgram], network: Network) -> Vector:
-    """Return the logarithms of predicted by measured times."""
-    return np.log(np.array([_seconds(program, network) / program.seconds for program in programs], np.float64))
-
-
-def _seconds(program: MeasuredProgram, network: Network) -> float:
-    return seconds(program, with_shared_ports(network, program.ranks, shares=program.shares_ports))
+def _times(programs: Sequence[MeasuredProgram], network: Network) -> list[tuple[str, float, float]]:
+    """Return scheme, time on ``network`` (s), and logarithm of predicted by measured time, of each program."""
+    predicted = [(program, program.predicted(network)) for program in programs]
+    return [(program.scheme, time, math.log(time / program.seconds)) for program, time in predicted]
 
 
 def with_own_cores(measured: Sequence[Record]) -> tuple[list[Record], list[str]]:
@@ -147,39 +96,34 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
 
     Returns None for fewer than :data:`CHECKED` measured times per cost parameter.
     """
-    kept, notes = with_own_cores(measured)
-    free = set(map(id, kept))
-    known = [
-        (place, program)
-        for place, record in enumerate(measured)
-        if id(record) in free and (program := _known(record))
-    ]
-    places = {id(program): place for place, program in known}
-    chosen = cheapest([program for _, program in known], MAX_REPORT_MESSAGES)
+    predicted = [replace(record) for record in measured]
+    kept, notes = with_own_cores(predicted)
+    programs = [program for record in kept for program in _simulable(record)]
+    chosen = cheapest(programs, MAX_REPORT_MESSAGES)
     try:
-        explained = fitted(run, chosen, notes)
+        priced = fitted(run, chosen, notes)
     except CannotFitError:
         return None
     # As many costs as times would explain any times, and the page would show errors of 0.
-    if len(explained.fit.programs) < CHECKED * len(explained.fit.determined):
+    if priced.certainty and priced.origin["times"] < CHECKED * len(priced.certainty.determined):
         return None
-    predicted = [replace(record) for record in measured]
-    rows = [predicted[places[id(program)]] for program in chosen]
-    for row, program in zip(rows, chosen, strict=True):
-        row.predicted_seconds = _seconds(program, explained.network)
-    replays = [row for row in predicted if row.kind == "replay" and not row.network and not row.error]
+    for program in chosen:
+        program.record.predicted_seconds = program.predicted(priced.network)
+    measured_steps = [record for record in predicted if not record.network and not record.error]
+    replays = [record for record in measured_steps if record.kind == "replay"]
     given = lambda record, _spec: record.spec.compute_times
-    steps, _ = predicted_steps(replays, given, PricedNetwork(explained.network))
-    by_case = {row.case: row.predicted_seconds for row in steps}
-    for row in replays:
-        row.predicted_seconds = by_case.get(row.case)
-    return RunPrediction(explained, predicted, rows, len(known) - len(chosen))
+    steps, _ = predicted_steps(replays, given, PricedNetwork(priced.network))
+    by_case = {step.case: step.predicted_seconds for step in steps}
+    for record in replays:
+        record.predicted_seconds = by_case.get(record.case)
+    return RunPrediction(priced, predicted, [program.record for program in chosen], len(programs) - len(chosen))
 
 
-def _known(record: Record) -> MeasuredProgram | None:
+def _simulable(record: Record) -> list[MeasuredProgram]:
+    """Return the program of a record that can be simulated here."""
     if ":" in str(record.aggregation):  # a user's own scheme may not be simulated here
-        return None
+        return []
     try:
-        return measured_program(record)
+        return measured_programs([record])
     except ValueError:  # a scheme of another version
-        return None
+        return []

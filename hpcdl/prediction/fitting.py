@@ -19,8 +19,8 @@ from typing import Any, Final, Self
 import numpy as np
 
 from hpcdl.fabric.network import EVERY_RANK, Link, Network
-from hpcdl.prediction.network_file import COSTS, DOUBTFUL, Certainty, Matrix, Vector
-from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest, simulate
+from hpcdl.prediction.network_file import COSTS, DOUBTFUL, Certainty, Matrix, PricedNetwork, Vector
+from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest
 
 
 class Dual(float):
@@ -81,10 +81,6 @@ EXACT: Final = 1e-3
 
 HUBER: Final = 1.345
 """Standard deviations beyond which an error counts less; 95 % efficiency for normal errors."""
-
-
-MAX_HALF: Final = 10.0
-"""Half of an interval of a logarithm beyond which nothing is known."""
 
 
 class CannotFitError(Exception):
@@ -163,7 +159,7 @@ class Fit:
                 certainty = fit.certainty
                 for place in map(int, np.flatnonzero(mine & known)):
                     program = self.programs[place]
-                    time = seconds(program, fit.network)
+                    time = program.predicted(fit.network)
                     errors[place] = time / measured[place] - 1
                     doubt = certainty.doubt(self.coefficients[place])
                     halves[place] = math.hypot(doubt, certainty.error_of(program.scheme, time))
@@ -209,46 +205,43 @@ def _size(errors: Vector, *, robust: bool) -> float:
 
 def _linearised(programs: Sequence[MeasuredProgram], layout: Network, costs: Vector) -> Fit:
     """Return the derivatives of the times at ``costs``."""
+    network = _derivable(layout, costs)
+    return Fit(programs, costs, _slopes([program.predicted(network) for program in programs]), layout)
+
+
+def _derivable(layout: Network, costs: Vector) -> Network:
+    """Return the network with ``costs`` whose times have derivatives by them."""
     each = zip(costs.clip(FREE).tolist(), np.eye(len(COSTS)).tolist(), strict=True)
-    network = _priced(layout, [Dual(cost, tuple(row)) for cost, row in each])
-    coefficients = [getattr(seconds(program, network), "slope", (0.0,) * len(COSTS)) for program in programs]
-    return Fit(programs, costs, np.array(coefficients).reshape(-1, len(COSTS)), layout)
+    return _priced(layout, [Dual(cost, tuple(row)) for cost, row in each])
 
 
-def seconds(measured: MeasuredProgram, network: Network) -> float:
-    """Return the simulated time of a program on ``network``."""
-    return simulate(measured.program, measured.ranks, network)[0]
+def _slopes(times: Sequence[float]) -> Matrix:
+    """Return (times, costs): the derivatives of each time."""
+    return np.array([getattr(time, "slope", (0.0,) * len(COSTS)) for time in times]).reshape(-1, len(COSTS))
 
 
-def predicted_time(program: Program, ranks: int, network: Network, certainty: Certainty) -> tuple[float, float]:
+def predicted_time(program: Program, network: Network, certainty: Certainty) -> tuple[float, float]:
     """Return the time of ``program`` on a fitted network (s), and half its 95 % interval relative to it.
 
     Without the network's topology, whose flows carry no derivatives.
     """
-    network = replace(network, topology=None)
-    linear = _linearised([MeasuredProgram("", ranks, 0, 1.0, program)], network, certainty.costs)
-    return float(linear.predicted[0]), certainty.doubt(linear.coefficients[0])
+    derivable = _derivable(replace(network, topology=None), certainty.costs)
+    slopes = _slopes([program.simulate(derivable).seconds])
+    return float((slopes @ certainty.costs)[0]), certainty.doubt(slopes[0])
 
 
-def uncertainty(
-    program: Program, ranks: int, network: Network, certainty: Certainty | None, scheme: str
-) -> tuple[float, bool]:
+def uncertainty(program: Program, priced: PricedNetwork, scheme: str) -> tuple[float, bool]:
     """Return half the 95 % interval of the logarithm of a predicted time; NaN if the network is not fitted.
 
     It has the uncertainty of the costs and the errors of the ``scheme`` in the fit. Also return True if an
     undetermined cost makes the time uncertain by more than 10 %.
     """
+    certainty = priced.certainty
     if certainty is None:
         return math.nan, False
-    time, doubt = predicted_time(program, ranks, network, certainty)
+    time, doubt = predicted_time(program, priced.network, certainty)
     half = math.hypot(doubt, certainty.error_of(scheme, time))
     return half, bool(certainty.undetermined) and doubt > DOUBTFUL
-
-
-def bounds(seconds: float, *halves: float) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a time with independent uncertainties, halves of intervals of its logarithm."""
-    half = math.hypot(*halves)
-    return (seconds * math.exp(-half), seconds * math.exp(half)) if half < MAX_HALF else (None, None)
 
 
 def _layout(hosts: Sequence[int]) -> Network:

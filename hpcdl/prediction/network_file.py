@@ -33,6 +33,8 @@ OTHER: Final = 0.3
 """Weight of the error of another scheme."""
 DOUBTFUL: Final = 0.1
 """A prediction whose relative uncertainty is larger is undetermined."""
+MAX_HALF: Final = 10.0
+"""Half of an interval of a logarithm beyond which nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,24 @@ class PricedNetwork:
     """Largest measured number of ranks; None if the network was not fitted."""
     certainty: Certainty | None = None
     """Uncertainty of fitted parameters."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """Description of a fit that was made now."""
+
+    @property
+    def errors(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the errors of a fit, by kind of prediction; see :class:`Certainty`."""
+        return self.certainty.errors if self.certainty else {}
 
     def distance(self, ranks: int, otherwise: int | None = None) -> float | None:
         """Return ``ranks`` by the most that were measured, or by ``otherwise``; None if none were."""
         farthest = self.most_ranks or otherwise
         return ranks / farthest if farthest else None
+
+
+def bounds(seconds: float, *halves: float) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a time with independent uncertainties, halves of intervals of its logarithm."""
+    half = math.hypot(*halves)
+    return (seconds * math.exp(-half), seconds * math.exp(half)) if half < MAX_HALF else (None, None)
 
 
 ALL: Final = "all"
@@ -124,8 +139,9 @@ class NetworkFileError(Exception):
     """A network file is invalid; one line that names file and key."""
 
 
-def format_network(network: Network, origin: Mapping[str, Any], certainty: Certainty | None = None) -> str:
-    """Return the text of a file for :func:`load_network`; ``origin`` describes the source of the parameters."""
+def format_network(priced: PricedNetwork) -> str:
+    """Return the text of a file for :func:`load_network`."""
+    network, certainty = priced.network, priced.certainty
     ranks_per_host = ALL if network.is_one_host else network.ranks_per_host
     tables: dict[str, Mapping[str, Any]] = {
         "network": {
@@ -137,7 +153,7 @@ def format_network(network: Network, origin: Mapping[str, Any], certainty: Certa
         },
         "link": {"alpha": network.link.alpha, "beta": network.link.beta},
         "inside": {"alpha": network.inside.alpha, "beta": network.inside.beta},
-        "origin": origin,
+        "origin": priced.origin,
     }
     if certainty:
         tables["certainty"] = {

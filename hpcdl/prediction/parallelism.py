@@ -42,7 +42,7 @@ from hpcdl.nn.split.layout import by_images, cut
 from hpcdl.nn.volumes import FLOAT_BYTES, Volumes, by_layer
 from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.programs import scheme_traits
-from hpcdl.prediction.steps import Times, predicted_record, unequal
+from hpcdl.prediction.steps import Times, predicted_step, unequal
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.split.mesh import Mesh
 from hpcdl.training.parts.split.passes import EXCHANGES
@@ -164,15 +164,13 @@ def candidates(ranks: int) -> list[Mesh]:
     return [Mesh(model=1), *split, *(Mesh(pipeline=size) for size in sizes)]
 
 
-def label(mesh: Mesh | None, ranks: int, microbatches: int = 1) -> str:
+def label(mesh: Mesh, ranks: int, microbatches: int = 1) -> str:
     """Return the name of a mesh on ``ranks`` ranks, equal for equal meshes: ``hybrid outputs 2x4``, data first."""
-    groups, size = (ranks, 1) if mesh is None else mesh.groups(ranks)
-    if mesh is not None and mesh.pipeline > 1:
+    groups, size = mesh.groups(ranks)
+    if mesh.pipeline > 1:
         return f"pipeline {groups}x{mesh.pipeline}" + (f" in {microbatches} parts" if microbatches > 1 else "")
-    if mesh is None or size == 1:
-        return "data"
     exchange = "" if mesh.exchange == "all" else f" {mesh.exchange}"
-    return f"{mesh.split} {mesh.linear}{exchange} {groups}x{size}"
+    return "data" if size == 1 else f"{mesh.split} {mesh.linear}{exchange} {groups}x{size}"
 
 
 def with_mesh(spec: StepSpec, mesh: Mesh, times: ComputeTimes, microbatches: int | None = None) -> Any:
@@ -191,11 +189,6 @@ def with_mesh(spec: StepSpec, mesh: Mesh, times: ComputeTimes, microbatches: int
 class Parallelism:
     """Meshes and layers of one training on some ranks."""
 
-    model: str
-    dataset: str
-    global_batch: int
-    ranks: int
-    network: str
     layers: Sequence[LayerSplits]
     meshes: Sequence[Record]
     """One prediction a mesh, whose name is its ``parallelism``; measured times beside those of measured cases."""
@@ -216,10 +209,7 @@ class Parallelism:
 
 
 def parallelism(
-    records: Sequence[Record],
-    times: Times,
-    priced: PricedNetwork,
-    ranks: Sequence[int] = (),
+    records: Sequence[Record], times: Times, priced: PricedNetwork, ranks: Sequence[int] = ()
 ) -> tuple[list[Parallelism], list[str]]:
     """Return the parallelism of each training among ``records`` on each number of ``ranks``, by default its own.
 
@@ -231,81 +221,77 @@ def parallelism(
     problems: dict[Any, list[Record]] = {}
     for record in records:
         if record.is_training:
-            batch = record.batch_per_rank if record.scaling == "weak" else record.global_batch
+            weak = record.scaling == "weak"
             what = (record.kind, record.model, record.dataset, record.backend, record.dtype, record.aggregation)
             times_of = (record.device, record.flops, record.times, record.time_scale)
-            problems.setdefault((*what, *times_of, record.scaling == "weak", batch), []).append(record)
-    for alike in problems.values():
-        for p in ranks or sorted({int(record.ranks) for record in alike if record.ranks > 1}):
-            here = [record for record in alike if record.ranks == p]
+            batch = record.batch_per_rank if weak else record.global_batch
+            problems.setdefault((*what, *times_of, weak, batch), []).append(record)
+    for cases in problems.values():
+        farthest = max((record.ranks for record in cases if record.step_seconds), default=None)
+        for p in ranks or sorted({int(record.ranks) for record in cases if record.ranks > 1}):
             try:
-                compared, reasons = _of(alike[0], here, p, times, priced)
+                compared, reasons = _compared(cases, p, times, priced, farthest)
             except (ValueError, TypeError, DataError, OSError) as error:
-                left_out.append(f"{alike[0].model} on {p} ranks: {error}")
-                continue
-            left_out += reasons
-            measured = max((record.ranks for record in alike if record.step_seconds), default=None)
-            for mesh in compared.meshes:
-                mesh.times_the_measured_ranks = priced.distance(p, measured)
-            predictions.append(compared)
+                left_out.append(f"{cases[0].model} on {p} ranks: {error}")
+            else:
+                predictions.append(compared)
+                left_out += reasons
     return predictions, left_out
 
 
-def _of(
-    like: Record,
-    here: Sequence[Record],
-    ranks: int,
-    times: Times,
-    priced: PricedNetwork,
+def _compared(
+    cases: Sequence[Record], ranks: int, times: Times, priced: PricedNetwork, farthest: int | None
 ) -> tuple[Parallelism, list[str]]:
+    """Return the parallelism of a training, of which ``cases`` are some meshes, and the meshes left out.
+
+    ``farthest``: see :func:`hpcdl.prediction.steps.predicted_step`. ValueError: it cannot be predicted.
+    """
+    like, network = cases[0], priced.network
     if ranks < 2:
         raise ValueError("there is nothing to split")
-    spec, network = like.spec, priced.network
     if scheme_traits(like).adaptive:
-        raise ValueError(f"{spec.aggregation.name} chooses its scheme by measurements at run time")
-    base = replace(spec, ranks=ranks, compression=Choice("compression", NONE))
+        raise ValueError(f"{like.spec.aggregation.name} chooses its scheme by measurements at run time")
+    base = replace(like.spec, ranks=ranks, compression=Choice("compression", NONE))
     work = times(like, base)
-    weak = like.scaling == "weak"
-    batch = (like.batch_per_rank or 0) * ranks if weak else like.global_batch or 0
+    batch = (like.batch_per_rank or 0) * ranks if like.scaling == "weak" else like.global_batch or 0
     link = network.link if network.host(ranks - 1) != network.host(0) else network.inside
     bucket = bucket_bytes(link.alpha, link.beta, ranks) if link.beta > 0 else None
-    measured = _measured(here)
-    meshes, reasons = [], []
-    records_of: dict[object, list[Record]] = defaultdict(list)
+    measured = _measured([record for record in cases if record.ranks == ranks])
+    measured_of: dict[object, list[Record]] = defaultdict(list)
     for mesh, microbatches, record in measured:
-        records_of[_program(with_mesh(base, mesh, work, microbatches))].append(record)
-    known: set[object] = set()
-    given = [(mesh, microbatches) for mesh, microbatches, _ in measured]
+        measured_of[_program(with_mesh(base, mesh, work, microbatches))].append(record)
+    rows, reasons, compared = list[Record](), list[str](), set[object]()
+    measured_meshes = [(mesh, microbatches) for mesh, microbatches, _ in measured]
     others = [(mesh, 0) for mesh in candidates(ranks) if mesh.model == 1 or not base.table]
-    for mesh, microbatches in dict.fromkeys((*given, *others)):
+    for mesh, microbatches in dict.fromkeys((*measured_meshes, *others)):
         try:
             case = with_mesh(base, mesh, work)
             conditions = Conditions(network, work, _shared(batch, case.copies), bucket)
             if mesh.pipeline > 1:
-                counts = [count for count in COUNTS if count <= conditions.images]
-                divided = [
-                    with_mesh(base, mesh, work, count) for count in ([microbatches] if microbatches else counts)
-                ]
-                # pipelines work alike, and sum equal gradients whatever the microbatches: one alone is compared
-                case = min(divided, key=partial(_alone, conditions))
-            if (program := _program(case)) in known:
+                case = _fastest(base, mesh, microbatches, conditions)
+            if (program := _program(case)) in compared:
                 continue
-            known.add(program)
-            cases = records_of[program]
-            buckets = next((one.bucket_bytes for one in cases if one.bucket_bytes), bucket)
-            conditions = replace(conditions, bucket=buckets)
-            row = predicted_record(cases, like, case, conditions, priced.certainty)
+            compared.add(program)
+            here = measured_of[program]
+            used = next((record.bucket_bytes for record in here if record.bucket_bytes), bucket)
+            row = predicted_step(here, like, case, replace(conditions, bucket=used), priced, farthest)
         except ValueError as error:
             reasons.append(f"{like.model}, mesh {label(mesh, ranks)}: {error}")
             continue
         row.parallelism = label(mesh, ranks, case.microbatches)
-        row.case = cases[0].case if cases else None
-        meshes.append(row)
-    if not meshes:
+        row.case = here[0].case if here else None
+        rows.append(row)
+    if not rows:
         raise ValueError("no mesh fits")
-    whole = splits(base.layers, base.shape, batch, ranks, link)
-    dataset = str(like.dataset)
-    return Parallelism(str(like.model), dataset, batch, ranks, network.name, whole, meshes), reasons
+    return Parallelism(splits(base.layers, base.shape, batch, ranks, link), rows), reasons
+
+
+def _fastest(base: StepSpec, mesh: Mesh, microbatches: int, conditions: Conditions) -> Any:
+    """Return the case of a pipeline with its fastest number of microbatches, or with those that are given."""
+    counts = [microbatches] if microbatches else [count for count in COUNTS if count <= conditions.images]
+    cases = [with_mesh(base, mesh, conditions.times, count) for count in counts]
+    # pipelines work alike, and sum equal gradients whatever the microbatches: one alone is compared
+    return min(cases, key=partial(_alone, conditions))
 
 
 def _alone(conditions: Conditions, case: Any) -> float:
@@ -322,15 +308,15 @@ def _shared(batch: int, copies: int) -> int:
     return images
 
 
-def _measured(here: Sequence[Record]) -> list[tuple[Mesh, int, Record]]:
+def _measured(records: Sequence[Record]) -> list[tuple[Mesh, int, Record]]:
     """Return the measured cases that :func:`with_mesh` predicts, with their meshes and microbatches."""
     cases = []
-    for record in here:
+    for record in records:
         spec = record.spec
         mesh = spec.mesh or Mesh(model=1)
         strategy = "synchronous" if mesh.pipeline == 1 else "pipeline"
         settings = spec.training.in_full
-        microbatches = {"microbatches": settings["microbatches"]} if "microbatches" in settings else {}
+        microbatches = {name: settings[name] for name in settings if name == "microbatches"}
         plain = settings == registry.in_full(registry.find("training", strategy), microbatches)
         unlike = spec.plan is not None or any((record.network, *unequal(record).values()))
         if record.step_seconds and not unlike and spec.training.name == strategy and plain:

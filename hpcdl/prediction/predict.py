@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcdl import registry, suite
 from hpcdl.analysis.run.disturbance import marked
@@ -21,19 +21,12 @@ from hpcdl.cases.keys.key import MAX_RANKS
 from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
-from hpcdl.fabric.network import NETWORKS, Network
-from hpcdl.prediction.fitted import Fitted, fitted, with_own_cores
-from hpcdl.prediction.fitting import CannotFitError, bounds, uncertainty
-from hpcdl.prediction.network_file import Certainty, NetworkFileError, PricedNetwork, load_network
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.prediction.fitted import fitted, with_own_cores
+from hpcdl.prediction.fitting import CannotFitError, uncertainty
+from hpcdl.prediction.network_file import NetworkFileError, PricedNetwork, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
-from hpcdl.prediction.programs import (
-    check_hosts,
-    measured_programs,
-    program_of,
-    scheme_traits,
-    simulate,
-    with_shared_ports,
-)
+from hpcdl.prediction.programs import measured_programs, network_of, predicted_record, program_of
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.suite import UsageError
 from hpcdl.trace.recorder import TraceError
@@ -44,14 +37,10 @@ from hpcdl.trace.run import Run
 class Prediction:
     """Predicted times: records with ``predicted_seconds``, and with measured times where available."""
 
-    network: Network
-    fitted: Fitted | None
-    """The fit, if the network was fitted in this call."""
-    certainty: Certainty | None
-    """Uncertainty of a fitted network's parameters, from this fit or from a file."""
-    rows: list[Record]
+    priced: PricedNetwork
+    rows: list[Record] = field(default_factory=list)
     """Predictions of collectives and exchanges."""
-    steps: list[Record]
+    steps: list[Record] = field(default_factory=list)
     """Predictions of training steps."""
     meshes: list[Parallelism] = field(default_factory=list)
     """Parallelism of the trainings, if asked for."""
@@ -59,6 +48,14 @@ class Prediction:
     """Cases without a prediction, with reasons."""
     papers: list[str] = field(default_factory=list)
     """Papers whose figures the suite repeats."""
+
+
+class Source(NamedTuple):
+    """Cases of a suite, or of a run that may have measured compute times."""
+
+    records: Sequence[Record] = ()
+    run: Run | None = None
+    papers: Sequence[str] = ()
 
 
 def ascending(text: str) -> list[int]:
@@ -91,31 +88,31 @@ def predict(
     gets a line before each simulation of steps. ``jitter``: see :func:`hpcdl.prediction.steps.predicted_steps`.
     Raises UsageError, one line.
     """
-    wanted, run, papers = _records(what, globs)
-    priced, explained, source, known = _network(network)
-    cluster, certainty = priced.network, priced.certainty
+    cases = _source(what, globs)
+    priced, fitted_to = _network(network)
     if ranks_per_host is not None:
-        if cluster.is_one_host:
-            raise UsageError(f"--ranks-per-host: {cluster.name} describes one host, without links between hosts")
+        if priced.network.is_one_host:
+            name = priced.network.name
+            raise UsageError(f"--ranks-per-host: {name} describes one host, without links between hosts")
         try:
-            cluster = cluster.on(ranks_per_host)
+            priced = replace(priced, network=priced.network.on(ranks_per_host))
         except ValueError as error:
             raise UsageError(f"--ranks-per-host: {error}") from None
-        priced = replace(priced, network=cluster)
-    times = partial(_times, [Recorded(measured) for measured in (run, source) if measured])
+    runs = [source.run for source in (cases, fitted_to) if source.run]
+    times = partial(_times, list(map(Recorded, runs)))
     if meshes:
-        compared, reasons = parallelism(wanted, times, priced, ranks)
-        if not compared:
-            reason = f": {reasons[0]}" if reasons else ""
-            raise UsageError(f"{what}: it has no training whose parallelism can be predicted{reason}")
-        return Prediction(cluster, explained, certainty, [], [], compared, list(dict.fromkeys(reasons)))
-    rows, left_out = _operations(wanted, priced, ranks)
-    steps, others = predicted_steps(wanted, times, priced, ranks, known, show, jitter)
-    left_out += [*others, *(line for each in (run, source) if each for line in each.copies)]
-    if not rows and not steps:
-        reason = f": {left_out[0]}" if left_out else ""
-        raise UsageError(f"{what}: none of its cases can be predicted{reason}")
-    return Prediction(cluster, explained, certainty, rows, steps, [], list(dict.fromkeys(left_out)), papers)
+        compared, left_out = parallelism(cases.records, times, priced, ranks)
+        prediction = Prediction(priced, meshes=compared, left_out=[*dict.fromkeys(left_out)])
+        wanted = "it has no training whose parallelism can be predicted"
+    else:
+        rows, left_out = _operations(cases.records, priced, ranks)
+        steps, others = predicted_steps(cases.records, times, priced, ranks, fitted_to.records, show, jitter)
+        left_out = [*dict.fromkeys([*left_out, *others, *(line for run in runs for line in run.copies)])]
+        prediction = Prediction(priced, rows, steps, left_out=left_out, papers=list(cases.papers))
+        wanted = "none of its cases can be predicted"
+    if not (prediction.rows or prediction.steps or prediction.meshes):
+        raise UsageError(": ".join([f"{what}", wanted, *left_out[:1]]))
+    return prediction
 
 
 def _program(record: Record) -> tuple[Any, ...]:
@@ -126,38 +123,53 @@ def _program(record: Record) -> tuple[Any, ...]:
 
 
 def _operations(
-    wanted: Sequence[Record], priced: PricedNetwork, ranks: Sequence[int]
+    records: Sequence[Record], priced: PricedNetwork, ranks: Sequence[int]
 ) -> tuple[list[Record], list[str]]:
     """Return predictions of collectives and exchanges, and the cases without one, with reasons."""
-    cluster = priced.network
     programs: dict[tuple[Any, ...], dict[int, Record]] = {}
-    for record in wanted:
+    for record in records:
         if not record.is_training:
             programs.setdefault(_program(record), {})[record.ranks] = record
     rows: list[Record] = []
     left_out: list[str] = []
-    for known in programs.values():
-        first = next(iter(known.values()))
-        for p in ranks if ranks and first.kind == "collective" else sorted(known):
-            like = known.get(p, first)
-            began = perf_counter()
+    for cases in programs.values():
+        first = next(iter(cases.values()))
+        for p in ranks if ranks and first.kind == "collective" else sorted(cases):
             try:
-                check_hosts(like, cluster, p)
-                program, shares = program_of(like, p), scheme_traits(like).shares_ports
-                hosts = with_shared_ports(cluster, p, shares=shares)
-                seconds, simulated_ranks = simulate(program, p, hosts) if program is not None else (0.0, p)
+                row = _predicted(cases.get(p), first, p, priced)
             except ValueError as error:
-                left_out.append(f"{like.aggregation} on {p} ranks: {error}")
+                left_out.append(f"{first.aggregation} on {p} ranks: {error}")
                 continue
-            if program is None:
-                left_out.append(f"{like.case}: no prediction for such a case")
+            if row is None:
+                left_out.append(f"{cases.get(p, first).case}: no prediction for such a case")
                 break
-            row = _row(like, known.get(p), p, priced, seconds)
-            row.simulated_ranks, row.simulation_seconds = simulated_ranks, perf_counter() - began
-            half, row.undetermined = uncertainty(program, p, cluster, priced.certainty, str(like.aggregation))
-            row.predicted_low_seconds, row.predicted_high_seconds = bounds(seconds, half)
             rows.append(row)
     return rows, left_out
+
+
+def _predicted(record: Record | None, first: Record, ranks: int, priced: PricedNetwork) -> Record | None:
+    """Return the prediction of a program, of which ``record`` is a case on as many ranks; None for other cases."""
+    like, began = record or first, perf_counter()
+    network, program = network_of(like, priced.network, ranks), program_of(like, ranks)
+    if program is None:
+        return None
+    simulation = program.simulate(network)
+    took = perf_counter() - began
+    half, undetermined = uncertainty(program, priced, str(like.aggregation))
+    measured = record is not None and not record.network and record.correct is not False
+    return predicted_record(
+        like,
+        ranks,
+        priced,
+        None,
+        simulation.seconds,
+        (half,),
+        undetermined=undetermined,
+        time_p50_seconds=like.time_p50_seconds if measured else None,
+        disturbed=like.disturbed if measured else None,
+        simulated_ranks=simulation.simulated_ranks,
+        simulation_seconds=took,
+    )
 
 
 def _times(runs: Sequence[Recorded], record: Record, spec: StepSpec) -> ComputeTimes:
@@ -170,60 +182,24 @@ def _times(runs: Sequence[Recorded], record: Record, spec: StepSpec) -> ComputeT
             return measured(record.row, spec.ranks).of_network(spec.layers, spec.shape)
         except ValueError:
             continue
-    known = shipped(CORE, str(spec.model), spec.shape, spec.images)
-    if known is not None and record.backend != "cupy":
-        return known.of_network(spec.layers, spec.shape)
+    core = shipped(CORE, str(spec.model), spec.shape, spec.images)
+    if core is not None and record.backend != "cupy":
+        return core.of_network(spec.layers, spec.shape)
     raise ValueError("its compute times are unknown: predict a run that recorded its events")
 
 
-def _row(like: Record, measured: Record | None, ranks: int, priced: PricedNetwork, seconds: float) -> Record:
-    was_measured = measured is not None and not measured.network and measured.correct is not False
-    return replace(
-        like.described,
-        ranks=ranks,
-        time_p50_seconds=measured.time_p50_seconds if measured and was_measured else None,
-        predicted_seconds=seconds,
-        disturbed=measured.disturbed if measured and was_measured else None,
-        network=priced.network.name,
-        times_the_measured_ranks=priced.distance(ranks),
-        library_decides=scheme_traits(like).native,
-    )
-
-
-def _records(what: Path, globs: Sequence[str]) -> tuple[list[Record], Run | None, list[str]]:
-    """Return the selected cases of a suite, or of a run, the run, and the papers that the suite names."""
-    if what.suffix == ".toml" or str(what) in suites():
-        loaded = suite.load(what, globs=globs)
-        return [Record.of(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text)
-    run, known = _read(what)
-    chosen = suite.matching([str(record.case) for record in known], globs)
-    return [known[place] for place in chosen], run, suite.papers(run.suite)
-
-
-def _network(name: str) -> tuple[PricedNetwork, Fitted | None, Run | None, list[Record]]:
-    """Return the network, and the fit, its run and that run's records if it is made now."""
-    if name in NETWORKS:
-        return PricedNetwork(NETWORKS[name]), None, None, []
-    path = Path(name)
-    if not path.exists():
-        raise UsageError(
-            f"--network: unknown {name!r}, not a file or run either{registry.nearest(name, NETWORKS)}"
-        )
-    if path.suffix == ".toml":
-        try:
-            return load_network(path), None, None, []
-        except NetworkFileError as error:
-            raise UsageError(f"--network {error}") from None
-    run, known = _read(path)
-    kept, notes = with_own_cores(known)
-    try:
-        network_fit = fitted(run, measured_programs(kept), notes)
-    except (CannotFitError, ValueError) as error:
-        raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
-    return network_fit.priced, network_fit, run, known
+def _source(path: Path, globs: Sequence[str]) -> Source:
+    """Return the selected cases of a suite or of a run. Raises UsageError."""
+    if path.suffix == ".toml" or str(path) in suites():
+        loaded = suite.load(path, globs=globs)
+        return Source([Record.of(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text))
+    run, measured = _read(path)
+    chosen = suite.matching([str(record.case) for record in measured], globs)
+    return Source([measured[place] for place in chosen], run, suite.papers(run.suite))
 
 
 def _read(path: Path) -> tuple[Run, list[Record]]:
+    """Return a run and its records. Raises UsageError."""
     try:
         run = read_pooled([path])
     except (TraceError, ValueError) as error:
@@ -232,3 +208,25 @@ def _read(path: Path) -> tuple[Run, list[Record]]:
         return run, marked(run, records(launches(run)))
     except AmbiguousCaseError as error:
         raise UsageError(f"{run.path}: {error}") from None
+
+
+def _network(name: str) -> tuple[PricedNetwork, Source]:
+    """Return the network, and the run to which it is fitted now. Raises UsageError."""
+    if name in NETWORKS:
+        return PricedNetwork(NETWORKS[name]), Source()
+    path = Path(name)
+    if not path.exists():
+        raise UsageError(
+            f"--network: unknown {name!r}, not a file or run either{registry.nearest(name, NETWORKS)}"
+        )
+    if path.suffix == ".toml":
+        try:
+            return load_network(path), Source()
+        except NetworkFileError as error:
+            raise UsageError(f"--network {error}") from None
+    run, measured = _read(path)
+    kept, notes = with_own_cores(measured)
+    try:
+        return fitted(run, measured_programs(kept), notes), Source(measured, run)
+    except (CannotFitError, ValueError) as error:
+        raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None

@@ -1,8 +1,8 @@
-"""Measured communication programs of a run, ready to be simulated."""
+"""Communication programs of cases, ready to be simulated on a network; measured ones determine its costs."""
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,57 +12,96 @@ from hpcdl.aggregation.parts.collectives import operand
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.scheme import traits_of
-from hpcdl.cases.simulation.operations import Operation, operation
+from hpcdl.cases.simulation.operations import Operation, Simulation
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.pairs import rounds
 from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.prediction.network_file import PricedNetwork, bounds
 from hpcdl.trace.run import Run
 
-Program = Callable[[Comm], Coroutine[Any, Any, None]]
+
+@dataclass(frozen=True)
+class Exchange:
+    """An exchange of ``size`` bytes between the ranks of each pair, of size-only vectors."""
+
+    pattern: str
+    """``pair`` or ``bisection``: see :func:`hpcdl.fabric.pairs.rounds`."""
+    ranks: int
+    size: int
+
+    def simulate(self, network: Network) -> Simulation:
+        """Return time and volume on ``network``."""
+        (partners,), payload = rounds(self.ranks, self.pattern), phantom(self.size, np.uint8)
+
+        async def exchange(comm: Comm) -> None:
+            if (peer := partners[comm.rank]) is not None:
+                await comm.exchange(payload, peer, payload, peer)
+
+        world = simulated(self.ranks, network)
+        world.run(exchange)
+        return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks)
+
+
+Program = Operation | Exchange
 
 
 @dataclass(frozen=True)
 class MeasuredProgram:
-    """A program with its number of ranks and bytes, and its measured time."""
+    """The program of a measured case."""
 
-    scheme: str
-    ranks: int
-    size: int
-    """Bytes of the vector or message."""
-    seconds: float
-    """Median over repetitions of the slowest rank's time."""
+    record: Record
     program: Program
-    """The program, with a size-only payload."""
-    messages: int = 0
-    """Messages of all ranks, an estimate of the simulation's cost; 0 if not counted."""
-    shares_ports: bool = False
-    """True if several messages of a port are under way at once; a simulated port carries one at a time."""
+
+    @property
+    def scheme(self) -> str:
+        """Name of the scheme, with its settings."""
+        return str(self.record.aggregation)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return self.program.ranks
+
+    @property
+    def seconds(self) -> float:
+        """Median over repetitions of the slowest rank's time."""
+        return self.record.time_p50_seconds or 0.0
+
+    @property
+    def messages(self) -> int:
+        """Messages of all ranks, an estimate of the simulation's cost; 0 if not counted."""
+        return round(self.ranks * (self.record.messages_per_rank or 0))
+
+    @cached_property
+    def shares_ports(self) -> bool:
+        """True if several messages of a port are under way at once; a simulated port carries one at a time."""
+        return scheme_traits(self.record).shares_ports and self.ranks > 2
+
+    def predicted(self, network: Network) -> float:
+        """Return the simulated time on ``network`` (s)."""
+        shared = network_of(self.record, network, self.ranks) if self.shares_ports else network
+        return self.program.simulate(shared).seconds
 
 
 def measured_programs(records: Iterable[Record]) -> list[MeasuredProgram]:
-    """Return the measured programs of a run that a network can be fitted to.
+    """Return the measured programs that a network can be fitted to.
 
     Omitted are simulated, failed and incorrect cases, cases of one rank, native or adaptive schemes, and two
-    collectives at once.
+    collectives at once. ValueError: an unknown scheme.
     """
-    return [program for record in records if (program := measured_program(record))]
-
-
-def measured_program(record: Record) -> MeasuredProgram | None:
-    """Return the measured program of one record; None if it is omitted from fits."""
-    ranks, seconds, scheme = record.ranks, record.time_p50_seconds, str(record.aggregation)
-    if record.network or record.error or record.correct is False or not seconds or ranks < 2 or record.concurrent:
-        return None
-    traits = scheme_traits(record)
-    program = None if traits.native or traits.adaptive else program_of(record, ranks)
-    if program is None:
-        return None
-    messages = round(ranks * (record.messages_per_rank or 0))
-    shares_ports = traits.shares_ports and ranks > 2
-    return MeasuredProgram(scheme, ranks, record.message_bytes or 0, seconds, program, messages, shares_ports)
+    programs = []
+    for record in records:
+        failed = record.error or record.correct is False or not record.time_p50_seconds
+        if record.network or failed or record.ranks < 2 or record.concurrent:
+            continue
+        traits = scheme_traits(record)
+        program = None if traits.native or traits.adaptive else program_of(record, record.ranks)
+        if program is not None:
+            programs.append(MeasuredProgram(record, program))
+    return programs
 
 
 def cheapest(programs: Sequence[MeasuredProgram], messages: int) -> list[MeasuredProgram]:
@@ -96,28 +135,17 @@ def program_of(record: Record, ranks: int) -> Program | None:
     """
     size = record.message_bytes or 0
     if record.kind == "collective":
-        spec, dtype = record.spec, str(record.dtype)
+        spec = replace(record.spec, ranks=ranks, message_bytes=size)
         if spec.concurrent and scheme_traits(record).native:
             return None  # its time is a formula, in which nothing shares links
-        length, scheme = size // np.dtype(dtype).itemsize, spec.aggregation
-        program = operation(spec.collective, scheme.name, scheme.settings, ranks, length, dtype)
-        if spec.concurrent:
-            beside = operation(spec.concurrent, scheme.name, scheme.settings, ranks, length, dtype)
-            program = replace(program, beside=beside)
-        registry.check_settings(program.function.func, scheme.settings)
-        operand(spec.collective, phantom(length, dtype), ranks)
+        program: Operation = spec.operation()
+        registry.check_settings(program.function.func, spec.aggregation.settings)
+        operand(spec.collective, phantom(spec.length, spec.dtype), ranks)
         return program
     pattern = (record.pattern or "pair") if record.kind == "pairwise" else ""
     if pattern in {"pair", "bisection"} and record.aggregation == "fabric":
-        (partners,) = rounds(ranks, pattern)
-        return partial(_exchange, partners, phantom(size, np.uint8))
+        return Exchange(pattern, ranks, size)
     return None
-
-
-def check_hosts(record: Record, network: Network, ranks: int) -> None:
-    """Raise ValueError if a scheme for one host has its ``ranks`` on several hosts of ``network``."""
-    if scheme_traits(record).one_host and network.host(ranks - 1) != network.host(0):
-        raise ValueError(f"{record.aggregation!r} is for ranks of one host")
 
 
 def hosts(run: Run) -> tuple[int, ...]:
@@ -127,29 +155,45 @@ def hosts(run: Run) -> tuple[int, ...]:
     return tuple(numbers[name] for name in names)
 
 
-def with_shared_ports(network: Network, ranks: int, *, shares: bool) -> Network:
-    """Return the network of a scheme that ``shares`` ports: messages under way at once share a port's rate.
+def network_of(record: Record, network: Network, ranks: int) -> Network:
+    """Return ``network`` for a record's scheme on ``ranks`` ranks: with shared ports if the scheme shares them.
 
-    Latencies overlap but for the overhead, for which each of an exchange's two messages occupies both ranks.
+    Messages under way at once then share a port's rate. Latencies overlap but for the overhead, for which each of
+    an exchange's two messages occupies both ranks. ValueError: the scheme is for one host, and ranks are on
+    several.
     """
-    if not shares or ranks < 3 or network.topology is not None:
+    traits = scheme_traits(record)
+    if traits.one_host and network.host(ranks - 1) != network.host(0):
+        raise ValueError(f"{record.aggregation!r} is for ranks of one host")
+    if not traits.shares_ports or ranks < 3 or network.topology is not None:
         return network
     twice = 2 * network.site.overhead_seconds
     link, inside = (Link(max(each.alpha - twice, 0.0), each.beta) for each in (network.link, network.inside))
     return replace(network, topology=FatTree(hosts=[ranks]), link=link, inside=inside)
 
 
-def simulate(program: Program, ranks: int, network: Network) -> tuple[float, int]:
-    """Return the time of a program of :func:`program_of` (s) and the number of ranks that were simulated."""
-    if isinstance(program, Operation):
-        simulation = program.simulate(network)
-        return simulation.seconds, simulation.simulated_ranks
-    world = simulated(ranks, network)
-    world.run(program)
-    return world.now, ranks
+def predicted_record(
+    like: Record,
+    ranks: int,
+    priced: PricedNetwork,
+    farthest: int | None,
+    seconds: float,
+    halves: Sequence[float],
+    **numbers: Any,
+) -> Record:
+    """Return the record of a case's prediction on ``ranks`` ranks: its time (s), marks, and further ``numbers``.
 
-
-async def _exchange(partners: list[int | None], payload: Any, comm: Comm) -> None:
-    peer = partners[comm.rank]
-    if peer is not None:
-        await comm.exchange(payload, peer, payload, peer)
+    ``halves``: of the 95 % intervals of the time's logarithm. ``farthest``: see :meth:`PricedNetwork.distance`.
+    """
+    low, high = bounds(seconds, *halves)
+    return replace(
+        like.described,
+        ranks=ranks,
+        predicted_seconds=seconds,
+        predicted_low_seconds=low,
+        predicted_high_seconds=high,
+        times_the_measured_ranks=priced.distance(ranks, farthest),
+        library_decides=scheme_traits(like).native,
+        network=priced.network.name,
+        **numbers,
+    )

@@ -28,9 +28,9 @@ from hpcdl.cases.simulation.step_simulation import Conditions, VirtualStep, virt
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Network
 from hpcdl.nn.geometry import master
-from hpcdl.prediction.fitting import bounds, predicted_time
-from hpcdl.prediction.network_file import DOUBTFUL, Certainty, PricedNetwork
-from hpcdl.prediction.programs import check_hosts, scheme_traits, with_shared_ports
+from hpcdl.prediction.fitting import predicted_time
+from hpcdl.prediction.network_file import DOUBTFUL, PricedNetwork
+from hpcdl.prediction.programs import network_of, predicted_record, scheme_traits
 from hpcdl.training.parts.bucketing import bucket_bytes
 
 Times = Callable[[Record, Any], ComputeTimes]
@@ -59,49 +59,40 @@ def predicted_steps(
     gets a line before each simulation. ``jitter``: coefficient of variation of a rank's computing in a step; by
     default that of a simulated case's settings, or of the measured case whose compute times are used.
     """
-    network = priced.network
     buckets = {record.ranks: int(record.bucket_bytes) for record in source if record.bucket_bytes}
-    every = (*source, *records)
-    disturbed = {str(one.case): one.disturbed for one in every if one.disturbed}
+    disturbed = {str(record.case): record.disturbed for record in (*source, *records) if record.disturbed}
     groups: dict[Any, dict[int, list[Record]]] = {}
     for record in records:
         if record.is_training:
             # also on one rank cases differ by aggregation, because predictions may be for more ranks
-            key = record.configuration()
-            groups.setdefault(key, {}).setdefault(record.ranks, []).append(record)
+            groups.setdefault(record.configuration(), {}).setdefault(record.ranks, []).append(record)
     rows: list[Record] = []
     left_out: list[str] = []
-    for known in groups.values():
-        first = known[min(known)][0]
+    for cases in groups.values():
+        first = cases[min(cases)][0]
         name = f"{first.training} with {first.aggregation}"
         try:
             prices = _prices(first)
         except (ValueError, TypeError, DataError, OSError) as error:
             left_out.append(f"{name}: {error}")
             continue
-        farthest = max((p for p in known if _measured(known[p], "step_seconds")), default=None)
-        for p in ranks or sorted(known):
+        farthest = max((p for p in cases if _measured(cases[p], "step_seconds")), default=None)
+        for p in ranks or sorted(cases):
             show(f"simulating {name} on {p} ranks")
-            here = known.get(p, [])
+            here = cases.get(p, [])
             like = here[0] if here else first
             try:
                 spec = replace(like.spec, ranks=p)
-                check_hosts(first, network, p)
-                work = times(first, spec)
-                conditions = Conditions(
-                    with_shared_ports(network, p, shares=scheme_traits(first).shares_ports),
-                    work,
-                    _images(like, spec),
-                    _bucket(here, first, p, network, buckets),
-                    prices,
-                    _jitter(like, spec, work) if jitter is None else jitter,
-                )
-                row = predicted_record(here, like, spec, conditions, priced.certainty)
+                network, work = network_of(first, priced.network, p), times(first, spec)
+                images, bucket = _images(like, spec), _bucket(here, first, p, priced.network, buckets)
+                # the ranks of a replay sleep for equal times unless it says so
+                usual = spec.jitter or (0.0 if like.kind == "replay" else work.jitter)
+                conditions = Conditions(network, work, images, bucket, prices, usual if jitter is None else jitter)
+                row = predicted_step(here, like, spec, conditions, priced, farthest)
             except (ValueError, TypeError) as error:
                 left_out.append(f"{name} on {p} ranks: {error}")
             else:
                 row.disturbed = row.disturbed or disturbed.get(work.source)
-                row.times_the_measured_ranks = priced.distance(p, farthest)
                 rows.append(row)
     return rows, left_out
 
@@ -174,46 +165,41 @@ def _images(record: Record, spec: StepSpec) -> int:
     return -(-batch // spec.copies)
 
 
-def _jitter(record: Record, spec: Any, work: ComputeTimes) -> float:
-    """Return the jitter of a case; the ranks of a replay sleep for equal times unless it says so."""
-    return spec.jitter if record.kind == "replay" else spec.jitter or work.jitter
-
-
-def predicted_record(
+def predicted_step(
     here: Sequence[Record],
     like: Record,
     spec: StepSpec,
     conditions: Conditions,
-    certainty: Certainty | None,
+    priced: PricedNetwork,
+    farthest: int | None,
 ) -> Record:
-    """Return the prediction of a case; ``here`` are its records on as many ranks, one a seed."""
-    ranks, jitter = spec.ranks, conditions.jitter
-    began = perf_counter()
+    """Return the prediction of a case; ``here`` are its records on as many ranks, one a seed.
+
+    ``farthest``: most ranks on which the case was measured, if the network was not fitted.
+    """
+    jitter, began = conditions.jitter, perf_counter()
     equal = spec.strategy.lockstep and not jitter
     # In lock-step without jitter every simulated step is the same.
-    counted = 1 if equal else min(32, max(8, RANK_STEPS // ranks))
-    weak = like.scaling == "weak"
-    batch = conditions.images * spec.copies if weak else int(like.global_batch or 0)
+    counted = 1 if equal else min(32, max(8, RANK_STEPS // spec.ranks))
+    batch = conditions.images * spec.copies if like.scaling == "weak" else int(like.global_batch or 0)
     step = virtual_step(spec, conditions, counted)
     interval, staleness = _timed(step, batch)
     if jitter and not (half := _half(interval)) <= WITHIN:
         wanted = counted * (half / WITHIN) ** 2 if half < math.inf else math.inf
-        counted = int(min(wanted, max(counted, MAX_RANK_STEPS // ranks)))
+        counted = int(min(wanted, max(counted, MAX_RANK_STEPS // spec.ranks)))
         interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
     seconds = interval.value
-    doubt, undetermined = uncertainty(spec, conditions, certainty, seconds, str(like.aggregation))
-    low, high = bounds(seconds, 0.0 if equal else _half(interval), doubt)
-    return replace(
-        like.described,
-        ranks=ranks,
+    doubt, undetermined = _uncertainty(spec, conditions, priced, seconds, str(like.aggregation))
+    return predicted_record(
+        like,
+        spec.ranks,
+        priced,
+        farthest,
+        seconds,
+        (0.0 if equal else _half(interval), doubt),
         global_batch=batch,
-        step_seconds=_measured(here, "step_seconds"),
-        images_per_second=_measured(here, "images_per_second"),
-        predicted_seconds=seconds,
-        predicted_low_seconds=low,
-        predicted_high_seconds=high,
+        **{name: _measured(here, name) for name in ("step_seconds", "images_per_second", "staleness_mean")},
         predicted_images_per_second=batch / seconds if seconds else None,
-        staleness_mean=_measured(here, "staleness_mean"),
         predicted_staleness_mean=staleness,
         jitter=jitter,
         lockstep=spec.strategy.lockstep,
@@ -222,9 +208,7 @@ def predicted_record(
         bucket_bytes=conditions.bucket,
         disturbed=next((record.disturbed for record in here if record.disturbed), None),
         undetermined=undetermined,
-        network=conditions.network.name,
         simulated_ranks=step.simulated_ranks,
-        library_decides=scheme_traits(like).native,
         simulation_seconds=perf_counter() - began,
     )
 
@@ -256,14 +240,15 @@ def _compute_seconds(spec: StepSpec, conditions: Conditions) -> float:
     return max(times.step_seconds(images, updates=updates) for times in every)
 
 
-def uncertainty(
-    spec: StepSpec, conditions: Conditions, certainty: Certainty | None, step: float, scheme: str = ""
+def _uncertainty(
+    spec: StepSpec, conditions: Conditions, priced: PricedNetwork, step: float, scheme: str
 ) -> tuple[float, bool]:
     """Return half of a 95 % interval that the step's sums, one per bucket, leave open, by the ``step``.
 
     Also return True if undetermined costs leave more than 10 % open. ``scheme``: see
     :meth:`hpcdl.prediction.network_file.Certainty.error_of`.
     """
+    certainty = priced.certainty
     if certainty is None or spec.ranks == 1 or spec.independent:
         return 0.0, False
     whole = spec.gradient_bytes
@@ -274,7 +259,7 @@ def uncertainty(
     sparse = spec.plan is not None and spec.plan.aggregation.sparse
     name, settings = ("ring", {}) if sparse else (spec.aggregation.name, spec.aggregation.settings)
     program = operation("allreduce", name, settings, spec.ranks, length, dtype)
-    took, doubt = predicted_time(program, spec.ranks, conditions.network, certainty)
+    took, doubt = predicted_time(program, priced.network, certainty)
     share = pieces * took / step if step else 0.0
     undetermined = bool(certainty.undetermined) and share * doubt > DOUBTFUL
     return share * math.hypot(doubt, certainty.error_of(scheme, took)), undetermined

@@ -8,7 +8,7 @@ from typing import Final
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
-from hpcdl.prediction.network_file import COSTS, Certainty
+from hpcdl.prediction.network_file import COSTS, PricedNetwork
 from hpcdl.prediction.parallelism import Parallelism
 from hpcdl.prediction.predict import Prediction
 from hpcdl.report import published_results
@@ -22,6 +22,8 @@ PARALLELISM_NOTE: Final = (
     "pipeline with the best number of microbatches among powers of two."
 )
 LAYERS: Final = ("layer", "|D| MB", "|W| MB", "GFLOP", "bytes/FLOP", "cheapest", "messages")
+OF_PROBLEM: Final = ("model", "dataset", "global_batch", "ranks", "network", "times_the_measured_ranks")
+"""Columns in the JSON document that all meshes share."""
 MESHES: Final = ("mesh", "predicted", "measured", "")
 OF_MESH: Final = ("predicted_seconds", "undetermined", "step_seconds", "case", "disturbed")
 """Columns of a mesh in the JSON document."""
@@ -31,7 +33,8 @@ def mesh_section(parallelisms: Sequence[Parallelism]) -> Section:
     """Return the tables of each training and number of ranks."""
     tables, points = [], []
     for mesh in parallelisms:
-        what = f"{mesh.model}, {mesh.global_batch} images, {mesh.ranks} ranks"
+        like = mesh.meshes[0]
+        what = f"{like.model}, {like.global_batch} images, {like.ranks} ranks"
         step = seconds(mesh.chosen.predicted_seconds)
         points.append(f"{what}: choose {mesh.chosen.parallelism}, {step} a step.{_measured(mesh)}")
         tables += [
@@ -55,8 +58,7 @@ def mesh_records(parallelisms: Sequence[Parallelism]) -> list[JsonObject]:
     """Return the JSON records; SI units."""
     return [
         {
-            **{name: getattr(one, name) for name in ("model", "dataset", "global_batch", "ranks", "network")},
-            "times_the_measured_ranks": one.meshes[0].times_the_measured_ranks,
+            **{name: getattr(one.meshes[0], name) for name in OF_PROBLEM},
             "chosen": one.chosen.parallelism,
             "fastest_measured": one.best.parallelism if one.best else None,
             "meshes": [
@@ -172,7 +174,7 @@ ERRORS: Final = {
 
 def render(prediction: Prediction) -> str:
     """The document that ``hpcdl predict --json`` prints; SI units."""
-    head = described(prediction.network, prediction.certainty)
+    head = described(prediction.priced)
     cases = [row.row for row in (*prediction.rows, *prediction.steps)]
     whole: JsonObject = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
     if prediction.meshes:
@@ -180,13 +182,14 @@ def render(prediction: Prediction) -> str:
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
-def described(priced: Network, certainty: Certainty | None) -> JsonObject:
+def described(priced: PricedNetwork) -> JsonObject:
     """A network in JSON; of a fitted one also how far off it is."""
+    network, certainty = priced.network, priced.certainty
     head: JsonObject = {
-        "name": priced.name,
-        "source": priced.source,
-        **{f"{name.replace(' ', '_')}_seconds": cost for name, cost, _ in _costs(priced)},
-        "ranks_per_host": None if priced.is_one_host else priced.ranks_per_host,
+        "name": network.name,
+        "source": network.source,
+        **{f"{name.replace(' ', '_')}_seconds": cost for name, cost in _costs(network).items()},
+        "ranks_per_host": None if network.is_one_host else network.ranks_per_host,
     }
     if certainty:
         known = {"undetermined": certainty.undetermined, "notes": list(certainty.notes)}
@@ -197,9 +200,9 @@ def described(priced: Network, certainty: Certainty | None) -> JsonObject:
 def document(prediction: Prediction, title: str) -> Document:
     """Return the prediction as a document."""
     shown = [
-        network(prediction.network, prediction.certainty),
+        network(prediction.priced),
         predicted(prediction.rows),
-        steps(prediction.steps, compared=prediction.certainty is not None),
+        steps(prediction.steps, compared=prediction.priced.certainty is not None),
         published_results.section(prediction.papers, [*prediction.rows, *prediction.steps]),
     ]
     if prediction.meshes:
@@ -209,23 +212,23 @@ def document(prediction: Prediction, title: str) -> Document:
     return Document(title, list(filter(None, shown)))
 
 
-def network(priced: Network, certainty: Certainty | None) -> Section:
+def network(priced: PricedNetwork) -> Section:
     """Its costs; of a fitted one also how well they are known, and how far off it is."""
-    paid = set(certainty.determined) if certainty else {name for name, _, _ in _costs(priced)}
+    cluster, certainty = priced.network, priced.certainty
     unknown = certainty.undetermined if certainty else []
     costs = [
         (
             name,
-            seconds(cost) if is_time else rate(1 / cost) if cost else "0",
+            seconds(cost) if name.endswith("alpha") else rate(1 / cost) if cost else "0",
             "undetermined" if name in unknown else "",
         )
-        for name, cost, is_time in _costs(priced)
-        if name in paid
+        for name, cost in _costs(cluster).items()
+        if certainty is None or name in certainty.determined
     ]
-    where = "all ranks on one host" if priced.is_one_host else f"{priced.ranks_per_host} a host"
-    paragraphs = [f"{priced.name} ({priced.source}), {where}."]
+    where = "all ranks on one host" if cluster.is_one_host else f"{cluster.ranks_per_host} a host"
+    paragraphs = [f"{cluster.name} ({cluster.source}), {where}."]
     tables = [Table("", ("cost", "value", ""), costs).without_empty()]
-    points = [TOPOLOGY_NOTE] if priced.topology is not None else []
+    points = [TOPOLOGY_NOTE] if cluster.topology is not None else []
     if certainty:
         if unknown:
             points.append(
@@ -357,8 +360,7 @@ def _cells(row: Record) -> tuple[str, ...]:
     )
 
 
-def _costs(network: Network) -> list[tuple[str, float, bool]]:
-    """Name, cost and whether it is that of a message; the others are a byte's."""
+def _costs(network: Network) -> dict[str, float]:
+    """Return the cost parameters by name; those between hosts only where there are several."""
     values = (network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta)
-    costs = [(name, value, name.endswith("alpha")) for name, value in zip(COSTS, values, strict=True)]
-    return [cost for cost in costs if not network.is_one_host or cost[0] not in {"alpha", "beta"}]
+    return dict([*zip(COSTS, values, strict=True)][2 if network.is_one_host else 0 :])

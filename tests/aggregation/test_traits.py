@@ -14,7 +14,7 @@ from hpcdl.cases.measuring.autotune import candidates, choose_by_simulation
 from hpcdl.commands.list import catalogue
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.predict import predict
-from hpcdl.prediction.programs import measured_program
+from hpcdl.prediction.programs import measured_programs
 
 LINE = '''
 from hpcdl.aggregation.parts.traits import Aggregation
@@ -101,23 +101,23 @@ def test_the_name_of_a_users_scheme_does_not_make_it_native(tmp_path, module):
     scheme = module()
     (row,) = rows(tmp_path, f'"{scheme}"')
     assert not row.library_decides
-    assert measured_program(record(scheme)) is not None
+    assert measured_programs([record(scheme)])
 
 
 def test_a_native_scheme_is_native_as_a_component(tmp_path):
     (row,) = rows(tmp_path, '{name = "hierarchical", outer = "native"}')
     assert row.library_decides
-    assert measured_program(record("hierarchical(outer=native)")) is None
-    assert measured_program(record("hierarchical(outer=tree)")) is not None
+    assert not measured_programs([record("hierarchical(outer=native)")])
+    assert measured_programs([record("hierarchical(outer=tree)")])
 
 
 def test_declared_traits_of_a_users_scheme_are_used(module):
-    assert measured_program(record(module("native=True"))) is None
+    assert not measured_programs([record(module("native=True"))])
 
 
 def test_a_composite_scheme_shares_ports_if_a_component_does():
-    assert measured_program(record("hierarchical(outer=direct)")).shares_ports
-    assert not measured_program(record("hierarchical(outer=ring)")).shares_ports
+    names = ("hierarchical(outer=direct)", "hierarchical(outer=ring)")
+    assert [each.shares_ports for each in measured_programs(map(record, names))] == [True, False]
 
 
 def test_a_declaration_of_another_type_is_refused_in_one_line(module, tmp_path):

@@ -8,7 +8,6 @@ from suite.conftest import text_of
 
 from hpcdl import suite
 from hpcdl.aggregation.parts.collectives import schemes
-from hpcdl.cases.collective import _operation
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -52,7 +51,7 @@ def test_both_are_right_on_any_schedule(scheme, communicators):
 @pytest.mark.parametrize(("scheme", "ranks"), [("ring", 8), ("ring", 9), ("halving_doubling", 8)])
 def test_two_on_a_link_take_the_time_of_both(scheme, ranks):
     spec = replace(case(aggregation=scheme, network="ethernet-1g").spec, ranks=ranks, message_bytes=ranks << 20)
-    network, pair = NETWORKS["ethernet-1g"], _operation(spec, spec.aggregation)
+    network, pair = NETWORKS["ethernet-1g"], spec.operation()
     both, world = pair.simulate(network), simulated(ranks, network)
     world.run(pair)
     assert both.seconds == pytest.approx(world.now, rel=1e-9) and max(both.ends) == both.seconds

@@ -7,8 +7,7 @@ import pytest
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import Link, Network
-from hpcdl.prediction.fitting import seconds
-from hpcdl.prediction.programs import MeasuredProgram, program_of
+from hpcdl.prediction.programs import program_of
 from hpcdl.report.run.render import render
 
 MACHINE = Network("machine", Link(3e-5, 1e-9), source="none", gamma=2e-9)
@@ -27,9 +26,8 @@ def measured(hand, schemes=("ring", "tree", "butterfly", "native"), slow=None):
     """Measure each scheme on the machine; ``slow`` takes twice as long, ``native`` whatever it likes."""
     for case in suite.parse(SUITE.format(schemes=json.dumps(list(schemes))), "s.toml").cases:
         fields = dict(case.fields())
-        scheme, ranks, size = (fields[name] for name in ("aggregation", "ranks", "message_bytes"))
-        time = seconds(MeasuredProgram(scheme, ranks, size, 0.0, program_of(Record.of(fields), ranks)), MACHINE)
-        time *= 2 if scheme == slow else 1
+        scheme, ranks = fields["aggregation"], fields["ranks"]
+        time = program_of(Record.of(fields), ranks).simulate(MACHINE).seconds * (2 if scheme == slow else 1)
         hand.case([[1e3 * time] * 6] * fields.pop("ranks"), **{**fields, "warmup_steps": 0, "correct": True})
     return hand.read({"ranks": [{"hostname": f"n{rank}"} for rank in range(4)]})
 
