@@ -47,7 +47,7 @@ DEFECTS = [
     Defect("analysis/run/deciding.py", "p >= ALPHA or delay.value < math.log(MIN_EFFECT)", "p >= ALPHA", "analysis report"),
     Defect("analysis/over_time/change_points.py", "run - cut <= REMEMBERED", "run - cut >= 0", "analysis report"),
     Defect("analysis/run/pooling.py", "if run != self._runs}", "if run == self._runs}", "analysis report"),
-    Defect("analysis/statistics/differences.py", "2 / (freedom - 1)", "2 / freedom", "analysis"),
+    Defect("analysis/statistics/robust.py", "2 / (freedom - 1)", "2 / freedom", "analysis"),
     Defect("analysis/statistics/differences.py", "(1 - confidence) / 2", "1 - confidence", "analysis"),
     Defect("fabric/pairs.py", "seats = ranks + ranks % 2", "seats = ranks", "analysis"),
     Defect("cases/keys/combinations.py", "return scheme.sums and not scheme.sparse", "return scheme.sums", "cases suite"),

@@ -45,7 +45,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.over_time.archive import read_archive
-    from hpcdl.analysis.over_time.calibration import calibrate
     from hpcdl.analysis.over_time.series import histories
     from hpcdl.analysis.over_time.verdict import SuiteVerdict
     from hpcdl.commands.parts.output import read_accepted
@@ -68,30 +67,23 @@ def execute(options: argparse.Namespace) -> int:
     suites = []
     for suite in histories(runs):
         age = now - suite.jobs[-1].began
-        stale = options.stale is not None and age > options.stale
-        suites.append(SuiteVerdict(suite, accepted, switches, age if stale else None, now.date()))
+        stale = age if options.stale is not None and age > options.stale else None
+        suites.append(SuiteVerdict(suite, accepted, switches, stale, now.date(), options.calibrate))
     other = [Verdict(topic="history", word="not read", facts={"folder": line}) for line in unread]
     if not suites:
         other.append(Verdict(topic="history", word="no runs", facts={"folder": str(options.folder)}))
-    calibrations = {
-        verdict.history.suite: calibrate(
-            verdict.history.logs, [change for event in verdict.findings.events for change in event.changes]
-        )
-        for verdict in suites
-        if options.calibrate and len(verdict.history.keys)
-    }
-    code = exit_code([*other, *(one for suite in suites for one in history.verdicts(suite))])
+    code = exit_code([*other, *(verdict for suite in suites for verdict in history.verdicts(suite))])
     if options.output is not None:
-        write_page(options.output, history.pages(suites, calibrations, other, whole=True))
+        write_page(options.output, history.pages(suites, other, whole=True))
     if options.junit is not None:
-        write_output("--junit", options.junit, junit([history_exports.tests(suite) for suite in suites], now))
+        write_output("--junit", options.junit, junit(list(map(history_exports.tests, suites)), now))
     if options.metrics is not None:
         write_output("--metrics", options.metrics, openmetrics(history_exports.gauges(suites, code)))
     if options.json:
-        records = [history_exports.record(suite, calibrations.get(suite.history.suite)) for suite in suites]
+        records = list(map(history_exports.record, suites))
         print(json_text({"exit_code": code, "suites": records, "skipped": [*skipped, *unread]}), end="")
     else:
-        print(coloured(plain(history.pages(suites, calibrations, other))), end="")
+        print(coloured(plain(history.pages(suites, other))), end="")
     return code
 
 

@@ -6,17 +6,16 @@ In HTML it has figures of the measures that changed, and a table of all measures
 import datetime as dt
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.calibration import Calibration
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Change
 from hpcdl.analysis.over_time.pairing import MEASURE_NAMES
 from hpcdl.analysis.over_time.series import History, Job
 from hpcdl.analysis.over_time.suspects import Suspect
-from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict, Waiting
+from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict
 from hpcdl.analysis.statistics.estimates import Interval, Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.launch.environment import differences
@@ -36,14 +35,14 @@ CASES: Final = 10
 """Cases of a new event in the page, at most; --json has all."""
 
 
-def page(verdict: SuiteVerdict, calibration: Calibration | None, *, whole: bool = False) -> Document:
+def page(verdict: SuiteVerdict, *, whole: bool = False) -> Document:
     """Return the page of one suite; ``whole``: with all measures, and figures of those that changed."""
-    history, findings = verdict.history, verdict.findings
+    history, calibration = verdict.history, verdict.calibration
     first, last = history.jobs[0], history.jobs[-1]
     measures = sum(bool(np.isfinite(times[-1])) for times in history.seconds)
     series = f"{plural(measures, 'measure')} in the newest"
     runs = f"{plural(len(history.jobs), 'run')}, {day(first)} to {day(last)}, {series}."
-    slow = [f"{_suspect(history, suspect)}." for suspect in findings.suspects]
+    slow = [f"{_suspect(history, suspect)}." for suspect in verdict.suspects]
     environments = [f"{day(history.jobs[job])}: {text}." for job, text in _environment(history).items()]
     noise = []
     if calibration is not None:
@@ -52,7 +51,7 @@ def page(verdict: SuiteVerdict, calibration: Calibration | None, *, whole: bool 
     sections = [
         Section("Measures that changed", charts=of_changed(verdict) if whole else []),
         *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
-        Section("Changes", tables=[_events(verdict)] if findings.events else []),
+        Section("Changes", tables=[_events(verdict)] if verdict.events else []),
         Section("Slow hosts and links", points=slow),
         compared(link_counters(history, len(history.jobs) - 1)),
         Section("Changes of the environment", points=environments),
@@ -62,18 +61,10 @@ def page(verdict: SuiteVerdict, calibration: Calibration | None, *, whole: bool 
     return headed(f"hpcdl: history of {history.suite}", verdicts(verdict), sections, state=runs)
 
 
-def pages(
-    suites: Sequence[SuiteVerdict],
-    calibrations: Mapping[str, Calibration],
-    other: Sequence[Verdict] = (),
-    *,
-    whole: bool = False,
-) -> list[Document]:
+def pages(suites: Sequence[SuiteVerdict], other: Sequence[Verdict] = (), *, whole: bool = False) -> list[Document]:
     """Return the page of each suite, and one for each of the ``other`` verdicts, which are of no suite."""
-    return [
-        *(page(suite, calibrations.get(suite.history.suite), whole=whole) for suite in suites),
-        *(headed("hpcdl: history", [one], []) for one in other),
-    ]
+    of_suites = [page(suite, whole=whole) for suite in suites]
+    return of_suites + [headed("hpcdl: history", [verdict], []) for verdict in other]
 
 
 def day(job: Job) -> str:
@@ -112,117 +103,122 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     Of an open event only open changes count.
     """
     history, changes = verdict.history, verdict.unaccepted(event) or event.open or event.changes
-    worst = changes[0]
     newest, job = len(history.jobs) - 1, history.jobs[event.first]
-    entries = [verdict.of_change(change) for change in event.open]
     back = len(event.changes) - len(event.open)
     repaired = f", {back} more repaired" if event.open and back else ""
     facts = {
-        "most": longer(worst.ratio),
+        "most": longer(changes[0].ratio),
         "date": day(job),
         "run": job.path,
         "measures": plural(len(changes), "measure") + repaired,
         "median": signed(float(np.median([change.ratio.value for change in changes]))),
         "found": f"{plural(newest - event.found, 'run')} before the newest",
+        "least": LEAST,
     }
     word: str = event.verdict
     if word == "unstable start":
         series = {change.series for change in event.changes}
-        waits = [one.runs for one in _waiting(verdict, word) if one.series in series]
+        waits = [waiting.runs for waiting in verdict.waiting(word) if waiting.series in series]
         word = word if waits else "start"
         facts["when"] = verdict.date_after(max(waits, default=0))
     elif word == "two states":
         word = word if event.found == newest else "known states"
     if event in verdict.accepted_events:
-        (entry,) = (entry for entry, _ in entries[:1] if entry is not None)
+        entry, _ = verdict.of_change(event.open[0])
+        assert entry is not None
         word, facts["until"], facts["reason"] = "accepted", str(entry.expires), entry.reason
     elif word == "regressed" and not event.open:
         word = "small" if all(change.is_small for change in event.changes) else "repaired"
-        facts["least"] = LEAST
+    remedy = ""
+    if event in verdict.open_events[:1]:
+        runs = [job.path for job in history.jobs[max(0, event.first - AFTER) : event.first + AFTER]]
+        remedy = f"Compare: hpcdl compare {shlex.join([*runs[:-AFTER], '--with', *runs[-AFTER:]])}."
+    return Verdict(
+        topic="history",
+        word=word,
+        case=label(history, changes[0].series),
+        size=changes[0].ratio,
+        cause=" ".join(_causes(verdict, event)),
+        remedy=remedy,
+        facts=facts,
+        tests=frozenset(group(history, change.series) for change in event.open),
+    )
+
+
+def _causes(verdict: SuiteVerdict, event: Event) -> list[str]:
+    """Return sentences on what came with an event, and on acceptances that do not cover it."""
+    history = verdict.history
     causes = [f"Likely: {_suspect(history, suspect)}." for suspect in event.suspects]
     causes += filter(None, [sentence(link_counters(history, event.first))])
     if event.environment:
         near = [text for job, text in _environment(history).items() if abs(job - event.first) <= TOGETHER]
         new = next((text for text in near if text != OTHER_KEY), OTHER_KEY)
         causes.append(f"{'Slower' if event.ratio > 1 else 'Faster'} since the new environment: {new}.")
-    causes += [f"It is {refusal}." for refusal in dict.fromkeys(text for _, text in entries) if refusal]
-    remedy = ""
-    if event in verdict.open_events[:1]:
-        runs = [job.path for job in history.jobs[max(0, event.first - AFTER) : event.first + AFTER]]
-        remedy = f"Compare: hpcdl compare {shlex.join([*runs[:-AFTER], '--with', *runs[-AFTER:]])}."
-    cause = " ".join(causes)
-    name, tests = label(history, worst.series), frozenset(group(history, change.series) for change in event.open)
-    return Verdict(
-        topic="history",
-        word=word,
-        case=name,
-        size=worst.ratio,
-        cause=cause,
-        remedy=remedy,
-        facts=facts,
-        tests=tests,
-    )
+    refusals = [verdict.of_change(change)[1] for change in event.open]
+    return causes + [f"It is {refusal}." for refusal in dict.fromkeys(refusals) if refusal]
 
 
 def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     """Return all that is to be said of a suite today, the worst first; exit codes are made of it."""
-    history, findings = verdict.history, verdict.findings
-    newest = history.jobs[-1]
-
-    def says(word: str, case: str = "", cause: str = "", **facts: str) -> Verdict:
-        return Verdict(topic="history", word=word, case=case, cause=cause, facts=facts)
-
-    said = [of_event(verdict, event) for event in verdict.open_events]
-    for suspect in verdict.open_suspects:
-        _, refusal = verdict.acceptance(f"{suspect.kind} {suspect.name}", suspect.ratio)
-        said.append(says("slow", cause=refusal and f"It is {refusal}.", slow=_suspect(history, suspect)))
-    for case, reason in verdict.missing:
-        refusal = verdict.acceptance(case)[1]
-        said.append(says("missing", case, refusal and f"It is {refusal}.", reason=reason))
+    newest = verdict.history.jobs[-1]
+    news = [of_event(verdict, event) for event in verdict.open_events]
+    news += [
+        _says("slow", refusal=verdict.of_suspect(suspect)[1], slow=_suspect(verdict.history, suspect))
+        for suspect in verdict.open_suspects
+    ]
+    news += [
+        _says("missing", case, refusal=verdict.acceptance(case)[1], reason=reason)
+        for case, reason in verdict.missing
+    ]
     if verdict.age is not None:
         hours = f"{verdict.age.total_seconds() / 3600:.0f}"
-        said.append(says("stale", date=day(newest), hours=hours))
-    said += [of_event(verdict, event) for event in verdict.news]
-    unstable = [of_event(verdict, event) for event in findings.events if event.verdict == "unstable start"]
-    said += [one for one in unstable if one.word == "unstable start"]
-    short = _waiting(verdict, "short")
-    outliers: list[Verdict] = []
-    for word, into in (("departing", said), ("outlier", outliers)):
-        if waiting := _waiting(verdict, word):
-            worst = max(waiting, key=lambda one: one.ratio)
-            facts = {
-                "change": longer(Interval(worst.ratio, math.nan, math.nan)),
-                "runs": "newest run alone" if worst.outliers == 1 else f"{worst.outliers} newest runs alone",
-                "others": f", and {plural(len(waiting) - 1, 'other measure')} likewise" if waiting[1:] else "",
-                "when": verdict.date_after(max(one.runs for one in waiting)),
-            }
-            into.append(says(word, label(history, worst.series), **facts))
-    news = bool(said)
-    said += [of_event(verdict, event) for event in verdict.accepted_events]
+        news.append(_says("stale", date=day(newest), hours=hours))
+    news += [of_event(verdict, event) for event in verdict.news]
+    unstable = [of_event(verdict, event) for event in verdict.events if event.verdict == "unstable start"]
+    news += [said for said in unstable if said.word == "unstable start"]
+    news += _far(verdict, "departing")
+    old = [of_event(verdict, event) for event in verdict.accepted_events]
     if newest.disturbed:
         case, cause = next(iter(newest.disturbed.items()))
-        said.append(says("disturbed", case, cases=plural(len(newest.disturbed), "case"), reason=cause))
-    least, wait = str(BEFORE + AFTER), max((one.runs for one in short), default=BEFORE + AFTER)
-    if not findings.judged and not _waiting(verdict, "unstable start"):
-        said.append(says("too few runs", least=least, when=verdict.date_after(wait)))
+        old.append(_says("disturbed", case, cases=plural(len(newest.disturbed), "case"), reason=cause))
+    short = verdict.waiting("short")
+    wait = {"least": str(BEFORE + AFTER)}
+    wait["when"] = verdict.date_after(max((series.runs for series in short), default=BEFORE + AFTER))
+    if not verdict.judged and not verdict.waiting("unstable start"):
+        old.append(_says("too few runs", **wait))
     else:
         if not news:
-            said.append(says("fine", least=LEAST, measures=plural(findings.judged, "measure")))
+            old.append(_says("fine", least=LEAST, measures=plural(verdict.judged, "measure")))
         if short:
-            when = verdict.date_after(wait)
-            said.append(says("short", measures=plural(len(short), "measure"), least=least, when=when))
-    if findings.wandering:
-        said.append(says("wandering"))
-    return said + outliers
+            old.append(_says("short", measures=plural(len(short), "measure"), **wait))
+    if verdict.search.wandering:
+        old.append(_says("wandering"))
+    return [*news, *old, *_far(verdict, "outlier")]
 
 
-def _waiting(verdict: SuiteVerdict, reason: str) -> list[Waiting]:
-    return [one for one in verdict.findings.waiting if one.reason == reason]
+def _says(word: str, case: str = "", *, refusal: str = "", **facts: str) -> Verdict:
+    cause = f"It is {refusal}." if refusal else ""
+    return Verdict(topic="history", word=word, case=case, cause=cause, facts=facts)
+
+
+def _far(verdict: SuiteVerdict, reason: str) -> list[Verdict]:
+    """Return the verdict on the measures whose newest runs are far above all before, if there are any."""
+    waiting = verdict.waiting(reason)
+    if not waiting:
+        return []
+    worst = max(waiting, key=lambda series: series.ratio)
+    facts = {
+        "change": longer(Interval(worst.ratio, math.nan, math.nan)),
+        "runs": "newest run alone" if worst.outliers == 1 else f"{worst.outliers} newest runs alone",
+        "others": f", and {plural(len(waiting) - 1, 'other measure')} likewise" if waiting[1:] else "",
+        "when": verdict.date_after(max(series.runs for series in waiting)),
+    }
+    return [_says(reason, label(verdict.history, worst.series), **facts)]
 
 
 def worst(said: Sequence[Verdict]) -> str:
     """Return the worst of a suite's verdicts in a word: regressed, not judged, too few runs, improved or fine."""
-    words = {one.word for one in said}
+    words = {verdict.word for verdict in said}
     code = exit_code(said)
     if code == FAILED:
         return "regressed"
@@ -258,7 +254,7 @@ def _events(verdict: SuiteVerdict) -> Table:
             signed(event.ratio),
             str(event.found - event.first + 1),
         )
-        for event in sorted(verdict.findings.events, key=lambda event: event.first)
+        for event in sorted(verdict.events, key=lambda event: event.first)
     ]
     header = ("first run", "verdict", "state", "likely cause", "measures", "median", "found after")
     notes = [f"A change needs {AFTER} runs that agree; a series is judged from its {BEFORE + AFTER}th run on."]
@@ -308,7 +304,7 @@ def of_changed(verdict: SuiteVerdict) -> list[Lines]:
 
 def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
     changes: dict[int, list[Change]] = {}
-    for event in verdict.findings.events:
+    for event in verdict.events:
         for change in event.changes:
             changes.setdefault(change.series, []).append(change)
     return {row: sorted(mine, key=lambda change: change.first) for row, mine in changes.items()}

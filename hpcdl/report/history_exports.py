@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcdl.analysis.over_time.calibration import Calibration
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE
 from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.over_time.suspects import Suspect
@@ -15,14 +14,14 @@ from hpcdl.report.history import group, link_counters, of_event, verdicts, worst
 from hpcdl.report.link_counters import records
 
 
-def record(verdict: SuiteVerdict, calibration: Calibration | None) -> dict[str, object]:
+def record(verdict: SuiteVerdict) -> dict[str, object]:
     """Return the document of one suite for JSON; null for unknown values."""
-    history, findings = verdict.history, verdict.findings
-    said = verdicts(verdict)
+    history, calibration, said = verdict.history, verdict.calibration, verdicts(verdict)
+    taken = [suspect for event in verdict.open_events for suspect in event.suspects]
     return {
         "suite": history.suite,
         "verdict": worst(said),
-        "verdicts": [one.record() for one in said],
+        "verdicts": [verdict.record() for verdict in said],
         "runs": [
             {
                 "run": job.path,
@@ -32,22 +31,25 @@ def record(verdict: SuiteVerdict, calibration: Calibration | None) -> dict[str, 
             }
             for job in history.jobs
         ],
-        "judged": findings.judged,
-        "too_few_runs": sum(one.reason == "short" for one in findings.waiting),
+        "judged": verdict.judged,
+        "too_few_runs": len(verdict.waiting("short")),
         "age_hours": None if verdict.age is None else verdict.age.total_seconds() / 3600,
-        "events": [_event(verdict, event) for event in findings.events],
+        "events": [_event(verdict, event) for event in verdict.events],
         "slow": [
-            {
-                **_named(history, suspect),
-                "open": suspect in verdict.open_suspects
-                or any(suspect in e.suspects for e in verdict.open_events),
-            }
-            for suspect in findings.suspects
+            {**_suspect(history, suspect), "open": suspect in [*verdict.open_suspects, *taken]}
+            for suspect in verdict.suspects
         ],
         "missing": [{"case": case, "reason": reason} for case, reason in verdict.missing],
         "environment_changes": [history.jobs[change].path for change in history.environment_changes()],
         "link_counters": records(link_counters(history, len(history.jobs) - 1)),
-        "measures": [_measure(history, series) for series in range(len(history.keys))],
+        "measures": [
+            {
+                **_series(history, series),
+                "runs": int(np.isfinite(seconds).sum()),
+                "seconds": [value if np.isfinite(value) else None for value in seconds.tolist()],
+            }
+            for series, seconds in enumerate(history.seconds)
+        ],
         "calibration": calibration
         and {
             "rounds": calibration.rounds,
@@ -67,7 +69,7 @@ def _event(verdict: SuiteVerdict, event: Event) -> dict[str, object]:
         "ratio": event.ratio,
         "new_environment": event.environment,
         "link_counters": records(link_counters(history, event.first)),
-        "likely": [_named(history, suspect) for suspect in event.suspects],
+        "likely": [_suspect(history, suspect) for suspect in event.suspects],
         "changes": [
             {
                 **_series(history, change.series),
@@ -76,7 +78,7 @@ def _event(verdict: SuiteVerdict, event: Event) -> dict[str, object]:
                 "ratio_low": change.ratio.low,
                 "ratio_high": change.ratio.high,
                 "p": change.p,
-                "open": change in event.open,
+                "open": change.open,
             }
             for change in event.changes
         ],
@@ -95,16 +97,18 @@ def _series(history: History, series: int) -> dict[str, object]:
     }
 
 
-def _runs(history: History, first: int, number: int) -> dict[str, str]:
+def _runs(history: History, *numbers: int) -> dict[str, str]:
+    """Return folder and date of the first run and of the run that found it."""
+    first, named = (history.jobs[number] for number in numbers)
     return {
-        "first_run": history.jobs[first].path,
-        "first_date": history.jobs[first].began.isoformat(),
-        "found_by_run": history.jobs[number].path,
-        "found_date": history.jobs[number].began.isoformat(),
+        "first_run": first.path,
+        "first_date": first.began.isoformat(),
+        "found_by_run": named.path,
+        "found_date": named.began.isoformat(),
     }
 
 
-def _named(history: History, suspect: Suspect) -> dict[str, object]:
+def _suspect(history: History, suspect: Suspect) -> dict[str, object]:
     return {
         "name": suspect.name,
         "kind": suspect.kind,
@@ -113,16 +117,6 @@ def _named(history: History, suspect: Suspect) -> dict[str, object]:
         "cleared_by_run": None if suspect.ended is None else history.jobs[suspect.ended].path,
         "ratio": suspect.ratio,
         "runs": suspect.runs,
-    }
-
-
-def _measure(history: History, series: int) -> dict[str, object]:
-    seconds = history.seconds[series]
-    known = np.isfinite(seconds)
-    return {
-        **_series(history, series),
-        "runs": int(known.sum()),
-        "seconds": [float(value) if there else None for value, there in zip(seconds, known, strict=True)],
     }
 
 
@@ -135,55 +129,49 @@ def tests(verdict: SuiteVerdict) -> TestSuite:
     groups: dict[str, list[int]] = {}
     for row in np.flatnonzero(known[:, -1]).tolist():
         groups.setdefault(group(history, row), []).append(row)
-    few = [one for one in said if one.word in {"short", "too few runs"}]
+    few = [verdict for verdict in said if verdict.word in {"short", "too few runs"}]
     cases = []
     for name, rows in groups.items():
-        case = TestCase.of(history.suite, name, [one for one in said if name in one.tests])
+        case = TestCase.of(history.suite, name, [verdict for verdict in said if name in verdict.tests])
         is_young = (known[rows].sum(axis=1) < BEFORE + AFTER).all()
         cases.append(case._replace(skipped=few) if is_young else case)
-    others = [one for one in said if not one.tests & groups.keys()]
+    others = [verdict for verdict in said if not verdict.tests & groups.keys()]
     cases.append(TestCase.of(history.suite, "hosts, links and cases", others))
-    events = [of_event(verdict, event).sentence for event in verdict.findings.events]
+    events = [of_event(verdict, event).sentence for event in verdict.events]
     return TestSuite(f"hpcdl history: {history.suite}", cases, events)
 
 
 def gauges(suites: Sequence[SuiteVerdict], exit_code: int) -> list[Gauge]:
     """Return the metrics of all suites."""
-    words = [Counter(one.word for one in verdicts(suite)) for suite in suites]
-    newest = [int(suite.history.jobs[-1].began.timestamp()) for suite in suites]
-    families = {
-        "runs": ("Runs in the archive.", [len(suite.history.jobs) for suite in suites]),
-        "newest_run_timestamp_seconds": (
-            "Start of the newest run.",
-            newest,
-        ),
-        "judged_measures": ("Measures with enough runs.", [suite.findings.judged for suite in suites]),
-        "missing_cases": ("Cases that the newest run lacks.", [word["missing"] for word in words]),
-        "open_regressions": (
-            "Neither repaired nor accepted.",
-            [word["regressed"] + word["two states"] for word in words],
-        ),
-        "accepted_regressions": ("Accepted regressions.", [word["accepted"] for word in words]),
-    }
+    newest = [suite.history.jobs[-1].began.timestamp() for suite in suites]
+    words = [Counter(verdict.word for verdict in verdicts(suite)) for suite in suites]
+    red = [word["regressed"] + word["two states"] for word in words]
+    values = [
+        ("runs", "Runs in the archive.", [len(suite.history.jobs) for suite in suites]),
+        ("newest_run_timestamp_seconds", "Start of the newest run.", [int(began) for began in newest]),
+        ("judged_measures", "Measures with enough runs.", [suite.judged for suite in suites]),
+        ("missing_cases", "Cases that the newest run lacks.", [word["missing"] for word in words]),
+        ("open_regressions", "Neither repaired nor accepted.", red),
+        ("accepted_regressions", "Accepted regressions.", [word["accepted"] for word in words]),
+    ]
     names = [{"suite": suite.history.suite} for suite in suites]
     slow = [
-        ({"suite": suite.history.suite, "kind": slow.kind, "name": slow.name}, slow.ratio)
-        for suite in suites
-        for slow in suite.findings.suspects
-        if slow.ended is None
+        (name | {"kind": suspect.kind, "name": suspect.name}, suspect.ratio)
+        for name, suite in zip(names, suites, strict=True)
+        for suspect in suite.suspects
+        if suspect.ended is None
     ]
     times: dict[tuple[str, ...], tuple[dict[str, str], float]] = {}
-    for suite in suites:
+    for name, suite in zip(names, suites, strict=True):
         for key, seconds in zip(suite.history.keys, suite.history.seconds, strict=True):
-            labels = {"suite": suite.history.suite, "case": key.case, "measure": key.measure}
-            labels |= {"environment": key.environment_key}
+            labels = {**name, "case": key.case, "measure": key.measure, "environment": key.environment_key}
             if np.isfinite(seconds[-1]):  # settings are no label: of two cases of a name the first counts
                 times.setdefault(tuple(labels.values()), (labels, float(seconds[-1])))
     return [
         Gauge("hpcdl_history_exit_code", "Exit code of hpcdl history.", [({}, exit_code)]),
         *(
-            Gauge(f"hpcdl_history_{name}", text, list(zip(names, values, strict=True)))
-            for name, (text, values) in families.items()
+            Gauge(f"hpcdl_history_{name}", text, list(zip(names, samples, strict=True)))
+            for name, text, samples in values
         ),
         Gauge("hpcdl_history_slow_ratio", "Hosts and links that are slow now.", slow),
         Gauge("hpcdl_case_time_seconds", "Newest time of each measure.", list(times.values())),

@@ -41,7 +41,7 @@ def false_findings(histories, kind):
     counts = []
     for seed in range(histories):
         found = archive(runs=100, seed=SEED + seed, kind=kind, hosts=16)
-        events, suspects = found.findings.events, found.findings.suspects
+        events, suspects = found.events, found.suspects
         slower = sum(event.ratio > 1 for event in events)
         counts.append((len(events) + len(suspects), slower, len(suspects)))
     every, slower, suspects = np.mean(counts, axis=0)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from contract.nights import nights
 
-from hpcdl.analysis.over_time.calibration import calibrate
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, WINDOW, change_points
-from hpcdl.analysis.statistics.differences import FREEDOM, usual_variance
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, WINDOW, Search, calibrate, change_points
+from hpcdl.analysis.statistics.robust import FREEDOM, usual_variance
 
 
 @pytest.fixture
@@ -178,7 +177,7 @@ def test_a_step_at_a_new_environment_is_found_by_its_third_run():
     noise = np.random.default_rng(2).normal(0, 0.01, 20)
     logs[0, :15], logs[1, 15:] = noise[:15], noise[15:] + 0.26
     assert not change_points(logs)
-    (found,) = change_points(logs, {1: 0})
+    (found,) = Search(logs, {1: 0}).changes
     assert (found.series, found.first, found.found) == (1, 15, 17)
     assert found.ratio.value == pytest.approx(1.3, rel=0.02)
 

@@ -54,7 +54,6 @@ def test_each_case_gives_one_number_per_measure(run):
     assert found.simulated == 1
     assert found.without_result == {"broken": "out of memory", "tree": "needs a GPU"}
     assert (found.suite, found.date, found.complete) == ("s", ENVIRONMENT["date"], True)
-    assert found.hosts_of(cases["ring"]) == ["a", "b"]
     assert found.environment["link_counters"] == ENVIRONMENT["link_counters"]
 
 

@@ -83,7 +83,7 @@ def measured(request, name, hand, tmp_path):
             [comparison_page(Comparison(changes, "launch", (1, 1), 0.0, 0.03, [], []), [NIGHT], [NIGHT])]
         )
     else:
-        text = written([page(archive(12, 30, [(3, 20, 1.3), (4, 25, 0.8)], name=name), None, whole=True)])
+        text = written([page(archive(12, 30, [(3, 20, 1.3), (4, 25, 0.8)], name=name), whole=True)])
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     measure = tmp_path / "measure.html"
     measure.write_text(MEASURE, encoding="utf-8")

@@ -23,7 +23,7 @@ def found():
 
 
 def test_a_page_is_well_formed_and_needs_nothing_else(found):
-    text = written(figures.pages([found, found], {}, whole=True))
+    text = written(figures.pages([found, found], whole=True))
     page = Page(text)
     assert not page.open
     assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.seen}
@@ -43,13 +43,13 @@ def test_a_changed_measure_has_a_figure_with_its_levels_and_numbers(found):
     assert after / before == pytest.approx(1.3, rel=0.03)
     assert "Slower since 2026-" in first.note
     assert len(first.numbers()) == 1 + 40 + len(level.points)
-    text = written(figures.pages([found], {}, whole=True))
+    text = written(figures.pages([found], whole=True))
     figure = next(one for one in re.findall("<figure.*?</figure>", text, re.DOTALL) if first.title in one)
     assert figure.count("<tr>") == len(first.numbers())
 
 
 def test_measures_that_changed_come_first_and_each_measure_is_in_the_table(found):
-    text = written(figures.pages([found], {}, whole=True))
+    text = written(figures.pages([found], whole=True))
     assert text.index("Measures that changed</h2>") < text.index("All measures</h2>")
     changed = {one.title for one in figures.of_changed(found)}
     assert changed >= {f"allreduce {row} (p50)" for row in (1, 2)}
@@ -76,7 +76,7 @@ def test_the_worst_open_change_is_the_headline_and_a_small_one_is_not_open(wande
     assert second.startswith("REGRESSED: allreduce 1 (p50) takes 8")
     assert "; 1 measure, 1 more repaired, median +8" in second
     assert not others
-    small = [figures.of_event(wandering, event) for event in wandering.findings.events if event.first == 28]
+    small = [figures.of_event(wandering, event) for event in wandering.events if event.first == 28]
     assert [one.word for one in small] == ["small"]
 
 
@@ -117,8 +117,8 @@ def test_a_value_that_lasts_and_is_no_change_yet_is_not_judged():
 def test_a_series_with_two_states_from_its_start_is_judged():
     logs = np.random.default_rng(1).normal(0, 0.01, (4, 60))
     logs[0] += 0.2 * (np.arange(60) // 7 % 2)
-    reasons = [{one.reason for one in archive_of(logs[:, :runs]).findings.waiting} for runs in range(13, 61)]
-    assert [number for number, reason in enumerate(reasons) if "unstable start" in reason] == [*range(7)]
+    reasons = [archive_of(logs[:, :runs]).waiting("unstable start") for runs in range(13, 61)]
+    assert [number for number, reason in enumerate(reasons) if reason] == [*range(7)]
 
 
 @pytest.mark.parametrize(("kind", "times"), [("wandering", 1), ("AR .6", 1), ("outliers", 0), ("weekly", 0)])
@@ -156,7 +156,7 @@ def test_each_sentence_of_history_appears(wandering):
         archive(60, 60, seed=7, kind="wandering"),
     ]
     said = [one for suite in archives for one in figures.verdicts(suite)]
-    said += [figures.of_event(suite, event) for suite in archives for event in suite.findings.events]
+    said += [figures.of_event(suite, event) for suite in archives for event in suite.events]
     assert all(one.sentence for one in said)
     assert {one.word for one in said} | {"no runs", "not read", "slow"} == words("history")
     assert [figures.worst(figures.verdicts(suite)) for suite in archives[:11]] == [

@@ -9,7 +9,7 @@ nightly check and a check of the whole archive agree. Both errors count: false a
 ``tests/analysis/history_figures.py`` and ``comparison_figures.py`` measure them on synthetic nights. ::
 
     RunSeries  ->  regressions.compare               ->  Comparison      hpcdl compare
-    History    ->  change_points, suspects, verdict  ->  SuiteVerdict    hpcdl history
+    History    ->  change_points, suspects  ->  SuiteVerdict         hpcdl history
 
 Open ``series.py`` first.
 """

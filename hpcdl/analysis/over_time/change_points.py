@@ -19,21 +19,23 @@ A change with fewer than ten runs before it is an unstable start. A series that 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from hpcdl.analysis.over_time.series import joined, successor
-from hpcdl.analysis.statistics.differences import MIN_DEVIATION, SERIES, Counts, splits, usual_variance
-from hpcdl.analysis.statistics.estimates import Interval, Vector, student_quantile
+from hpcdl.analysis.statistics.differences import Flags, Matrix, Vector
+from hpcdl.analysis.statistics.estimates import Interval, student_quantile
 from hpcdl.analysis.statistics.robust import (
     LEVEL,
-    Matrix,
+    MIN_DEVIATION,
+    SERIES,
+    Counts,
     finite,
     quantiles,
+    splits,
     spread,
     usual,
+    usual_variance,
     without_common_effects,
     without_outliers,
 )
@@ -76,7 +78,10 @@ CHANCE_OF_LAST: Final = 5e-5
 """Chance of a false change by the variance of the last runs alone."""
 PROMISING: Final = 2.5
 """Least t statistic of a split that is examined further."""
-Excess: TypeAlias = list[tuple[float, float]]  # squares of quantile and median of largest t / those of noise
+WANDERING: Final = 2.0
+"""Excess of half of the series beyond which they wander; noise has 0.8 to 1.5, a correlation of .6 has 2.4."""
+BLOCK: Final = 5
+"""Runs that stay together, so that noise which lasts for some runs does so when shuffled."""
 
 
 @dataclass(frozen=True)
@@ -148,13 +153,41 @@ class _Series:
         return any(abs(other - level) <= SAME_LEVEL and run - cut <= REMEMBERED for other, cut in left)
 
 
-class _Search:
-    def __init__(self, logs: Matrix) -> None:
-        self.logs, self.values = logs, without_common_effects(logs)  # (series, runs)
-        self.series = [_Series() for _ in logs]
-        self.excess: Excess = []  # by run
+class Search:
+    """Search of all runs for changes."""
 
-    def search(self, rows: Counts, now: int) -> list[Change]:
+    def __init__(self, logs: Matrix, predecessors: Mapping[int, int] | None = None) -> None:
+        """Search ``logs`` (series, runs): logarithms of times in the order of the runs, NaN if missing.
+
+        ``predecessors``: see :attr:`hpcdl.analysis.over_time.series.History.predecessors`. A series goes on with
+        the values of its predecessor before its own first one.
+        """
+        self.known = np.isfinite(logs)
+        self.predecessors = predecessors or {}
+        self.first = {row: int(self.known[row].argmax()) for row in self.predecessors}
+        self.logs = logs.copy()
+        for row, begin in sorted(self.first.items(), key=lambda item: item[1]):
+            self.logs[row, :begin] = self.logs[self.predecessors[row], :begin]
+        self.values = without_common_effects(self.logs)
+        self.series = [_Series() for _ in logs]
+        self.excess: list[tuple[float, float]] = []
+        """By run, squares of quantile and median of the largest t statistics, by those of noise."""
+        changes: list[Change] = []
+        for run in range(logs.shape[1]):
+            for row in (row for row, begin in self.first.items() if begin == run and self.known[row, run]):
+                self.series[row] = replace(self.series[self.predecessors[row]])
+            rows = np.flatnonzero(self.known[:, run])
+            if len(rows) and run >= AFTER:
+                changes += self._search(rows, run)
+        self.changes = [self._finished(change) for change in changes]
+        """In the order in which they were found."""
+
+    @property
+    def wandering(self) -> bool:
+        """True if half of the series drift: neighbouring runs are so alike that chance makes steps."""
+        return bool(self.excess) and float(np.median([half for _, half in self.excess])) > WANDERING
+
+    def _search(self, rows: Counts, now: int) -> list[Change]:
         """Return the changes that the run ``now`` makes significant, of the series ``rows``, which it has."""
         from scipy.special import stdtr  # late: ranks do not need it
 
@@ -191,7 +224,7 @@ class _Search:
                     points.append((p, int(rows[row]), begin + int(runs[row, split])))
         return [change for point in sorted(points) if (change := self._restart(*point, now))]
 
-    def _excess(self, student: Matrix, allowed: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    def _excess(self, student: Matrix, allowed: Flags) -> tuple[float, float]:
         """Return by how much the largest t statistics exceed those of noise, of most and of half of the series.
 
         1 for few series. The median over runs, so that a change of many series does not hide itself. Of the
@@ -230,38 +263,29 @@ class _Search:
         """Return the values of a series since its last change, as logarithms."""
         return finite(self.values[series, max(self.series[series].cuts, default=0) :])
 
+    def _successor(self, series: int) -> int:
+        """Return the series that goes on with a series that has no value since the first one of its successor."""
+        for row, other in self.predecessors.items():
+            if other == series and not self.known[series, self.first[row] :].any():
+                return self._successor(row)
+        return series
 
-def change_points(logs: Matrix, predecessors: Mapping[int, int] | None = None) -> list[Change]:
-    """Return the changes in ``logs``: see :func:`findings`."""
-    return findings(logs, predecessors or {})[0]
+    def _finished(self, change: Change) -> Change:
+        """Return a change with its ratio, of all runs, and the state of its series in the end."""
+        last = self._successor(change.series)
+        state = self.series[last]
+        return replace(
+            change,
+            ratio=_ratio(self.logs[change.series], change.first, self.series[change.series].cuts),
+            now=float(np.median(self.since(last))),
+            ended=not self.known[last, -RECENT:].any(),
+            of_two_states=change.found <= state.two_states and state.had(change.before, self.logs.shape[1]),
+        )
 
 
-def findings(logs: Matrix, predecessors: Mapping[int, int]) -> tuple[list[Change], dict[int, Vector], Excess]:
-    """Return the changes in ``logs``, the values since the last one by series of the newest run, and the excess.
-
-    ``logs``: (series, runs), logarithms of times in the order of the runs, NaN if missing. ``predecessors``: see
-    :func:`joined`. Changes are in the order in which they were found.
-    """
-    whole = joined(logs, predecessors)
-    search = _Search(whole)
-    changes: list[Change] = []
-    for run in range(logs.shape[1]):
-        rows = np.flatnonzero(np.isfinite(logs[:, run]))
-        for row in map(int, rows):
-            if row in predecessors and not np.isfinite(logs[row, :run]).any():
-                search.series[row] = replace(search.series[predecessors[row]])
-        if len(rows) and run >= AFTER:
-            changes += search.search(rows, run)
-    reported = []
-    for change in changes:
-        last = successor(logs, change.series, predecessors)
-        ended = not np.isfinite(logs[last, -RECENT:]).any()
-        state, now = search.series[last], float(np.median(search.since(last)))
-        ratio = _ratio(whole[change.series], change.first, search.series[change.series].cuts)
-        two = change.found <= state.two_states and state.had(change.before, logs.shape[1])
-        reported.append(replace(change, ratio=ratio, now=now, ended=ended, of_two_states=two))
-    newest = map(int, np.flatnonzero(np.isfinite(logs[:, -1])))
-    return reported, {row: search.since(row) for row in newest}, search.excess
+def change_points(logs: Matrix) -> list[Change]:
+    """Return the changes in ``logs``: see :class:`Search`."""
+    return Search(logs).changes
 
 
 def departing(values: Vector) -> int:
@@ -327,3 +351,36 @@ def _ratio(values: Vector, first: int, cuts: Sequence[int]) -> Interval:
     error = math.sqrt(squares / freedom * (1 / len(before) + 1 / len(after)))
     difference, reach = float(after.mean() - before.mean()), student_quantile(freedom, 0.95) * error
     return Interval(*(math.exp(bound) for bound in (difference, difference - reach, difference + reach)))
+
+
+class Calibration(NamedTuple):
+    """False alarms in shuffled runs."""
+
+    rounds: int
+    regressed: float
+    """Events per 100 runs without a change in which series became slower."""
+    improved: float
+    """Events per 100 runs without a change in which series became faster."""
+
+
+def calibrate(logs: Matrix, changes: Sequence[Change], *, rounds: int = 10, seed: int = 0) -> Calibration:
+    """Shuffle blocks of the runs of ``logs`` (series, runs), without their ``changes``, and search them.
+
+    All series have the same shuffle, so that common effects of a run stay together.
+    """
+    residuals, generator = logs.copy(), np.random.default_rng(seed)
+    runs = logs.shape[1]
+    for row in range(len(logs)):
+        cuts = sorted(change.first for change in changes if change.series == row)
+        for begin, end in zip([0, *cuts], [*cuts, runs], strict=True):
+            level = residuals[row, begin:end]
+            if np.isfinite(level).any():
+                level -= np.nanmedian(level)
+    blocks = np.array_split(np.arange(runs), max(1, runs // BLOCK))
+    false = {True: 0, False: 0}
+    for _ in range(rounds):
+        order = np.concatenate([blocks[block] for block in generator.permutation(len(blocks))])
+        for _, slower in {(change.found, change.ratio.value > 1) for change in change_points(residuals[:, order])}:
+            false[slower] += 1
+    scale = 100 / (rounds * runs)
+    return Calibration(rounds, false[True] * scale, false[False] * scale)

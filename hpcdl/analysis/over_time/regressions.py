@@ -23,9 +23,9 @@ from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.statistics.differences import (
     ALPHA,
     NO_DRIFT,
-    Array,
     Drift,
     Group,
+    Matrix,
     adjusted,
     moderated,
     smallest_visible,
@@ -289,7 +289,7 @@ def _described(group: Group, unit: str) -> str:
     )
 
 
-def _table(compared: Sequence[Pair], side: int, *, by_job: bool) -> Array:
+def _table(compared: Sequence[Pair], side: int, *, by_job: bool) -> Matrix:
     """Return logarithms, (measures, launches or jobs), NaN where there is none."""
     rows = [pair.logarithms(side, by_job=by_job) for pair in compared]
     units = dict.fromkeys(unit for row in rows for unit in row)

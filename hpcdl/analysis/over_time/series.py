@@ -24,19 +24,17 @@ from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcdl.analysis.network.links import Links, links
 from hpcdl.analysis.run.disturbance import slurm_job
 from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import learned
+from hpcdl.analysis.statistics.differences import Matrix
 from hpcdl.cases.keys.suite_tables import role_of
 from hpcdl.registry import label
 from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.link_counters import recorded
 from hpcdl.trace.run import Run
-
-Matrix = npt.NDArray[np.float64]
 
 LEFT_OUT: Final = ("counters", "counters_after", "failed_cases", "cases_not_run")
 """Entries of an environment's description that are no property of the environment, and large."""
@@ -46,6 +44,9 @@ SERIES_TABLES: Final = ("steps", "evaluations", "ranks")
 
 OF_RANK: Final = ("hostname", "slurm_node", "affinity", "threads")
 """Entries of a rank's description that are kept."""
+
+WITHIN: Final = 10
+"""Jobs before the newest whose cases it lacks if it does not have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,27 +112,21 @@ class RunSeries:
         except (ValueError, OverflowError):  # text; the first or last day that a date can have
             return None
 
-    def hosts_of(self, case: CaseSeries) -> list[str]:
-        """Return the host of each rank of a case; empty if not recorded for all ranks."""
-        env = self.environments.get(case.environment_key, self.environment)
-        hosts = [str(rank.get("hostname", "")) for rank in env.get("ranks") or ()]
-        return hosts[: case.ranks] if len(hosts) >= case.ranks else []
-
 
 def series_of(run: Run) -> RunSeries:
     """Reduce a run to one number per case and measure."""
-    known = launches(run)
+    every = launches(run)
     exchanges = {str(link.record.case): link for link in links(run)}
     measured = [
         (_case(launch, exchanges, identity), launch.disturbed)
-        for launch, identity in zip(known, run.identities, strict=True)
+        for launch, identity in zip(every, run.identities, strict=True)
         if not launch.record.network
     ]
     return RunSeries(
         path=str(run.path),
         date=str(run.environment.get("date") or ""),
         job=job_of(run.path, run.environment),
-        suite=str(known[0].record.suite or "") if known else "",
+        suite=str(every[0].record.suite or "") if every else "",
         complete=run.complete,
         environment=_kept(run.environment),
         environments={key: _kept(env) for key, env in run.environments.items()},
@@ -142,7 +137,7 @@ def series_of(run: Run) -> RunSeries:
             for rank in run.environment.get(name) or ()
         },
         disturbed={case.case: disturbed for case, disturbed in measured if disturbed and not case.failure},
-        simulated=len(known) - len(measured),
+        simulated=len(every) - len(measured),
         identities=tuple(run.identities),
     )
 
@@ -150,12 +145,12 @@ def series_of(run: Run) -> RunSeries:
 def _case(launch: Launch, exchanges: Mapping[str, Links], identity: str) -> CaseSeries:
     record = launch.record
     exchange = exchanges.get(str(record.case))
-    given = {key: label(value) for key, value in record.settings.items() if role_of(key) != "sampling"}
+    settings = {key: label(value) for key, value in record.settings.items() if role_of(key) != "sampling"}
     wrong = record.correct is False
     return CaseSeries(
         suite=str(record.suite or ""),
         case=record.case or f"{record.kind}-{record.aggregation or 'none'}-p{record.ranks}",
-        settings=json.dumps(given, sort_keys=True),
+        settings=json.dumps(settings, sort_keys=True),
         kind=record.kind,
         ranks=record.ranks,
         message_bytes=record.message_bytes,
@@ -285,18 +280,14 @@ class History:
     @property
     def predecessors(self) -> dict[int, int]:
         """By series in a new environment the series of the same measure that was the newest before it."""
-        known = np.isfinite(self.seconds)
-        first = {row: int(job.argmax()) for row, job in enumerate(known)}
-        changes = {}
-        for row, begin in first.items():
-            newest = {
-                other: int(np.flatnonzero(known[other, :begin])[-1])
-                for other in self.measures[self.keys[row][:3]]
-                if first[other] < begin
-            }
-            if newest:
-                changes[row] = max(newest, key=lambda other: newest[other])
-        return changes
+        runs = [np.flatnonzero(np.isfinite(seconds)) for seconds in self.seconds]
+        rows = {}
+        for row, key in enumerate(self.keys):
+            begin = runs[row][0]
+            newest = {other: runs[other][runs[other] < begin].max(initial=-1) for other in self.measures[key[:3]]}
+            if max(newest.values()) >= 0:
+                rows[row] = max(newest, key=lambda other: newest[other])
+        return rows
 
     def environment_changes(self) -> list[int]:
         """Return the jobs whose environment keys differ from those of the job before."""
@@ -306,18 +297,18 @@ class History:
             if before.keys and now.keys and before.keys != now.keys
         ]
 
-    def missing(self, within: int = 10) -> list[tuple[str, str]]:
+    def missing(self) -> list[tuple[str, str]]:
         """Return case and reason of each case that failed in the newest job, or that only jobs before have.
 
-        Of a case that failed any job before counts, else those ``within``: a case may leave a suite. A disturbed
-        case is not missing: it has a value, which does not count.
+        Of a case that failed any job before counts, else the last :data:`WITHIN`: a case may leave a suite. A
+        disturbed case is not missing: it has a value, which does not count.
         """
         *before, newest = self.jobs
         reasons: dict[str, str] = {}
         for run in newest.runs:
             reasons |= {case.case: case.failure for case in run.cases if case.failure} | run.without_result
         now = {key.case for key in newest.measured()} | newest.disturbed.keys()
-        recent = {key.case for job in before[-within:] for key in job.measured()}
+        recent = {key.case for job in before[-WITHIN:] for key in job.measured()}
         absent = (recent | ({key.case for key in self.keys} & reasons.keys())) - now
         return [(case, reasons.get(case, "not in the run")) for case in sorted(absent)]
 
@@ -339,25 +330,8 @@ def _history(suite: str, jobs: Sequence[Job]) -> History:
     keys = list(dict.fromkeys(key for seconds in measured for key in seconds))
     rows = {key: row for row, key in enumerate(keys)}
     seconds = np.full((len(keys), len(jobs)), np.nan)
-    for column, one in enumerate(measured):
-        for key, values in one.items():
+    for column, values_of in enumerate(measured):
+        for key, values in values_of.items():
             seconds[rows[key], column] = median(values)
     cases = {(case.case, case.settings): case for job in jobs for run in job.runs for case in run.cases}
     return History(suite, jobs, keys, seconds, cases)
-
-
-def successor(logs: Matrix, series: int, predecessors: Mapping[int, int]) -> int:
-    """Return the series that goes on with a series that has no value since the first one of its successor."""
-    for row in (row for row, other in predecessors.items() if other == series):
-        if not np.isfinite(logs[series, int(np.isfinite(logs[row]).argmax()) :]).any():
-            return successor(logs, row, predecessors)
-    return series
-
-
-def joined(logs: Matrix, predecessors: Mapping[int, int]) -> Matrix:
-    """Return ``logs`` (series, runs) with the values of a series' predecessor before its own first value."""
-    whole = logs.copy()
-    for series in sorted(predecessors, key=lambda change: int(np.isfinite(logs[change]).argmax())):
-        first = int(np.isfinite(logs[series]).argmax())
-        whole[series, :first] = whole[predecessors[series], :first]
-    return whole

@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import median
 from typing import Final, Literal
 
 import numpy as np
@@ -19,22 +18,20 @@ from hpcdl.analysis.over_time.change_points import (
     BEFORE,
     LASTING,
     MIN_EFFECT,
+    Calibration,
     Change,
+    Search,
+    calibrate,
     departing,
-    findings,
 )
 from hpcdl.analysis.over_time.regressions import Accepted, acceptance
-from hpcdl.analysis.over_time.series import History, joined
+from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.over_time.suspects import Suspect, suspects
-from hpcdl.analysis.statistics.estimates import Vector
-from hpcdl.analysis.statistics.robust import Matrix
 
 EventKind = Literal["regressed", "two states", "improved", "restored", "unstable start"]
 
 TOGETHER: Final = 2
 """Runs by which the first runs of changes may differ that are one event."""
-WANDERING: Final = 2.0
-"""Excess of half of the series beyond which they wander; noise has 0.8 to 1.5, a correlation of .6 has 2.4."""
 
 
 @dataclass(frozen=True)
@@ -84,44 +81,15 @@ class Waiting:
     """Number of the newest runs that are far above."""
 
 
-@dataclass(frozen=True)
-class HistoryFindings:
-    """All findings in a history."""
-
-    events: Sequence[Event]
-    suspects: Sequence[Suspect]
-    """Slow hosts and links, in the order in which they were named."""
-    judged: int
-    """Series of the newest run that can be judged; outliers and those that depart are among them."""
-    waiting: Sequence[Waiting]
-    wandering: bool
-    """True if half of the series drift: neighbouring runs are so alike that chance makes steps."""
-
-
-def judge(history: History, groups: Mapping[str, str] | None = None) -> HistoryFindings:
-    """Judge each run of a history with the runs before it. ``groups``: switch of each host, if known."""
-    logs, predecessors = history.logs, history.predecessors
-    changes, since, excess = findings(logs, predecessors)
-    slow = suspects(history, groups or {})
-    first = {row: int(np.isfinite(logs[row]).argmax()) for row in predecessors}
-    events = [_event(group, slow, first) for group in _together(changes)]
-    waiting = _waiting(joined(logs, predecessors), since, changes)
-    judged = len(since) - sum(one.reason in {"short", "unstable start"} for one in waiting)
-    wandering = bool(excess) and median(half for _, half in excess) > WANDERING
-    return HistoryFindings(events, slow, judged, waiting, wandering)
-
-
-def _waiting(logs: Matrix, since: Mapping[int, Vector], changes: Sequence[Change]) -> list[Waiting]:
-    """Return the series of the newest run that cannot be judged yet, and outliers.
-
-    ``logs``: (series, runs) with predecessors; ``since``: values of each series of the newest run since its last
-    change.
-    """
-    unstable = {change.series: change.first for change in changes if change.unstable_start}
+def _waiting(search: Search) -> list[Waiting]:
+    """Return the series of the newest run that cannot be judged yet, and outliers."""
+    unstable = {change.series: change.first for change in search.changes if change.unstable_start}
     waiting: list[Waiting] = []
     far: list[Waiting] = []
-    for row, values in since.items():
-        needed = BEFORE + AFTER - int(np.isfinite(logs[row, unstable.get(row, 0) :]).sum())
+    newest = np.flatnonzero(search.known[:, -1]).tolist()
+    for row in newest:
+        values = search.since(row)
+        needed = BEFORE + AFTER - int(np.isfinite(search.logs[row, unstable.get(row, 0) :]).sum())
         if needed > 0:
             waiting.append(Waiting(row, "unstable start" if row in unstable else "short", needed))
         elif outliers := departing(values):
@@ -129,8 +97,8 @@ def _waiting(logs: Matrix, since: Mapping[int, Vector], changes: Sequence[Change
             lasting = outliers >= AFTER
             runs = LASTING + 1 - outliers if lasting else AFTER - outliers
             far.append(Waiting(row, "departing" if lasting else "outlier", runs, ratio, outliers))
-    if len(far) > 1 and 2 * len(far) >= len(since) - len(waiting):
-        far = [replace(one, reason="departing") for one in far]
+    if len(far) > 1 and 2 * len(far) >= len(newest) - len(waiting):
+        far = [replace(series, reason="departing") for series in far]
     return [*waiting, *far]
 
 
@@ -148,6 +116,7 @@ def _together(changes: Sequence[Change]) -> list[list[Change]]:
 
 
 def _event(group: list[Change], slow: Sequence[Suspect], environments: Mapping[int, int]) -> Event:
+    """Return an event; ``environments``: first run of each series in a new environment."""
     firsts = [change.first for change in group]
     first = max(sorted(set(firsts)), key=firsts.count)
     found = min(change.found for change in group)
@@ -157,23 +126,20 @@ def _event(group: list[Change], slow: Sequence[Suspect], environments: Mapping[i
     if 2 * sum(change.unstable_start for change in group) > len(group):
         kind = "unstable start"
     boundary = [abs(environments.get(change.series, -TOGETHER - 1) - first) <= TOGETHER for change in group]
+    causes = [suspect for suspect in slow if slower and abs(suspect.first - first) <= TOGETHER]
     return Event(
         kind,
         sorted(group, key=lambda change: abs(np.log(change.ratio.value)), reverse=True),
         first,
         found,
-        [
-            suspect
-            for suspect in slow
-            if slower and abs(suspect.first - first) <= TOGETHER and (suspect.ended or found + 1) > found
-        ],
+        [suspect for suspect in causes if suspect.ended is None or suspect.ended > found],
         2 * sum(boundary) > len(group),
     )
 
 
 @dataclass(frozen=True)
 class SuiteVerdict:
-    """History of one suite, with its findings and those of them that are open."""
+    """History of one suite, with all findings and those of them that are open."""
 
     history: History
     accepted: Sequence[Accepted] = ()
@@ -184,11 +150,42 @@ class SuiteVerdict:
     """Of the newest run, if that is too old."""
     today: dt.date = dt.date.min
     """Acceptances that expired before it do not count."""
+    calibrated: bool = False
+    """True if the rate of false alarms on the archive's own noise is asked for."""
 
     @cached_property
-    def findings(self) -> HistoryFindings:
-        """All findings."""
-        return judge(self.history, self.groups)
+    def search(self) -> Search:
+        """All changes, each run judged with the runs before it."""
+        return Search(self.history.logs, self.history.predecessors)
+
+    @cached_property
+    def suspects(self) -> list[Suspect]:
+        """Slow hosts and links, in the order in which they were named."""
+        return suspects(self.history, self.groups)
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """Changes that are one event each, in the order in which they were found."""
+        return [_event(group, self.suspects, self.search.first) for group in _together(self.search.changes)]
+
+    @cached_property
+    def _waiting(self) -> list[Waiting]:
+        return _waiting(self.search)
+
+    def waiting(self, *reasons: str) -> list[Waiting]:
+        """Return the series of the newest run that wait for one of the reasons."""
+        return [series for series in self._waiting if series.reason in reasons]
+
+    @property
+    def judged(self) -> int:
+        """Series of the newest run that can be judged; outliers and those that depart are among them."""
+        return int(self.search.known[:, -1].sum()) - len(self.waiting("short", "unstable start"))
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """False alarms in shuffled runs, if asked for."""
+        is_wanted = self.calibrated and len(self.history.keys)
+        return calibrate(self.history.logs, self.search.changes) if is_wanted else None
 
     def acceptance(self, name: str, ratio: float = 1.0) -> tuple[Accepted | None, str]:
         """Return the entry that accepts a case or suspect with a ratio of times, or why none that matches does."""
@@ -198,6 +195,10 @@ class SuiteVerdict:
         """Return the entry that accepts a change, or why none that matches does."""
         return self.acceptance(self.history.keys[change.series].case, change.total)
 
+    def of_suspect(self, suspect: Suspect) -> tuple[Accepted | None, str]:
+        """Return the entry that accepts a suspect, or why none that matches does."""
+        return self.acceptance(f"{suspect.kind} {suspect.name}", suspect.ratio)
+
     def unaccepted(self, event: Event) -> list[Change]:
         """Return the open changes of an event that no entry accepts, the largest first."""
         return [change for change in event.open if self.of_change(change)[0] is None]
@@ -205,34 +206,34 @@ class SuiteVerdict:
     @cached_property
     def open_events(self) -> list[Event]:
         """Regressions of which a series is neither repaired nor accepted, the largest first."""
-        events = [event for event in self.findings.events if self.unaccepted(event)]
+        events = [event for event in self.events if self.unaccepted(event)]
         return sorted(events, key=lambda event: -self.unaccepted(event)[0].ratio.value)
 
     @property
     def accepted_events(self) -> list[Event]:
         """Regressions that are not repaired, and are accepted."""
-        return [event for event in self.findings.events if event.open and event not in self.open_events]
+        return [event for event in self.events if event.open and event not in self.open_events]
 
     @property
     def news(self) -> list[Event]:
         """Improvements, repairs and two states that the newest run brought to light."""
         newest = len(self.history.jobs) - 1
         kinds = ("improved", "restored", "two states")
-        return [event for event in self.findings.events if event.verdict in kinds and event.found == newest]
+        return [event for event in self.events if event.verdict in kinds and event.found == newest]
 
     @cached_property
     def open_suspects(self) -> list[Suspect]:
         """Slow hosts and links of no regression."""
-        taken = [suspect for event in self.findings.events if event.open for suspect in event.suspects]
-        slow = [suspect for suspect in self.findings.suspects if suspect.ended is None and suspect not in taken]
-        return [one for one in slow if self.acceptance(f"{one.kind} {one.name}", one.ratio)[0] is None]
+        taken = [suspect for event in self.events if event.open for suspect in event.suspects]
+        slow = [suspect for suspect in self.suspects if suspect.ended is None and suspect not in taken]
+        return [suspect for suspect in slow if self.of_suspect(suspect)[0] is None]
 
     @property
     def missing(self) -> list[tuple[str, str]]:
         """Case and reason of each case that the newest job lacks, or that left the suite while regressed."""
         missing = dict(self.history.missing())
         here = {key.case for key in self.history.jobs[-1].measured()} | self.history.jobs[-1].disturbed.keys()
-        for event in self.findings.events:
+        for event in self.events:
             for change in event.changes:
                 case = self.history.keys[change.series].case
                 if change.ended and change.unrepaired and case not in here:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 Vector = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
+Matrix = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 ALPHA: Final = 0.05
 """False discovery rate of all comparisons together."""
@@ -93,44 +94,6 @@ def adjusted(p: Vector) -> Vector:
     return vector
 
 
-MIN_DEVIATION: Final = 1e-4
-"""Standard deviation of the logarithms, at least."""
-SERIES: Final = 20
-"""Least number of series for an estimate."""
-FREEDOM: Final = 1000.0
-"""Degrees of freedom of the estimate, at most."""
-
-
-class Variance(NamedTuple):
-    """A variance, and the degrees of freedom that a series' own needs to weigh as much."""
-
-    variance: float
-    freedom: float
-
-
-def usual_variance(values: npt.NDArray[np.float64]) -> Variance:
-    """Return the usual variance of ``values`` (series, runs), NaN if missing; without freedom for few series.
-
-    Of chi-squared variances with n degrees of freedom the logarithms have the variance 2/n and the mean bias -1/n.
-    Further variance of the logarithms is a difference between series.
-    """
-    freedom = np.isfinite(values).sum(axis=1) - 1.0
-    enough = freedom >= 5
-    if enough.sum() < SERIES:
-        return Variance(0.0, 0.0)
-    values, freedom = values[enough], freedom[enough]
-    variance = np.nanvar(values, axis=1, ddof=1)
-    if not (variance > 0).all():
-        return Variance(0.0, 0.0)
-    logarithms = np.log(variance) + 1 / freedom
-    middle = float(np.median(logarithms))
-    spread = (1.4826 * float(np.median(np.abs(logarithms - middle)))) ** 2
-    beyond = spread - float(np.mean(2 / (freedom - 1)))
-    return Variance(float(np.exp(middle)), FREEDOM if beyond <= 2 / FREEDOM else 2 / beyond)
-
-
-Array = npt.NDArray[np.float64]
-
 FAR: Final = 5.0
 """Robust standard deviations without a launch that set a group of launches apart."""
 FEW: Final = 6
@@ -188,7 +151,7 @@ class Drift(NamedTuple):
     """0 unless it is significant."""
     p: float
 
-    def inflation(self, launches: Array) -> Array:
+    def inflation(self, launches: Matrix) -> Matrix:
         """Return the variance of a mean by the one that it would have if launches were independent.
 
         The latter is too small, too: neighbours differ less from their mean.
@@ -202,7 +165,7 @@ class Drift(NamedTuple):
 NO_DRIFT: Final = Drift(0.0, math.nan)
 
 
-def drift(*jobs: Array) -> Drift:
+def drift(*jobs: Matrix) -> Drift:
     """Return whether launches of a job, in their order, resemble their neighbours more than others.
 
     ``jobs``: logarithms less their means, (measures, launches) each, NaN where there is none. Of n independent
@@ -217,23 +180,23 @@ def drift(*jobs: Array) -> Drift:
     measures = _independent(np.concatenate(scaled, axis=1), np.ones(len(square)))
     products = [float((job[:, 1:] * job[:, :-1]).sum(axis=1).mean()) for job in scaled]
     counts = np.array([job.shape[1] for job in jobs], np.float64)
-    found = float(sum(products) / (counts - 1).sum())
+    shown = float(sum(products) / (counts - 1).sum())
     expected = float(-((counts - 1) / counts).sum() / (counts - 1).sum())
     variance = float(((counts - 1) * (counts - 2) ** 2 / counts**2).sum() / (counts - 1).sum() ** 2) / measures
-    p = float(beyond(np.array([(found - expected) / math.sqrt(variance)]), np.inf)[0])
-    return Drift(_correlation(found, counts) if p < DRIFTS else 0.0, p)
+    p = float(beyond(np.array([(shown - expected) / math.sqrt(variance)]), np.inf)[0])
+    return Drift(_correlation(shown, counts) if p < DRIFTS else 0.0, p)
 
 
-def _correlation(found: float, counts: Array) -> float:
-    """Return the correlation of neighbours whose launches, less their means, show the one that is ``found``."""
-    shown = np.zeros((len(CORRELATIONS), 2))
+def _correlation(shown: float, counts: Matrix) -> float:
+    """Return the correlation of neighbours whose launches, less their means, have the one that is ``shown``."""
+    sums = np.zeros((len(CORRELATIONS), 2))
     for number in counts.astype(int):
         centre = np.eye(number) - 1 / number
         lags = np.abs(np.subtract.outer(np.arange(number), np.arange(number)))
         for row, correlation in enumerate(CORRELATIONS):
             residuals = centre @ correlation**lags @ centre
-            shown[row] += np.trace(residuals, 1), np.trace(residuals)
-    return float(np.interp(found, shown[:, 0] / shown[:, 1], CORRELATIONS))
+            sums[row] += np.trace(residuals, 1), np.trace(residuals)
+    return float(np.interp(shown, sums[:, 0] / sums[:, 1], CORRELATIONS))
 
 
 class Moderated(NamedTuple):
@@ -242,12 +205,12 @@ class Moderated(NamedTuple):
     difference: Difference
     groups: list[Group | None]
     """Launches apart from the others; None without any."""
-    means: Array
+    means: Matrix
     """(measures, 2): without outliers."""
     drift: Drift
 
 
-def moderated(baseline: Array, candidate: Array, between: float, *, ordered: bool = False) -> Moderated:
+def moderated(baseline: Matrix, candidate: Matrix, between: float, *, ordered: bool = False) -> Moderated:
     """Compare the means of each measure.
 
     ``baseline``, ``candidate``: logarithms, (measures, launches or jobs), NaN where there is none.
@@ -283,7 +246,7 @@ def moderated(baseline: Array, candidate: Array, between: float, *, ordered: boo
     return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), groups, means, drifting)
 
 
-def _scales(*sides: Array) -> Array:
+def _scales(*sides: Matrix) -> Matrix:
     """Return the median distance from the side's median, of a measure or of all measures if that is larger."""
     together = np.concatenate([np.abs(side - np.nanmedian(side, axis=1)[:, None]) for side in sides], axis=1)
     apart = np.greater(together, 0)
@@ -291,7 +254,7 @@ def _scales(*sides: Array) -> Array:
     return np.maximum(own, np.median(own))
 
 
-def _apart(row: Array, later: npt.NDArray[np.bool_], gap: float) -> npt.NDArray[np.intp]:
+def _apart(row: Matrix, later: Flags, gap: float) -> npt.NDArray[np.intp]:
     """Return the launches beyond the first gap from the median, the slow ones rather than the fast ones.
 
     The sides are not looked at, so that a difference between them is no artefact of the choice; but a gap that
@@ -309,7 +272,7 @@ def _apart(row: Array, later: npt.NDArray[np.bool_], gap: float) -> npt.NDArray[
     return order[:0]
 
 
-def _group(row: Array, later: npt.NDArray[np.bool_], apart: npt.NDArray[np.intp]) -> Group:
+def _group(row: Matrix, later: Flags, apart: npt.NDArray[np.intp]) -> Group:
     finite = np.isfinite(row)
     inside = np.isin(np.arange(len(row)), apart)
     factor = math.exp(min(float(row[inside].mean() - row[finite & ~inside].mean()), 700.0))
@@ -317,7 +280,7 @@ def _group(row: Array, later: npt.NDArray[np.bool_], apart: npt.NDArray[np.intp]
     return Group(factor, counts, sizes)
 
 
-def moderated_variances(residuals: Array, own: Array) -> tuple[Array, Array]:
+def moderated_variances(residuals: Matrix, own: Matrix) -> tuple[Matrix, Matrix]:
     """Return variances and their degrees of freedom; ``residuals`` (measures, values), ``own``: each by itself.
 
     A variance below the upper quartile of all is raised towards it: launches that happen to be in one state of two
@@ -349,7 +312,7 @@ def moderated_variances(residuals: Array, own: Array) -> tuple[Array, Array]:
     return moderate, np.where(alone, own, own + strength)
 
 
-def _independent(residuals: Array, variance: Array) -> float:
+def _independent(residuals: Matrix, variance: Matrix) -> float:
     """Return the number of independent variances: effects that measures of a launch share leave few.
 
     The mean of M variances of values with the correlation r has the variance of M / (1 + (M - 1) r^2).
@@ -364,7 +327,7 @@ def _independent(residuals: Array, variance: Array) -> float:
     return len(variance) / (1 + (together - 1) * r**2)
 
 
-def smallest_visible(differences: Difference, minimum: float, comparisons: int = 1) -> Array:
+def smallest_visible(differences: Difference, minimum: float, comparisons: int = 1) -> Matrix:
     """Return the smallest true difference of each comparison that would be found with probability :data:`POWER`.
 
     It is found if p < 0.05 / ``comparisons``, which Benjamini and Hochberg ask of one that differs alone, and the
@@ -385,19 +348,3 @@ def smallest_visible(differences: Difference, minimum: float, comparisons: int =
         needed = [np.quantile(np.maximum(threshold, row) - noise, POWER) for row in least]
         result[chosen] = np.where(error > 0, np.array(needed) * error, minimum)
     return result
-
-
-def splits(values: Array, before: Counts, after: Counts, squares: Vector, freedom: Vector) -> Array:
-    """Return the absolute t statistic of a split before each value, (series, values); missing values are 0.
-
-    ``before``, ``after``: numbers of values on either side; ``squares``, ``freedom``: sum of squares of each
-    from elsewhere, and its degrees of freedom.
-    """
-    left = np.cumsum(values, axis=1) - values
-    right = values.sum(axis=1)[:, None] - left
-    with np.errstate(divide="ignore", invalid="ignore"):
-        within = (values**2).sum(axis=1)[:, None] - left**2 / before - right**2 / after
-        variance = np.maximum(within, 0) + squares[:, None]
-        variance /= np.maximum(before + after - 2 + freedom[:, None], 1)
-        scatter = np.sqrt(np.maximum(variance, MIN_DEVIATION**2) * (1 / before + 1 / after))
-        return np.asarray(np.abs(right / after - left / before) / scatter, np.float64)

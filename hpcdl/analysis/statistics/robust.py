@@ -1,15 +1,20 @@
 """Values of many series, such as the logarithms of times, without outliers and effects that all series share."""
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.statistics.differences import MIN_DEVIATION, SERIES
-from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.analysis.statistics.differences import Matrix, Vector
 
-Matrix = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
 
+MIN_DEVIATION: Final = 1e-4
+"""Standard deviation of the logarithms, at least."""
+SERIES: Final = 20
+"""Least number of series for an estimate."""
+FREEDOM: Final = 1000.0
+"""Degrees of freedom of the estimate, at most."""
 OUTLYING: Final = 4.5
 """Robust deviations from the median of five neighbours beyond which a value is an outlier."""
 LEVEL: Final = 20
@@ -82,3 +87,47 @@ def without_common_effects(logs: Matrix) -> Matrix:
                 cleaned[:, run] -= effect
         effects.append(effect)
     return cleaned
+
+
+class Variance(NamedTuple):
+    """A variance, and the degrees of freedom that a series' own needs to weigh as much."""
+
+    variance: float
+    freedom: float
+
+
+def usual_variance(values: Matrix) -> Variance:
+    """Return the usual variance of ``values`` (series, runs), NaN if missing; without freedom for few series.
+
+    Of chi-squared variances with n degrees of freedom the logarithms have the variance 2/n and the mean bias -1/n.
+    Further variance of the logarithms is a difference between series.
+    """
+    freedom = np.isfinite(values).sum(axis=1) - 1.0
+    enough = freedom >= 5
+    if enough.sum() < SERIES:
+        return Variance(0.0, 0.0)
+    values, freedom = values[enough], freedom[enough]
+    variance = np.nanvar(values, axis=1, ddof=1)
+    if not (variance > 0).all():
+        return Variance(0.0, 0.0)
+    logarithms = np.log(variance) + 1 / freedom
+    middle = float(np.median(logarithms))
+    spread = (1.4826 * float(np.median(np.abs(logarithms - middle)))) ** 2
+    beyond = spread - float(np.mean(2 / (freedom - 1)))
+    return Variance(float(np.exp(middle)), FREEDOM if beyond <= 2 / FREEDOM else 2 / beyond)
+
+
+def splits(values: Matrix, before: Counts, after: Counts, squares: Vector, freedom: Vector) -> Matrix:
+    """Return the absolute t statistic of a split before each value, (series, values); missing values are 0.
+
+    ``before``, ``after``: numbers of values on either side; ``squares``, ``freedom``: sum of squares of each
+    from elsewhere, and its degrees of freedom.
+    """
+    left = np.cumsum(values, axis=1) - values
+    right = values.sum(axis=1)[:, None] - left
+    with np.errstate(divide="ignore", invalid="ignore"):
+        within = (values**2).sum(axis=1)[:, None] - left**2 / before - right**2 / after
+        variance = np.maximum(within, 0) + squares[:, None]
+        variance /= np.maximum(before + after - 2 + freedom[:, None], 1)
+        scatter = np.sqrt(np.maximum(variance, MIN_DEVIATION**2) * (1 / before + 1 / after))
+        return np.asarray(np.abs(right / after - left / before) / scatter, np.float64)
