@@ -32,7 +32,7 @@ from hpcdl.cases.keys.key import (
 )
 from hpcdl.cases.keys.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
 from hpcdl.cases.keys.shipped_times import CORE, shipped
-from hpcdl.cases.keys.step_spec import StepSpec
+from hpcdl.cases.keys.step_spec import SizedSteps, StepSpec
 from hpcdl.cases.keys.train_spec import MAX_JITTER
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
 from hpcdl.cases.measuring.timed_collectives import alike
@@ -49,7 +49,7 @@ from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.split.mesh import Mesh, placed
+from hpcdl.training.parts.split.mesh import Mesh
 
 MAX_SECONDS: Final = 10**6
 """Sum of the sleeps of a replay, at most: 11 days."""
@@ -207,23 +207,20 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
     train = spec.training.bind()
 
     async def play(comm: Comm) -> dict[str, Scalar]:
-        place = await placed(comm, spec.group_ranks)
-        times = spec.stage_times[place.model.rank]
         random = np.random.default_rng((comm.rank, journal.draw))
 
         def draw(size: int) -> Array:
             return random.standard_normal(size, np.float32)
 
-        activations = phantoms if place.model.size == 1 else Zeros()
+        activations = phantoms if spec.group_ranks == 1 else Zeros()
         kernels = sizes(np.zeros, activations, draw if spec.plan is not None else None)
-        replica = spec.replica(kernels, place)
         sums = CheckedSums(spec.aggregation.bind(), summed=not spec.independent)
+        steps = SizedSteps(spec.images, spec.all_steps)
         aggregate = sums if spec.plan is None else None
-        session = spec.session(
-            journal, replica, place, images=spec.images, steps=spec.all_steps, aggregate=aggregate
-        )
+        session = await spec.session(comm, journal, kernels, sized=steps, aggregate=aggregate)
         session.bucket_bytes = await fitted_bucket_bytes(comm, sleep)
-        gradients, compressed = replica.gradients, session.compressed
+        gradients, compressed = session.replica.gradients, session.compressed
+        times = spec.stage_times[session.place.model.rank if session.place else 0]
 
         factor, deviation = 1.0, np.sqrt(np.log1p(spec.jitter**2))
 

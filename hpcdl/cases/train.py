@@ -27,7 +27,6 @@ from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.noise_and_sharpness import training_gap
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.mesh import placed
 
 CHECKED_STEPS: Final = 100
 """First steps whose learning rates are checked."""
@@ -273,9 +272,7 @@ def program(
     async def train_here(comm: Comm) -> dict[str, Scalar]:
         if straggler is not None and straggler.slows(comm.rank):
             comm = Slowed(comm, Delays(straggler, comm.rank, spec.seed, journal.draw), accurate_sleep())
-        place = await placed(comm, spec.group_ranks) if spec.group_ranks > 1 else None
-        replica = spec.replica(spec.kernels, place, comm.rank, comm.memory.allocate)
-        return await train(comm, spec.session(journal, replica, place))
+        return await train(comm, await spec.session(comm, journal, spec.kernels))
 
     return train_here
 

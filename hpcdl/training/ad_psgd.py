@@ -77,7 +77,7 @@ async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
     under way; a passive rank receives at most one request per active neighbour at once. Memory: four vectors,
     ``current``, ``outgoing``, ``incoming`` and ``update``.
     """
-    links = neighbours(graph, comm.size, session.seed)
+    links = neighbours(graph, comm.size, session.inputs.seed)
     parity = parities(links)
     others = [other for other in links[comm.rank] if parity[other] != parity[comm.rank]]
     current, snapshots = CurrentParameters(session), Snapshots(session)
@@ -104,7 +104,7 @@ async def work(
     """Train until all steps are assigned, and average with ``passive`` neighbours; a passive rank has none."""
     x, gradients = session.replica.parameters, session.replica.gradients
     update = session.vector("update")
-    choice = np.random.default_rng((session.seed, comm.rank))
+    choice = np.random.default_rng((session.inputs.seed, comm.rank))
     async for own, number in numbered_steps(comm):
         step = number // comm.size
         snapshots.take_due(step, current.vector)

@@ -64,7 +64,7 @@ async def d_psgd(
     replica = session.replica
     x = replica.parameters
     gamma = 1.0 if consensus_step is None else consensus_step
-    row = metropolis(neighbours(graph, comm.size, session.seed), comm.rank)
+    row = metropolis(neighbours(graph, comm.size, session.inputs.seed), comm.rank)
     weights = {rank: gamma * weight + (1 - gamma) * (rank == comm.rank) for rank, weight in row.items()}
     mixed, incoming = session.vector("mixed"), session.vector("incoming")
     compressed = session.compressed

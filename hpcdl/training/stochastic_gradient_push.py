@@ -43,7 +43,7 @@ async def stochastic_gradient_push(comm: Comm, session: Session, *, graph: str =
             await comm.apply("mix", partial(isub, x, z), x.nbytes)
             await comm.compute("update", partial(session.optimizer.update, z, replica.gradients, rate))
             await comm.add(x, z)
-            await _push(comm, biased, part, incoming, pushes(graph, comm.size, step, session.seed))
+            await _push(comm, biased, part, incoming, pushes(graph, comm.size, step, session.inputs.seed))
             await comm.apply("mix", partial(assign, z, x), z.nbytes)
             await comm.apply("mix", partial(itruediv, z, biased[-1]), z.nbytes)
         if session.evaluation.due(step + 1) and await session.evaluation.test_average(comm, step + 1, z):

@@ -13,6 +13,7 @@ from hpcdl.aggregation.parts.collectives import half
 from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.keys.step_spec import SizedSteps
 from hpcdl.cases.replay import CheckedSums, ReplaySpec
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.fabric.comm import Counters
@@ -42,8 +43,8 @@ def play(ranks, strategy, aggregate, *, seed=0, steps=3):
         recorder, ticks = Recorder(), count()
         spec = ReplaySpec(model=Choice("models", "lenet5"), ranks=ranks, batch_per_rank=5)
         journal = Journal(recorder, lambda: Counters(next(ticks), 0, 0, 0, 0))
-        replica = spec.replica(sizes(np.zeros))
-        session = spec.session(journal, replica, images=5, steps=steps, aggregate=sums)
+        sized = SizedSteps(5, steps)
+        session = await spec.session(comm, journal, sizes(np.zeros), sized=sized, aggregate=sums)
 
         def seconds(label):
             slept[comm.rank].append(label)

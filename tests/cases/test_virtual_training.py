@@ -81,8 +81,7 @@ def test_the_numbers_are_those_of_a_training_in_this_process(ranks):
     real = [Recorder(events=False) for _ in range(ranks)]
 
     async def train(comm):
-        replica = one.spec.replica(one.spec.kernels)
-        await strategy(comm, one.spec.session(silent(real[comm.rank]), replica))
+        await strategy(comm, await one.spec.session(comm, silent(real[comm.rank]), one.spec.kernels))
 
     in_process(ranks, seed=5).run(train)
     for virtual, here in zip(recorders, real, strict=True):

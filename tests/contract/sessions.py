@@ -27,17 +27,5 @@ def training_session(
     group = settings.get("group")
     inputs = Inputs(replica, dataset, global_batch, steps, seed, group=group, **taken)
     kept = {"every": 1000} | {own: settings.pop(name) for name, own in EVALUATION.items() if name in settings}
-    evaluation = Evaluation(inputs, journal, steps, independent=settings.get("independent", False), **kept)
-    return Session(
-        replica,
-        optimizer,
-        aggregate,
-        inputs,
-        evaluation,
-        journal,
-        learning_rate,
-        global_batch,
-        steps,
-        seed,
-        **settings,
-    )
+    evaluation = Evaluation(inputs, journal, independent=settings.get("independent", False), **kept)
+    return Session(replica, optimizer, aggregate, inputs, evaluation, learning_rate, **settings)

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from hpcdl import registry, suite
+from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.parts.schedules import SCHEDULES
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
@@ -46,8 +47,11 @@ def build(case):
     """Build everything of a case before its first message."""
     case.module.program(case.spec, Journal(Recorder(), lambda: None))
     if case.kind == "train" and case.spec.data.name == "digits":
-        replica = case.spec.replica(case.spec.kernels)
-        case.spec.session(Journal(Recorder(), lambda: None), replica).inputs.close()
+
+        async def close(comm):
+            (await case.spec.session(comm, Journal(Recorder(), lambda: None), case.spec.kernels)).inputs.close()
+
+        in_process(1).run(close)
 
 
 @pytest.mark.parametrize("kind", CASES)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -23,15 +24,35 @@ from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import Division
 from hpcdl.nn.volumes import volumes
+from hpcdl.optim.parts.protocol import Optimizer
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.compressed.plan import Plan, of_sizes
 from hpcdl.training.parts.evaluation import Evaluation
-from hpcdl.training.parts.inputs import NoUpdates, SizedInputs
+from hpcdl.training.parts.inputs import Inputs, NoUpdates, SizedInputs
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.mesh import Mesh, Place
+from hpcdl.training.parts.split.mesh import Mesh, Place, placed
 from hpcdl.training.parts.split.model_group import ModelGroup
 from hpcdl.training.parts.traits import BY_STRATEGY, Strategy
+
+
+@dataclass(frozen=True)
+class SizedSteps:
+    """Steps of replicas of sizes, each with ``images`` images for a copy of the network."""
+
+    images: int
+    steps: int
+    _replicas: dict[int, Replica] = field(default_factory=dict)
+    """By stage: replicas of sizes are equal, and take long to make."""
+
+    def replica(self, place: Place | None, make: Callable[[], Replica]) -> Replica:
+        """Return a copy of the stage's replica, which ``make`` makes for the first rank that has it."""
+        stage = 0 if place is None else place.model.rank
+        if stage not in self._replicas:
+            self._replicas[stage] = make()
+        replica = copy(self._replicas[stage])
+        replica.stages = tuple(map(copy, replica.stages))
+        return replica
 
 
 class StepSpec:
@@ -58,6 +79,10 @@ class StepSpec:
     times: str | None
     straggler: Straggler | None = None
     seed: int = 0
+    update_rule: Callable[[Replica], Optimizer]
+    rate: Callable[[int], float]
+    """Learning rate of a step."""
+    inputs: Callable[[Replica, ModelGroup | None], Inputs]
 
     @cached_property
     def architecture(self) -> tuple[Shape, Sequence[Layer]]:
@@ -193,15 +218,13 @@ class StepSpec:
         self,
         kernels: Backend,
         place: Place | None = None,
-        rank: int = 0,
         allocate: Callable[[int, str], Array] | None = None,
     ) -> Replica:
-        """Return the layers of ``rank``, computed by ``kernels``; ``allocate`` makes the host's vectors.
+        """Return a rank's layers, computed by ``kernels``; ``allocate`` makes the host's vectors.
 
-        ``place``: the rank's place in a mesh. Without it, the stages of a pipeline are on consecutive ranks.
+        ``place``: the rank's place in a mesh that divides layers.
         """
-        division = self.divisions[place.model.rank] if self.divisions and place is not None else None
-        stage = rank % self.stages if place is None or self.stages == 1 else place.model.rank
+        division = self.divisions[place.model.rank] if place is not None and self.divisions else None
         sized = kernels.sizes_only
         return Replica(
             self.layers if sized else self.trained_layers,
@@ -209,59 +232,55 @@ class StepSpec:
             backend=kernels,
             dtype=master(self.dtype) if sized else self.dtype,
             seed=self.seed,
-            allocate=allocate if kernels.on_host else None,
+            allocate=allocate if kernels.on_host and not sized else None,
             division=division,
-            part=self.parts[stage] if division is None else slice(None),
+            part=self.parts[place.model.rank] if place is not None and self.stages > 1 else slice(None),
         )
 
-    def session(
+    async def session(
         self,
+        comm: Comm,
         journal: Journal,
-        replica: Replica,
-        place: Place | None = None,
+        kernels: Backend,
         *,
-        images: int = 0,
-        steps: int = 0,
+        sized: SizedSteps | None = None,
         aggregate: Callable[[Comm, Array], Coroutine[Any, Any, None]] | None = None,
     ) -> Session:
-        """Return a rank's side of the training; ``aggregate`` sums vectors, by default with the case's scheme.
+        """Return a rank's side of the training, computed by ``kernels``. Every rank calls, before its programs.
 
-        A replica of sizes takes ``steps`` steps with ``images`` images for each copy of the network, without data
-        and updates. Any other one trains as the case says.
+        ``sized``: steps of a replica of sizes, without data and updates. Without it the case trains as its keys
+        say. ``aggregate`` sums vectors, by default with the case's scheme.
         """
-        group = None
+        place = await placed(comm, self.group_ranks) if self.group_ranks > 1 else None
+        plan, group = self.plan, None
+        make = partial(self.replica, kernels, place, comm.memory.allocate)
+        replica = make() if sized is None or self.divisions else sized.replica(place, make)
         if place is not None and self.divisions and self.mesh is not None:
             group = ModelGroup(place, self.divisions[place.model.rank], replica, self.mesh.exchange)
-        plan = self.plan
-        if not replica.backend.sizes_only:
-            parts = self.trained(journal, replica, group)
+        if sized is None:
+            inputs = self.inputs(replica, group)
+            update, rate = self.update_rule(replica), self.rate
         else:
-            inputs = SizedInputs(replica, images, group)
-            evaluation = Evaluation(inputs, journal, steps)
-            parts = (NoUpdates(), inputs, evaluation, lambda _step: 0.0, images * self.copies, steps, 0)
+            update, rate = NoUpdates(), lambda _step: 0.0
+            inputs = SizedInputs(replica, sized.images, sized.images * self.copies, sized.steps, group)
             if plan is not None and sizes_only(replica.gradients):
                 plan = of_sizes(plan)
-        optimizer, inputs, evaluation, rate, batch, steps, seed = parts
         return Session(
             replica,
-            optimizer,
+            update,
             aggregate or self.aggregation.bind(),
             inputs,
-            evaluation,
-            journal,
+            self.evaluation(inputs, journal),
             rate,
-            batch,
-            steps,
-            seed,
             independent=self.independent,
             compression=plan,
             group=group,
-            place=place if self.stages > 1 else None,
+            place=place,
         )
 
-    def trained(self, journal: Journal, replica: Replica, group: ModelGroup | None) -> tuple[Any, ...]:
-        """Return optimizer, inputs, evaluation, learning rates, global batch, steps and seed of a training."""
-        raise NotImplementedError
+    def evaluation(self, inputs: Inputs, journal: Journal) -> Evaluation:
+        """Return the evaluations of the training."""
+        return Evaluation(inputs, journal)
 
     @property
     def mesh_name(self) -> list[str]:

@@ -22,6 +22,7 @@ from hpcdl.nn.reduced_weights import Pruning, Quantization, pruned, quantized
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.parts.protocol import Optimizer
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.registry import nearest
 from hpcdl.training.parts.compressed.plan import ExchangeSettings
@@ -222,30 +223,33 @@ class TrainSpec(StepSpec):
         """Return the learning rate of a step."""
         return self.learning_rate * self.rates(step, self.planned_steps)
 
-    def trained(self, journal: Journal, replica: Replica, group: ModelGroup | None) -> tuple[Any, ...]:
+    def update_rule(self, replica: Replica) -> Optimizer:
         """See :class:`hpcdl.cases.keys.step_spec.StepSpec`."""
-        update: Any = self.optimizer.make()
-        if self.dtype == "float16":  # bfloat16 has float32's exponents
-            update = LossScaling(update, replica)
-        batch, steps = self.images_per_step, self.planned_steps
-        inputs = Inputs(
+        update: Optimizer = self.optimizer.make()
+        # bfloat16 has float32's exponents
+        return LossScaling(update, replica) if self.dtype == "float16" else update
+
+    def inputs(self, replica: Replica, group: ModelGroup | None) -> Inputs:
+        """See :class:`hpcdl.cases.keys.step_spec.StepSpec`."""
+        return Inputs(
             replica,
             self.data,
-            batch,
-            steps,
+            self.images_per_step,
+            self.planned_steps,
             self.seed,
             shares=self.sharing,
             partition=self.partition,
             prefetch=self.prefetch,
             group=group,
         )
-        evaluation = Evaluation(
+
+    def evaluation(self, inputs: Inputs, journal: Journal) -> Evaluation:
+        """See :class:`hpcdl.cases.keys.step_spec.StepSpec`."""
+        return Evaluation(
             inputs,
             journal,
-            steps,
             every=self.evaluate_every,
             target_accuracy=self.target_accuracy,
             stop_at_target=self.stop_at_target,
             independent=self.independent,
         )
-        return update, inputs, evaluation, self.rate, batch, steps, self.seed

@@ -2,7 +2,7 @@
 
 In comes a case with its keys, a network and the times of work. Out come the times and the messages of its steps::
 
-    spec.replica(kernels) -> spec.session(journal, replica) -> strategy(comm, session)
+    spec.session(comm, journal, kernels) -> strategy(comm, session)
 
     kernels: numpy, numba, ...     real gradients: measured trainings, and ``simulate``
              sizes (``sizes.py``)  shapes without arithmetic: replays, and ``virtual_step`` for predictions

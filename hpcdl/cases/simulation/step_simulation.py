@@ -6,7 +6,6 @@ With real arithmetic (:func:`simulate`) a seed gives the same training, order of
 
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -17,7 +16,7 @@ import numpy.typing as npt
 from hpcdl.aggregation.parts.cost import check_messages
 from hpcdl.cases.keys.compute_times import TIMES, ComputeTimes
 from hpcdl.cases.keys.key import about
-from hpcdl.cases.keys.step_spec import StepSpec
+from hpcdl.cases.keys.step_spec import SizedSteps, StepSpec
 from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.cases.simulation.operations import by_symmetry
 from hpcdl.cases.simulation.sizes import sizes
@@ -27,12 +26,10 @@ from hpcdl.fabric.network import Network
 from hpcdl.fabric.virtual.shifts import Shifts
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.fabric.virtual.world import World
-from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder, Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.mesh import placed
 
 CYCLES: Final = 4
 """Number of simulated cycles of steps."""
@@ -174,7 +171,6 @@ def _simulated_step(
     spec: StepSpec, conditions: Conditions, counted: int, grid: Shifts | None
 ) -> tuple[World, VirtualStep]:
     ranks, times, jitter = spec.ranks, conditions.times, conditions.jitter
-    together = spec.group_ranks
     work = ComputeTimeModel(
         # the factors of the model have mean 1; the median of a recorded lognormal is below its mean
         spec.times_of_ranks(times.scaled(math.hypot(1, times.jitter)) if jitter else times, conditions.images),
@@ -189,25 +185,14 @@ def _simulated_step(
     prices = {**conditions.prices, **times.update_prices(spec.gradient_bytes)}
     world = simulated(ranks, conditions.network, compute=work.seconds, prices=prices, shifts=grid)
     recorders = {rank: Recorder(events=False) for rank in world.simulated}
-    strategy, kernels = spec.training.bind(), sizes()
-    shared: dict[int, Replica] = {}
+    strategy, kernels, sized = spec.training.bind(), sizes(), SizedSteps(conditions.images, steps)
 
     async def train(comm: Any) -> None:
         def counters() -> Counters:
             return Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
 
-        place = await placed(comm, together) if together > 1 else None
-        if spec.divisions:
-            replica = spec.replica(kernels, place)
-        else:  # replicas of sizes are equal, and take long to make
-            stage = comm.rank % together
-            if stage not in shared:
-                shared[stage] = spec.replica(kernels, place, stage)
-            replica = copy(shared[stage])
-            replica.stages = tuple(map(copy, replica.stages))
-        session = work.sessions[comm.rank] = spec.session(
-            Journal(recorders[comm.rank], counters), replica, place, images=conditions.images, steps=steps
-        )
+        journal = Journal(recorders[comm.rank], counters)
+        session = work.sessions[comm.rank] = await spec.session(comm, journal, kernels, sized=sized)
         session.bucket_bytes = conditions.bucket
         await strategy(comm, session)
 
@@ -283,9 +268,7 @@ async def simulate(
     at_once = replace(spec, prefetch=0)
 
     async def take_part(comm: Comm) -> dict[str, Scalar]:
-        place = await placed(comm, spec.group_ranks) if spec.group_ranks > 1 else None
-        replica = at_once.replica(at_once.kernels, place, comm.rank)
-        session = work.sessions[comm.rank] = at_once.session(journals[comm.rank], replica, place)
+        session = work.sessions[comm.rank] = await at_once.session(comm, journals[comm.rank], at_once.kernels)
         session.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
         session.timed_updates = bool(prices)
         return await train(comm, session)

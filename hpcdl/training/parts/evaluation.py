@@ -24,7 +24,7 @@ TEST_BYTES: Final = 1 << 20
 
 @dataclass(eq=False)
 class Evaluation:
-    """Evaluations every ``every`` epochs and after the last of ``steps`` steps.
+    """Evaluations every ``every`` epochs and after the last step.
 
     With ``stop_at_target`` training may stop at ``target_accuracy``. ``independent``: replicas are never combined,
     so that each has its own accuracy.
@@ -32,7 +32,6 @@ class Evaluation:
 
     inputs: Inputs
     journal: Journal
-    steps: int
     _: KW_ONLY
     every: float = 1.0
     target_accuracy: float | None = None
@@ -55,14 +54,14 @@ class Evaluation:
 
     def due(self, steps: int) -> bool:
         within = self.within(steps)
-        due = within > self._evaluated or steps == self.steps
+        due = within > self._evaluated or steps == self.inputs.steps
         self._evaluated = within
         return due
 
     def follows(self, step: int) -> bool:
         if self.inputs.replica.backend.sizes_only:
             return False
-        return step + 1 == self.steps or self.within(step + 1) > self.within(step)
+        return step + 1 == self.inputs.steps or self.within(step + 1) > self.within(step)
 
     async def test(
         self,

@@ -159,9 +159,11 @@ class Inputs:
 class SizedInputs(Inputs):
     """Batches of ``images`` images without pixels, for a copy of the network; there is no dataset to be tested."""
 
-    def __init__(self, replica: Replica, images: int, group: ModelGroup | None) -> None:
-        self.replica = replica
-        self.group = group
+    def __init__(
+        self, replica: Replica, images: int, global_batch: int, steps: int, group: ModelGroup | None
+    ) -> None:
+        self.replica, self.group = replica, group
+        self.global_batch, self.steps, self.seed = global_batch, steps, 0
         self._group_images = images
 
     @property

@@ -65,11 +65,7 @@ class Session:
     """Function that sums a vector over all ranks, in place."""
     inputs: Inputs
     evaluation: Evaluation
-    journal: Journal
     learning_rate: Callable[[int], float]
-    global_batch: int
-    steps: int
-    seed: int
     independent: bool = False
     """True if replicas are never combined (aggregation ``none``), so that each has its own accuracy."""
     bucket_bytes: int | None = None
@@ -80,7 +76,7 @@ class Session:
     group: ModelGroup | None = None
     """This rank of a model group; None: every rank has all layers."""
     place: Place | None = None
-    """Place of the rank among pipelines; None: every rank has all layers."""
+    """Place of the rank in a mesh that divides layers; None: every rank has all layers."""
     timed_updates: bool = False
     """A simulation knows the time of a whole update, of which that of a part takes its share."""
     vectors: dict[str, Array] = field(default_factory=dict, init=False)
@@ -103,13 +99,28 @@ class Session:
                 size=replica.gradients.size,
                 tensors=replica.tensors,
                 dtype=str(replica.gradients.dtype),
-                seed=self.seed,
+                seed=self.inputs.seed,
                 device=replica.backend.device,
             )
             steps = 0 if replica.backend.sizes_only else self.steps
             self.compressed = self.evaluation.compressed = Compressed(
                 self.compression, layout, self.vector, self.evaluation.follows, steps
             )
+
+    @property
+    def journal(self) -> Journal:
+        """The rank's record."""
+        return self.evaluation.journal
+
+    @property
+    def global_batch(self) -> int:
+        """Images of a step, of all ranks together."""
+        return self.inputs.global_batch
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole training."""
+        return self.inputs.steps
 
     @property
     def memory_bytes(self) -> int:
