@@ -3,7 +3,7 @@ from functools import partial
 from typing import Final
 
 from hpcdl.aggregation import allgather, ring
-from hpcdl.aggregation.parts.collectives import component, halves
+from hpcdl.aggregation.parts.collectives import component, halves, nodes
 from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, padded, sender_of
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
@@ -39,16 +39,12 @@ async def hierarchical(
     inside, allreduce = component("inner", inner), component("outer", outer)
     without_halves = [lambda node, _: inside(node, buffer), ring.allgather]
     reduce_scatter, allgather = halves(inside, "reduce_scatter", "allgather") or without_halves
-    if ranks_per_node < 1:
-        raise ValueError(f"ranks_per_node = {ranks_per_node}: a node has at least 1 rank")
-    place = comm.rank % ranks_per_node
-    node = await comm.subcommunicator(lambda rank: rank // ranks_per_node, ("node", ranks_per_node))
-    across = await comm.subcommunicator(lambda rank: rank % ranks_per_node, ("across", ranks_per_node))
+    node, across = await nodes(comm, ranks_per_node)
     owners = comm.size % ranks_per_node or ranks_per_node
     chunks = Parts(buffer, [*partition(buffer, owners), *[buffer[:0]] * (node.size - owners)])
     await reduce_scatter(node, chunks)
-    if place < owners:
-        await allreduce(across, chunks[place])
+    if node.rank < owners:
+        await allreduce(across, chunks[node.rank])
     await allgather(node, chunks)
 
 
@@ -63,8 +59,7 @@ async def gather(
     """
     across_nodes, within = (_gather_of(key, name) for key, name in (("outer", outer), ("inner", inner)))
     number, place = divmod(comm.rank, ranks_per_node)
-    node = await comm.subcommunicator(lambda rank: rank // ranks_per_node, ("node", ranks_per_node))
-    across = await comm.subcommunicator(lambda rank: rank % ranks_per_node, ("across", ranks_per_node))
+    node, across = await nodes(comm, ranks_per_node)
     owners = comm.size % ranks_per_node or ranks_per_node
     bound, empty = len(table) // comm.size, no_bytes(table)
     handed = -(-ranks_per_node // owners) * bound

@@ -1,7 +1,7 @@
 from typing import Final
 
 from hpcdl.aggregation import binomial
-from hpcdl.aggregation.parts.collectives import component, halves
+from hpcdl.aggregation.parts.collectives import component, halves, nodes
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 
@@ -33,12 +33,8 @@ async def leader(
     """
     inside, allreduce = component("inner", inner), component("outer", outer)
     reduce, broadcast = halves(inside, "reduce", "broadcast") or [inside, binomial.broadcast]
-    if ranks_per_node < 1:
-        raise ValueError(f"ranks_per_node = {ranks_per_node}: a node has at least 1 rank")
-    place = comm.rank % ranks_per_node
-    node = await comm.subcommunicator(lambda rank: rank // ranks_per_node, ("node", ranks_per_node))
-    peers = await comm.subcommunicator(lambda rank: rank % ranks_per_node, ("across", ranks_per_node))
+    node, peers = await nodes(comm, ranks_per_node)
     await reduce(node, buffer)
-    if place == 0:
+    if node.rank == 0:
         await allreduce(peers, buffer)
     await broadcast(node, buffer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Coroutine, Generator, Hashable
+from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypeVar
 
@@ -95,6 +95,12 @@ class Task(Generic[T]):
         if self.error is not None:
             raise self.error
         return self.result  # type: ignore[return-value]
+
+
+async def join(tasks: Iterable[AnyTask | None]) -> None:
+    """Wait for all tasks, one after another; None is no task."""
+    for task in filter(None, tasks):
+        await task
 
 
 AnyTask: TypeAlias = Task[Any]

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import Task, join
 from hpcdl.fabric.vectors import assign
 from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.gradient import gradient
@@ -91,8 +91,7 @@ async def ad_psgd(comm: Comm, session: Session, *, graph: str = "ring") -> None:
     # Passive ranks answer until all active neighbours have ended, which an empty request says.
     for other in passive:
         await comm.send(current.vector[:0], other, _REQUEST)
-    for task in tasks:
-        await task
+    await join(tasks)
     session.replica.parameters[:] = current.vector
     snapshots.take_due(session.steps, current.vector)
     await snapshots.evaluate(comm)
@@ -108,8 +107,7 @@ async def work(
     async for own, number in numbered_steps(comm):
         step = number // comm.size
         snapshots.take_due(step, current.vector)
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+        with session.step(step) as (outcome, rate):
             await current.copy(comm, x)
             copied = current.version
             averaging = None

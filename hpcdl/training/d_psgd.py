@@ -9,8 +9,8 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import join
 from hpcdl.fabric.vectors import assign, no_bytes
-from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.piece import Piece
 from hpcdl.training.parts.compressed.plan import Plan, readable
 from hpcdl.training.parts.gradient import gradient
@@ -41,18 +41,8 @@ async def d_psgd(
         x_i  <-  sum over j of W_ij (x_j - rate * gradient(x_j))
 
     On the complete graph that is synchronous training, for optimizers that are linear in the gradient.
-    ``consensus_step``, gamma, replaces W by (1 - gamma) I + gamma W; default: 1.
-
-    With a compressor C it is CHOCO-SGD: Koloskova et al. 2019, algorithm 2, with ``mixing`` = ``"after"``; 2020,
-    algorithm 1, with ``"overlap"``. Each rank keeps a copy c_j of its own and its neighbours' parameters, 0 at
-    first, and sends C(x_i - c_i). All add it to their c_i. In the formulas above the sum of W_ij x_j becomes
-
-        x_i  +  gamma * sum over j of W_ij (c_j - c_i)
-
-    The gamma that converges depends on the compressor and the graph, so that it is required: 1 for 16 bits, and
-    the less, the fewer entries are sent. The error of a message must be less than the difference: an unbiased
-    quantiser is accepted if its variance is at most half the squared norm. The first ``warmup_steps`` messages are
-    dense.
+    ``consensus_step``, gamma, replaces W by (1 - gamma) I + gamma W; default: 1. With a compressor, which needs
+    gamma, it is CHOCO-SGD (:class:`CompressedGossip`).
 
     ``graph``: see :func:`hpcdl.training.parts.topologies.neighbours`. A rank's gradient is the mean over its own
     share of the batch. Evaluations test the average over ranks.
@@ -61,52 +51,69 @@ async def d_psgd(
     two messages are under way on a link in each direction. Memory: two vectors, ``mixed`` and ``incoming``; with a
     compressor the copies besides.
     """
-    replica = session.replica
-    x = replica.parameters
+    x = session.replica.parameters
     gamma = 1.0 if consensus_step is None else consensus_step
     row = metropolis(neighbours(graph, comm.size, session.inputs.seed), comm.rank)
     weights = {rank: gamma * weight + (1 - gamma) * (rank == comm.rank) for rank, weight in row.items()}
     mixed, incoming = session.vector("mixed"), session.vector("incoming")
-    compressed = session.compressed
-    gossip = None if compressed is None else CompressedGossip(comm, session, compressed, weights)
-
-    async def mix(step: int) -> None:
-        if gossip is None:
-            await _mix(comm, x, mixed, incoming, weights)
-        else:
-            await gossip.mix(comm, x, mixed, incoming, step)
-
+    gossip = CompressedGossip(comm, session, weights) if session.compressed else Gossip(weights)
+    mix = partial(gossip.mix, comm, x, mixed, incoming)
     for step in range(session.steps):
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+        with session.step(step) as (outcome, rate):
             share = partial(session.inputs.load, step, comm.rank, comm.size)
-            update = partial(session.optimizer.update, x, replica.gradients, rate)
             if mixing == "overlap":
                 mixing_task = comm.start(mix(step))
                 await gradient(comm, session, share, outcome)
                 await mixing_task
                 await comm.apply("mix", partial(isub, mixed, x), x.nbytes)
-                await comm.compute("update", update)
+                await session.update(comm, rate)
                 await comm.add(x, mixed)
             else:
                 await gradient(comm, session, share, outcome)
-                await comm.compute("update", update)
+                await session.update(comm, rate)
                 await mix(step)
                 await comm.apply("mix", partial(assign, x, mixed), x.nbytes)
         if session.evaluation.due(step + 1) and await session.evaluation.test_average(comm, step + 1, x):
             return
 
 
-class CompressedGossip:
-    """A rank's encoder, and copies of its own and its neighbours' parameters.
+class Gossip:
+    """Sums of this rank's and its neighbours' parameters by ``weights``, this rank's row of the mixing matrix."""
 
-    A rank sends the difference between its parameters and their copy, encoded; the copy keeps the error for the
-    next message. All ranks decode the same messages, so that copies are equal, bit for bit. ``weights``: this
-    rank's row of the mixing matrix.
+    def __init__(self, weights: Mapping[int, float]) -> None:
+        self._weights = weights
+
+    async def mix(self, comm: Comm, x: Array, mixed: Array, incoming: Array, _step: int) -> None:
+        """Set ``mixed`` to the weighted sum of all ``x``, added in rank order."""
+        others = sorted(self._weights.keys() - {comm.rank})
+        sends = [comm.start(comm.send(x, other), shared_tags=True) for other in others]
+        await comm.apply("mix", partial(assign, mixed, x), x.nbytes)
+        await comm.apply("mix", partial(imul, mixed, self._weights[comm.rank]), x.nbytes)
+        for other in others:
+            await comm.recv(incoming, other, 0)
+            await comm.apply("mix", partial(imul, incoming, self._weights[other]), x.nbytes)
+            await comm.add(mixed, incoming)
+        await join(sends)
+
+
+class CompressedGossip:
+    """CHOCO-SGD: Koloskova et al. 2019, algorithm 2, where the mixing follows the update; 2020, algorithm 1, else.
+
+    Each rank keeps a copy c_j of its own and its neighbours' parameters, 0 at first. It sends the difference
+    C(x_i - c_i), encoded by the compressor C, and all add it to their c_i, which keeps the error for the next
+    message. All ranks decode the same messages, so that copies are equal, bit for bit. The sum of W_ij x_j becomes
+
+        x_i  +  gamma * sum over j of W_ij (c_j - c_i)
+
+    The gamma that converges depends on the compressor and the graph, so that it is required: 1 for 16 bits, and
+    the less, the fewer entries are sent. The error of a message must be less than the difference: an unbiased
+    quantiser is accepted if its variance is at most half the squared norm. The first ``warmup_steps`` messages are
+    dense. ``weights``: gamma * W_ij, this rank's row.
     """
 
-    def __init__(self, comm: Comm, session: Session, compressed: Compressed, weights: Mapping[int, float]) -> None:
-        self._compressed = compressed
+    def __init__(self, comm: Comm, session: Session, weights: Mapping[int, float]) -> None:
+        assert session.compressed is not None
+        self._compressed = compressed = session.compressed
         self._codec = compressed.codec(comm.rank, comm.size, residual=False)
         self._span = slice(0, session.replica.parameters.size)
         self._weights = {other: weights[other] for other in sorted(weights) if other != comm.rank}
@@ -134,8 +141,7 @@ class CompressedGossip:
         await comm.apply("copy", partial(assign, self._own, x), x.nbytes)
         for other, copy in self._copies.items():
             await comm.recv(copy, other, 0)
-        for sent in sends:
-            await sent
+        await join(sends)
         self._compressed.warmup_bytes += len(sends) * x.nbytes
 
     async def _send_differences(self, comm: Comm, x: Array, difference: Array, step: int) -> None:
@@ -203,20 +209,6 @@ def _contracts(make: Callable[..., Any], traits: Compression) -> bool:
 def _variance(make: Callable[..., Any]) -> float:
     """Return the largest variance of an unbiased quantiser, by the squared norm; infinite if it states none."""
     return float(getattr(make(Layout(size=1)), "variance", math.inf))
-
-
-async def _mix(comm: Comm, x: Array, mixed: Array, incoming: Array, weights: Mapping[int, float]) -> None:
-    """Set ``mixed`` to the weighted sum of this rank's and its neighbours' ``x``, added in rank order."""
-    others = sorted(weights.keys() - {comm.rank})
-    sends = [comm.start(comm.send(x, other), shared_tags=True) for other in others]
-    await comm.apply("mix", partial(assign, mixed, x), x.nbytes)
-    await comm.apply("mix", partial(imul, mixed, weights[comm.rank]), x.nbytes)
-    for other in others:
-        await comm.recv(incoming, other, 0)
-        await comm.apply("mix", partial(imul, incoming, weights[other]), x.nbytes)
-        await comm.add(mixed, incoming)
-    for sent in sends:
-        await sent
 
 
 TRAITS: Final = Strategy(

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import Task, join
 from hpcdl.optim.parts.protocol import Optimizer, fraction, positive
 from hpcdl.optim.sgd import OFFERS as OUTER
 from hpcdl.training.parts.compressed.exchanges import shards
@@ -51,22 +51,19 @@ async def diloco(
     Messages: one allreduce of V bytes (the parameters) in ``period`` steps, V / P at a time. Memory: three
     vectors, ``theta``, ``delta`` and the velocity of OuterOpt, which SGD with momentum 0 lacks.
     """
-    replica, inner, place = session.replica, session.optimizer, (comm.rank, comm.size)
     # without an aggregation (the no-communication ceiling) each rank follows its own changes
-    weight = 1.0 if session.independent else session.inputs.images_of(*place) / session.global_batch
+    weight = 1.0 if session.independent else session.inputs.images_of(comm.rank, comm.size) / session.global_batch
     parts = cut(session, fragments, partial(OUTER[outer_optimizer], momentum=outer_momentum))
     under_way = deque[tuple[int, Fragment, Task[None]]]()
 
     async def exchange(fragment: Fragment, earlier: list[Task[None]]) -> None:
-        for task in earlier:
-            await task
+        await join(earlier)
         await session.reduce(comm, fragment.span, fragment.delta)
 
     for step in range(session.steps):
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
-            await gradient(comm, session, partial(session.inputs.load, step, *place), outcome)
-            await comm.compute("update", partial(inner.update, replica.parameters, replica.gradients, rate))
+        with session.step(step) as (outcome, rate):
+            await gradient(comm, session, partial(session.inputs.load, step, comm.rank, comm.size), outcome)
+            await session.update(comm, rate)
             for number, fragment in enumerate(parts, 1):
                 if (step + 1 - number * period // len(parts)) % period == 0:
                     await comm.apply("change", partial(fragment.subtract, weight), 3 * fragment.x.nbytes)
@@ -78,8 +75,7 @@ async def diloco(
                 outer = partial(fragment.update, outer_rate, KEPT if delay else 0.0)
                 await comm.apply("outer update", outer, 5 * fragment.x.nbytes)
         if session.evaluation.due(step + 1):
-            for _, _, task in under_way:
-                await task
+            await join(task for _, _, task in under_way)
             if await session.evaluation.test(comm, step + 1, parameters=session.vectors["theta"]):
                 return
 

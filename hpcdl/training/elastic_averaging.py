@@ -5,7 +5,7 @@ from operator import isub
 from typing import Final
 
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import Task, join
 from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
@@ -60,8 +60,7 @@ async def elastic_averaging(
         tasks.append(comm.start(serve_centre(comm, session, snapshots, workers, period, rate), shared_tags=True))
     if comm.rank >= first:
         await work(comm, session, snapshots, comm.rank - first, workers, period)
-    for task in tasks:
-        await task
+    await join(tasks)
     await snapshots.evaluate(comm, "sum", worked=comm.rank >= first)
 
 
@@ -86,14 +85,13 @@ async def work(comm: Comm, session: Session, snapshots: Snapshots, worker: int, 
     async for own, number in numbered_steps(comm):
         step = number // workers
         snapshots.note_progress(step)
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+        with session.step(step) as (outcome, rate):
             exchange = None
             if own % period == 0:
                 await comm.apply("pull", partial(without_lookahead, session.optimizer, x, pull), x.nbytes)
                 exchange = comm.start(exchange_with_centre(comm, pull), shared_tags=True)
             await gradient(comm, session, partial(session.inputs.load, own, worker, workers), outcome)
-            await comm.compute("update", partial(session.optimizer.update, x, replica.gradients, rate))
+            await session.update(comm, rate)
             if exchange is not None:
                 await exchange
                 await comm.add(x, pull)
@@ -156,7 +154,7 @@ async def synchronous_elastic_averaging(
     Messages: one allreduce of V bytes (the parameters) in ``period`` steps. Memory: three vectors, ``centre``,
     ``pull`` and ``pulls``.
     """
-    x, gradients = session.replica.parameters, session.replica.gradients
+    x = session.replica.parameters
     centre, pull, pulls = (session.vector(name) for name in ("centre", "pull", "pulls"))
     centre[:] = x
     # without an aggregation (the no-communication ceiling) each centre has one worker
@@ -170,14 +168,13 @@ async def synchronous_elastic_averaging(
         pulls[:] = pull
 
     for step in range(session.steps):
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+        with session.step(step) as (outcome, rate):
             summing = None
             if step % period == 0:
                 await comm.apply("pull", compute_pull, 4 * x.nbytes)
                 summing = comm.start(session.aggregate(comm, pulls))
             await gradient(comm, session, partial(session.inputs.load, step, comm.rank, comm.size), outcome)
-            await comm.compute("update", partial(session.optimizer.update, x, gradients, rate))
+            await session.update(comm, rate)
             if summing is not None:
                 await summing
                 await comm.apply("pull", partial(isub, x, pull), x.nbytes)

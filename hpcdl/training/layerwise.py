@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcdl.aggregation.parts.collectives import half
 from hpcdl.fabric.comm import Comm
-from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import Task, join
 from hpcdl.nn.replica import Stage
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
@@ -40,55 +40,72 @@ async def layerwise(
     With float16 all layers share one loss scale. A layer whose gradient overflows is not updated in that step; the
     others are, and the scale is halved once.
     """
-    replica = session.replica
-    gradients, parameters = replica.gradients, replica.parameters
-    stages = {stage.name: stage for stage in replica.stages}
-    optimizers = {
-        name: session.optimizer_of(stage.span)
-        for name, stage in stages.items()
-        if stage.span.stop > stage.span.start
-    }
+    replica, inputs = session.replica, session.inputs
     smallest = BUCKET_FACTOR * (session.bucket_bytes or 0) if bucket_bytes is None else bucket_bytes
-    step, rate = 0, 0.0
-    server = updates == "server"
-
-    async def reduce_to_server(bucket: slice) -> None:
-        await half(session.aggregate, "reduce")(comm, gradients[bucket])
-
-    async def update(name: str) -> None:
-        span = stages[name].span
-        if not server or comm.rank == 0:
-            work = partial(optimizers[name].update, parameters[span], gradients[span], rate)
-            await comm.compute(f"update {name}", work)
-        if server:
-            await half(session.aggregate, "broadcast")(comm, parameters[span])
-
-    buckets = {name: session.buckets(smallest, [stage.span]) for name, stage in stages.items()}
-    reduce = reduce_to_server if server else partial(session.reduce, comm)
-    schedule = PrioritySchedule(comm, buckets, reduce, update, WIDTH if smallest else 0)
+    buckets = {stage.name: session.buckets(smallest, [stage.span]) for stage in replica.stages}
+    layers = (ServerUpdates if updates == "server" else Updates)(comm, session)
+    schedule = PrioritySchedule(comm, buckets, layers.reduce, layers.update, WIDTH if smallest else 0)
 
     async def wait_for(stage: Stage) -> None:
-        nonlocal rate
         await schedule.finished(stage.name)
         if stage is replica.stages[-1]:
             # all updates of the last step are complete
-            rate = session.learning_rate(step)
+            layers.rate = rate
             await schedule.begin()
 
     def complete(stage: Stage) -> None:
         schedule.complete(stage.name)
 
     for step in range(session.steps):
-        with session.journal.step(session.inputs.epoch(step), session.learning_rate(step)) as outcome:
-            share = partial(session.inputs.load, step, *place_among(comm, session.group))
+        with session.step(step) as (outcome, rate):
+            share = partial(inputs.load, step, *place_among(comm, session.group))
             scale = 1 / session.global_batch
             await gradient(comm, session, share, outcome, scale=scale, before=wait_for, after=complete)
             schedule.end()
         if session.evaluation.due(step + 1):
-            for name in stages:
+            for name in buckets:
                 await schedule.finished(name)
             if await session.evaluation.test(comm, step + 1):
                 return
+
+
+class Updates:
+    """Sums of buckets over all ranks, and updates of whole layers by their own optimizers, on every rank."""
+
+    def __init__(self, comm: Comm, session: Session) -> None:
+        self._comm, self._session = comm, session
+        self._spans = {stage.name: stage.span for stage in session.replica.stages}
+        self._optimizers = {
+            name: session.optimizer_of(span) for name, span in self._spans.items() if span.stop > span.start
+        }
+        self.rate = 0.0
+        """Learning rate of the gradients that are summed."""
+
+    async def reduce(self, bucket: slice) -> None:
+        """Sum a part of the gradient."""
+        await self._session.reduce(self._comm, bucket)
+
+    async def update(self, name: str) -> None:
+        """Update the layer ``name``."""
+        span, replica = self._spans[name], self._session.replica
+        parameters, gradients = replica.parameters[span], replica.gradients[span]
+        work = partial(self._optimizers[name].update, parameters, gradients, self.rate)
+        await self._comm.compute(f"update {name}", work)
+
+
+class ServerUpdates(Updates):
+    """Sums on rank 0, which updates whole layers and broadcasts their parameters."""
+
+    async def reduce(self, bucket: slice) -> None:
+        """Sum a part of the gradient on rank 0."""
+        await half(self._session.aggregate, "reduce")(self._comm, self._session.replica.gradients[bucket])
+
+    async def update(self, name: str) -> None:
+        """Update the layer ``name`` on rank 0; the others receive it."""
+        if self._comm.rank == 0:
+            await super().update(name)
+        parameters = self._session.replica.parameters[self._spans[name]]
+        await half(self._session.aggregate, "broadcast")(self._comm, parameters)
 
 
 @dataclass(eq=False)
@@ -165,28 +182,23 @@ class PrioritySchedule:
             if self.width < self._all:
                 # waits for the previous start too: a library's collectives must start in one order on all ranks
                 full = self._queue[-self.width :] if len(self._queue) >= self.width else []
-                self._starts.append(self.comm.start(_join([*self._starts[-1:], *full[:1]])))
+                self._starts.append(self.comm.start(join([*self._starts[-1:], *full[:1]])))
             sums.append(self.comm.start(self._sum(bucket, self._starts[-1:])))
             self._queue.append(sums[-1])
         self._stages[stage] = self.comm.start(self._after(stage, sums))
 
     async def _sum(self, bucket: slice, start: Sequence[Task[None]]) -> None:
-        await _join(start)
+        await join(start)
         self._started += 1
         await self.aggregate(bucket)
         self._finished += 1
 
     async def _after(self, stage: str, sums: Sequence[Task[None]]) -> None:
-        await _join(sums)
+        await join(sums)
         await self.then(stage)
 
     async def _agree(self, wanted: int) -> int:
         return int((await self.comm.allgather_words(np.array([wanted]))).min())
-
-
-async def _join(tasks: Sequence[Task[None]]) -> None:
-    for task in tasks:
-        await task
 
 
 TRAITS: Final = Strategy(

@@ -6,7 +6,7 @@ from typing import Final
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
-from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.session import Drift, Session
 from hpcdl.training.parts.split.model_group import holders, place_among
 from hpcdl.training.parts.traits import Settings, Strategy
 
@@ -41,47 +41,56 @@ async def parameter_averaging(
     Messages: one allreduce of V bytes (the parameters) per average, one more per averaged state vector. Memory: no
     further vector.
     """
-    replica, optimizer = session.replica, session.optimizer
     among, place = holders(comm, session.group), place_among(comm, session.group)
-    share = session.inputs.images_of(*place)
+    share, parameters = session.inputs.images_of(*place), session.replica.parameters
     # without an aggregation (the no-communication ceiling) each rank averages with itself only
     weight = 1.0 if session.independent else share / session.global_batch
     begin = max(local_from, _first_drop(session.learning_rate, session.steps) if post_local else 0)
     drift = session.watch_drift(among.size)
     since = 0
     for step in range(session.steps):
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+        with session.step(step) as (outcome, rate):
             inputs = partial(session.inputs.load, step, *place)
             await gradient(comm, session, inputs, outcome, scale=1 / max(1, share))
             if session.group is not None:
                 await session.group.complete(session.aggregate)
-            await comm.compute("update", partial(optimizer.update, replica.parameters, replica.gradients, rate))
+            await session.update(comm, rate)
             since += 1
             if since >= period or step < begin or step + 1 == session.steps:
-                if drift is not None:
-                    drift.before(replica.parameters, weight)
-                await _average(among, session, replica.parameters, weight)
-                if drift is not None:
-                    drift.after(replica.parameters)
-                if optimizer_state == "averaged":
-                    for vector in optimizer.state.values():
-                        await _average(among, session, vector, weight)
-                if optimizer_state == "reset":
-                    for vector in optimizer.state.values():
-                        await comm.apply("reset", partial(assign, vector, 0), vector.nbytes)
-                    optimizer.steps = 0
+                await _average(among, session, parameters, weight, drift)
+                await _change_state(comm, among, session, weight, optimizer_state)
                 since = 0
         if session.evaluation.due(step + 1):
-            if since and not session.independent:
-                times = among.size * share / session.global_batch
-                stop = await session.evaluation.test_average(comm, step + 1, replica.parameters, weight=times)
-            else:
+            if not since or session.independent:
                 stop = await session.evaluation.test(comm, step + 1)
+            else:
+                times = among.size * share / session.global_batch
+                stop = await session.evaluation.test_average(comm, step + 1, parameters, weight=times)
+                if stop:
+                    await _average(among, session, parameters, weight)
             if stop:
-                if since and not session.independent:
-                    await _average(among, session, replica.parameters, weight)
                 return
+
+
+async def _average(comm: Comm, session: Session, vector: Array, weight: float, drift: Drift | None = None) -> None:
+    """Replace a vector by the sum of the ranks' vectors times their weights."""
+    if drift is not None:
+        drift.before(vector, weight)
+    await comm.apply("weigh", partial(imul, vector, weight), vector.nbytes)
+    await session.aggregate(comm, vector)
+    if drift is not None:
+        drift.after(vector)
+
+
+async def _change_state(comm: Comm, among: Comm, session: Session, weight: float, change: str) -> None:
+    """Keep, average or reset the optimizer's state."""
+    for vector in session.optimizer.state.values() if change != "kept" else ():
+        if change == "averaged":
+            await _average(among, session, vector, weight)
+        else:
+            await comm.apply("reset", partial(assign, vector, 0), vector.nbytes)
+    if change == "reset":
+        session.optimizer.steps = 0
 
 
 def check_rates(rate: Callable[[int], float], steps: int, settings: Settings) -> None:
@@ -106,11 +115,6 @@ def cycle(settings: Settings) -> int:
     if settings["local_from"] or settings["post_local"]:
         raise ValueError("its period changes during training")
     return int(settings["period"])
-
-
-async def _average(comm: Comm, session: Session, vector: Array, weight: float) -> None:
-    await comm.apply("weigh", partial(imul, vector, weight), vector.nbytes)
-    await session.aggregate(comm, vector)
 
 
 def _first_drop(rate: Callable[[int], float], steps: int) -> int:

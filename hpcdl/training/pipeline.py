@@ -1,4 +1,5 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -9,13 +10,15 @@ from numpy.typing import NDArray
 from hpcdl.data.parts.dataset import Split
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT, Array, Comm
+from hpcdl.nn.replica import Stage as Layer
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
 from hpcdl.training.parts.gradient import run_passes
+from hpcdl.training.parts.journal import Outcome
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.split.flow import WHOLE
-from hpcdl.training.parts.split.mesh import placed
+from hpcdl.training.parts.split.mesh import Place, placed
 from hpcdl.training.parts.split.neighbours import LOSS, Images, Loss, Neighbour, Stage
-from hpcdl.training.parts.split.schedules import SCHEDULES, Microbatch, Section, in_flight
+from hpcdl.training.parts.split.schedules import SCHEDULES, Microbatch, Pass, Section, in_flight
 from hpcdl.training.parts.traits import Settings, Strategy
 
 
@@ -45,106 +48,119 @@ async def pipeline(
     and gradients are summed over the ranks of the same stage, in buckets of about ``bucket_bytes`` as in
     ``synchronous``. Without a mesh each rank has all layers.
     """
-    replica, gradients = session.replica, session.replica.gradients
     place = session.place or await placed(comm, 1)
-    pipe, replicas = place.model, place.data
-    order = SCHEDULES[schedule](pipe.rank, pipe.size, microbatches)
-    bindings = replica.bindings(in_flight(order))
-    largest = int(np.diff(bounds(session.global_batch, replicas.size, session.inputs.shares)).max())
-    most = -(-largest // microbatches)
-    before = None if replica.is_first else Stage(pipe, replica, most, len(bindings), before=True)
-    after = None if replica.is_last else Stage(pipe, replica, most, len(bindings), before=False)
-    # The last stage has the loss, and must know from which stages losses of auxiliary classifiers come.
-    marks = np.zeros(pipe.size)
-    marks[pipe.rank] = any(stage.heads for stage in replica.stages)
-    await pipe.native("allreduce", marks)
-    with_heads = np.flatnonzero(marks).tolist()
-    section, scale = Section(0, bindings, [WHOLE], order), 1 / session.global_batch
-    smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes
-    buckets = CompleteBuckets(replicas, session.buckets(smallest), partial(session.reduce, replicas))
-
+    order = SCHEDULES[schedule](place.model.rank, place.model.size, microbatches)
+    stage = PipelineStage(comm, session, place, order, microbatches)
+    await stage.find_losses()
+    buckets = CompleteBuckets(place.data, session.buckets(bucket_bytes), partial(session.reduce, place.data))
     for step in range(session.steps):
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+        with session.step(step) as (outcome, rate):
             buckets.begin()
-            share = (step, replicas.rank, replicas.size)
-            if before is None:
-                images, labels = await comm.compute(INPUT, partial(session.inputs.load, *share))
-                source: Neighbour = Images(_divided(images, microbatches))
-            else:
-                labels = await comm.compute(INPUT, partial(session.inputs.labels, *share))
-                source = before
-            parts = [Microbatch(own, ((0, len(own)),)) for own in _divided(labels, microbatches)]
-            sink = Loss(comm, replica, parts, [WHOLE], scale, outcome) if after is None else after
-            batch, complete = section._replace(microbatches=parts), buckets.start_complete
-            own = await run_passes(comm, session, batch, scale, source, sink, after=complete)
+            auxiliary = await stage.gradient(step, outcome, buckets.start_complete)
             await buckets.finish()
-            await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
-            auxiliary = await total_loss(pipe, with_heads, own)
-            if after is None:
-                outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
+            await session.update(comm, rate)
+            await stage.complete_loss(outcome, auxiliary)
         if session.evaluation.due(step + 1):
-            through = partial(test, comm, session, replicas, before, after, most)
-            if await session.evaluation.test(comm, step + 1, replicas=replicas, through=through):
+            tested = session.evaluation.test(comm, step + 1, replicas=place.data, through=stage.test)
+            if await tested:
                 return
+
+
+@dataclass(eq=False)
+class PipelineStage:
+    """One rank of a pipeline: its layers, and the ranks with the stages before and after."""
+
+    comm: Comm
+    session: Session
+    place: Place
+    order: Sequence[Pass]
+    microbatches: int
+
+    def __post_init__(self) -> None:
+        session, replica, pipe = self.session, self.session.replica, self.place.model
+        bindings = replica.bindings(in_flight(self.order))
+        self._section = Section(0, bindings, [WHOLE], self.order)
+        ends = bounds(session.global_batch, self.place.data.size, session.inputs.shares)
+        self._most = -(-int(np.diff(ends).max()) // self.microbatches)
+        """Images of a microbatch, at most."""
+        neighbour = partial(Stage, pipe, replica, self._most, len(bindings))
+        self._before = None if replica.is_first else neighbour(before=True)
+        self._after = None if replica.is_last else neighbour(before=False)
+        self._with_heads: list[int] = []
+        """Stages with auxiliary classifiers."""
+
+    async def find_losses(self) -> None:
+        """Tell the last stage, which has the loss, which stages have losses of auxiliary classifiers."""
+        pipe = self.place.model
+        marks = np.zeros(pipe.size)
+        marks[pipe.rank] = any(layer.heads for layer in self.session.replica.stages)
+        await pipe.native("allreduce", marks)
+        self._with_heads = np.flatnonzero(marks).tolist()
+
+    async def gradient(self, step: int, outcome: Outcome, complete: Callable[[Layer], None]) -> float:
+        """Compute the stage's gradient of a batch; return the losses of its auxiliary classifiers.
+
+        ``complete`` is called after the last backward of each layer.
+        """
+        session, comm, replicas = self.session, self.comm, self.place.data
+        share, scale = (step, replicas.rank, replicas.size), 1 / session.global_batch
+        if self._before is None:
+            images, labels = await comm.compute(INPUT, partial(session.inputs.load, *share))
+            source: Neighbour = Images(_divided(images, self.microbatches))
+        else:
+            labels = await comm.compute(INPUT, partial(session.inputs.labels, *share))
+            source = self._before
+        parts = [Microbatch(own, ((0, len(own)),)) for own in _divided(labels, self.microbatches)]
+        sink = self._after or Loss(comm, session.replica, parts, [WHOLE], scale, outcome)
+        section = self._section._replace(microbatches=parts)
+        return await run_passes(comm, session, section, scale, source, sink, after=complete)
+
+    async def complete_loss(self, outcome: Outcome, auxiliary: float) -> None:
+        """Add the ``auxiliary`` losses of all stages to the loss of the last one."""
+        pipe, last = self.place.model, self.place.model.size - 1
+        if pipe.rank == last:
+            theirs = np.empty(1)
+            for stage in self._with_heads:
+                if stage != last:
+                    await pipe.recv(theirs, stage, LOSS)
+                    auxiliary += float(theirs[0])
+            outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
+        elif pipe.rank in self._with_heads:
+            await pipe.send(np.array([auxiliary]), last, LOSS)
+
+    async def test(self, split: Split) -> NDArray[np.float64]:
+        """Return the summed loss and the number of correct answers of this pipeline's share of a split, (2,).
+
+        They are zeros on all ranks but the last of each pipeline.
+        """
+        comm, replica, replicas = self.comm, self.session.replica, self.place.data
+        begin, end = bounds(len(split), replicas.size)[replicas.rank :][:2]
+        parts = [np.arange(first, min(first + self._most, end)) for first in range(begin, end, self._most)]
+        sums = np.zeros(2)
+        for number, indices in enumerate(parts):
+            if self._before is None:
+                images, _ = await comm.compute("evaluation", partial(split.batch, indices, replica.dtype))
+                x = replica.backend.asarray(images)
+            else:
+                self._before.expect(number, len(indices))
+                x = await self._before.received(number)
+            y = await comm.compute("evaluation", partial(replica.predict, x))
+            if self._after is None:
+                labels = replica.backend.asarray(split.labels[indices])
+                loss, correct, _ = await comm.compute("evaluation", partial(replica.loss, y, labels, 1.0))
+                sums += (loss, correct)
+            else:
+                await self._after.sent(number - 1)
+                await self._after.send(number, y)
+        if self._after is not None:
+            await self._after.finish()
+        replica.release_predictions()
+        return sums
 
 
 def _divided(batch: Array, microbatches: int) -> list[Array]:
     """Return views of the microbatches, whose sizes differ by at most one image."""
     return [batch[begin:end] for begin, end in pairwise(bounds(len(batch), microbatches))]
-
-
-async def total_loss(pipe: Comm, stages: Sequence[int], own: float) -> float:
-    """Return on the last rank the sum of the losses of ``stages``, which it receives; elsewhere ``own``."""
-    last = pipe.size - 1
-    if pipe.rank == last:
-        for stage in stages:
-            if stage != last:
-                theirs = np.empty(1)
-                await pipe.recv(theirs, stage, LOSS)
-                own += float(theirs[0])
-    elif pipe.rank in stages:
-        await pipe.send(np.array([own]), last, LOSS)
-    return own
-
-
-async def test(
-    comm: Comm,
-    session: Session,
-    replicas: Comm,
-    before: Stage | None,
-    after: Stage | None,
-    most: int,
-    split: Split,
-) -> NDArray[np.float64]:
-    """Return the summed loss and the number of correct answers of this pipeline's share of a split, (2,).
-
-    They are zeros on all ranks but the last of each pipeline. At most ``most`` images pass at a time.
-    """
-    replica = session.replica
-    begin, end = bounds(len(split), replicas.size)[replicas.rank :][:2]
-    parts = [np.arange(first, min(first + most, end)) for first in range(begin, end, most)]
-    sums = np.zeros(2)
-    for number, indices in enumerate(parts):
-        if before is None:
-            images, _ = await comm.compute("evaluation", partial(split.batch, indices, replica.dtype))
-            x = replica.backend.asarray(images)
-        else:
-            before.expect(number, len(indices))
-            x = await before.received(number)
-        y = await comm.compute("evaluation", partial(replica.predict, x))
-        if after is None:
-            labels = replica.backend.asarray(split.labels[indices])
-            work = partial(replica.loss, y, labels, 1.0)
-            loss, correct, _ = await comm.compute("evaluation", work)
-            sums += (loss, correct)
-        else:
-            await after.sent(number - 1)
-            await after.send(number, y)
-    if after is not None:
-        await after.finish()
-    replica.release_predictions()
-    return sums
 
 
 def _in_flight(stage: int, stages: int, settings: Settings) -> int:

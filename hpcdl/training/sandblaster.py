@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import join
 from hpcdl.fabric.vectors import assign, partition
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.journal import Moment
@@ -62,36 +63,26 @@ async def sandblaster(
 
     Memory: 6 + 2 ``history`` vectors on each server, as long as its shard; on a worker 1 vector.
     """
-    if session.replica.loss_scale != 1:
-        raise ValueError("sandblaster's line search compares losses with gradients and cannot use loss scaling")
     session.inputs.prefetch = 0  # the next portion is not known ahead
     replicas, (number, _) = members(comm, session.group), place_among(comm, session.group)
     serving, working = _roles(len(replicas), servers)
     portions = min(portions_per_worker * len(working), session.global_batch)
     part = replicas[number].index(comm.rank)
     rank = _Participant(comm, session, [replicas[server][part] for server in serving], portions)
-    session.journal.begin()
     tasks = []
     if comm.rank == COORDINATOR:
         new_portions = partial(Portions, portions, push_every=push_every, backup=backup)
-        coordinator = LbfgsCoordinator(
-            comm,
-            session,
-            replicas=[ranks[0] for ranks in replicas],
-            workers=[replicas[worker][0] for worker in working],
-            servers=[rank for server in serving for rank in replicas[server]],
-            new_portions=new_portions,
-        )
+        leaders = [ranks[0] for ranks in replicas]
+        shards = [rank for server in serving for rank in replicas[server]]
+        coordinator = LbfgsCoordinator(comm, session, leaders, [leaders[w] for w in working], shards, new_portions)
         tasks.append(comm.start(coordinator.minimise(history, search), shared_tags=True))
     if number in serving:
         rank.shard = Shard(session, rank.spans[comm.rank], history, portions)
         tasks.append(comm.start(rank.shard.serve(comm, COORDINATOR), shared_tags=True))
-    is_worker = number in working
-    last = await work(rank, is_worker=is_worker)
-    for task in tasks:
-        await task
+    last = await work(rank, is_worker=number in working)
+    await join(tasks)
     if last.number:
-        await rank.test(await comm.survivors(), last, is_worker=is_worker)
+        await rank.test(await comm.survivors(), last, is_worker=number in working)
 
 
 def check(ranks: int, settings: Settings) -> None:
@@ -143,6 +134,7 @@ class _Participant:
         bounds = pairwise(accumulate(sizes, initial=0))
         self.spans = {holder: slice(*span) for holder, span in zip(servers, bounds, strict=True)}
         """Elements of this rank's parameters that each server of them has."""
+        session.journal.begin()
 
     def parts(self, vector: Array) -> list[tuple[int, Array]]:
         """Return (server, its part) for each part of a vector as long as the parameters.

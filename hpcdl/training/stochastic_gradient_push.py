@@ -3,6 +3,7 @@ from operator import isub, itruediv
 from typing import Final
 
 from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import join
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
@@ -37,11 +38,10 @@ async def stochastic_gradient_push(comm: Comm, session: Session, *, graph: str =
     x[:] = z
     biased[-1] = 1
     for step in range(session.steps):
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+        with session.step(step) as (outcome, rate):
             await gradient(comm, session, partial(session.inputs.load, step, comm.rank, comm.size), outcome)
             await comm.apply("mix", partial(isub, x, z), x.nbytes)
-            await comm.compute("update", partial(session.optimizer.update, z, replica.gradients, rate))
+            await session.update(comm, rate)
             await comm.add(x, z)
             await _push(comm, biased, part, incoming, pushes(graph, comm.size, step, session.inputs.seed))
             await comm.apply("mix", partial(assign, z, x), z.nbytes)
@@ -60,8 +60,7 @@ async def _push(comm: Comm, biased: Array, part: Array, incoming: Array, links: 
         if comm.rank in its_targets:
             await comm.recv(incoming, source)
             await comm.add(biased, incoming)
-    for sent in sends:
-        await sent
+    await join(sends)
 
 
 TRAITS: Final = Strategy(aggregates=False, words={"graph": GRAPHS})

@@ -20,14 +20,10 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
     backward. With 0 it is one bucket after backward. The default is the length that the measured links between
     hosts ask for (:mod:`hpcdl.training.parts.bucketing`), and one bucket within a host.
     """
-    replica = session.replica
-    gradients = replica.gradients
-    smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes
     reduce, noise = partial(session.reduce, comm), session.watch_noise(comm.size)
-    buckets = CompleteBuckets(comm, session.buckets(smallest), noise.watched(reduce) if noise else reduce)
+    buckets = CompleteBuckets(comm, session.buckets(bucket_bytes), noise.watched(reduce) if noise else reduce)
     for step in range(session.steps):
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+        with session.step(step) as (outcome, rate):
             buckets.begin()
             share = partial(session.inputs.load, step, *place_among(comm, session.group))
             await gradient(
@@ -36,7 +32,7 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
             await buckets.finish()
             if noise is not None:
                 noise.add(step, outcome.images)
-            await comm.compute("update", partial(session.optimizer.update, replica.parameters, gradients, rate))
+            await session.update(comm, rate)
         if session.evaluation.due(step + 1) and await session.evaluation.test(comm, step + 1):
             return
 

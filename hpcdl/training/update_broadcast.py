@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import Task, join
 from hpcdl.fabric.vectors import assign
 from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.compressed.compressed import Compressed
@@ -54,8 +54,7 @@ async def update_broadcast(comm: Comm, session: Session, *, ramp_steps: int = 0)
         steps = session.steps * comm.size
         tasks.append(comm.start(assign_steps(comm, steps, comm.size, ramp=ramp_steps), shared_tags=True))
     await work(comm, session, received, snapshots, encoded)
-    for task in tasks:
-        await task
+    await join(tasks)
     await received.apply(comm)
     snapshots.take_due(session.steps, session.replica.parameters)
     await snapshots.evaluate(comm)
@@ -77,8 +76,7 @@ async def work(
     async for own, number in numbered_steps(comm):
         step = number // comm.size
         snapshots.take_due(step, x)
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
+        with session.step(step) as (outcome, rate):
             await received.apply(comm)
             await gradient(comm, session, partial(session.inputs.load, own, comm.rank, comm.size), outcome)
             share = outcome.images / session.global_batch

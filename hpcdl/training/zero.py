@@ -1,17 +1,18 @@
 import ctypes
 import mmap
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.aggregation.parts.collectives import half
+from hpcdl.aggregation.parts.collectives import half, nodes
 from hpcdl.fabric.comm import SHARD_UPDATE, Array, Comm
-from hpcdl.fabric.task import Task
+from hpcdl.fabric.task import Task, join
 from hpcdl.fabric.vectors import partition
 from hpcdl.nn.replica import Stage
 from hpcdl.training.parts.bucketing import check_bucket_bytes
@@ -94,95 +95,165 @@ async def zero(
     Bytes with a ring: 2 V (p - 1)/p per rank in stages 1 and 2, 3 V (p - 1)/p in stage 3.
     Memory: 2 V + K V/p in stage 1, V + (1 + K) V/p + 2 L in stage 2, (2 + K) V/p + 4 L in stage 3, in pages.
     """
-    replica, size = session.replica, ranks_per_node or comm.size
-    parameters, gradients = replica.parameters, replica.gradients
-    node = await comm.subcommunicator(lambda rank: rank // size, ("node", size))
+    size = ranks_per_node or comm.size
+    node, across = await nodes(comm, size)
     # gatherings wait for each other on a communicator of their own: all ranks begin a library's in one order
     gathers = await comm.subcommunicator(lambda rank: rank // size, ("gathers", size))
-    across = await comm.subcommunicator(lambda rank: rank % size, ("across", size))
-    reduce_scatter, allgather = half(session.aggregate, "reduce_scatter"), half(session.aggregate, "allgather")
-    smallest = session.bucket_bytes if bucket_bytes is None else bucket_bytes
-    spans = _layers(replica.stages) if stage == 3 else session.buckets(smallest)
-    units = [Unit(span, node, session) for span in spans]
-    by_tensor = hasattr(session.optimizer, "halves")
-    late = parameters.size * (1 - EARLY if stage < 3 and not by_tensor else 1)
-    early = [unit for unit in units if unit.span.start >= late]
-    window = 2 * max(map(_length, [*spans, *(layer.span for layer in replica.stages)]))
-    computed, current = 0, (-1, 0)
-    last: Task[None] | None = None
-
-    def gather(unit: Unit) -> Task[None]:
-        nonlocal last
-        if unit.gathered is None:
-            unit.gathered = last = comm.start(gathering(unit, last))
-        return unit.gathered
-
-    async def gathering(unit: Unit, before: Task[None] | None) -> None:
-        await _join([unit.exchanged, before])
-        await allgather(gathers, partition(parameters[unit.span], size))
-
-    def free(unit: Unit) -> None:
-        unit.free_others(parameters)
-        unit.gathered = None
-
-    async def use(ahead: int, layer: Stage) -> None:
-        nonlocal current
-        room = window - (units[computed - 1].span.start if computed else parameters.size) + layer.span.start
-        for unit in reversed(units[:computed] if stage > 1 else []):
-            room -= _length(unit.span)
-            await _join([unit.exchanged] if room < 0 else [])
-        for number, unit in enumerate(units):
-            if unit.span.start < layer.span.stop and unit.span.stop > layer.span.start:
-                if stage == 3 and current != (number, ahead):
-                    free(units[current[0]])
-                    current = (number, ahead)
-                    room = window
-                    for needed in units[number::ahead]:
-                        room -= _length(needed.span)
-                        if room >= 0:
-                            gather(needed)
-                await _join([unit.gathered])
-
-    async def exchange(unit: Unit, rate: float) -> None:
-        await reduce_scatter(node, partition(gradients[unit.span], size))
-        if across.size > 1:
-            await session.aggregate(across, gradients[unit.own])
-        if stage > 1:
-            unit.free_others(gradients)
-        if not by_tensor:
-            await session.update_part(comm, unit.optimizer, parameters[unit.own], gradients[unit.own], rate)
-
-    def complete(layer: Stage) -> None:
-        nonlocal computed
-        if session.journal.steps == 1:  # the second step, which is not timed
-            resident = resident_bytes(parameters) + resident_bytes(gradients)
-            session.resident_bytes = max(resident, session.resident_bytes or 0)
-        while computed < len(units) and units[computed].span.start >= layer.span.start:
-            unit = units[computed]
-            unit.exchanged, unit.gathered = comm.start(exchange(unit, rate)), None
-            if unit in early:
-                gather(unit)
-            computed += 1
-
+    spans = _layers(session.replica.stages) if stage == 3 else session.buckets(bucket_bytes)
+    units = Units(comm, session, stage, node, across, gathers, spans)
     for step in range(session.steps):
-        rate = session.learning_rate(step)
-        with session.journal.step(session.inputs.epoch(step), rate) as outcome:
-            computed, current = 0, (-1, 0)
-            for unit in units if stage == 3 else []:
-                free(unit)
+        with session.step(step) as (outcome, rate):
+            units.begin(rate)
             share = partial(session.inputs.load, step, comm.rank, comm.size)
-            hooks: Any = {"before": partial(use, -1), "again": partial(use, 1), "after": complete}
+            hooks: Any = {"before": units.before_forward, "again": units.before_backward, "after": units.complete}
             await gradient(comm, session, share, outcome, scale=1 / session.global_batch, **hooks)
-            if by_tensor:
-                await _join(unit.exchanged for unit in units)
-                await _update_by_tensor(comm, node, session, units, rate)
-            for unit in reversed(units if stage < 3 else []):
-                gather(unit)
-        if session.evaluation.due(step + 1) and not replica.backend.sizes_only:
-            for unit in reversed(units):
-                await gather(unit)
+            await units.end()
+        if session.evaluation.due(step + 1) and not session.replica.backend.sizes_only:
+            await units.gather_all()
             if await session.evaluation.test(comm, step + 1):
                 return
+
+
+@dataclass(eq=False)
+class Units:
+    """Units of a rank's replica, in the order of backward: their sums, updates and gatherings.
+
+    ``node``: the ranks that share the parts; ``across``: those with the same part; ``gathers``: ``node`` again.
+    """
+
+    comm: Comm
+    session: Session
+    stage: int
+    node: Comm
+    across: Comm
+    gathers: Comm
+    spans: Sequence[slice]
+
+    def __post_init__(self) -> None:
+        session, replica = self.session, self.session.replica
+        self._parameters, self._gradients = replica.parameters, replica.gradients
+        self._units = [Unit(span, self.node, session) for span in self.spans]
+        self._by_tensor = hasattr(session.optimizer, "halves")
+        gathers_early = self.stage < 3 and not self._by_tensor
+        late = self._parameters.size * (1 - EARLY if gathers_early else 1)
+        self._early = [unit for unit in self._units if unit.span.start >= late]
+        self._window = 2 * max(map(_length, [*self.spans, *(layer.span for layer in replica.stages)]))
+        """Elements that wait for their sum in stage 2, or are gathered in stage 3, at most."""
+        self._last: Task[None] | None = None
+        """The last gathering."""
+
+    def begin(self, rate: float) -> None:
+        """Begin a step with its learning rate; in stage 3 no unit is gathered."""
+        self._rate = rate
+        self._computed = 0
+        """Units whose gradient backward has computed."""
+        self._current = (-1, 0)
+        """Number of the unit in use in stage 3, and the direction: -1 forward, 1 backward."""
+        for unit in self._units if self.stage == 3 else []:
+            self._free(unit)
+
+    async def before_forward(self, layer: Stage) -> None:
+        """Wait for the layer's parameters."""
+        await self._use(layer, -1)
+
+    async def before_backward(self, layer: Stage) -> None:
+        """Wait for the layer's parameters, and for room for its gradient."""
+        await self._use(layer, 1)
+
+    async def _use(self, layer: Stage, direction: int) -> None:
+        if self.stage > 1:
+            await self._limit_gradients(layer)
+        for number, unit in enumerate(self._units):
+            if _overlap(unit.span, layer.span):
+                if self.stage == 3 and self._current != (number, direction):
+                    self._gather_ahead(number, direction)
+                await join([unit.gathered])
+
+    async def _limit_gradients(self, layer: Stage) -> None:
+        """Wait until the gradients that are not summed, with the layer's, are no longer than the window."""
+        computed = self._units[: self._computed]
+        room = self._window - (computed[-1].span.start if computed else self._parameters.size) + layer.span.start
+        for unit in reversed(computed):
+            room -= _length(unit.span)
+            await join([unit.exchanged] if room < 0 else [])
+
+    def _gather_ahead(self, number: int, direction: int) -> None:
+        """Free the unit in use, and gather the one with this number and the next ones, as long as the window."""
+        self._free(self._units[self._current[0]])
+        self._current = (number, direction)
+        room = self._window
+        for unit in self._units[number::direction]:
+            room -= _length(unit.span)
+            if room >= 0:
+                self._gather(unit)
+
+    def complete(self, layer: Stage) -> None:
+        """Sum and update the units that backward of ``layer`` has completed, and gather early ones again."""
+        if self.session.journal.steps == 1:  # the second step, which is not timed
+            resident = resident_bytes(self._parameters) + resident_bytes(self._gradients)
+            self.session.resident_bytes = max(resident, self.session.resident_bytes or 0)
+        while self._computed < len(self._units) and self._units[self._computed].span.start >= layer.span.start:
+            unit = self._units[self._computed]
+            unit.exchanged, unit.gathered = self.comm.start(self._exchange(unit, self._rate)), None
+            if unit in self._early:
+                self._gather(unit)
+            self._computed += 1
+
+    async def end(self) -> None:
+        """Update by tensors if the optimizer does, and gather buckets for the next forward."""
+        if self._by_tensor:
+            await join(unit.exchanged for unit in self._units)
+            await self._update_by_tensor()
+        for unit in reversed(self._units if self.stage < 3 else []):
+            self._gather(unit)
+
+    async def gather_all(self) -> None:
+        """Gather all parameters and wait for them."""
+        for unit in reversed(self._units):
+            await self._gather(unit)
+
+    def _gather(self, unit: Unit) -> Task[None]:
+        if unit.gathered is None:
+            unit.gathered = self._last = self.comm.start(self._gathering(unit, self._last))
+        return unit.gathered
+
+    async def _gathering(self, unit: Unit, before: Task[None] | None) -> None:
+        await join([unit.exchanged, before])
+        parts = partition(self._parameters[unit.span], self.gathers.size)
+        await half(self.session.aggregate, "allgather")(self.gathers, parts)
+
+    def _free(self, unit: Unit) -> None:
+        unit.free_others(self._parameters)
+        unit.gathered = None
+
+    async def _exchange(self, unit: Unit, rate: float) -> None:
+        """Sum a unit's gradient, and update this rank's part."""
+        session, own = self.session, unit.own
+        parts = partition(self._gradients[unit.span], self.node.size)
+        await half(session.aggregate, "reduce_scatter")(self.node, parts)
+        if self.across.size > 1:
+            await session.aggregate(self.across, self._gradients[own])
+        if self.stage > 1:
+            unit.free_others(self._gradients)
+        if not self._by_tensor:
+            part, gradient = self._parameters[own], self._gradients[own]
+            await session.update_part(self.comm, unit.optimizer, part, gradient, rate)
+
+    async def _update_by_tensor(self) -> None:
+        """Update all parts by a rule that needs norms of whole tensors, which the ranks of the node sum."""
+        tensors, updates = self.session.replica.tensors, []
+        squares = np.zeros((len(tensors), 2))
+        for unit in self._units:
+            part, gradient = self._parameters[unit.own], self._gradients[unit.own]
+            update = unit.optimizer.halves(part, gradient, self._rate)
+            inside = [number for number, tensor in enumerate(tensors) if _overlap(tensor.span, unit.own)]
+            squares[inside] += await self.comm.apply(SHARD_UPDATE, partial(next, update), gradient.nbytes)
+            updates.append((update, inside))
+            unit.optimizer.steps += 1
+        await self.node.native("allreduce", squares.reshape(-1))
+        for update, inside in updates:
+            with suppress(StopIteration):
+                update.send(squares[inside])
 
 
 def _layers(stages: Sequence[Stage]) -> list[slice]:
@@ -192,29 +263,12 @@ def _layers(stages: Sequence[Stage]) -> list[slice]:
     return [span for span in spans if span.start < span.stop]
 
 
-async def _update_by_tensor(comm: Comm, node: Comm, session: Session, units: Sequence[Unit], rate: float) -> None:
-    replica, updates = session.replica, []
-    squares = np.zeros((len(replica.tensors), 2))
-    for unit in units:
-        own, tensors = unit.own, replica.tensors
-        update = unit.optimizer.halves(replica.parameters[own], replica.gradients[own], rate)
-        inside = [n for n, at in enumerate(tensors) if at.span.start < own.stop and at.span.stop > own.start]
-        squares[inside] += await comm.apply(SHARD_UPDATE, partial(next, update), replica.gradients[own].nbytes)
-        updates.append((update, inside))
-        unit.optimizer.steps += 1
-    await node.native("allreduce", squares.reshape(-1))
-    for update, inside in updates:
-        with suppress(StopIteration):
-            update.send(squares[inside])
+def _overlap(span: slice, other: slice) -> bool:
+    return bool(span.start < other.stop and span.stop > other.start)
 
 
 def _length(span: slice) -> int:
     return int(span.stop - span.start)
-
-
-async def _join(tasks: Iterable[Task[None] | None]) -> None:
-    for task in filter(None, tasks):
-        await task
 
 
 def _check(ranks: int, settings: Settings) -> None:

@@ -100,7 +100,7 @@ def test_the_average_is_kept_and_copies_are_equal_in_all_schedules(compressor):
         sessions, _ = train(own, compressor, seed=seed, keys=keys, graph=graph, consensus_step=0.05)
         found = parameters(sessions)
         np.testing.assert_allclose(found.mean(axis=0), own.mean(axis=0), rtol=0, atol=1e-13)
-        links = neighbours(graph, ranks, sessions[0].seed)
+        links = neighbours(graph, ranks, sessions[0].inputs.seed)
         for rank, mine in enumerate(sessions):
             for other in links[rank]:
                 copy = sessions[other].vectors[f"copy of rank {rank}"]

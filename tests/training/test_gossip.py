@@ -72,7 +72,7 @@ def test_push_is_the_papers_algorithm(ranks, graph):
     for step in range(mine.steps):
         x -= RATE * np.array([gradient(mine, step, rank, ranks, z[rank]) for rank in range(ranks)])
         columns = np.zeros((ranks, ranks))
-        for rank, targets in enumerate(pushes(graph, ranks, step, mine.seed)):
+        for rank, targets in enumerate(pushes(graph, ranks, step, mine.inputs.seed)):
             columns[[rank, *targets], rank] = 1 / (1 + len(targets))
         x, w = columns @ x, columns @ w
         z = x / w[:, np.newaxis]

@@ -20,6 +20,17 @@ from hpcdl.fabric.vectors import OutOfPlace, Parts, partition
 from hpcdl.registry import Offer
 
 
+async def nodes(comm: Comm, ranks_per_node: int) -> tuple[Comm, Comm]:
+    """Return the ranks of this rank's node, and the ranks in its place of all nodes, which are filled in order.
+
+    Raises ValueError if ``ranks_per_node`` is less than 1.
+    """
+    if ranks_per_node < 1:
+        raise ValueError(f"ranks_per_node = {ranks_per_node}: a node has at least 1 rank")
+    node = await comm.subcommunicator(lambda rank: rank // ranks_per_node, ("node", ranks_per_node))
+    return node, await comm.subcommunicator(lambda rank: rank % ranks_per_node, ("across", ranks_per_node))
+
+
 def component(key: str, name: str) -> Callable[[Comm, Array], Awaitable[None]]:
     """Return the scheme that the setting ``key`` names. Raises ValueError if it cannot be a component."""
     part_traits(key, name)

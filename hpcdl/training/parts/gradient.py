@@ -1,17 +1,22 @@
 """One gradient of one rank: input, forward, loss and backward, layer by layer."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from hpcdl.fabric.comm import INPUT, Array, Comm
-from hpcdl.nn.replica import Stage
+from hpcdl.nn.replica import Replica, Stage
 from hpcdl.training.parts.journal import Outcome
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.split.flow import WHOLE, Flow
 from hpcdl.training.parts.split.neighbours import Images, Loss, Neighbour
-from hpcdl.training.parts.split.passes import Later, Moving
+from hpcdl.training.parts.split.passes import Later, Moving, Passes
 from hpcdl.training.parts.split.schedules import Microbatch, Pass, Section, gpipe
+
+
+async def _nothing(_stage: Stage) -> None:
+    pass
 
 
 async def run_passes(
@@ -21,9 +26,9 @@ async def run_passes(
     scale: float,
     source: Neighbour,
     sink: Neighbour,
-    before: Callable[[Stage], Awaitable[None]] | None = None,
+    before: Callable[[Stage], Awaitable[None]] = _nothing,
     after: Callable[[Stage], None] = lambda _stage: None,
-    again: Callable[[Stage], Awaitable[None]] | None = None,
+    again: Callable[[Stage], Awaitable[None]] = _nothing,
 ) -> float:
     """Compute the gradients of a section; return the summed loss of its auxiliary classifiers.
 
@@ -51,23 +56,22 @@ async def run_passes(
         heads = [] if now.forward else [head for stage in stages for head in stage.heads]
         for head in heads:
             head.aim(labels, scale * session.replica.loss_scale)
-        path = [*enumerate(stages, begin)]
-        for boundary, stage in path if now.forward else reversed(path):
+        for boundary, stage in [*enumerate(stages, begin)][:: 1 if now.forward else -1]:
             if stage is (stages[-1] if now.forward else stages[0]):
                 await taken.sent(now.microbatch - len(bindings))  # its array is overwritten
+            own = session.replica.stages[boundary]
             if now.forward:
-                if before is not None and number == 0:
-                    await before(session.replica.stages[boundary])
+                if number == 0:
+                    await before(own)
                 if boundary > begin:
                     x = await flow.forward(boundary, x, shares)
                 x = await comm.compute(f"forward {stage.name}", partial(stage.forward, x))
             else:
-                if again is not None:
-                    await again(session.replica.stages[boundary])
+                await again(own)
                 work = partial(stage.backward, x, first=now == first_backward)
                 x = await comm.compute(f"backward {stage.name}", work)
                 if number == len(order) - 1:
-                    after(session.replica.stages[boundary])
+                    after(own)
                 if boundary > begin:
                     x = await flow.backward(boundary, x, shares)
         auxiliary += sum(head.value for head in heads)
@@ -84,9 +88,9 @@ async def gradient(
     outcome: Outcome,
     *,
     scale: float | None = None,
-    before: Callable[[Stage], Awaitable[None]] | None = None,
+    before: Callable[[Stage], Awaitable[None]] = _nothing,
     after: Callable[[Stage], None] = lambda _stage: None,
-    again: Callable[[Stage], Awaitable[None]] | None = None,
+    again: Callable[[Stage], Awaitable[None]] = _nothing,
 ) -> None:
     """Compute the replica's gradients of one batch, and its loss, correct answers and images in ``outcome``.
 
@@ -94,47 +98,69 @@ async def gradient(
     images. ``before``, ``after`` and ``again`` are those of :func:`run_passes`. Split layers may work in passes
     (:mod:`hpcdl.training.parts.split.passes`).
     """
-    stages, group = session.replica.stages, session.group
-    flow = WHOLE if group is None else group.flow
-    passes = None if group is None else group.passes
+    group = session.group
     x, labels = await comm.compute(INPUT, inputs)
-    shares, last, auxiliary = session.inputs.group_shares, len(stages), 0.0
-    batch = [Microbatch(labels, shares)]
     factor = 1 / max(1, len(labels)) if scale is None else scale
+    batch = Microbatch(labels, session.inputs.group_shares)
+    run = partial(run_passes, comm, session, scale=factor, before=before, after=after, again=again)
+    layers = _Layers(comm, session.replica, WHOLE if group is None else group.flow, batch, factor, outcome, run)
+    if group is None or group.passes is None:
+        await layers.whole(0, layers.end, x, layers.loss())
+    else:
+        await layers.in_passes(group.passes, x)
+    outcome.loss = (outcome.loss + layers.auxiliary) / max(1, outcome.images)
 
-    async def run(section: Section, source: Neighbour, sink: Neighbour) -> None:
-        nonlocal auxiliary
-        own = await run_passes(comm, session, section, factor, source, sink, before, after, again)
-        auxiliary += own  # the sink has run later sections meanwhile
 
-    def loss(batches: Sequence[Microbatch], flows: Sequence[Flow]) -> Loss:
-        return Loss(comm, session.replica, batches, flows, factor, outcome)
+@dataclass(eq=False)
+class _Layers:
+    """Layers of a replica that work on one batch, as a whole or in passes; ``run`` computes a section."""
 
-    async def whole(begin: int, end: int, x: Array, sink: Neighbour) -> Array:
+    comm: Comm
+    replica: Replica
+    flow: Flow
+    batch: Microbatch
+    scale: float
+    outcome: Outcome
+    run: Callable[..., Awaitable[float]]
+    auxiliary: float = 0.0
+    """Sum of the losses of auxiliary classifiers."""
+
+    @property
+    def end(self) -> int:
+        return len(self.replica.stages)
+
+    def loss(self, batches: Sequence[Microbatch] = (), flows: Sequence[Flow] = ()) -> Loss:
+        """Return the sink after the last layer, by default of the whole batch."""
+        taken, moving = batches or [self.batch], flows or [self.flow]
+        return Loss(self.comm, self.replica, taken, moving, self.scale, self.outcome)
+
+    async def whole(self, begin: int, end: int, x: Array, sink: Neighbour) -> Array:
         """Return the gradient of ``x``, the inputs of the layers from ``begin`` on, which take the whole batch."""
         source = Images([x])
-        await run(Section(begin, [stages[begin:end]], [flow], gpipe(0, 1, 1), batch), source, sink)
+        layers = [self.replica.stages[begin:end]]
+        await self._compute(Section(begin, layers, [self.flow], gpipe(0, 1, 1), [self.batch]), source, sink)
         gradient: Array = source.gradient
         return gradient
 
-    if passes is None:
-        await whole(0, last, x, loss(batch, [flow]))
-    else:
+    async def in_passes(self, passes: Passes, x: Array) -> None:
+        """Compute all gradients; layers before and after the split ones take the whole batch ``x``."""
+        shares, labels = self.batch.shares, self.batch.labels
         parts = passes.microbatches(shares, labels)
         section = passes.section._replace(microbatches=parts)
 
         async def normalised(x: Array) -> Array:
-            x = await flow.forward(passes.end, x, shares)
-            dx = await whole(passes.end, last, x, loss(batch, [flow]))
-            return await flow.backward(passes.end, dx, shares)
+            x = await self.flow.forward(passes.end, x, shares)
+            dx = await self.whole(passes.end, self.end, x, self.loss())
+            return await self.flow.backward(passes.end, dx, shares)
 
         async def split(x: Array) -> Array:
-            source = Moving(passes, x, shares, parts)
-            sink = (
-                loss(parts, section.flows) if passes.end == last else Later(comm, normalised, passes.rows(shares))
-            )
-            await run(section, source, sink)
+            source, ends = Moving(passes, x, shares, parts), passes.end == self.end
+            sink = self.loss(parts, section.flows) if ends else Later(self.comm, normalised, passes.rows(shares))
+            await self._compute(section, source, sink)
             return source.gradient
 
-        await whole(0, passes.begin, x, Later(comm, split))
-    outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
+        await self.whole(0, passes.begin, x, Later(self.comm, split))
+
+    async def _compute(self, section: Section, source: Neighbour, sink: Neighbour) -> None:
+        auxiliary = await self.run(section, source=source, sink=sink)
+        self.auxiliary += auxiliary  # the sink has run later sections meanwhile

@@ -1,7 +1,8 @@
 """Arguments of a strategy: replica, optimizer, inputs, evaluations, aggregation, and the length of training."""
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,7 @@ from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import Plan
 from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs
-from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.journal import Journal, Outcome
 from hpcdl.training.parts.noise_and_sharpness import NoiseScale
 from hpcdl.training.parts.split.mesh import Place
 from hpcdl.training.parts.split.model_group import ModelGroup
@@ -134,6 +135,18 @@ class Session:
         size = sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))
         return size + (self.resident_bytes or 0)
 
+    @contextmanager
+    def step(self, step: int) -> Iterator[tuple[Outcome, float]]:
+        """Record the body of the ``with`` statement as a step; gives its outcome, to be filled, and its rate."""
+        rate = self.learning_rate(step)
+        with self.journal.step(self.inputs.epoch(step), rate) as outcome:
+            yield outcome, rate
+
+    async def update(self, comm: Comm, rate: float) -> None:
+        """Update all parameters by their gradients."""
+        replica = self.replica
+        await comm.compute("update", partial(self.optimizer.update, replica.parameters, replica.gradients, rate))
+
     def optimizer_of(self, span: slice) -> Optimizer:
         """Return a copy of the optimizer for the part ``span`` of the parameters, with its own state."""
         optimizer = deepcopy(self.optimizer)
@@ -163,9 +176,9 @@ class Session:
     def buckets(self, smallest: int | None, spans: Sequence[slice] | None = None) -> list[slice]:
         """Return the buckets of the layers at ``spans``, by default of all, of about ``smallest`` bytes.
 
-        0 or None: one bucket. Buckets are cut between tensors if the compressor must.
+        0: one bucket; None: :attr:`bucket_bytes`. Buckets are cut between tensors if the compressor must.
         """
-        replica = self.replica
+        replica, smallest = self.replica, self.bucket_bytes if smallest is None else smallest
         whole = slice(0, replica.gradients.size) if spans is None else slice(spans[0].start, spans[-1].stop)
         if not smallest or whole.start == whole.stop:
             return [whole] if whole.start < whole.stop else []

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from math import sqrt
 from typing import Final, NamedTuple
@@ -79,7 +79,6 @@ class LbfgsCoordinator:
 
     comm: Comm
     session: Session
-    _: KW_ONLY
     replicas: Sequence[int]
     workers: Sequence[int]
     servers: Sequence[int]
