@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from hpcdl import registry
 from hpcdl.cases.keys import suite_tables
+from hpcdl.cases.keys.checks import Rows, refusals
 from hpcdl.cases.keys.key import given, keys, plain, read
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.faults import Failure
@@ -44,10 +45,8 @@ class Kind(Protocol):
 
     SPEC: type
     """Frozen dataclass of the keys: see :mod:`hpcdl.cases.keys.key`."""
-
-    def check(self, spec: Spec, given: Collection[str]) -> None:
-        """Raise ValueError ("key: reason") for a case that cannot run; ``given``: keys in the suite."""
-        ...
+    CHECKS: Rows
+    """What is checked of a case before it runs, in order: see :mod:`hpcdl.cases.keys.checks`."""
 
     def memory_bytes(self, spec: Spec) -> int:
         """Return the least memory of its node that each rank needs."""
@@ -153,10 +152,8 @@ class _Draft:
         """Return the case. Raises UsageError if it cannot be run."""
         if self.complaint is not None:
             raise UsageError(self.complaint)
-        try:
-            self.case.module.check(self.case.spec, self.given)
-        except (ValueError, ArithmeticError, MemoryError) as error:
-            raise UsageError(f"{self.where}: {error}") from None
+        for refusal in refusals(self.case.module.CHECKS, self.case.kind, self.case.spec, self.given):
+            raise UsageError(f"{self.where}: {refusal}")
         return self.case
 
 

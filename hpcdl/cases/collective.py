@@ -6,7 +6,7 @@ With ``concurrent`` another collective of the scheme runs at the same time; each
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from time import perf_counter
@@ -18,15 +18,14 @@ from hpcdl import registry
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.keys import combinations
+from hpcdl.cases.keys.checks import CLUSTER, Check, Rows, Setup, makes, refusals, too_large
+from hpcdl.cases.keys.combinations import CHECKED_PAIRS
 from hpcdl.cases.keys.key import (
     MAX_RANKS,
     MAX_REPETITIONS,
     MAX_THREADS,
     Choice,
-    about,
     architecture,
-    check_cluster,
     cluster,
     key,
 )
@@ -38,9 +37,8 @@ from hpcdl.cases.simulation.step_simulation import late_rank
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.fabric.faults import Delays, Straggler
 from hpcdl.fabric.modelled_compute import accurate_sleep
-from hpcdl.fabric.network import NETWORKS, Site
+from hpcdl.fabric.network import NETWORKS, Network, Site
 from hpcdl.fabric.vectors import phantom
-from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.nn.backend import Backend, backend
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
@@ -91,9 +89,14 @@ class CollectiveSpec:
         return self.length * self.itemsize
 
     @property
-    def scheme(self) -> partial[Coroutine[Any, Any, None]]:
+    def program(self) -> partial[Coroutine[Any, Any, None]]:
         """The collective with its settings bound. Raises ValueError if the scheme does not have it."""
         return partial(offered(self.collective, self.aggregation.name), **self.aggregation.settings)
+
+    @property
+    def cluster(self) -> Network:
+        """The network of a simulated case, with its ranks on hosts."""
+        return cluster(str(self.network), self.ranks_per_host, self.topology)
 
     @property
     def beside(self) -> CollectiveSpec:
@@ -122,49 +125,6 @@ COPIES: Final = 4
 """Vectors of a rank, at the least: its own, random numbers in float64 and in the case's type."""
 
 
-def check(spec: CollectiveSpec, given: Collection[str]) -> None:
-    with about("message_bytes"):
-        _check_size(spec)
-    with about("backend"):
-        _ = spec.kernels
-    combinations.check("collective", spec)
-    check_cluster(spec)
-    if spec.straggler is not None:
-        with about("straggler"):
-            spec.straggler.check(spec.ranks)
-            if spec.straggler.factor > 1:
-                raise ValueError("factor: a collective has no work to slow; give seconds")
-            if spec.straggler.at != INPUT:
-                raise ValueError("at: a collective has no work to pause before; leave it out")
-    with about("aggregation"):
-        check_library(spec.aggregation, spec.network)
-        run = spec.scheme
-        registry.check_settings(run.func, run.keywords)
-        try_out(spec.aggregation, spec.ranks, spec.collective)
-    if spec.concurrent:
-        with about("concurrent"):
-            check(spec.beside, given)
-    elif spec.communicators > 1:
-        raise ValueError("communicators: one collective uses one communicator; name another one as concurrent")
-    if spec.network:
-        with about("ranks"):
-            spec.operation().check(cluster(spec.network, spec.ranks_per_host, spec.topology))
-    with about("message_bytes"):
-        if (line := shortage(memory_bytes(spec), 1, node_memory_bytes())) is not None:
-            raise ValueError(f"{spec.size} on a rank: {line}")
-
-
-def _check_size(spec: CollectiveSpec) -> None:
-    given = spec.message_bytes
-    if isinstance(given, str):
-        parameters(given)
-    elif given < 0:
-        raise ValueError(f"must be at least 0, not {given}")
-    elif given % spec.itemsize:
-        raise ValueError(f"{given} is not a multiple of {spec.dtype}'s {spec.itemsize} bytes")
-    operand(spec.collective, phantom(spec.length, spec.dtype), spec.ranks)
-
-
 @cache
 def parameters(model: str) -> int:
     """Return the elements of a model's gradient, for images of the size it is made for. Raises ValueError."""
@@ -177,6 +137,52 @@ def parameters(model: str) -> int:
 def memory_bytes(spec: CollectiveSpec) -> int:
     """See :class:`hpcdl.suite.Kind`; simulated vectors have no content."""
     return 0 if spec.network else COPIES * spec.size * (2 if spec.concurrent else 1)
+
+
+def _wrong_size(case: Setup) -> object:
+    size = case.message_bytes
+    if isinstance(size, str):
+        parameters(size)
+    elif size < 0:
+        return f"must be at least 0, not {size}"
+    elif size % case.itemsize:
+        return f"{size} is not a multiple of {case.dtype}'s {case.itemsize} bytes"
+    operand(case.collective, phantom(case.length, case.dtype), case.ranks)
+    return None
+
+
+CHECKS: Final[Rows] = (
+    Check("message_bytes", _wrong_size, of="ranks"),
+    makes("backend", "kernels"),
+    *CHECKED_PAIRS,
+    *CLUSTER,
+    Check("straggler", lambda case: case.straggler.check(case.ranks)),
+    Check(
+        "straggler: factor",
+        lambda case: case.straggler.factor > 1,
+        "a collective has no work to slow; give seconds",
+    ),
+    Check(
+        "straggler: at",
+        lambda case: case.straggler.at != INPUT,
+        "a collective has no work to pause before; leave it out",
+    ),
+    Check("aggregation", lambda case: check_library(case.aggregation, case.network)),
+    Check("aggregation", lambda case: registry.check_settings(case.program.func, case.program.keywords)),
+    Check("aggregation", lambda case: try_out(case.aggregation, case.ranks, case.collective)),
+    Check(
+        "concurrent",
+        lambda case: next(refusals(CHECKS, "collective", case.beside, case.given), None),
+    ),
+    Check(
+        "communicators",
+        lambda case: case.communicators > 1 and not case.concurrent,
+        "one collective uses one communicator; name another one as concurrent",
+    ),
+    Check("ranks", lambda case: case.operation().check(case.cluster), of="network"),
+    Check("message_bytes", lambda case: too_large(memory_bytes(case.spec)), "{size} on a rank: {wrong}"),
+)
+"""What a collective needs."""
 
 
 def identity(spec: CollectiveSpec) -> list[str]:
@@ -313,7 +319,7 @@ async def _measure_both(spec: CollectiveSpec, journal: Journal, comm: Comm) -> d
     wrong = np.zeros(1)
 
     async def timed(which: int) -> int:
-        await specs[which].scheme(comms[which], operands[which])
+        await specs[which].program(comms[which], operands[which])
         return journal.read().time_ns
 
     spans, times, before = list[tuple[int, int]](), list[list[int]](), journal.read()
@@ -346,7 +352,7 @@ async def _chosen(
     spec: CollectiveSpec, journal: Journal, comm: Comm
 ) -> tuple[Callable[..., Coroutine[Any, Any, None]], str | None]:
     if not traits_of(spec.aggregation).adaptive:
-        return spec.scheme, None
+        return spec.program, None
     size = spec.size
     table = table_of(spec.aggregation, comm.size)
     choices = await tune(comm, [size], lambda: journal.read().time_ns, dtype=spec.dtype, table=table)
@@ -354,8 +360,7 @@ async def _chosen(
 
 
 async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict[str, Scalar]:
-    network = cluster(str(spec.network), spec.ranks_per_host, spec.topology)
-    scheme, chosen = spec.aggregation, None
+    network, scheme, chosen = spec.cluster, spec.aggregation, None
     if traits_of(scheme).adaptive:
         chosen = choose_by_simulation(spec.ranks, network, [spec.size], spec.dtype).name(spec.size)
         scheme = Choice("aggregation", chosen)

@@ -5,17 +5,17 @@ Their difference is the cost of the fabric. ``pattern``: ``pair`` is ranks 0 and
 every two ranks in rounds without conflict, ``bisection`` one half with the other, all at once.
 """
 
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Final
 
 import numpy as np
 
+from hpcdl.cases.keys.checks import Check, too_large
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, key
 from hpcdl.fabric.comm import LIBRARY_CALLS, Comm
 from hpcdl.fabric.pairs import rounds
-from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
 
@@ -44,19 +44,25 @@ class PairwiseSpec:
 SPEC: Final = PairwiseSpec
 
 
-def check(spec: PairwiseSpec, _given: Collection[str]) -> None:
-    ranks, pattern = spec.ranks, spec.pattern
-    if pattern == "pair" and ranks != 2:
-        raise ValueError(f"ranks: a pair has 2, not {ranks}; pattern = 'all_pairs' or 'bisection' takes more")
-    if pattern == "bisection" and ranks % 2:
-        raise ValueError(f"ranks: {ranks} ranks have no two equal halves")
-    if (line := shortage(memory_bytes(spec), 1, node_memory_bytes())) is not None:
-        raise ValueError(f"message_bytes: {spec.message_bytes} to a rank: {line}")
-
-
 def memory_bytes(spec: PairwiseSpec) -> int:
     """See :class:`hpcdl.suite.Kind`: one message goes, one comes, and which bytes of it are right."""
     return 3 * spec.message_bytes
+
+
+CHECKS: Final = (
+    Check(
+        "ranks",
+        lambda case: case.pattern == "pair" and case.ranks != 2,
+        "a pair has 2, not {ranks}; pattern = 'all_pairs' or 'bisection' takes more",
+    ),
+    Check(
+        "ranks",
+        lambda case: case.pattern == "bisection" and case.ranks % 2,
+        "{ranks} ranks have no two equal halves",
+    ),
+    Check("message_bytes", lambda case: too_large(memory_bytes(case.spec)), "{message_bytes} to a rank: {wrong}"),
+)
+"""What an exchange needs."""
 
 
 def identity(spec: PairwiseSpec) -> list[str]:

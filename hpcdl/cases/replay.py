@@ -6,7 +6,7 @@ With ``network`` the same steps take virtual time on a modelled network: any num
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -17,16 +17,14 @@ from typing import Any, Final
 import numpy as np
 
 from hpcdl.aggregation.parts.collectives import half
-from hpcdl.cases.keys import combinations
+from hpcdl.cases.keys.checks import CLUSTER, STAGES, STRAGGLER, Check, Setup, makes
+from hpcdl.cases.keys.combinations import CHECKED_PAIRS
 from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes
 from hpcdl.cases.keys.key import (
     MAX_RANKS,
     MAX_STEPS,
     MAX_THREADS,
     Choice,
-    about,
-    check_cluster,
-    check_layers,
     key,
     varies,
 )
@@ -110,6 +108,11 @@ class ReplaySpec(StepSpec):
         """Number of steps with those of the warm-up."""
         return self.warmup + self.steps
 
+    @property
+    def times_key(self) -> str:
+        """Key that gives the times of work; the first of those that may if none does."""
+        return (self.times_given or TIMES)[0]
+
     @cached_property
     def compute_times(self) -> ComputeTimes:
         """Times of the work of a rank."""
@@ -126,45 +129,39 @@ class ReplaySpec(StepSpec):
 SPEC: Final = ReplaySpec
 
 
-def check(spec: ReplaySpec, _given: Collection[str]) -> None:
-    """See :class:`hpcdl.suite.Kind`. Works out every shape, and reads the run that times are taken from."""
-    with about("model"):
-        source = spec.times_given
-    if len(source) > 1:
-        raise ValueError(f"{source[1]}: give exactly one of {', '.join(TIMES)}")
-    with about("mesh"):
-        _ = spec.replicas
-    combinations.check("replay", spec)
-    check_cluster(spec)
-    with about("training"):
-        spec.strategy.check_settings(spec.ranks, spec.training.in_full)
-    _check_batch(spec)
-    with about("model"):
-        check_layers(spec.layers, spec.shape)
-    with about("aggregation"):
-        try_out(spec.aggregation, spec.ranks // spec.stages)
-    with about("compression"):
-        try_compressor(spec.compression, spec.plan)
-        if spec.network and spec.plan is not None:
-            check_lengths(spec.plan)
-    spec.check_stages(spec.images)
-    if spec.mesh is not None:
-        with about("mesh"):
-            spec.mesh.check_divisions(spec.layers, spec.shape, spec.ranks)
-    spec.check_straggler()
-    with about(source[0] if source else TIMES[0]):
-        seconds = spec.all_steps * spec.compute_times.step_seconds(spec.images)
-        if not (spec.network or seconds <= MAX_SECONDS):
-            raise ValueError(f"the steps would sleep for {seconds:.3g} s, and may for {MAX_SECONDS} s at most")
+def _batch(case: Setup) -> object:
+    if (case.global_batch is None) == (case.batch_per_rank is None):
+        return "give exactly one of global_batch, batch_per_rank"
+    indivisible = case.global_batch is not None and case.global_batch % case.copies
+    return (
+        indivisible and f"{case.global_batch} images are not divisible by the {case.copies} copies of the network"
+    )
 
 
-def _check_batch(spec: ReplaySpec) -> None:
-    """Raise ValueError for a batch that is not given once, or cannot be shared equally."""
-    given, copies = spec.global_batch, spec.copies
-    if (given is None) == (spec.batch_per_rank is None):
-        raise ValueError("global_batch: give exactly one of global_batch, batch_per_rank")
-    if given is not None and given % copies:
-        raise ValueError(f"global_batch: {given} images are not divisible by the {copies} copies of the network")
+def _sleeps(case: Setup) -> object:
+    seconds = case.all_steps * case.compute_times.step_seconds(case.images)
+    return not (case.network or seconds <= MAX_SECONDS) and f"{seconds:.3g} s, and may for {MAX_SECONDS} s at most"
+
+
+CHECKS: Final = (
+    makes("model", "times_given"),
+    Check(
+        "{times_given[1]}", lambda case: case.times_given[1:], f"give exactly one of {', '.join(TIMES)}", "ranks"
+    ),
+    makes("mesh", "replicas"),
+    *CHECKED_PAIRS,
+    *CLUSTER,
+    Check("training", lambda case: case.strategy.check_settings(case.ranks, case.training.in_full)),
+    Check("global_batch", _batch, of="ranks"),
+    makes("model", "outputs"),
+    Check("aggregation", lambda case: try_out(case.aggregation, case.ranks // case.stages)),
+    Check("compression", lambda case: try_compressor(case.compression, case.plan)),
+    Check("compression", lambda case: check_lengths(case.plan) if case.network else None, of="plan"),
+    *STAGES,
+    STRAGGLER,
+    Check("{times_key}", _sleeps, "the steps would sleep for {wrong}", of="ranks"),
+)
+"""What a replay needs."""
 
 
 def memory_bytes(spec: ReplaySpec) -> int:

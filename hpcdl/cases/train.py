@@ -1,26 +1,29 @@
 """``kind = "train"``: train a network on a dataset by a strategy, and see how fast and how well."""
 
 import math
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
+from itertools import starmap
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.cases.keys import combinations
+from hpcdl.cases.keys.checks import CLUSTER, STAGES, STRAGGLER, Check, Setup, makes, once, too_large
+from hpcdl.cases.keys.combinations import CHECKED_PAIRS
 from hpcdl.cases.keys.compute_times import TIMES, shape_text
-from hpcdl.cases.keys.key import MAX_STEPS, about, check_cluster, check_layers
+from hpcdl.cases.keys.key import MAX_STEPS
 from hpcdl.cases.keys.scheme import check_library, compression_fields, table_of, traits_of, try_compressor, try_out
+from hpcdl.cases.keys.suite_tables import EITHER_OR
 from hpcdl.cases.keys.train_spec import TrainSpec, Tuning
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, multiply, one_host, tune
-from hpcdl.cases.simulation.step_simulation import check_simulation, simulate
+from hpcdl.cases.simulation.step_simulation import simulate
 from hpcdl.cases.simulation.trials import changed, tuned
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.fabric.comm import Comm
-from hpcdl.fabric.faults import Delays, Failure, Slowed
+from hpcdl.fabric.faults import Delays, Slowed
 from hpcdl.fabric.modelled_compute import accurate_sleep
-from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.nn.backend import backend
 from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Scalar
@@ -30,105 +33,10 @@ from hpcdl.training.parts.session import Session
 
 CHECKED_STEPS: Final = 100
 """First steps whose learning rates are checked."""
-
-
-def _check_faults(spec: TrainSpec) -> None:
-    """Raise ValueError, led by its key, for a fault that cannot happen, ends the training or changes nothing."""
-    if spec.failure is not None and not 0 <= spec.failure.rank < spec.ranks:
-        raise ValueError(f"failure: rank {spec.failure.rank} is not among the {spec.ranks} ranks of the case")
-    spec.check_straggler()
-    if idle := [rank for rank in (spec.straggler.paused if spec.straggler else ()) if rank not in spec.workers]:
-        able = f"these have: {spec.workers[0]} to {spec.workers[-1]}"
-        raise ValueError(f"straggler: rank: rank {idle[0]} has no batches to pause before; {able}")
-    if spec.failure is not None:
-        with about("failure"):
-            _check_failure(spec.failure, spec)
-
-
-def _check_failure(failure: Failure, spec: TrainSpec) -> None:
-    name, traits, settings = spec.training.name, spec.strategy, spec.training.in_full
-    may_fail = traits.may_fail(spec.ranks, settings) if traits.may_fail else range(0)
-    others = [rank for rank in may_fail if rank]  # rank 0 keeps the record
-    if failure.rank not in others:
-        able = f"these may fail: {others[0]} to {others[-1]}" if others else "with such settings none may fail"
-        raise ValueError(f"rank: {name!r} does not go on without rank {failure.rank}; {able}")
-    most = spec.planned_steps * traits.most_steps(spec.ranks, settings)
-    if failure.step >= most:
-        raise ValueError(f"step: {failure.step}, but no rank of this training takes more than {most} steps")
-
-
-def check(spec: TrainSpec, given: Collection[str]) -> None:
-    """Open the dataset and work out every shape. Raises ValueError, led by the key, for what cannot run."""
-    for key, other in (("global_batch", "batch_per_rank"), ("epochs", "steps")):
-        if (getattr(spec, key) is None) == (getattr(spec, other) is None):
-            raise ValueError(f"{key}: give exactly one of {key} and {other}")
-    with about("mesh"):
-        replicas = spec.replicas
-    with about("training"):
-        spec.strategy.check_settings(replicas, spec.training.in_full)
-    _check_divisible(spec)
-    with about("dataset"):
-        if not len(spec.data.test):
-            raise ValueError(f"{spec.data.name} has no test images")
-    batch_key = "batch_per_rank" if spec.global_batch is None else "global_batch"
-    if spec.images_per_step > (images := len(spec.data.train)):
-        raise ValueError(f"{batch_key}: {spec.images_per_step} images a step, but {spec.data.name} has {images}")
-    with about("epochs" if spec.steps is None else "steps"):
-        if spec.planned_steps > MAX_STEPS:
-            raise ValueError(f"are {spec.planned_steps} steps, and must be at most {MAX_STEPS}")
-    with about("backend"):
-        kernels = spec.kernels
-    combinations.check("train", spec, given)
-    check_cluster(spec)
-    with about("dtype"):
-        kernels.check_precision(spec.dtype)
-    with about("model"):
-        if (shape := check_layers(spec.layers, spec.data.shape)) != (spec.data.classes,):
-            raise ValueError(f"ends in {shape}, but {spec.data.name} has {spec.data.classes} classes")
-    with about("optimizer"):
-        rule = spec.optimizer.make()
-        _ = rule.update, rule.state, rule.steps, rule.look_ahead  # a user's own may lack one
-    with about("schedule"):
-        _check_rates(spec)
-    with about("training"):
-        spec.strategy.check_rates(spec.rate, spec.planned_steps, spec.training.in_full)
-    if spec.sharing != EQUAL:
-        _check_shares(spec)
-    check_simulation(spec)
-    _check_trials(spec)
-    spec.check_stages(int(np.diff(bounds(spec.images_per_step, spec.copies, spec.sharing)).min()))
-    with about("mesh"):
-        _check_divisions(spec)
-    with about(batch_key):
-        if (line := shortage(memory_bytes(spec), 1, node_memory_bytes())) is not None:
-            raise ValueError(f"{spec.most_images} images a rank: {line}")
-    if spec.strategy.aggregates:
-        with about("aggregation"):
-            check_library(spec.aggregation, spec.network)
-            if not traits_of(spec.aggregation).sparse:
-                try_out(spec.aggregation, spec.ranks // spec.stages)
-    with about("compression"):
-        if spec.plan is not None:
-            spec.strategy.check_compression(spec.plan, spec.training.in_full)
-        try_compressor(spec.compression, spec.plan)
-    _check_faults(spec)
-    if spec.sharpness > images:
-        raise ValueError(f"sharpness: {spec.sharpness} images, but {spec.data.name} has {images}")
-
-
-def _check_trials(spec: TrainSpec) -> None:
-    """Raise ValueError, led by its key, for settings of a trial that optimizer or strategy does not take."""
-    if spec.tune is None:
-        return
-    with about("tune"):
-        if spec.tune.optimizer and spec.strategy.optimizer:
-            raise ValueError(f"optimizer: {spec.training.name!r} has its own optimizer")
-        for settings in spec.tune.points():
-            trial = changed(spec, settings)
-            trial.optimizer.check()
-            trial.training.check(None)
-            trial.optimizer.make()
-            trial.strategy.check_settings(trial.replicas, trial.training.in_full)
+OF_OPTIMIZERS: Final = ("update", "state", "steps", "look_ahead")
+"""Members of an optimizer; a user's own may lack one."""
+MAX_SECONDS: Final = 10**9
+"""Virtual time of a training's computing, at most: 31 years; traces count nanoseconds in 64 bits."""
 
 
 def memory_bytes(spec: TrainSpec) -> int:
@@ -148,43 +56,154 @@ def memory_bytes(spec: TrainSpec) -> int:
     return max(2 * weights + outputs for weights, outputs in spec.stage_bytes)
 
 
-def _check_rates(spec: TrainSpec) -> None:
-    """Raise ValueError if the learning rate is no finite number at some step, or soon after the last one."""
-    length = spec.planned_steps
-    # schedules are monotone between the end of their warm-up and their last step
-    for step in sorted({*range(min(length, CHECKED_STEPS)), length // 2, length - 1, length, 2 * length}):
-        if not math.isfinite(value := spec.rate(step)):
-            raise ValueError(f"the learning rate is {value} at step {step}")
-
-
-def _check_divisible(spec: TrainSpec) -> None:
-    ranks, number, batch = spec.ranks, spec.copies, spec.images_per_step
+def _indivisible(case: Setup) -> object:
+    number, batch = case.copies, case.images_per_step
     if batch % number:
         below, above = batch // number * number, -(-batch // number) * number
-        noun = "workers" if number == len(spec.workers) else "copies of the network"
-        by = f"ranks = {ranks}" if number == ranks else f"the {number} {noun} among {ranks} ranks"
-        raise ValueError(f"global_batch: {batch} is not divisible by {by}; {below or above} and {above} are")
+        noun = "workers" if number == len(case.workers) else "copies of the network"
+        by = f"ranks = {number}" if number == case.ranks else f"the {number} {noun} among {case.ranks} ranks"
+        return f"{batch} is not divisible by {by}; {below or above} and {above} are"
+    return None
 
 
-def _check_shares(spec: TrainSpec) -> None:
-    batch, number, weights = spec.images_per_step, len(spec.workers), spec.sharing.weights
-    if len(weights) > number:
-        raise ValueError(f"shares: weights: {len(weights)} of them, but {number} to share a batch")
-    images = np.diff(bounds(batch, number, spec.sharing))
-    if not images.all():
-        rank = spec.workers[int(images.argmin())]
-        raise ValueError(f"shares: weights: with {spec.sharing} rank {rank} would receive 0 of {batch} images")
+def _rates(case: Setup) -> object:
+    """Return the first step, or soon after the last one, at which the learning rate is no finite number."""
+    length = case.planned_steps
+    # schedules are monotone between the end of their warm-up and their last step
+    steps = sorted({*range(min(length, CHECKED_STEPS)), length // 2, length - 1, length, 2 * length})
+    rates = ((step, case.rate(step)) for step in steps)
+    return next((f"{rate} at step {step}" for step, rate in rates if not math.isfinite(rate)), None)
 
 
-def _check_divisions(spec: TrainSpec) -> None:
-    """Raise ValueError for layers that cannot be split so, or not with the strategy."""
-    if spec.mesh is None or spec.model_ranks == 1:
-        return
-    spec.mesh.check_divisions(spec.layers, spec.shape, spec.ranks)
-    whole = [name for division in spec.divisions for name in division.whole]
-    if whole and not spec.strategy.aggregates:
-        shards = f"{spec.training.name!r} has one shard for each parameter"
-        raise ValueError(f"{shards}, but every rank of a model group has all of {whole[0]}")
+def _too_many(case: Setup) -> object:
+    weights, workers = len(case.shares.weights), len(case.workers)
+    return weights > workers and f"{weights} of them, but {workers}"
+
+
+def _empty_share(case: Setup) -> object:
+    images = np.diff(bounds(case.images_per_step, len(case.workers), case.shares))
+    return case.shares != EQUAL and not images.all() and f"rank {case.workers[int(images.argmin())]}"
+
+
+def _seconds(case: Setup) -> float:
+    """Return the virtual time of a training's computing, if one rank makes all steps (s)."""
+    step, slow = case.compute_times.step_seconds(case.images_per_step), case.straggler
+    return float(case.planned_steps * (step * slow.factor + slow.seconds if slow else step))
+
+
+def _trials(case: Setup) -> None:
+    for settings in case.tune.points():
+        trial = changed(case.spec, settings)
+        trial.optimizer.check()
+        trial.training.check(None)
+        trial.optimizer.make()
+        trial.strategy.check_settings(trial.replicas, trial.training.in_full)
+
+
+def _idle(case: Setup) -> object:
+    idle, able = set(case.straggler.paused) - {*case.workers}, f"{case.workers[0]} to {case.workers[-1]}"
+    return idle and f"rank {min(idle)} has no batches to pause before; these have: {able}"
+
+
+def _needed(case: Setup) -> object:
+    """Return the ranks that may fail, if another one does."""
+    may_fail = case.strategy.may_fail
+    others = [rank for rank in may_fail(case.ranks, case.training.in_full) if rank] if may_fail else []
+    if case.failure.rank in others:  # rank 0 keeps the record
+        return None
+    return f"these may fail: {others[0]} to {others[-1]}" if others else "with such settings none may fail"
+
+
+def _late(case: Setup) -> object:
+    most = case.planned_steps * case.strategy.most_steps(case.ranks, case.training.in_full)
+    return case.failure.step >= most and most
+
+
+CHECKS: Final = (
+    *starmap(once, EITHER_OR),
+    makes("mesh", "replicas"),
+    Check("training", lambda case: case.strategy.check_settings(case.replicas, case.training.in_full)),
+    Check("global_batch", _indivisible),
+    Check("dataset", lambda case: not len(case.data.test), "{data.name} has no test images"),
+    Check(
+        "{batch_key}",
+        lambda case: case.images_per_step > case.train_images,
+        "{images_per_step} images a step, but {data.name} has {train_images}",
+        of="ranks",
+    ),
+    Check(
+        "epochs",
+        lambda case: case.planned_steps > MAX_STEPS,
+        f"are {{planned_steps}} steps, and must be at most {MAX_STEPS}",
+    ),
+    makes("backend", "kernels"),
+    *CHECKED_PAIRS,
+    *CLUSTER,
+    Check("dtype", lambda case: case.kernels.check_precision(case.dtype)),
+    Check(
+        "model",
+        lambda case: case.outputs != (case.data.classes,),
+        "ends in {outputs}, but {data.name} has {data.classes} classes",
+    ),
+    Check("optimizer", lambda case: attrgetter(*OF_OPTIMIZERS)(case.optimizer.make()) and None),
+    Check("schedule", _rates, "the learning rate is {wrong}"),
+    Check(
+        "training", lambda case: case.strategy.check_rates(case.rate, case.planned_steps, case.training.in_full)
+    ),
+    Check("shares: weights", _too_many, "{wrong} to share a batch"),
+    Check("shares: weights", _empty_share, "with {shares} {wrong} would receive 0 of {images_per_step} images"),
+    Check(
+        "network",
+        lambda case: len(case.times_given) != 1,
+        f"a simulated case needs exactly one of {', '.join(TIMES)}",
+    ),
+    Check(
+        "{times_given[0]}",
+        lambda case: not (seconds := _seconds(case)) <= MAX_SECONDS and seconds,
+        f"the training would take {{wrong:.3g}} s, and may take {MAX_SECONDS} s at most",
+        of="network",
+    ),
+    Check(
+        "tune: optimizer",
+        lambda case: case.tune.optimizer and case.strategy.optimizer,
+        "{training.name!r} has its own optimizer",
+    ),
+    Check("tune", _trials),
+    *STAGES,
+    Check(
+        "mesh",
+        lambda case: not case.strategy.aggregates and [name for part in case.divisions for name in part.whole],
+        "{training.name!r} has one shard for each parameter, but every rank of a model group has all of "
+        "{wrong[0]}",
+    ),
+    Check(
+        "{batch_key}",
+        lambda case: too_large(memory_bytes(case.spec)),
+        "{most_images} images a rank: {wrong}",
+        of="ranks",
+    ),
+    Check("aggregation", lambda case: check_library(case.aggregation, case.network), of="scheme"),
+    Check("aggregation", lambda case: try_out(case.aggregation, case.ranks // case.stages), of="scheme"),
+    Check(
+        "compression", lambda case: case.strategy.check_compression(case.plan, case.training.in_full), of="plan"
+    ),
+    Check("compression", lambda case: try_compressor(case.compression, case.plan)),
+    Check(
+        "failure",
+        lambda case: not 0 <= case.failure.rank < case.ranks,
+        "rank {failure.rank} is not among the {ranks} ranks of the case",
+    ),
+    STRAGGLER,
+    Check("straggler: rank", _idle),
+    Check("failure: rank", _needed, "{training.name!r} does not go on without rank {failure.rank}; {wrong}"),
+    Check("failure: step", _late, "{failure.step}, but no rank of this training takes more than {wrong} steps"),
+    Check(
+        "sharpness",
+        lambda case: case.sharpness > case.train_images,
+        "{sharpness} images, but {data.name} has {train_images}",
+    ),
+)
+"""What a training needs, in an order in which each can rely on those before it."""
 
 
 WARMUP_STEPS: Final = 2

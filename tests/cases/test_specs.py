@@ -54,9 +54,7 @@ class Unchecked:
 
     def __init__(self, module):
         self.identity = module.identity
-
-    def check(self, _spec, _given):
-        """Accept everything."""
+        self.CHECKS = ()
 
 
 def test_the_record_has_what_differs_from_the_defaults_as_the_suite_writes_it():

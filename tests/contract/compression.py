@@ -8,7 +8,8 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.keys.combinations import refusals
+from hpcdl.cases.keys.checks import refusals
+from hpcdl.cases.keys.combinations import ROWS
 from hpcdl.cases.keys.key import Choice, restored
 from hpcdl.cases.keys.scheme import plan
 from hpcdl.cases.replay import ReplaySpec
@@ -62,7 +63,7 @@ def fits(compressor, scheme):
     """Return whether a scheme can exchange what a compressor makes."""
     keys = {"model": "lenet5", "flops": 1e9, "ranks": 2, "batch_per_rank": 8}
     spec = restored(ReplaySpec, {**keys, "compression": named(compressor), "aggregation": scheme})
-    return not any(refusals("replay", spec))
+    return not any(refusals(ROWS, "replay", spec))
 
 
 def covering(pairs):

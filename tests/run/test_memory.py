@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpcdl import suite as memory
-from hpcdl.cases import collective
+from hpcdl.cases.keys import checks
 from hpcdl.cli import main
 from hpcdl.launch.machine import cpu, node_memory_bytes, shortage
 from hpcdl.suite import lack_of_memory
@@ -83,7 +83,7 @@ message_bytes = 100_000_000
 @pytest.mark.parametrize(("variables", "code"), [({}, 2), ({"SLURM_JOB_ID": "1"}, 0)])
 def test_a_dry_run_checks_the_memory_of_all_ranks_on_this_node(tmp_path, monkeypatch, capsys, variables, code):
     """A rank has the vector, and random numbers in float64 and in float32."""
-    monkeypatch.setattr(collective, "node_memory_bytes", lambda: 400_000_001)
+    monkeypatch.setattr(checks, "node_memory_bytes", lambda: 400_000_001)
     monkeypatch.setattr(memory, "node_memory_bytes", lambda: 4 * 400_000_000 - 1)
     monkeypatch.setattr(os, "environ", {**variables})
     file = tmp_path / "s.toml"

@@ -3,12 +3,13 @@
 In comes a ``[[case]]`` of a suite. Out comes a frozen dataclass, the spec of its kind; its properties are the
 objects that the keys name: layers, dataset, strategy, compression, times of work, network::
 
-    [[case]] -- suite_tables.py: lists become cases -- key.py: values, limits -- combinations.py -->  spec
+    [[case]] -- suite_tables.py: lists become cases -- key.py: values, limits -- checks.py: rows -->  spec
 
 The one rule: a key is declared once, as a field of its spec. Names, limits and defaults stand there, and all else
 asks the spec. A spec never changes; a prediction or a trial is ``replace(spec, ranks=...)``.
 
-``key.py`` declares keys; open it first. ``step_spec.py`` has what all training steps share, the builder of a
-session included, and ``train_spec.py`` the keys of trainings. ``scheme.py`` is about aggregation and compression,
-``compute_times.py`` about the times of work, ``stage_balance.py`` about the stages of pipelines.
+``key.py`` declares keys; open it first. ``checks.py`` has conditions of a case, ``combinations.py`` pairs of
+features. ``step_spec.py`` has what all training steps share, the builder of a session included, and
+``train_spec.py`` the keys of trainings. ``scheme.py`` is about aggregation and compression, ``compute_times.py``
+about the times of work, ``stage_balance.py`` about the stages of pipelines.
 """

@@ -4,135 +4,39 @@ A feature is a property of a case, such as model parallelism, or one that a name
 such as an aggregation that sums nothing. ``hpcdl list combinations`` prints the table.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from collections.abc import Callable
+from functools import partial
+from itertools import starmap
 from math import inf
 from typing import Any, Final
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import halves
-from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.cases.keys.checks import Feature, Row, Rows, Setup, makes
 from hpcdl.cases.keys.compute_times import TIMES
-from hpcdl.cases.keys.key import about, keys
-from hpcdl.cases.keys.scheme import traits_of
-from hpcdl.cases.keys.suite_tables import kinds, module_of
+from hpcdl.cases.keys.key import keys
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.geometry import HALF
 from hpcdl.training.parts.compressed.plan import readable
 
 
-class Setup:
-    """A case whose combination of features is checked; keys that its kind does not have are None."""
-
-    def __init__(self, kind: str, spec: Any, given: Collection[str] = ()) -> None:
-        self.kind, self.spec, self.given = kind, spec, given
-
-    def __getattr__(self, name: str) -> Any:
-        spec = type(self.spec)
-        if name in keys(spec) or hasattr(spec, name):
-            return getattr(self.spec, name)
-        if name not in _names():
-            raise AttributeError(f"no kind of case has a key or a property {name!r}")
-        return None
-
-    @cached_property
-    def scheme(self) -> Aggregation | None:
-        """Traits of the aggregation; None if the case has none."""
-        uses = self.strategy is None or self.strategy.aggregates
-        return traits_of(self.aggregation) if uses and self.aggregation else None
-
-    @property
-    def on_host(self) -> bool:
-        """True if gradients are in the host's memory."""
-        return self.kernels is None or bool(self.kernels.on_host)
-
-    def exchanges(self, scheme: Aggregation) -> bool:
-        """Return True if a scheme can exchange what the case's compressor makes."""
-        if self.plan.kind == "vectors":
-            return scheme.sums and not scheme.sparse
-        messages = scheme.gathers or (self.plan.traits.both_ways and scheme.servers is not None)
-        return messages or (self.plan.kind == "entries" and scheme.sparse)
-
-
-@cache
-def _names() -> set[str]:
-    """Return the keys and the properties of all kinds of case."""
-    specs = [module_of(kind).SPEC for kind in kinds()]
-    return {name for spec in specs for name in (*keys(spec), *dir(spec))}
-
-
-@dataclass(frozen=True)
-class Feature:
-    """Property of a case."""
-
-    text: str
-    holds: Callable[[Setup], Any]
-    key: str = ""
-    """Key whose value a message shows instead of the text."""
-
-    def shown(self, setup: Setup) -> str:
-        """Return the feature in a message."""
-        value = getattr(setup, self.key) if self.key else None
-        return self.text if value is None else f"{self.key} {getattr(value, 'name', value)!r}"
-
-
-@dataclass(frozen=True)
-class Row:
-    """Two features that exclude each other."""
-
-    key: str
-    """Key that the message is about."""
-    feature: Feature
-    other: Feature
-    reason: str
-    remedy: str = ""
-    """If empty: choose an object without the other feature."""
-
-    @property
-    def advice(self) -> str:
-        """The remedy, for any case."""
-        key = self.other.key or self.key
-        return self.remedy or f"choose another {'strategy' if key == 'training' else key}"
-
-    def message(self, setup: Setup) -> str:
-        """Return the refusal of a case that has both features."""
-        first = self.feature.shown(setup).removeprefix(f"{self.key} ").replace(f"the key {self.key}", "this key")
-        return f"{self.key}: {first} cannot be used with {self.other.shown(setup)}: {self.reason}; {self.advice}"
-
-
-def refusals(kind: str, spec: Any, given: Collection[str] = ()) -> Iterator[str]:
-    """Yield a message, led by a key, for each row that refuses a case; ``given``: keys in the suite."""
-    setup = Setup(kind, spec, given)
-    with about("model"):
-        _ = setup.layers
-    with about("aggregation"):
-        _ = setup.scheme
-    with about("compression"):
-        _ = setup.plan
-    return (row.message(setup) for row in ROWS if row.feature.holds(setup) and row.other.holds(setup))
-
-
-def check(kind: str, spec: Any, given: Collection[str] = ()) -> None:
-    """Raise ValueError for the first of :func:`refusals`."""
-    for message in refusals(kind, spec, given):
-        raise ValueError(message)
-
-
 def _declared(folder: str, noun: str, text: str, has: Callable[[Any], Any]) -> Feature:
     """Return the feature of a case whose strategy, aggregation or compressor has such traits."""
 
-    def holds(setup: Setup) -> bool:
+    def holds(case: Setup) -> bool:
         if folder == "compression":
-            return setup.plan is not None and bool(has(setup.plan.traits))
-        traits = setup.strategy if folder == "training" else setup.scheme
+            return case.plan is not None and bool(has(case.plan.traits))
+        traits = case.strategy if folder == "training" else case.scheme
         return traits is not None and bool(has(traits))
 
     return Feature(f"{noun} {text}", holds, folder)
 
 
 def _given(key: str) -> Feature:
-    return Feature(f"the key {key}", lambda case: key in case.given and getattr(case, key))
+    """Return the feature of trainings that give a key."""
+    return Feature(
+        f"the key {key}", lambda case: case.kind == "train" and key in case.given and getattr(case, key)
+    )
 
 
 def _changed(kind: str, key: str) -> Feature:
@@ -403,3 +307,9 @@ ROWS: Final = (
     Row("ranks_per_host", _changed("replay", "ranks_per_host"), MEASURED, "it is for simulated cases", ON_NETWORK),
 )
 """The table. The first row that a case meets refuses it."""
+
+CHECKED_PAIRS: Final[Rows] = (
+    *starmap(makes, (("model", "layers"), ("aggregation", "scheme"), ("compression", "plan"))),
+    *ROWS,
+)
+"""The table, after the checks of what its features ask."""

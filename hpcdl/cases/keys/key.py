@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 from hpcdl import registry
 from hpcdl.data.parts.dataset import DataError, Dataset
 from hpcdl.data.parts.splits import with_validation
-from hpcdl.fabric.network import NETWORKS, Network, Site, Wiring
+from hpcdl.fabric.network import NETWORKS, Network, Site
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
 
@@ -113,14 +113,6 @@ def with_topology(network: Network, topology: Choice) -> Network:
     return replace(network, topology=topology.find()(**topology.in_full), site=Site(**site))
 
 
-def check_cluster(spec: Any) -> None:
-    """Raise ValueError, led by its key, for a topology that does not hold the ranks of a simulated case."""
-    if spec.network:
-        with about("topology" if spec.topology else "ranks"):
-            if (found := cluster(spec.network, spec.ranks_per_host, spec.topology)).topology is not None:
-                Wiring(found, spec.ranks)
-
-
 def varies(spec: Any) -> bool:
     """Return True if compute times or pauses of a case are random, so that each launch draws its own."""
     slow = getattr(spec, "straggler", None)
@@ -147,14 +139,6 @@ def architecture(
     if given and (len(given) != len(shape) or min(given) < 1):
         raise ValueError(f"{'x'.join(map(str, given))} is no shape of {len(shape)} sides, such as {shape}")
     return given or shape, model.make(given or shape, classes)
-
-
-def check_layers(layers: Sequence[Layer], shape: Shape) -> Shape:
-    """Return the shape of the outputs for images of ``shape``. Raises ValueError for layers that do not fit."""
-    for layer in layers:
-        layer.declare(shape)
-        shape = layer.output(shape)
-    return shape
 
 
 Spec = TypeVar("Spec")

@@ -10,11 +10,11 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes, at_rate, saved, shape_text, times_of_ranks
-from hpcdl.cases.keys.key import Choice, about, architecture, cluster
+from hpcdl.cases.keys.key import Choice, architecture, cluster
 from hpcdl.cases.keys.scheme import plan, traits_of
 from hpcdl.cases.keys.shipped_times import shipped
 from hpcdl.cases.keys.stage_balance import balanced
-from hpcdl.fabric.comm import INPUT, Array, Comm
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.faults import Straggler
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.vectors import sizes_only
@@ -100,6 +100,15 @@ class StepSpec:
         return self.architecture[1]
 
     @property
+    def outputs(self) -> Shape:
+        """The shape of the last layer's outputs. Raises ValueError for layers that do not fit."""
+        shape = self.shape
+        for layer in self.layers:
+            layer.declare(shape)
+            shape = layer.output(shape)
+        return shape
+
+    @property
     def table(self) -> list[SizedLayer]:
         """Layers that have sizes and no arithmetic; empty for a network that can be trained."""
         return [layer for layer in self.layers if isinstance(layer, SizedLayer)]
@@ -160,6 +169,11 @@ class StepSpec:
     def images(self) -> int:
         """Images of the batch of a copy of the network."""
         raise NotImplementedError
+
+    @property
+    def fewest_images(self) -> int:
+        """Images of the smallest share of a batch."""
+        return self.images
 
     @property
     def group_ranks(self) -> int:
@@ -306,28 +320,3 @@ class StepSpec:
             "lockstep": self.strategy.lockstep,
             "independent": self.independent,
         }
-
-    def check_straggler(self) -> None:
-        """Raise ValueError, led by its key, for a straggler that is no rank, or pauses before no work."""
-        if (slow := self.straggler) is None:
-            return
-        with about("straggler"):
-            slow.check(self.ranks)
-            way, _, name = slow.at.partition(" ")
-            if way not in (INPUT, "forward", "backward") or slow.at == f"{INPUT} {name}":
-                raise ValueError(f"at: {slow.at!r} is neither input nor forward or backward, nor that of a layer")
-            group = self.group_ranks
-            places = [slow.rank % group] if isinstance(slow.rank, int) else range(group)
-            parts = [self.divisions[at].parts if self.divisions else self.layers[self.parts[at]] for at in places]
-            names = [layer.name for part in parts for layer in part]
-            if slow.at != way and name not in names:
-                raise ValueError(f"at: the rank has no layer {name!r}{registry.nearest(name, names)}")
-
-    def check_stages(self, images: int) -> None:
-        """Raise ValueError for too few ``images`` of a worker's batch, or too few layers."""
-        if self.microbatches > images:
-            most = f"must be at most {images}, the images of a batch, not {self.microbatches}"
-            raise ValueError(f"training: microbatches: {most}")
-        if self.stages > len(self.layers):
-            few = f"{self.model} has {len(self.layers)} layers, too few for {self.stages} stages"
-            raise ValueError(f"mesh: {few}")

@@ -37,7 +37,8 @@ def located(given: Path) -> Path:
 
 MAX_CASES: Final = 10_000
 """Cases of a suite, at most."""
-_EITHER_OR: Final = (("global_batch", "batch_per_rank"), ("epochs", "steps"))
+EITHER_OR: Final = (("global_batch", "batch_per_rank"), ("epochs", "steps"))
+"""Keys of which a training has one of two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ def override(text: str, head: dict[str, Any], written: list[dict[str, Any]]) -> 
         valid = {"kind", *(name for table in written for name in _keys_of(table))}
         raise ValueError(f"--set {text!r}: no case has the key {path[1]!r}{registry.nearest(path[1], valid)}")
     for table in takers:
-        others = [pair[1 - pair.index(path[1])] for pair in _EITHER_OR if path[1] in pair]
+        others = [pair[1 - pair.index(path[1])] for pair in EITHER_OR if path[1] in pair]
         further = table.get("full")
         for name in others:
             table.pop(name, None)

@@ -197,6 +197,16 @@ class TrainSpec(StepSpec):
         return self.images_per_step // self.copies
 
     @property
+    def batch_key(self) -> str:
+        """Key that gives the batch."""
+        return "batch_per_rank" if self.global_batch is None else "global_batch"
+
+    @property
+    def train_images(self) -> int:
+        """Images of the training split."""
+        return len(self.data.train)
+
+    @property
     def sharing(self) -> Shares:
         """Shares of the workers in the images of a step."""
         return self.shares or EQUAL
@@ -206,12 +216,17 @@ class TrainSpec(StepSpec):
         """Images of the largest share of a batch."""
         return int(np.diff(bounds(self.images_per_step, len(self.workers), self.sharing)).max())
 
+    @property
+    def fewest_images(self) -> int:
+        """Images of the smallest share of a batch."""
+        return int(np.diff(bounds(self.images_per_step, self.copies, self.sharing)).min())
+
     @cached_property
     def planned_steps(self) -> int:
         """Steps of the whole training."""
         if self.steps is not None:
             return self.steps
-        per_epoch = len(self.data.train) // self.images_per_step
+        per_epoch = self.train_images // self.images_per_step
         return max(1, math.ceil(float(self.epochs or 0) * per_epoch - 1e-9))
 
     @cached_property

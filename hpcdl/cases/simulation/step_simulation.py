@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.aggregation.parts.cost import check_messages
-from hpcdl.cases.keys.compute_times import TIMES, ComputeTimes
-from hpcdl.cases.keys.key import about
+from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.cases.keys.step_spec import SizedSteps, StepSpec
 from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.cases.simulation.operations import by_symmetry
@@ -39,9 +38,6 @@ UNSETTLED: Final = 2
 
 LATE_SHARE: Final = 0.05
 """Share of the step, as in traces of real ranks (:mod:`hpcdl.analysis.network.waiting`)."""
-
-MAX_SECONDS: Final = 10**9
-"""Virtual time of a training's computing, at most: 31 years; traces count nanoseconds in 64 bits."""
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -215,21 +211,6 @@ def _columns(tables: Sequence[npt.NDArray[Any]]) -> Columns:
     whole = np.concatenate(tables)
     ranks = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     return {"rank": ranks, **{name: whole[name] for name in whole.dtype.names or ()}}
-
-
-def check_simulation(spec: TrainSpec) -> None:
-    """Raise ValueError, led by its key, for settings that make no simulation, or one too long for traces."""
-    if spec.network is None:
-        return
-    given = spec.times_given
-    if len(given) != 1:
-        raise ValueError(f"network: a simulated case needs exactly one of {', '.join(TIMES)}")
-    with about(given[0]):
-        seconds = spec.compute_times.step_seconds(spec.images_per_step)  # one rank may make all steps
-        if (slow := spec.straggler) is not None:
-            seconds = seconds * slow.factor + slow.seconds
-        if not (total := spec.planned_steps * seconds) <= MAX_SECONDS:
-            raise ValueError(f"the training would take {total:.3g} s, and may take {MAX_SECONDS} s at most")
 
 
 async def simulate(
