@@ -16,7 +16,7 @@ from hpcdl.cases.keys.key import key
 from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.render import render
-from hpcdl.trace.run import _declared
+from hpcdl.trace.run import DECLARED
 
 SUITE = """
 [suite]
@@ -93,11 +93,7 @@ def test_a_record_of_an_unknown_key_says_which():
 
 def test_columns_have_the_types_of_the_schema():
     names = {"string": str, "integer": int, "number": float, "boolean": bool, "null": type(None)}
-    hints, declared = get_type_hints(Record), _declared()
-    for one in fields(Record):
-        kinds = declared.get(one.name, {}).get("type")
-        if one.name in {"settings", "further", "launch_seconds"} or not kinds:
-            continue
-        kinds = [kinds] if isinstance(kinds, str) else kinds
-        given = set(get_args(hints[one.name])) if isinstance(hints[one.name], UnionType) else {hints[one.name]}
-        assert given - {type(None)} == {names[kind] for kind in kinds} - {type(None)}, one.name
+    hints = get_type_hints(Record)
+    for name in {field.name for field in fields(Record)} & {*DECLARED} - {"settings"}:
+        types = set(get_args(hints[name])) if isinstance(hints[name], UnionType) else {hints[name]}
+        assert types - {type(None)} == {names[kind] for kind in DECLARED[name]} - {type(None)}, name
