@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.pairing import FAILED, INCONCLUSIVE, MEASURE_NAMES, MISSING, NEW
-from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, VERDICTS, Accepted, Change, Comparison
+from hpcdl.analysis.over_time.pairing import FAILED, INCONCLUSIVE, MEASURE_NAMES, MISSING, NEW, Change
+from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, VERDICTS, Accepted, Comparison
 from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.run.disturbance import facts as table
 from hpcdl.analysis.statistics.estimates import Interval

@@ -17,7 +17,7 @@ from itertools import count
 import numpy as np
 
 from hpcdl.analysis.over_time import regressions as module
-from hpcdl.analysis.over_time.pairing import Pair
+from hpcdl.analysis.over_time.pairing import Change
 from hpcdl.analysis.over_time.regressions import REGRESSED, changes_of
 
 MEASURES = 12
@@ -114,11 +114,11 @@ def regressions(before, now):
     """Return a flag per measure; ``before``, ``now``: logarithms, (measures, launches)."""
     names = count()
     pairs = [
-        Pair(
+        Change(
             "s",
             str(next(names)),
             "step_seconds",
-            *(
+            tuple(
                 [("", f"{side}{run}", float(np.exp(value))) for run, value in enumerate(values)]
                 for side, values in zip("ab", rows, strict=True)
             ),

@@ -10,7 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from hpcdl.analysis.over_time.regressions import VERDICTS, Change, Comparison
+from hpcdl.analysis.over_time.pairing import Change
+from hpcdl.analysis.over_time.regressions import VERDICTS, Comparison
 from hpcdl.cli import main
 from hpcdl.report.comparison import verdict, verdict_of
 from hpcdl.report.verdicts import words
@@ -249,8 +250,8 @@ def test_runs_that_cannot_be_read_are_refused(nights, capsys, tmp_path, damage, 
 
 
 def test_each_sentence_of_a_comparison_appears():
-    numbers = {"launches": (3, 3), "ratio": 1.2, "low": 1.1, "high": 1.3, "p": 0.01}
-    changes = [Change("s", "ring", "step_seconds", word, "why", **numbers) for word in VERDICTS]
+    numbers = {"ratio": 1.2, "low": 1.1, "high": 1.3, "p": 0.01}
+    changes = [Change("s", "ring", "step_seconds", ([], []), word, "why", **numbers) for word in VERDICTS]
     changes += [replace(changes[1], by_share=True), replace(changes[4], p=math.nan)]
     told = [verdict_of(change) for change in changes]
     assert {one.word for one in told} == words("compare")

@@ -11,7 +11,8 @@ from contract.archives import archive
 from contract.archives import run as night
 from report_runs import HOSTILE, all_figures
 
-from hpcdl.analysis.over_time.regressions import REGRESSED, Change, Comparison
+from hpcdl.analysis.over_time.pairing import Change
+from hpcdl.analysis.over_time.regressions import REGRESSED, Comparison
 from hpcdl.report.comparison import page as comparison_page
 from hpcdl.report.formats.html import written
 from hpcdl.report.history import page
@@ -77,8 +78,10 @@ def measured(request, name, hand, tmp_path):
     if request.param == "report":
         text = render([all_figures(hand, name)], "html")
     elif request.param == "comparison":
-        numbers = {"launches": (3, 3), "baseline": 1.0, "candidate": 1.2, "ratio": 1.2, "low": 1.1, "high": 1.3}
-        changes = [Change("s", f"{name} {row}", "step_seconds", REGRESSED, "", **numbers) for row in range(50)]
+        numbers = {"baseline": 1.0, "candidate": 1.2, "ratio": 1.2, "low": 1.1, "high": 1.3}
+        changes = [
+            Change("s", f"{name} {row}", "step_seconds", ([], []), REGRESSED, **numbers) for row in range(50)
+        ]
         text = written(
             [comparison_page(Comparison(changes, "launch", (1, 1), 0.0, 0.03, [], []), [NIGHT], [NIGHT])]
         )

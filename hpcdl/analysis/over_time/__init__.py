@@ -8,8 +8,8 @@ The one rule: a run is judged with the runs before it alone. A later run never a
 nightly check and a check of the whole archive agree. Both errors count: false alarms, and missed changes;
 ``tests/analysis/history_figures.py`` and ``comparison_figures.py`` measure them on synthetic nights. ::
 
-    RunSeries  ->  regressions.compare               ->  Comparison      hpcdl compare
-    History    ->  change_points, suspects  ->  SuiteVerdict         hpcdl history
+    RunSeries  ->  pairing, regressions     ->  Comparison      hpcdl compare
+    History    ->  change_points, suspects  ->  SuiteVerdict    hpcdl history
 
 Open ``series.py`` first.
 """

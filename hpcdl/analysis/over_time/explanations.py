@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from hpcdl.analysis.statistics.estimates import Vector
-
-Flags = npt.NDArray[np.bool_]
-Counts = npt.NDArray[np.int64]
+from hpcdl.analysis.statistics.differences import Flags, Vector
+from hpcdl.analysis.statistics.robust import Counts
 
 WINDOW: Final = 60
 """Runs that are explained together; a host that takes part in none of them is slow no more."""
@@ -102,7 +99,10 @@ def explanations(slow: Flags, known: Flags, there: Flags, lines: Sequence[Sequen
             within = [suspect for suspect in named if {*suspect.hosts} & {*hosts}]
             first = min([first, *(suspect.first for suspect in within)])
             found = min([run, *(suspect.found for suspect in within)])
-            named = [*(one for one in named if one not in within), Explanation(hosts, first, found, run)]
+            named = [
+                *(suspect for suspect in named if suspect not in within),
+                Explanation(hosts, first, found, run),
+            ]
     return sorted([*ended, *named, *groups], key=lambda explanation: explanation.found)
 
 
@@ -168,7 +168,7 @@ def _described(explains: Flags, slow: Flags, costs: Vector) -> tuple[float, list
         shortest = float(lengths[best])
         chosen.append(best)
         for other in chosen[:-1]:
-            fewer = [one for one in chosen if one != other]
+            fewer = [row for row in chosen if row != other]
             length = _length(explains, slow, costs, fewer)
             if length < shortest:
                 shortest, chosen = length, fewer

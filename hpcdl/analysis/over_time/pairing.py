@@ -1,6 +1,7 @@
 """Pairs of each measure of each case on both sides of a comparison, and the cases that cannot be paired."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,22 +21,44 @@ Cases = Mapping[tuple[str, str], list[CaseSeries]]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """One measure of one case on both sides."""
+class Change:
+    """One measure of one case on both sides; numbers are NaN where they are not known."""
 
     suite: str
     case: str
     measure: str
-    baseline: list[Value]
-    candidate: list[Value]
+    values: tuple[list[Value], list[Value]]
+    """Of the baseline and of the candidate."""
     verdict: str = ""
-    """``failed``, ``missing``, ``new`` or ``inconclusive`` if the values cannot be compared; else empty."""
+    """``failed``, ``missing``, ``new`` or ``inconclusive`` without a comparison; empty before one."""
     reason: str = ""
+    """An error, missing launches, an accepted regression, or launches apart from the others; else empty."""
+    baseline: float = math.nan
+    """Geometric mean over units (s)."""
+    candidate: float = math.nan
+    ratio: float = math.nan
+    """Candidate by baseline."""
+    low: float = math.nan
+    high: float = math.nan
+    p: float = math.nan
+    """Adjusted."""
+    smallest: float = math.nan
+    """Smallest ratio that would be found with 80 % power if no other measure changed."""
+    largest: float = math.nan
+    """Largest ratio that is not excluded: bound of the interval, or of the shares of slow launches."""
+    by_share: bool = False
+    """True for a regression of the share of slow launches; the ratio is of all launches, without interval."""
+
+    @property
+    def launches(self) -> tuple[int, int]:
+        """Number of launches of the baseline and of the candidate."""
+        before, now = map(len, self.values)
+        return before, now
 
     def logarithms(self, side: int, *, by_job: bool) -> dict[str, float]:
         """Return logarithms of the baseline's (0) or candidate's (1) values per run, or their median per job."""
         units: dict[str, list[float]] = {}
-        for job, run, value in (self.baseline, self.candidate)[side]:
+        for job, run, value in self.values[side]:
             units.setdefault(job if by_job else run, []).append(value)
         return {unit: float(np.median(np.log(values))) for unit, values in units.items()}
 
@@ -54,7 +77,13 @@ class _Side:
     disturbed: int = 0
     """Launches that are left out because the case was disturbed."""
 
+    @property
+    def failure(self) -> str:
+        """The first failure, and their number."""
+        return f"{self.failures[0]}{_of(len(self.failures), self.total)}"
+
     def values(self, measure: str, settings: str) -> list[Value]:
+        """Return the values of the good launches with these settings."""
         return [
             (run.job, run.path, case.values[measure])
             for run, case in self.launches
@@ -62,7 +91,7 @@ class _Side:
         ]
 
 
-def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[Pair]:
+def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[Change]:
     """Pair each measure of each case, in the baseline's order; cases that the candidate alone has come last.
 
     Cases of one suite and name are the same case, but only with the settings of the baseline's last run. The
@@ -73,7 +102,7 @@ def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list
     others = [(case.suite, case.case) for run in candidate for case in run.cases]
     others += [(run.suite, case) for run in candidate for case in (*run.without_result, *run.disturbed)]
     sides = [[(run, _by_name(run)) for run in runs] for runs in (baseline, candidate)]
-    paired: list[Pair] = []
+    paired: list[Change] = []
     for suite, case in dict.fromkeys([*measured, *others]):
         before, now = (_side(runs, suite, case) for runs in sides)
         paired += _of_case(suite, case, before, now) if before.launches else [_new(suite, case, before, now)]
@@ -90,13 +119,13 @@ def _by_name(run: RunSeries) -> dict[tuple[str, str], list[CaseSeries]]:
 def _side(runs: Sequence[tuple[RunSeries, Cases]], suite: str, case: str) -> _Side:
     side = _Side()
     for run, cases in runs:
-        here = cases.get((suite, case), [])
-        side.launches += [(run, one) for one in here]
-        side.failures += [one.failure for one in here if one.failure]
-        side.total += len(here)
-        if not here and run.suite == suite and case in run.disturbed:
+        launches = cases.get((suite, case), [])
+        side.launches += [(run, launch) for launch in launches]
+        side.failures += [launch.failure for launch in launches if launch.failure]
+        side.total += len(launches)
+        if not launches and run.suite == suite and case in run.disturbed:
             side.disturbed += 1
-        elif not here and run.suite in {suite, ""}:
+        elif not launches and run.suite in {suite, ""}:
             side.total += 1
             if case in run.without_result:
                 side.failures.append(run.without_result[case])
@@ -105,28 +134,24 @@ def _side(runs: Sequence[tuple[RunSeries, Cases]], suite: str, case: str) -> _Si
     return side
 
 
-def _new(suite: str, case: str, before: _Side, now: _Side) -> Pair:
+def _new(suite: str, case: str, before: _Side, now: _Side) -> Change:
     """Return a case without a value in the baseline, which may have it disturbed."""
     newest = now.launches[-1][1] if now.launches else None
     measure = next((name for name in MEASURE_NAMES if newest and name in newest.values), "result")
     candidate = now.values(measure, newest.settings) if newest else []
     verdict, reason = NEW, "not in the baseline"
     if now.failures:
-        verdict, reason = FAILED, _failure(now)
+        verdict, reason = FAILED, now.failure
     elif before.disturbed:
         verdict, reason = INCONCLUSIVE, "disturbed in all launches of the baseline"
-    return Pair(suite, case, measure, [], candidate, verdict, reason)
-
-
-def _failure(now: _Side) -> str:
-    return f"{now.failures[0]}{_of(len(now.failures), now.total)}"
+    return Change(suite, case, measure, ([], candidate), verdict, reason)
 
 
 def _of(part: int, total: int) -> str:
     return f" ({part} of {total} launches)" if total > 1 else ""
 
 
-def _of_case(suite: str, case: str, before: _Side, now: _Side) -> list[Pair]:
+def _of_case(suite: str, case: str, before: _Side, now: _Side) -> list[Change]:
     settings = before.launches[-1][1].settings
     good = sum(launch.settings == settings and not launch.failure for _, launch in before.launches)
     values = {
@@ -134,30 +159,27 @@ def _of_case(suite: str, case: str, before: _Side, now: _Side) -> list[Pair]:
     }
     first = next(iter(values), "result")
 
-    def bad(verdict: str, reason: str, measure: str = first) -> Pair:
-        return Pair(suite, case, measure, values.get(measure, []), now.values(measure, settings), verdict, reason)
+    def row(verdict: str, reason: str, measure: str = first) -> Change:
+        sides = values.get(measure, []), now.values(measure, settings)
+        return Change(suite, case, measure, sides, verdict, reason)
 
     if now.failures:
-        return [bad(FAILED, _failure(now))]
+        return [row(FAILED, now.failure)]
     if now.disturbed and not (now.absent or now.launches):
-        return [bad(INCONCLUSIVE, "disturbed in all launches of the candidate")]
+        return [row(INCONCLUSIVE, "disturbed in all launches of the candidate")]
     if now.absent or not now.launches:
         reason = f"no result{_of(len(now.absent), now.total)}"
-        return [bad(MISSING, "; ".join(filter(None, [reason, *dict.fromkeys(now.absent)])))]
+        return [row(MISSING, "; ".join(filter(None, [reason, *dict.fromkeys(now.absent)])))]
     other = next((launch.settings for _, launch in now.launches if launch.settings != settings), None)
     if other is not None:
-        return [bad(MISSING, f"its settings differ: {_difference(settings, other)}")]
+        return [row(MISSING, f"its settings differ: {_difference(settings, other)}")]
     if not values:
-        return [bad(NEW, "no value in the baseline")]
-    rows: list[Pair] = []
-    for name, those in values.items():
-        these = now.values(name, settings)
-        lacking = len(now.launches) - len(these)
-        if lacking:
-            why = "target not reached" if name == "seconds_to_target" else "no value"
-            rows.append(bad(MISSING, f"{why}{_of(lacking, now.total)}", name))
-        else:
-            rows.append(Pair(suite, case, name, those, these))
+        return [row(NEW, "no value in the baseline")]
+    rows = []
+    for name in values:
+        lacking = len(now.launches) - len(now.values(name, settings))
+        why = "target not reached" if name == "seconds_to_target" else "no value"
+        rows.append(row(MISSING, f"{why}{_of(lacking, now.total)}", name) if lacking else row("", "", name))
     return rows
 
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.pairing import FAILED, INCONCLUSIVE, MISSING, NEW, Pair, pairs
+from hpcdl.analysis.over_time.pairing import FAILED, INCONCLUSIVE, MISSING, NEW, Change, pairs
 from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.statistics.differences import (
     ALPHA,
@@ -43,35 +43,6 @@ SHARE: Final = 0.25
 
 BAD: Final = (FAILED, REGRESSED, MISSING)
 """Verdicts with which a comparison fails."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """One measure of one case; numbers are NaN where they are not known."""
-
-    suite: str
-    case: str
-    measure: str
-    verdict: str
-    reason: str
-    """An error, missing launches, an accepted regression, or launches apart from the others; else empty."""
-    launches: tuple[int, int]
-    """Of the baseline and of the candidate."""
-    baseline: float = math.nan
-    """Geometric mean over units (s)."""
-    candidate: float = math.nan
-    ratio: float = math.nan
-    """Candidate by baseline."""
-    low: float = math.nan
-    high: float = math.nan
-    p: float = math.nan
-    """Adjusted."""
-    smallest: float = math.nan
-    """Smallest ratio that would be found with 80 % power if no other measure changed."""
-    largest: float = math.nan
-    """Largest ratio that is not excluded: bound of the interval, or of the shares of slow launches."""
-    by_share: bool = False
-    """True for a regression of the share of slow launches; the ratio is of all launches, without interval."""
 
 
 @dataclass(frozen=True)
@@ -108,20 +79,14 @@ def acceptance(
     return covering, "" if covering or not entries else entries[0][1]
 
 
-def apply(
-    changes: Sequence[Change], accepted: Sequence[Accepted], min_effect: float, today: dt.date
-) -> list[Change]:
-    """Change the verdict of accepted regressions; of others that an entry matches, the reason says why not."""
-    applied = []
-    for change in changes:
-        entries = accepted if change.verdict == REGRESSED else ()
-        entry, refusal = acceptance(change.case, change.ratio, entries, min_effect, today)
-        if entry is not None:
-            reason = f"accepted until {entry.expires}: {entry.reason}"
-            applied.append(replace(change, verdict=ACCEPTED, reason=reason))
-        else:
-            applied.append(replace(change, reason=refusal or change.reason))
-    return applied
+def _accepted(change: Change, accepted: Sequence[Accepted], min_effect: float, today: dt.date) -> Change:
+    """Change the verdict of an accepted regression; if an entry matches another, the reason says why not."""
+    if change.verdict != REGRESSED:
+        return change
+    entry, refusal = acceptance(change.case, change.ratio, accepted, min_effect, today)
+    if entry is None:
+        return replace(change, reason=refusal or change.reason)
+    return replace(change, verdict=ACCEPTED, reason=f"accepted until {entry.expires}: {entry.reason}")
 
 
 @dataclass(frozen=True)
@@ -186,20 +151,20 @@ def compare(
     Raises ValueError if the baseline has no measured case.
     """
     paired = pairs(baseline, candidate)
-    if not any(pair.baseline for pair in paired):
+    if not any(change.values[0] for change in paired):
         simulated = any(run.simulated for run in baseline)
         why = "all its cases are simulated" if simulated else "it has no measured case without an error"
         why = "all its measured cases were disturbed" if any(run.disturbed for run in baseline) else why
         raise ValueError(f"{baseline[0].path}: the baseline cannot be compared: {why}")
     jobs = (len({run.job for run in baseline}), len({run.job for run in candidate}))
     by_job = max(jobs) > 1 and jobs != (len(baseline), len(candidate))
-    compared = [pair for pair in paired if not pair.verdict]
     between = between_jobs if jobs == (1, 1) else 0.0
+    compared = [change for change in paired if not change.verdict]
     changes, drift = changes_of(compared, min_effect, math.log1p(between), by_job=by_job)
-    changes += [_uncompared(pair) for pair in paired if pair.verdict]
-    applied = apply(changes, accepted, min_effect, today)
+    changes += [change for change in paired if change.verdict]
+    changes = [_accepted(change, accepted, min_effect, today) for change in changes]
     return Comparison(
-        changes=sorted(applied, key=_badness),
+        changes=sorted(changes, key=_badness),
         unit="job" if by_job else "launch",
         jobs=jobs,
         between_jobs=between,
@@ -215,22 +180,17 @@ def _badness(change: Change) -> tuple[int, float]:
     return VERDICTS.index(change.verdict), -ratio
 
 
-def _uncompared(pair: Pair) -> Change:
-    counts = (len(pair.baseline), len(pair.candidate))
-    return Change(pair.suite, pair.case, pair.measure, pair.verdict, pair.reason, counts)
-
-
 def changes_of(
-    compared: Sequence[Pair], min_effect: float, between: float, *, by_job: bool
+    compared: Sequence[Change], min_effect: float, between: float, *, by_job: bool
 ) -> tuple[list[Change], Drift]:
-    """Test all pairs that have values on both sides: their means, and their shares of slow launches.
+    """Test all measures that have values on both sides: their means, and their shares of slow launches.
 
     Shares are tested apart, of the measures whose numbers of slow launches can be significant (Tarone 1990).
     """
     if not compared:
         return [], NO_DRIFT
     baseline, candidate = (_table(compared, side, by_job=by_job) for side in (0, 1))
-    jobs = [{job for pair in compared for job, *_ in (pair.baseline, pair.candidate)[side]} for side in (0, 1)]
+    jobs = [{job for change in compared for job, *_ in change.values[side]} for side in (0, 1)]
     result = moderated(baseline, candidate, between, ordered=max(map(len, jobs)) == 1)
     difference, limit = result.difference, math.log1p(min_effect)
     p = adjusted(difference.p)
@@ -241,18 +201,16 @@ def changes_of(
     visible = smallest_visible(difference, limit, max(total, 1))
     unit = "job" if by_job else "launch"
     changes = []
-    for number, (pair, group) in enumerate(zip(compared, result.groups, strict=True)):
-        counts = (len(pair.baseline), len(pair.candidate))
+    for number, (untested, group) in enumerate(zip(compared, result.groups, strict=True)):
         before, after = np.exp(result.means[number]).tolist()
-        reason = _described(group, unit) if group else ""
-        about = (pair.suite, pair.case, pair.measure)
-        change = Change(*about, INCONCLUSIVE, reason, counts, before, after, after / before)
+        change = replace(untested, verdict=INCONCLUSIVE, baseline=before, candidate=after, ratio=after / before)
         if np.isnan(p[number]):
             changes.append(replace(change, reason=f"one {unit} on each side"))
             continue
         first, last, smallest = (bounded_exp(value[number]) for value in (low, high, visible))
         largest = max(last, _largest(group)) if group else last
         change = replace(change, p=float(p[number]), low=first, high=last, smallest=smallest, largest=largest)
+        change = replace(change, reason=_described(group, unit)) if group else change
         verdict = _verdict(p[number], difference.value[number], low[number], high[number], limit)
         size = abs(math.log(group.factor)) if group else 0.0
         if verdict != REGRESSED and shares[number] < ALPHA and size > limit + 2 * between:
@@ -289,9 +247,9 @@ def _described(group: Group, unit: str) -> str:
     )
 
 
-def _table(compared: Sequence[Pair], side: int, *, by_job: bool) -> Matrix:
+def _table(compared: Sequence[Change], side: int, *, by_job: bool) -> Matrix:
     """Return logarithms, (measures, launches or jobs), NaN where there is none."""
-    rows = [pair.logarithms(side, by_job=by_job) for pair in compared]
+    rows = [change.logarithms(side, by_job=by_job) for change in compared]
     units = dict.fromkeys(unit for row in rows for unit in row)
     return np.array([[row.get(unit, math.nan) for unit in units] for row in rows])
 

@@ -239,10 +239,15 @@ class Job:
         """Disturbed cases, which have no value, and the cause."""
         return {case: cause for run in self.runs for case, cause in run.disturbed.items()}
 
+    @property
+    def good(self) -> list[CaseSeries]:
+        """Cases that did not fail."""
+        return [case for run in self.runs for case in run.cases if not case.failure]
+
     def measured(self) -> dict[Key, list[float]]:
         """Return the values of each series, one per launch; failed cases have none."""
         rows: dict[Key, list[float]] = {}
-        for case in (case for run in self.runs for case in run.cases if not case.failure):
+        for case in self.good:
             for measure, value in case.values.items():
                 key = Key(case.case, case.settings, measure, case.environment_key)
                 rows.setdefault(key, []).append(value)

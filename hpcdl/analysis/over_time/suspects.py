@@ -10,23 +10,23 @@ suspect.
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcdl.analysis.over_time.change_points import AFTER
 from hpcdl.analysis.over_time.explanations import explanations
-from hpcdl.analysis.over_time.series import History
-from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.analysis.over_time.series import CaseSeries, History
+from hpcdl.analysis.statistics.differences import Flags, Matrix, Vector
 from hpcdl.analysis.statistics.robust import quantiles
 
-Matrix = npt.NDArray[np.float64]
 Kind = Literal["host", "link", "hosts", "neighbours"]
 """Neighbours are hosts whose names follow each other, of a switch that is not known."""
 Source = Literal["link measurements", "times of the cases"]
+Episode = tuple[int, int, int | None]
+"""First, naming and clearing run of a time in which a host or link was slow."""
 
 SLOW: Final = 0.05
 """Least departure of a slow run, as a logarithm."""
@@ -78,14 +78,14 @@ def suspects(history: History, groups: Mapping[str, str]) -> list[Suspect]:
 
     ``groups``: switch of hosts.
     """
-    hosts = _by_links(history, "host_slowness")
+    hosts = _by_links(history, lambda case: case.host_slowness)
     if not hosts:
         return grouped(_by_times(history, groups), [host for job in history.jobs for host in job.hosts], groups)
     named = by_departures(hosts, "host")
     slow = {suspect.name for suspect in named}
     links = {
         pair: values
-        for pair, values in _by_links(history, "link_slowness").items()
+        for pair, values in _by_links(history, lambda case: case.link_slowness).items()
         if not slow & set(pair.split(" - "))
     }
     every = [*grouped(named, list(hosts), groups), *by_departures(links, "link")]
@@ -131,13 +131,13 @@ def _named(hosts: Sequence[str], groups: Mapping[str, str]) -> tuple[Kind, str]:
     return ("hosts", f"{host_list(hosts)} of {switch}") if switch else ("neighbours", host_list(hosts))
 
 
-def _by_links(history: History, field: str) -> dict[str, Vector]:
+def _by_links(history: History, slowness: Callable[[CaseSeries], Mapping[str, float]]) -> dict[str, Vector]:
     """Return by name (jobs,) logarithms of the slowness, the median over cases and launches; NaN if missing."""
     departures: dict[str, Vector] = {}
     for number, job in enumerate(history.jobs):
         seen: dict[str, list[float]] = {}
-        for case in (case for run in job.runs for case in run.cases if not case.failure):
-            for name, value in getattr(case, field).items():
+        for case in job.good:
+            for name, value in slowness(case).items():
                 seen.setdefault(name, []).append(value)
         for name, values in seen.items():
             row = departures.setdefault(name, np.full(len(history.jobs), np.nan))
@@ -152,14 +152,15 @@ def by_departures(departures: Mapping[str, Vector], kind: Kind) -> list[Suspect]
         return []
     slow, there = _slow(table), np.isfinite(table)
     counts, every = slow.sum(axis=0), there.sum(axis=0)
-    found = []
-    for row, name in enumerate(departures):
-        for first, number, ended in _episodes(slow[row], there[row], counts, every):
-            found.append(_suspect(name, kind, "link measurements", (first, number, ended), table[row], slow[row]))
-    return sorted(found, key=lambda suspect: suspect.found)
+    named = [
+        _suspect(name, kind, "link measurements", episode, table[row], slow[row])
+        for row, name in enumerate(departures)
+        for episode in _episodes(slow[row], there[row], counts, every)
+    ]
+    return sorted(named, key=lambda suspect: suspect.found)
 
 
-def _slow(departures: Matrix) -> npt.NDArray[np.bool_]:
+def _slow(departures: Matrix) -> Flags:
     """(suspects, runs): True where a suspect departs beyond noise from its usual departure, which may be lasting.
 
     Usual is that of the suspect's own runs before, or while there are few that of the slowest of a usual spread.
@@ -190,7 +191,7 @@ def _slow(departures: Matrix) -> npt.NDArray[np.bool_]:
     return slow
 
 
-def shared_departures(logs: Matrix) -> tuple[Vector, npt.NDArray[np.bool_]]:
+def shared_departures(logs: Matrix) -> tuple[Vector, Flags]:
     """(runs,): median over the cases ``logs`` (cases, runs) of a run's departures from the usual, and slow runs.
 
     A departure is NaN if missing. Usual is a low quantile of the runs so far, since most runs may have a slow
@@ -219,7 +220,8 @@ def _by_times(history: History, groups: Mapping[str, str]) -> list[Suspect]:
     if len(names) < 2 or not len(history.keys):
         return []
     cases = [history.case(row) for row in range(len(history.keys))]
-    rows = [row for row, case in enumerate(cases) if (case.message_bytes or 0) >= LONG] or list(range(len(cases)))
+    long = np.array([(case.message_bytes or 0) >= LONG for case in cases])
+    rows = np.flatnonzero(long | ~long.any())
     ranks = np.array([cases[row].ranks for row in rows])[:, None]
     logs = history.logs[rows]
     largest = np.where(np.isfinite(logs), ranks, 0).max(axis=0)
@@ -227,16 +229,14 @@ def _by_times(history: History, groups: Mapping[str, str]) -> list[Suspect]:
     return by_times(np.where(ranks == largest, logs, np.nan), there, names, groups)
 
 
-def by_times(
-    logs: Matrix, there: npt.NDArray[np.bool_], names: Sequence[str], groups: Mapping[str, str]
-) -> list[Suspect]:
+def by_times(logs: Matrix, there: Flags, names: Sequence[str], groups: Mapping[str, str]) -> list[Suspect]:
     """Return the hosts and the neighbours that explain slow runs, and the hosts of which one does.
 
     ``logs`` (cases, runs): logarithms of times; ``there`` (hosts, runs): hosts that took part.
     """
     times, slow = shared_departures(logs)
     lines = [[names.index(host) for host in switch] for switch in switches(names, groups).values()]
-    found = []
+    named = []
     for explanation in explanations(slow, np.isfinite(times), there, lines):
         hosts = [names[host] for host in explanation.hosts]
         kind, name = _named(hosts, groups)
@@ -244,14 +244,12 @@ def by_times(
             kind, name = "hosts", f"one of {host_list(hosts)}"
         episode = explanation.first, explanation.found, explanation.ended
         theirs = slow & there[explanation.hosts].any(axis=0)
-        found.append(_suspect(name, kind, "times of the cases", episode, times, theirs))
-    return found
+        named.append(_suspect(name, kind, "times of the cases", episode, times, theirs))
+    return named
 
 
-def _episodes(
-    slow: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_], all_slow: Vector, every: Vector
-) -> Iterator[tuple[int, int, int | None]]:
-    """Yield first, naming and clearing run of each time in which a suspect was slow.
+def _episodes(slow: Flags, there: Flags, all_slow: Vector, every: Vector) -> Iterator[Episode]:
+    """Yield each time in which a suspect was slow.
 
     Vectors are by run: whether it was slow and took part; number of all that were slow, and that took part.
     """
@@ -280,22 +278,15 @@ def _episodes(
         yield *named, seen + WINDOW if len(there) - seen > WINDOW else None
 
 
-def _suspect(
-    name: str,
-    kind: Kind,
-    source: Source,
-    place: tuple[int, int, int | None],
-    departures: Vector,
-    slow: npt.NDArray[np.bool_],
-) -> Suspect:
-    first, found, ended = place
+def _suspect(name: str, kind: Kind, source: Source, episode: Episode, departures: Vector, slow: Flags) -> Suspect:
+    first, _, ended = episode
     runs = np.flatnonzero(slow[first:ended]) + first
-    return Suspect(name, kind, source, first, found, ended, float(np.exp(np.median(departures[runs]))), len(runs))
+    return Suspect(name, kind, source, *episode, float(np.exp(np.median(departures[runs]))), len(runs))
 
 
 def grouped(suspects: Sequence[Suspect], hosts: Sequence[str], groups: Mapping[str, str]) -> list[Suspect]:
     """Return the suspects; hosts of one switch that are slow now, a large share or neighbours, are one suspect."""
-    slow = {one.name: one for one in suspects if one.ended is None and one.kind == "host"}
+    slow = {suspect.name: suspect for suspect in suspects if suspect.ended is None and suspect.kind == "host"}
     kept = list(suspects)
     for switch, members in switches(hosts, groups).items():
         bad = [host for host in members if host in slow]
@@ -307,7 +298,7 @@ def grouped(suspects: Sequence[Suspect], hosts: Sequence[str], groups: Mapping[s
                 kind, name = "hosts", f"{len(bad)} of {len(members)} of {switch} ({host_list(bad)})"
             theirs = sorted((slow[host] for host in part), key=lambda suspect: suspect.found)
             first, found = min(suspect.first for suspect in theirs), theirs[GROUP - 1].found
-            ratio, times = float(np.median([one.ratio for one in theirs])), max(one.runs for one in theirs)
+            ratio, times = float(np.median([host.ratio for host in theirs])), max(host.runs for host in theirs)
             group = Suspect(name, kind, theirs[0].source, first, found, None, ratio, times)
             kept = [*(suspect for suspect in kept if suspect not in theirs), group]
     return kept
