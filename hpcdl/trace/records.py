@@ -9,17 +9,14 @@ from __future__ import annotations
 import gzip
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.trace.files import MAX_DATA, JsonObject, check_regular, from_json, parse_json, read_bytes
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TABLES, Rows, TraceError, analysed
-from hpcdl.trace.run import READ, Run, check_environment, check_fields, frame, frame_of_cases, no_events
-
-if TYPE_CHECKING:
-    import pandas as pd
+from hpcdl.trace.run import READ, RecordedCase, Run, check_environment, check_fields
 
 SUFFIX: Final = ".json.gz"
 INDEX: Final = "case_index"
@@ -79,17 +76,14 @@ def _run(path: Path, document: JsonObject) -> Run:
         check_environment(environment)
     for fields in described:
         check_fields(fields)
-    tables: dict[str, Any] = {name: _frame(name, document["tables"][name], len(described)) for name in READ}
+    tables = [_by_case(name, document["tables"][name], len(described)) for name in READ]
     return Run(
         path,
-        frame_of_cases(described),
-        **tables,
-        environment=document["environment"],
-        environments=environments,
-        suite=str(document["suite"]),
-        complete=bool(document["complete"]),
-        described=described,
-        _load=lambda _index: no_events(),
+        [RecordedCase(fields, *rows) for fields, *rows in zip(described, *tables, strict=True)],
+        document["environment"],
+        environments,
+        str(document["suite"]),
+        bool(document["complete"]),
     )
 
 
@@ -99,19 +93,24 @@ def _listed(values: Rows) -> list[Any]:
     return listed
 
 
-def _frame(name: str, columns: JsonObject, cases: int) -> pd.DataFrame:
-    """Return a table. Raises ValueError for other columns than it has, and cases that are not there."""
+def _by_case(name: str, columns: JsonObject, cases: int) -> list[Rows]:
+    """Return the rows of a table by case. Raises ValueError for other columns, and cases that are not there."""
     types = {INDEX: np.dtype(np.int64), **{key: TABLES[name][key] for key in TABLES[name].names or ()}}
     if columns.keys() - {INDEX} and columns.keys() != types.keys():
         raise ValueError(f"table {name!r}: has other columns than {', '.join(types)}")
-    table = {}
-    for key in columns:
-        whole = types[key].kind == "i"
-        values = np.asarray(columns[key], np.int64 if whole else types[key])
-        table[key] = (np.cumsum(values) if whole else values).astype(types[key])
-    index = table.pop(INDEX)
-    if any(len(values) != len(index) for values in table.values()) or not ((index >= 0) & (index < cases)).all():
+    values = {key: _column(listed, types[key]) for key, listed in columns.items()}
+    index = values.pop(INDEX)
+    if any(len(column) != len(index) for column in values.values()) or not ((index >= 0) & (index < cases)).all():
         raise ValueError(f"table {name!r}: columns of different lengths, or rows of a case that is not there")
     if (np.diff(index) < 0).any():
         raise ValueError(f"table {name!r}: rows of the cases are not in their order")
-    return frame([table]).assign(case_index=index)
+    table = np.empty(len(index) if values else 0, TABLES[name])
+    for key, column in values.items():
+        table[key] = column
+    return np.split(table, np.searchsorted(index, range(1, cases))) if cases else []
+
+
+def _column(listed: list[Any], kind: np.dtype[Any]) -> Rows:
+    if kind.kind == "i":
+        return np.cumsum(np.asarray(listed, np.int64)).astype(kind)
+    return np.asarray(listed, kind)

@@ -6,14 +6,13 @@ A file whose checksum fits may have been written by another program. The analysi
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -115,33 +114,61 @@ def check_environment(environment: JsonMapping) -> None:
             raise ValueError("environment: affinity: not ranges of cores")
 
 
-Table = dict[str, Rows]
-"""Columns of equal length."""
+def no_events() -> tuple[Rows, list[str]]:
+    """Return the rows of events, and their labels, of a case that has none."""
+    return np.empty(0, TABLES["events"]), []
 
 
-def no_events() -> tuple[Table, list[str]]:
-    """Return the table of events, and their labels, of a case that has none."""
-    events = TABLES["events"]
-    return {name: np.empty(0, events[name]) for name in events.names or ()}, []
+@dataclass(frozen=True)
+class RecordedCase:
+    """One launch of a case, as recorded.
+
+    Tables are arrays with the columns of :data:`hpcdl.trace.recorder.TABLES`. Times are in ns on rank 0's clock:
+    clock offsets of the ranks are already added.
+    """
+
+    fields: Mapping[str, Scalar]
+    """With None where None was recorded."""
+    steps: Rows
+    evaluations: Rows
+    updates: Rows
+    residuals: Rows
+    ranks: Rows
+    read_events: Callable[[], tuple[Rows, list[str]]] = no_events
+    """Read the rows of events, whose ``label`` is an index into the labels."""
+
+    @property
+    def is_timed(self) -> bool:
+        """True if it has measured steps."""
+        return len(self.steps) > 0 and not self.fields.get("network")
+
+    def digest(self, measured: object = None) -> str:
+        """Return the digest of its fields and identifying tables; of the fields and ``measured``, if given."""
+        about = {name: value for name, value in self.fields.items() if name not in OF_POOLING}
+        if measured is not None:
+            about["measured"] = json.dumps(measured, sort_keys=True)
+        digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+        for rows in (getattr(self, name) for name in IDENTIFYING if measured is None):
+            for column in sorted(rows.dtype.names):
+                values = rows[column]
+                digest.update(np.where(np.isnan(values), np.nan, values).tobytes())  # JSON has one NaN
+        return digest.hexdigest()
+
+
+def _frame_of(table: str) -> cached_property[pd.DataFrame]:
+    return cached_property(lambda run: frame(table, [getattr(case, table) for case in run.recorded]))
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
     """Contents of a run folder.
 
-    All frames except ``cases`` have the column ``case_index``, an index into ``cases``, and the columns of their
-    table in :data:`hpcdl.trace.recorder.TABLES`. Times are in ns on rank 0's clock: clock offsets of the ranks are
-    already added.
+    Frames are made on first use. All except ``cases`` have the column ``case_index``, an index into ``cases``,
+    and the columns of their table in :class:`RecordedCase`.
     """
 
     path: Path
-    cases: pd.DataFrame
-    """One row per case and launch, one column per field; NaN where a case does not have the field."""
-    steps: pd.DataFrame
-    evaluations: pd.DataFrame
-    updates: pd.DataFrame
-    residuals: pd.DataFrame
-    ranks: pd.DataFrame
+    recorded: Sequence[RecordedCase]
     environment: JsonObject
     """Environment of the run, or of its last part."""
     environments: dict[str, JsonObject]
@@ -150,11 +177,14 @@ class Run:
     """Text of the suite file."""
     complete: bool
     """False while the run is in progress, or if it was interrupted."""
-    described: Sequence[Mapping[str, Scalar]]
-    """Fields of the cases as recorded: ``described[case_index]``, with None where None was recorded."""
-    _load: Callable[[int], tuple[Table, list[str]]]
     copies: Sequence[str] = ()
     """One line per run that was given twice, in any form: its cases count once."""
+
+    steps = _frame_of("steps")
+    evaluations = _frame_of("evaluations")
+    updates = _frame_of("updates")
+    residuals = _frame_of("residuals")
+    ranks = _frame_of("ranks")
 
     def __repr__(self) -> str:
         env = self.environment
@@ -162,9 +192,25 @@ class Run:
         hosts = {rank.get("hostname") for rank in env.get("ranks") or ()}
         return (
             f"Run of hpcdl: {self.path}{'' if self.complete else ' (incomplete)'}\n"
-            f"{len(self.cases)} cases, {len(self.steps)} steps; evaluations, updates, residuals, ranks\n"
+            f"{len(self.recorded)} cases, {len(self.steps)} steps; evaluations, updates, residuals, ranks\n"
             f"{env.get('date', 'unknown date')}, {mpi.get('library', 'unknown MPI')}, {len(hosts)} hosts"
         )
+
+    @cached_property
+    def described(self) -> Sequence[Mapping[str, Scalar]]:
+        """Fields of the cases as recorded."""
+        return [case.fields for case in self.recorded]
+
+    @cached_property
+    def cases(self) -> pd.DataFrame:
+        """One row per case and launch, one column per field; NaN where a case does not have the field."""
+        import pandas as pd
+
+        names = dict.fromkeys(name for fields in self.described for name in fields)
+        columns = {
+            name: pd.Series([fields.get(name) for fields in self.described], dtype=object) for name in names
+        }
+        return pd.DataFrame({name: column.infer_objects() for name, column in columns.items()})
 
     @cached_property
     def events(self) -> pd.DataFrame:
@@ -172,7 +218,7 @@ class Run:
 
         ``label`` is categorical. Raises TraceError if the file is missing or damaged.
         """
-        return self._events(range(len(self.described)))
+        return self._events(range(len(self.recorded)))
 
     @cached_property
     def identities(self) -> list[str]:
@@ -181,37 +227,18 @@ class Run:
         Times in ns are never measured twice. A case without steps, or with simulated ones, has the digest of its
         launch's other cases; if none is measured, that of its environment, which has a date.
         """
-        tables = {name: by_case(getattr(self, name)) for name in IDENTIFYING}
-        digests = [
-            _digest(fields, *(table.get(index, {}) for table in tables.values()))
-            for index, fields in enumerate(self.described)
+        timed = {index: case.digest() for index, case in enumerate(self.recorded) if case.is_timed}
+        by_launch: dict[object, list[str]] = {}
+        for index, digest in timed.items():
+            by_launch.setdefault(self.described[index].get("launch"), []).append(digest)
+        return [
+            timed.get(index) or case.digest(by_launch.get(case.fields.get("launch")) or self.environment_of(index))
+            for index, case in enumerate(self.recorded)
         ]
-        measured: dict[object, list[str]] = {}
-        timed = {index for index in tables["steps"] if not self.described[index].get("network")}
-        for index in sorted(timed):
-            measured.setdefault(self.described[index].get("launch"), []).append(digests[index])
-        for index, fields in enumerate(self.described):
-            if index not in timed:
-                others = measured.get(fields.get("launch")) or self.environment_of(index)
-                digests[index] = _digest({**fields, "measured": json.dumps(others, sort_keys=True)})
-        return digests
 
-    def only(self, indices: Sequence[int]) -> Run:
+    def only(self, indices: Iterable[int]) -> Run:
         """Return the run with some of its cases, by ascending index."""
-        places = {index: place for place, index in enumerate(indices)}
-
-        def kept(rows: pd.DataFrame) -> pd.DataFrame:
-            rows = rows[rows["case_index"].isin(places)]
-            return rows.assign(case_index=rows["case_index"].map(places)).reset_index(drop=True)
-
-        tables: dict[str, Any] = {name: kept(getattr(self, name)) for name in READ}
-        return replace(
-            self,
-            cases=self.cases.iloc[list(indices)].reset_index(drop=True),
-            described=[self.described[index] for index in indices],
-            _load=lambda index: self._load(indices[index]),
-            **tables,
-        )
+        return replace(self, recorded=[self.recorded[index] for index in indices])
 
     def environment_of(self, case_index: int) -> JsonObject:
         """Return the environment of a case."""
@@ -228,10 +255,8 @@ class Run:
         return hosts[:ranks] if len(hosts) >= ranks else []
 
     def rows_of(self, table: str, case_index: int) -> pd.DataFrame:
-        """Return the rows of one case in the frame ``table``, such as "steps"; frames have the cases in order."""
-        rows: pd.DataFrame = getattr(self, table)
-        begin, end = np.searchsorted(rows["case_index"].to_numpy(), (case_index, case_index + 1))
-        return rows.iloc[begin:end]
+        """Return the rows of one case in ``table``, such as "steps"."""
+        return frame(table, [getattr(self.recorded[case_index], table)], [case_index])
 
     def events_of(self, case_index: int) -> pd.DataFrame:
         """Return the events of one case, reading only that case."""
@@ -243,59 +268,22 @@ class Run:
         numbers: dict[str, int] = {}
         tables = []
         for index in indices:
-            table, labels = self._load(index)
-            here = np.array([numbers.setdefault(label, len(numbers)) for label in labels], np.int32)
-            table["label"] = here[table["label"]] if len(table["label"]) else table["label"]
-            tables.append(table)
-        events = frame(tables, indices)
-        if "label" in events:
-            codes = events["label"].to_numpy(np.int32)
-            events["label"] = pd.Categorical.from_codes(codes, pd.Index(list(numbers), dtype="str"))
-        return events
+            rows, labels = self.recorded[index].read_events()
+            of_run = np.array([numbers.setdefault(label, len(numbers)) for label in labels], np.int32)
+            rows["label"] = of_run[rows["label"]] if len(rows) else rows["label"]
+            tables.append(rows)
+        events = frame("events", tables, indices)
+        labels_of_run = pd.Index(list(numbers), dtype="str")
+        return events.assign(label=pd.Categorical.from_codes(events["label"].to_numpy(), labels_of_run))
 
 
-def _digest(fields: Mapping[str, Scalar], *tables: Table) -> str:
-    about = {name: value for name, value in fields.items() if name not in OF_POOLING}
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    for name, table in zip(IDENTIFYING, tables, strict=False):
-        for column, rows in sorted(table.items()):
-            values = np.asarray(rows, TABLES[name][column])
-            digest.update(np.where(np.isnan(values), np.nan, values).tobytes())  # JSON has one NaN
-    return digest.hexdigest()
-
-
-def by_case(rows: pd.DataFrame) -> dict[int, Table]:
-    """Return the columns of a frame by its ``case_index``; a case without rows is absent."""
-    columns = {str(name): rows[name].to_numpy() for name in rows.columns}
-    place = columns.pop("case_index")
-    cuts = np.flatnonzero(np.diff(place)) + 1  # rows of one case stand together
-    bounds = [0, *cuts.tolist(), len(place)] if len(place) else []
-    return {
-        int(place[begin]): {name: column[begin:end] for name, column in columns.items()}
-        for begin, end in itertools.pairwise(bounds)
-    }
-
-
-def frame_of_cases(described: Sequence[Mapping[str, Scalar]]) -> pd.DataFrame:
-    """Return one row per case, one column per field."""
+def frame(table: str, rows: Sequence[Rows], indices: Sequence[int] | None = None) -> pd.DataFrame:
+    """Concatenate the rows of cases; the column ``case_index`` has the cases' ``indices``, by default from 0."""
     import pandas as pd
 
-    names = list(dict.fromkeys(name for fields in described for name in fields))
-    columns = {name: pd.Series([fields.get(name) for fields in described], dtype=object) for name in names}
-    return pd.DataFrame({name: column.infer_objects() for name, column in columns.items()})
-
-
-def frame(tables: Sequence[Table], indices: Sequence[int] | None = None) -> pd.DataFrame:
-    """Concatenate tables to one frame; the column ``case_index`` is the index of the table."""
-    import pandas as pd
-
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    if not names:
-        return pd.DataFrame({"case_index": np.empty(0, np.int64)})
-    lengths = [len(next(iter(table.values()))) for table in tables]
-    index = np.repeat(np.arange(len(tables)) if indices is None else np.asarray(indices), lengths)
-    columns = {name: np.concatenate([table[name] for table in tables]) for name in names}
-    return pd.DataFrame({"case_index": index, **columns})
+    joined = np.concatenate([np.empty(0, TABLES[table]), *rows])
+    index = np.repeat(np.arange(len(rows)) if indices is None else np.array(indices, np.int64), [*map(len, rows)])
+    return pd.DataFrame({"case_index": index, **{name: joined[name] for name in joined.dtype.names or ()}})
 
 
 _LINK: Final = ["source", "dest"]

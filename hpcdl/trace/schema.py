@@ -8,9 +8,9 @@ import io
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import h5py
 import numpy as np
@@ -20,7 +20,7 @@ from hpcdl.trace.files import JsonObject
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Rows, Scalar, TraceError
 from hpcdl.trace.records import SUFFIX, read_records
-from hpcdl.trace.run import READ, Run, Table, check_fields, environment_of, frame, frame_of_cases, no_events
+from hpcdl.trace.run import READ, RecordedCase, Run, check_fields, environment_of, no_events
 
 __all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_part"]
 
@@ -152,42 +152,38 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
     path = Path(path)
     if path.name.endswith(SUFFIX):
         return read_records(path)
-    found, complete = [path], True
+    paths, complete = [path], True
     if path.is_dir():
-        found = [path / "run.h5"]
-        if not found[0].exists():
-            found, complete = sorted((path / "parts").glob("*.h5")), False
-        if not found:
+        paths = [path / "run.h5"]
+        if not paths[0].exists():
+            paths, complete = sorted((path / "parts").glob("*.h5")), False
+        if not paths:
             raise TraceError(f"{path}: no run.h5 and no finished case in parts/")
-    described: list[dict[str, Scalar]] = []
-    places: list[tuple[Path, str] | None] = []
-    tables: dict[str, list[Table]] = {name: [] for name in READ}
+    recorded: list[RecordedCase] = []
     environment: JsonObject = {}
     environments: dict[str, JsonObject] = {}
     suite = ""
-    for file in found:
-        with open_trace(file) as source:
+    for part in paths:
+        with open_trace(part) as source:
             complete = complete and bool(source.attrs["complete"])
             environment, suite = environment_of(source["environment"][()]), source["suite"].asstr()[()]
             environments |= _environments(source)
-            for name, group in source["cases"].items():
-                places.append((file, name) if group["events"].id.shape[0] else None)
-                described.append(_fields(group))
-                ranks = _rows(group, "ranks")
-                for key, of_cases in tables.items():
-                    rows = _rows(group, key) if key in wanted else np.empty(0, TABLES[key])
-                    of_cases.append(_on_common_clock(rows, ranks))
-    frames: dict[str, Any] = {name: frame(of_cases) for name, of_cases in tables.items()}
-    return Run(
-        path,
-        frame_of_cases(described),
-        **frames,
-        environment=environment,
-        environments=environments,
-        suite=suite,
-        complete=complete,
-        described=described,
-        _load=lambda index: _events(*place) if (place := places[index]) else no_events(),
+            recorded += [_case(group, part, wanted) for group in source["cases"].values()]
+    return Run(path, recorded, environment, environments, suite, complete)
+
+
+def _case(group: h5py.Group, path: Path, wanted: Collection[str]) -> RecordedCase:
+    """Return a case of the file ``path``; tables that are not ``wanted`` are empty."""
+    ranks = _rows(group, "ranks")
+    tables = {
+        name: _on_common_clock(_rows(group, name), ranks) if name in wanted else np.empty(0, TABLES[name])
+        for name in READ
+    }
+    has_events = group["events"].id.shape[0] > 0
+    return RecordedCase(
+        _fields(group),
+        **tables,
+        read_events=partial(_events, path, group.name) if has_events else no_events,
     )
 
 
@@ -270,20 +266,18 @@ def _rows(group: h5py.Group, name: str) -> Rows:
     return table
 
 
-def _on_common_clock(table: Rows, ranks: Rows) -> Table:
-    """Return the columns of a table, times on rank 0's clock. Raises ValueError for a rank that is not there."""
+def _on_common_clock(table: Rows, ranks: Rows) -> Rows:
+    """Return a table with its times on rank 0's clock. Raises ValueError for a rank that is not there."""
     if len(table) and not 0 <= table["rank"].min() <= table["rank"].max() < len(ranks):
         raise ValueError(f"rows of a rank that is not one of {len(ranks)}")
-    names = table.dtype.names or ()
-    for column in ("begin", "end", "time"):
-        if column in names and len(table):
-            table[column] += ranks["clock_offset_ns"][table["rank"]]
-    return {column: table[column] for column in names}
+    for column in {"begin", "end", "time"}.intersection(table.dtype.names or ()):
+        table[column] += ranks["clock_offset_ns"][table["rank"]]
+    return table
 
 
-def _events(path: Path, name: str) -> tuple[Table, list[str]]:
+def _events(path: Path, case: str) -> tuple[Rows, list[str]]:
     with open_trace(path, verified=True) as source:
-        group = source[f"cases/{name}"]
+        group = source[case]
         events = _on_common_clock(_rows(group, "events"), _rows(group, "ranks"))
         labels = [label.decode() for label in group["labels"][()]]
         if len(events["label"]) and not 0 <= events["label"].min() <= events["label"].max() < len(labels):

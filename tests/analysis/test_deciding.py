@@ -7,6 +7,7 @@ import pytest
 
 from hpcdl.analysis.run.deciding import Candidate, Field, area, decisions, fields_of
 from hpcdl.analysis.run.record import Record
+from hpcdl.trace.recorder import EVALUATION, Evaluation
 
 
 def launch(method, seed, seconds, cell="lenet5", *, grid=0.01, budget=99.0):
@@ -14,14 +15,16 @@ def launch(method, seed, seconds, cell="lenet5", *, grid=0.01, budget=99.0):
     last = np.floor(budget / grid + 1e-9) * grid
     at = np.ceil(seconds / grid - 1e-9) * grid if np.isfinite(seconds) else np.inf
     reached = at <= last + 1e-9
+    end = at if reached else last
     return SimpleNamespace(
         record=Record(model=cell, ranks=4, training=method, seed=seed, target_accuracy=0.9),
-        evaluations={
-            "step": np.array([2, 1]),
-            "accuracy": np.array([0.9 if reached else 0.8, 0.5]),
-            "training_seconds": np.array([at, at - grid] if reached else [last, last - grid]),
-            "epoch": np.array([2.0, 1.0]),
-        },
+        evaluations=np.array(
+            [
+                Evaluation(2, 2.0, end, 0.1, 0.9 if reached else 0.8, 64),
+                Evaluation(1, 1.0, end - grid, 0.2, 0.5, 32),
+            ],
+            EVALUATION,
+        ),
         disturbed=False,
         diverged=None,
     )

@@ -21,7 +21,7 @@ def test_mean_shares_and_workers_by_hand(hand):
     assert found.shares == pytest.approx((2 / 6, 1 / 6, 3 / 6))
     assert found.workers == 3
     assert (found.collect, found.expected) == (None, None)
-    launch.updates["staleness"] = np.full(6, 2**31 - 1)  # as a damaged record may have
+    launch.case.updates["staleness"] = np.full(6, 2**31 - 1)  # as a damaged record may have
     assert len(staleness(launch).shares) == MAX_AGE + 1
 
 

@@ -11,14 +11,7 @@ from hpcdl.analysis.statistics.estimates import (
     mean_interval,
     median_interval,
     ratio_interval,
-    slowest,
 )
-
-
-def test_slowest_rank_per_iteration_in_any_order():
-    steps, maxima = slowest(np.array([5, 3, 5, 3, 4]), np.array([1.0, 2.0, 7.0, 0.5, 3.0]))
-    assert steps.tolist() == [3, 4, 5]
-    assert maxima.tolist() == [2.0, 3.0, 7.0]
 
 
 def test_order_statistics_are_those_of_the_books():

@@ -1,6 +1,6 @@
 import pytest
 
-from hpcdl.analysis.run.launches import WINDOWS, launches
+from hpcdl.analysis.run.launches import WINDOWS, launches, throughput_of
 from hpcdl.analysis.run.scaling import records
 
 FREE = {"training": "asynchronous(collect=1)", "aggregation": "own", "common_clock": True, "images": 16}
@@ -19,7 +19,8 @@ def test_all_images_of_the_span_by_its_length(hand):
 def test_the_span_lies_between_the_last_to_be_warm_and_the_first_to_end(hand):
     hand.train([[1000.0, 10.0, *[10.0] * 50], [5.0, 5.0, *[20.0] * 200]], warmup_steps=2, **FREE)
     (launch,) = launches(hand.read())
-    assert [moment - hand.begin for moment in launch.span] == [2_010_000_000, 2_510_000_000]
+    span = launch.throughput
+    assert [moment - hand.begin for moment in (span.begin, span.end)] == [2_010_000_000, 2_510_000_000]
 
 
 def test_a_server_takes_no_steps_and_is_there(hand):
@@ -33,14 +34,10 @@ def test_a_server_takes_no_steps_and_is_there(hand):
 def test_time_in_which_nobody_is_inside_a_step_is_left_out(hand):
     hand.train([[10.0] * 100] * 2, **FREE | {"global_batch": 32})
     (launch,) = launches(hand.read())
-    steps = hand.read().steps
-    late = steps["step"] >= 50
+    steps = launch.case.steps.copy()
     for column in ("begin", "end"):
-        steps.loc[late, column] += 10**9  # everybody looks at the test set for a second
-    from hpcdl.analysis.run.launches import throughput_of
-
-    found = throughput_of({name: steps[name].to_numpy() for name in steps.columns}, 2, 32)
-    assert found.seconds.mean() == pytest.approx(launch.seconds.mean())
+        steps[column][steps["step"] >= 50] += 10**9  # everybody looks at the test set for a second
+    assert throughput_of(steps, 2, 32).seconds.mean() == pytest.approx(launch.seconds.mean())
 
 
 def test_what_comes_every_few_steps_is_paid_for(hand):

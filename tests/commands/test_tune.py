@@ -5,15 +5,14 @@ import json
 import shlex
 import subprocess
 import tomllib
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import Hand
 
 from hpcdl.aggregation.parts.collectives import schemes
-from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.record import Record
 from hpcdl.commands import tune
 from hpcdl.exit_codes import FAILED, INTERRUPTED
@@ -29,8 +28,11 @@ def measured(*, disturbed=(), **launches):
         scheme, algorithm = ("native", f"allreduce {name[1:]}") if name.startswith("_") else (name, "")
         record = Record(kind="collective", collective="allreduce", aggregation=scheme, message_bytes=64, ranks=2)
         tried[scheme, algorithm] = {
-            number: replace(
-                _unmeasured(record), seconds=np.array([time]), disturbed="x" if number in disturbed else None
+            number: SimpleNamespace(
+                record=record,
+                seconds=np.array([time]),
+                typical=np.median,
+                disturbed="x" if number in disturbed else None,
             )
             for number, time in enumerate(seconds)
         }
@@ -40,12 +42,6 @@ def measured(*, disturbed=(), **launches):
 def row_of(first, second):
     (row,) = tune._rows({"cell": first}, {"cell": second})
     return row
-
-
-def _unmeasured(record):
-    nothing = np.empty(0)
-    counts = {"total_steps": 1, "warmup_steps": 0, "ranks_recorded": 2}
-    return Launch(record, nothing, nothing, nothing, nothing, nothing, nothing, nothing, **counts)
 
 
 def test_the_fastest_scheme_and_algorithm_are_measured_again_with_the_default():

@@ -12,6 +12,7 @@ from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, share_interval
 from hpcdl.fabric.pairs import rounds
+from hpcdl.trace.recorder import Rows
 from hpcdl.trace.run import Run
 
 Vector = npt.NDArray[np.float64]
@@ -175,14 +176,11 @@ def _shares(speed: Matrix) -> Vector:
 def links(run: Run) -> list[Links]:
     """The links of every case of ``run`` in which more than one pair exchanged."""
     exchanges = []
-    for index, fields in enumerate(run.described):
-        record = Record.of(fields)
+    for index, case in enumerate(run.recorded):
+        record = Record.of(case.fields)
         if record.kind == "pairwise" and record.pattern not in {None, "pair"}:
-            mine = run.rows_of("steps", index)
-            seconds = _seconds(record, mine["rank"].to_numpy(), mine["end"].to_numpy() - mine["begin"].to_numpy())
-            ranks = run.rows_of("ranks", index)
-            counters = {} if record.network else {str(name): ranks[name].to_numpy() for name in ranks}
-            exchanges.append(Links(record, run.hosts_of(index), seconds, disturbance(counters).cause))
+            cause = None if record.network else disturbance(case.ranks).cause
+            exchanges.append(Links(record, run.hosts_of(index), _seconds(record, case.steps), cause))
     return exchanges
 
 
@@ -201,9 +199,9 @@ def over_launches(links: Sequence[Links]) -> list[Links]:
     return combined
 
 
-def _seconds(record: Record, rank: npt.NDArray[np.int64], duration: npt.NDArray[np.int64]) -> Cube:
+def _seconds(record: Record, steps: Rows) -> Cube:
     """(repetitions, p, p) times of each pair; after the warm-up every round has equally many repetitions."""
-    ranks = record.ranks
+    ranks, rank, duration = record.ranks, steps["rank"], steps["end"] - steps["begin"]
     if len(rank) < ranks * (ranks - 1 if record.pattern == "all_pairs" else 1):  # the table would fill the memory
         raise ValueError(f"{record.case}: {len(rank)} exchanges are too few for {ranks} ranks")
     table = rounds(ranks, str(record.pattern))

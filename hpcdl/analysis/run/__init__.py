@@ -1,11 +1,12 @@
 """Analysis of one run: how a trace becomes records.
 
-In comes a :class:`hpcdl.trace.run.Run`: frames of steps, evaluations, updates and ranks, and the fields that
-describe each case. Out comes a :class:`hpcdl.analysis.run.record.Record` for each case and seed::
+In comes a :class:`hpcdl.trace.run.Run`: for each case its fields, and tables of steps, evaluations, updates and
+ranks, which stay arrays until a number is made of them. Out comes a :class:`hpcdl.analysis.run.record.Record`
+for each case and seed::
 
     fields of a case -- Record.of --> Record without numbers
                                            |
-    frames -- launches.py: over ranks -> Launch -- pooling.py: of one case --> Point -- scaling.py --> Record
+    tables -- launches.py: over ranks -> Launch -- pooling.py: of one case --> Point -- scaling.py --> Record
               slowest rank of each step            equal configuration,              base, efficiency,
                                                    ranks and seed                    near-linear or not
 

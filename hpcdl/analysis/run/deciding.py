@@ -47,7 +47,7 @@ class Candidate:
 
 def is_evaluated(launch: Launch) -> bool:
     """Return True if a launch evaluated on the test set."""
-    return len(launch.evaluations.get("step", ())) > 0
+    return len(launch.evaluations) > 0
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ def _timed(candidate: Candidate) -> Timed:
         if usable:
             kept += usable
             seconds.append(float(np.median([at_target(launch, "training_seconds") for launch in usable])))
-            ends = [np.inf if one.diverged else before_target(one, "training_seconds") for one in usable]
+            ends = [np.inf if launch.diverged else before_target(launch, "training_seconds") for launch in usable]
             since.append(float(np.median(ends)))
         else:
             failed = any(launch.record.error for launch in together)

@@ -11,7 +11,7 @@ context switches, frequencies and retransmissions are recorded and are no cause:
 own work, and a slow clock or a bad link is a finding about the machine.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -40,9 +40,9 @@ class Disturbance(NamedTuple):
     cause: str | None = None
 
 
-def disturbance(ranks: Mapping[str, Rows]) -> Disturbance:
-    """Return the disturbance of one case; ``ranks``: columns of the trace's table ``ranks``, perhaps none."""
-    if not len(ranks.get("wall_ns", ())):
+def disturbance(ranks: Rows) -> Disturbance:
+    """Return the disturbance of one case; ``ranks``: rows of the trace's table ``ranks``, perhaps none."""
+    if not len(ranks):
         return Disturbance()
     known = (ranks["wall_ns"] > 0) & (ranks["foreign_ns"] >= 0)
     wall = np.where(known, ranks["wall_ns"], 1)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.disturbance import disturbance
+from hpcdl.analysis.run.disturbance import Disturbance, disturbance
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.estimates import Middle, Vector, center, slowest
-from hpcdl.trace.files import JsonObject
+from hpcdl.analysis.statistics.estimates import Middle, Vector, center
 from hpcdl.trace.recorder import Rows
-from hpcdl.trace.run import READ, Run, Table, by_case
+from hpcdl.trace.run import READ, RecordedCase, Run
 
 WINDOWS: Final = 20
 """At most; Schmeiser (Operations Research 30, 1982): 10 to 30 are enough. Each has at least a global batch."""
@@ -40,7 +39,7 @@ class Throughput(NamedTuple):
     """Per worker: bytes sent, likewise."""
 
 
-def throughput_of(steps: Table, warmup: int, batch: float) -> Throughput | None:
+def throughput_of(steps: Rows | Mapping[str, Rows], warmup: int, batch: float) -> Throughput | None:
     """Return the throughput of a case with global batches of ``batch`` images; None if nothing was measured.
 
     ``steps`` holds the columns of :attr:`hpcdl.trace.run.Run.steps`, rows in any order.
@@ -90,59 +89,35 @@ def _level(moments: Vector, begin: Vector, end: Vector, height: Vector) -> Vecto
     return np.asarray(np.cumsum(change)[:-1], np.float64)
 
 
-Columns = dict[str, Rows]
+MEASURED: Final = np.dtype(
+    [
+        ("seconds", np.float64),  # of the slowest rank; of a window, of all ranks together
+        ("compute_seconds", np.float64),  # of the rank that computes longest; 0: not measured
+        ("mean_compute_seconds", np.float64),  # over ranks, which perfect balance would give
+        ("input_seconds", np.float64),  # of the rank that waits longest for its images; 0: not measured
+        ("bytes_sent", np.float64),  # by the rank that sends most
+        ("messages", np.float64),  # of the rank that sends most of them
+        ("images", np.float64),  # all ranks together
+    ]
+)
+"""Columns of a measured step, over its ranks."""
 
 
-@dataclass(frozen=True)
+def _table(*columns: Rows | float) -> Rows:
+    """Return rows of :data:`MEASURED`: as many as the first column has values."""
+    table = np.empty(np.size(columns[0]), MEASURED)
+    for name, values in zip(MEASURED.names or (), columns, strict=True):
+        table[name] = values
+    return table
+
+
+@dataclass(frozen=True, eq=False)
 class Launch:
-    """Vectors hold one entry per measured step (warm-up is left out), in the order of the steps.
-
-    If ranks keep no common step (:attr:`hpcdl.analysis.run.record.Record.keeps_step`) an entry is a window of
-    :mod:`hpcdl.analysis.run.launches`, and all numbers are per global batch.
-    """
+    """One launch of a case; each reduction over its ranks is made at its first use."""
 
     record: Record
-    seconds: Vector
-    """Seconds of the slowest rank; for windows those of all ranks together."""
-    compute_seconds: Vector
-    """Of the rank that computed longest; 0 where it was not measured."""
-    mean_compute_seconds: Vector
-    """Mean over ranks, what perfect balance would give."""
-    input_seconds: Vector
-    """Of the rank that waited longest for its images; 0 where it was not measured."""
-    bytes_sent: Vector
-    """By the rank that sent most."""
-    messages: Vector
-    """Of the rank that sent most of them."""
-    images: Vector
-    """All ranks together."""
-    total_steps: int
-    warmup_steps: int
-    ranks_recorded: int
-    measured_steps: int = 0
-    last_loss: float | None = None
-    """Mean over the images of the last step."""
-    diverged: tuple[int, int] | None = None
-    """Step and rank whose loss, or parameters at a test, were first not finite; None: none, or it recovered."""
-    evaluations: Columns = field(default_factory=dict)
-    """Evaluations of the lowest rank that has any, each at the time of the rank that reached it last."""
-    workers: int = 0
-    """Ranks that take steps."""
-    updates: Columns = field(default_factory=dict)
-    """Gradients applied to parameters that were kept for others."""
-    residuals: Columns = field(default_factory=dict)
-    """Norms of residuals and of gradients by step, root mean squares over ranks; empty unless compressed."""
-    memory_bytes: int = 0
-    """Vectors of the rank that holds most; 0 where it was not stated."""
-    disturbed: str | None = None
-    """Disturbance from outside the job beyond the limits of :mod:`hpcdl.analysis.run.disturbance`."""
-    stolen: float = 0.0
-    """Share of its time that the hypervisor took from the rank that lost most."""
-    middle: Middle = "median"
-    """Statistic of ``seconds``."""
-    span: tuple[int, int] | None = None
-    """Measured time span if ranks keep no common step, ns on rank 0's clock."""
-
+    case: RecordedCase
+    """Without rows if it failed: what broke half-way has no step time."""
     waiting_seconds: float | None = None
     """Waiting for other ranks, mean over ranks and steps; None: not traced."""
     transfer_seconds: float | None = None
@@ -151,19 +126,142 @@ class Launch:
     late_seconds: float | None = None
     """Longest waiting of another rank for it in a step, mean over steps."""
 
+    @property
+    def is_windowed(self) -> bool:
+        """True if ranks keep no common step: rows of :attr:`measured` are windows, per global batch."""
+        return not self.record.keeps_step and bool(self.record.batch)
+
+    @property
+    def middle(self) -> Middle:
+        """Statistic of the measured steps or windows."""
+        return "mean" if self.is_windowed else "median"
+
+    @cached_property
+    def throughput(self) -> Throughput | None:
+        """Throughput if ranks keep no common step; None without steps, or if nothing was measured."""
+        if not (self.is_windowed and len(self.case.steps)):
+            return None
+        return throughput_of(self.case.steps, self.record.warmup_steps, self.record.batch or 0.0)
+
+    @cached_property
+    def measured(self) -> Rows:
+        """Measured steps, ascending, without warm-up, or windows: rows of :data:`MEASURED`."""
+        if self.is_windowed:
+            flow = self.throughput
+            if flow is None:
+                return np.empty(0, MEASURED)
+            longest = (flow.compute.max(), flow.compute.mean(), flow.input.max())
+            return _table(flow.seconds, *longest, flow.bytes.max(), flow.messages.max(), self.record.batch or 0.0)
+        steps = self.case.steps[self.case.steps["step"] >= self.record.warmup_steps]
+        # First the slowest rank of each step, then medians over steps: a mean over ranks would hide a straggler.
+        _, place, count = np.unique(steps["step"], return_inverse=True, return_counts=True)
+
+        def most(values: Rows) -> Vector:
+            maxima = np.full(len(count), -np.inf)
+            np.maximum.at(maxima, place, values)
+            return maxima
+
+        computed = steps["compute_ns"] / 1e9
+        return _table(
+            most((steps["end"] - steps["begin"]) / 1e9),
+            most(computed),
+            np.bincount(place, computed, len(count)) / count,
+            most(steps["input_ns"] / 1e9),
+            most(steps["bytes"]),
+            most(steps["messages"]),
+            np.bincount(place, steps["images"], len(count)),
+        )
+
+    @property
+    def seconds(self) -> Vector:
+        """Times of the measured steps or windows."""
+        return self.measured["seconds"]
+
+    @property
+    def measured_steps(self) -> int:
+        """Steps, or global batches, within the measured time."""
+        return int(self.throughput.batches) if self.throughput else len(self.measured)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps, or global batches, with warm-up."""
+        if self.is_windowed:
+            return round(float(self.case.steps["images"].sum()) / (self.record.batch or 1.0))
+        return len(np.unique(self.case.steps["step"]))
+
+    @property
+    def workers(self) -> int:
+        """Ranks that take steps."""
+        return len(np.unique(self.case.steps["rank"]))
+
+    @property
+    def ranks_recorded(self) -> int:
+        """Ranks that recorded steps, evaluations or updates."""
+        tables = (self.case.steps, self.case.evaluations, self.case.updates)
+        return len(np.unique(np.concatenate([table["rank"] for table in tables])))
+
+    @cached_property
+    def disturbance(self) -> Disturbance:
+        """Time that was taken from its ranks; none of a simulated case."""
+        return Disturbance() if self.record.network else disturbance(self.case.ranks)
+
+    @property
+    def disturbed(self) -> str | None:
+        """Disturbance from outside the job beyond the limits of :mod:`hpcdl.analysis.run.disturbance`."""
+        return self.disturbance.cause
+
+    @property
+    def memory_bytes(self) -> int:
+        """Vectors of the rank that holds most; 0 where it was not stated."""
+        return int(self.case.ranks["memory_bytes"].max(initial=0))
+
+    @property
+    def last_loss(self) -> float | None:
+        """Mean over the images of the last step."""
+        steps = self.case.steps[self.case.steps["images"] > 0]
+        last = steps[steps["step"] == self.case.steps["step"].max(initial=0)]
+        return float(np.average(last["loss"], weights=last["images"])) if len(last) else None
+
+    @cached_property
+    def diverged(self) -> tuple[int, int] | None:
+        """Step and rank of the first loss that is not finite, also of the test after so many steps.
+
+        None if the last test is finite: a line search or the scaling of float16 rejected such a gradient.
+        """
+        steps, tests = self.case.steps, self.case.evaluations
+        if self.record.kind == "replay" or (len(tests) and np.isfinite(tests["loss"][np.argmax(tests["step"])])):
+            return None
+        infinite = [
+            table[["step", "rank"]][~np.isfinite(table["loss"])] for table in (steps[steps["images"] > 0], tests)
+        ]
+        return min(np.concatenate(infinite).tolist(), default=None)
+
+    @cached_property
+    def evaluations(self) -> Rows:
+        """Evaluations of the lowest rank that has any, each at the time of the rank that reached it last."""
+        rows = self.case.evaluations
+        by_rank: list[Rows] = [rows[rows["rank"] == rank] for rank in np.unique(rows["rank"])]
+        first, *others = by_rank or [rows]
+        for other in others:
+            shared = min(len(first), len(other))
+            times = first["training_seconds"][:shared]
+            np.maximum(times, other["training_seconds"][:shared], out=times)
+        return first
+
     def typical(self, vector: Vector) -> float:
-        """The middle of one of the vectors."""
+        """Return the middle of a column of :attr:`measured`."""
         return center(vector, self.middle)
 
     @property
     def seconds_per_image(self) -> Vector:
-        """Of each entry; the global batch where no images are counted, NaN if it is unknown."""
-        return self.seconds / (self.images if self.images.any() else self.record.batch or np.nan)
+        """Of each step; of the global batch where no images are counted, NaN if it is unknown."""
+        images = self.measured["images"]
+        return self.seconds / (images if images.any() else self.record.batch or np.nan)
 
     @property
     def images_per_second(self) -> float:
         """Images per second over the measured steps, pauses included; NaN without steps."""
-        images = self.images.sum() or len(self.seconds) * (self.record.batch or np.nan)
+        images = self.measured["images"].sum() or len(self.seconds) * (self.record.batch or np.nan)
         return float(images / self.seconds.sum()) if self.seconds.any() else float("nan")
 
 
@@ -173,136 +271,11 @@ def undisturbed(launches: Sequence[Launch]) -> list[Launch]:
 
 
 def launches(run: Run) -> list[Launch]:
-    """All cases of a run, in its order, each reduced over ranks."""
-    tables = {name: by_case(getattr(run, name)) for name in READ}
-    return [
-        _reduce(Record.of(fields), **{name: table.get(index, {}) for name, table in tables.items()})
-        for index, fields in enumerate(run.described)
-    ]
+    """Return each launch of each case of a run, in its order."""
+    return [_launch(Record.of(case.fields), case) for case in run.recorded]
 
 
-def _reduce(
-    record: Record,
-    steps: Columns,
-    evaluations: Columns,
-    updates: Columns,
-    residuals: Columns,
-    ranks: Columns,
-) -> Launch:
-    warmup = record.warmup_steps
-    if not steps or record.error:  # what broke half-way has no step time
-        return _unmeasured(record, total_steps=0, warmup_steps=warmup, ranks_recorded=0)
-    taken = disturbance({} if record.network else ranks)
-    recorded = [table["rank"] for table in (steps, evaluations, updates) if table]
-    counts: JsonObject = {
-        "warmup_steps": warmup,
-        "ranks_recorded": len(np.unique(np.concatenate(recorded))),
-        "last_loss": _last_loss(steps),
-        "diverged": None if record.kind == "replay" else _diverged(steps, evaluations),
-        "evaluations": _latest(evaluations),
-        "workers": len(np.unique(steps["rank"])),
-        "late_rank": record.late_rank,
-        "late_seconds": record.late_seconds,
-        "updates": updates,
-        "residuals": _over_ranks(residuals),
-        "memory_bytes": int(ranks["memory_bytes"].max(initial=0)) if ranks else 0,
-        "stolen": taken.stolen,
-        "disturbed": taken.cause,
-    }
-    whole = record.batch
-    if not record.keeps_step and whole:
-        total = round(float(steps["images"].sum()) / whole)
-        return _windowed(
-            record, throughput_of(steps, warmup, whole), whole, total_steps=total, middle="mean", **counts
-        )
-    measured = {name: column[steps["step"] >= warmup] for name, column in steps.items()}
-    number = measured["step"]
-    # First the slowest rank of each step, then medians over steps: a mean over ranks would hide a straggler.
-    _, seconds = slowest(number, (measured["end"] - measured["begin"]) / 1e9)
-    _, place, count = np.unique(number, return_inverse=True, return_counts=True)
-    computed = measured["compute_ns"] / 1e9
-    return Launch(
-        record,
-        seconds=seconds,
-        compute_seconds=slowest(number, computed)[1],
-        mean_compute_seconds=np.bincount(place, computed, len(count)) / count,
-        input_seconds=slowest(number, measured["input_ns"] / 1e9)[1],
-        bytes_sent=slowest(number, measured["bytes"])[1],
-        messages=slowest(number, measured["messages"])[1],
-        images=np.bincount(place, measured["images"], len(count)).astype(np.float64),
-        total_steps=len(np.unique(steps["step"])),
-        measured_steps=len(seconds),
-        **counts,
-    )
-
-
-def _unmeasured(record: Record, **counts: Any) -> Launch:
-    nothing = np.empty(0)
-    return Launch(record, nothing, nothing, nothing, nothing, nothing, nothing, nothing, **counts)
-
-
-def _windowed(record: Record, throughput: Throughput | None, whole: float, **counts: Any) -> Launch:
-    if throughput is None:
-        return _unmeasured(record, **counts)
-    per_window = partial(np.full, len(throughput.seconds))
-    return Launch(
-        record,
-        throughput.seconds,
-        compute_seconds=per_window(throughput.compute.max()),
-        mean_compute_seconds=per_window(throughput.compute.mean()),
-        input_seconds=per_window(throughput.input.max()),
-        bytes_sent=per_window(throughput.bytes.max()),
-        messages=per_window(throughput.messages.max()),
-        images=per_window(whole),
-        measured_steps=int(throughput.batches),
-        span=(throughput.begin, throughput.end),
-        **counts,
-    )
-
-
-def _latest(evaluations: Columns) -> Columns:
-    """Return the evaluations of the lowest rank, each at the time of the rank that reached it last."""
-    if not evaluations:
-        return {}
-    by_rank = [np.flatnonzero(evaluations["rank"] == rank) for rank in np.unique(evaluations["rank"])]
-    times = evaluations["training_seconds"].copy()
-    for rows in by_rank[1:]:
-        shared = min(len(rows), len(by_rank[0]))
-        own, others = by_rank[0][:shared], rows[:shared]
-        times[own] = np.maximum(times[own], times[others])
-    return {
-        name: (times if name == "training_seconds" else column)[by_rank[0]] for name, column in evaluations.items()
-    }
-
-
-def _over_ranks(residuals: Columns) -> Columns:
-    """Return the root mean square of each norm over the ranks that recorded a step."""
-    if not residuals:
-        return {}
-    steps, place, count = np.unique(residuals["step"], return_inverse=True, return_counts=True)
-    norms = ("residual_norm", "gradient_norm")
-    return {
-        "step": steps,
-        **{name: np.sqrt(np.bincount(place, residuals[name] ** 2, len(count)) / count) for name in norms},
-    }
-
-
-def _diverged(steps: Columns, evaluations: Columns) -> tuple[int, int] | None:
-    """Return step and rank of the first loss that is not finite, also of the test after so many steps.
-
-    None if the last test is finite: a line search or the scaling of float16 rejected such a gradient.
-    """
-    if evaluations and np.isfinite(evaluations["loss"][np.argmax(evaluations["step"])]):
-        return None
-    places = [
-        np.stack([table["step"], table["rank"]], 1)[~np.isfinite(table["loss"]) & (table.get("images", 1) > 0)]
-        for table in filter(None, (steps, evaluations))
-    ]
-    return min(((int(step), int(rank)) for step, rank in np.concatenate(places)), default=None)
-
-
-def _last_loss(steps: Columns) -> float | None:
-    last = (steps["step"] == steps["step"].max()) & (steps["images"] > 0)
-    if not last.any():
-        return None
-    return float(np.average(steps["loss"][last], weights=steps["images"][last]))
+def _launch(record: Record, case: RecordedCase) -> Launch:
+    if record.error or not len(case.steps):
+        return Launch(record, replace(case, **{name: getattr(case, name)[:0] for name in READ}))
+    return Launch(record, case, late_rank=record.late_rank, late_seconds=record.late_seconds)

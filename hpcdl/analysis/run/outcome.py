@@ -35,21 +35,17 @@ class Staleness:
 
 def staleness(launch: Launch) -> Staleness | None:
     """Return the staleness of one launch's updates; None without updates."""
-    if not launch.updates:
+    updates, span = launch.case.updates, launch.throughput
+    inside = updates[(updates["time"] >= span.begin) & (updates["time"] <= span.end)] if span else updates
+    if not len(inside):
         return None
-    time, worker, old = (launch.updates[name] for name in ("time", "worker", "staleness"))
-    begin, end = launch.span or (time.min(), time.max())
-    inside = (time >= begin) & (time <= end)
-    if not inside.any():
-        return None
-    where = np.stack([launch.updates["rank"][inside], launch.updates["version"][inside]])
-    collect = int(inside.sum()) / np.unique(where, axis=1).shape[1]
-    workers = len(np.unique(worker[inside]))
+    collect = len(inside) / len(np.unique(inside[["rank", "version"]]))
+    workers = len(np.unique(inside["worker"]))
     in_flight = launch.record.gradients_in_flight
     return Staleness(
-        mean=float(old[inside].mean()),
-        largest=int(old.max()),
-        shares=tuple((np.bincount(old[inside].clip(0, MAX_AGE)) / inside.sum()).tolist()),
+        mean=float(inside["staleness"].mean()),
+        largest=int(updates["staleness"].max()),
+        shares=tuple((np.bincount(inside["staleness"].clip(0, MAX_AGE)) / len(inside)).tolist()),
         workers=workers,
         collect=collect if launch.record.served else None,
         expected=(workers * in_flight - 1) / collect if in_flight else None,
@@ -66,7 +62,7 @@ def learned(launches: Sequence[Launch]) -> JsonObject:
     ends: dict[str, list[float]] = {"loss": [], "accuracy": [], "best": []}
     for launch in () if diverged else launches:
         seen = launch.evaluations
-        if seen and len(seen["step"]):
+        if len(seen):
             for name in ("loss", "accuracy"):
                 tested = {"loss": launch.record.test_loss, "accuracy": launch.record.test_accuracy}[name]
                 ends[name].append(float(seen[name][np.argmax(seen["step"])] if tested is None else tested))
@@ -92,26 +88,23 @@ def learned(launches: Sequence[Launch]) -> JsonObject:
 def at_target(launch: Launch, column: str) -> float:
     """Return a column of the first evaluation at or above the target; infinite if none, or training diverged."""
     seen, target = launch.evaluations, launch.record.target_accuracy
-    if target is None or launch.diverged or not len(seen.get("step", ())):
+    if target is None or launch.diverged:
         return np.inf
-    hits = np.flatnonzero(seen["accuracy"] >= target)
-    return float(seen[column][hits[np.argmin(seen["step"][hits])]]) if len(hits) else np.inf
+    hits = seen[seen["accuracy"] >= target]
+    return float(hits[column][np.argmin(hits["step"])]) if len(hits) else np.inf
 
 
 def before_target(launch: Launch, column: str) -> float:
     """Return a column of the last evaluation before the target was reached, of the last one if it was not."""
     seen = launch.evaluations
-    below = seen["step"] < at_target(launch, "step") if seen else np.array([], bool)
-    return float(seen[column][below].max(initial=0)) if below.any() else 0.0
+    return float(seen[column][seen["step"] < at_target(launch, "step")].max(initial=0))
 
 
 def kept(launches: Sequence[Launch]) -> JsonObject:
     """Return memory per rank, staleness of gradients, and distance between the ranks' parameters."""
     stale_launches = list(filter(None, map(staleness, launches)))
     last = [
-        float(seen["consensus"][np.argmax(seen["step"])])
-        for launch in launches
-        if len((seen := launch.evaluations).get("step", ()))
+        float(seen["consensus"][np.argmax(seen["step"])]) for launch in launches if len(seen := launch.evaluations)
     ]
     return {
         "memory_bytes_per_rank": max(launch.memory_bytes for launch in launches) or None,
@@ -128,7 +121,7 @@ def fidelity(launches: Sequence[Launch]) -> JsonObject:
     """Return norms of residuals, and the gradient's cosine and error by compression; None if dense."""
     columns: dict[str, list[float]] = {}
     largest: list[float] = []
-    for seen in (launch.evaluations for launch in launches if len(launch.evaluations.get("step", ()))):
+    for seen in (launch.evaluations for launch in launches if len(launch.evaluations)):
         last = int(np.argmax(seen["step"]))
         for name in ("residual_norm", "gradient_cosine", "gradient_error"):
             columns.setdefault(name, []).append(float(seen[name][last]))
@@ -145,13 +138,19 @@ def residual_to_gradient(launch: Launch) -> list[float]:
 
     Not a number for a quarter in which none was recorded; empty without residuals.
     """
-    seen = launch.residuals
-    if not len(seen.get("step", ())):
+    residuals = launch.case.residuals
+    if not len(residuals):
         return []
-    known = (seen["gradient_norm"] > 0) & np.isfinite(seen["gradient_norm"]) & np.isfinite(seen["residual_norm"])
-    ratio = seen["residual_norm"][known] / seen["gradient_norm"][known]
-    quarter = 4 * seen["step"][known] // (int(seen["step"].max()) + 1)
-    return [float(ratio[quarter == one].mean()) if (quarter == one).any() else math.nan for one in range(4)]
+    step, place, count = np.unique(residuals["step"], return_inverse=True, return_counts=True)
+    # root mean squares over the ranks that recorded a step
+    residual, gradient = (
+        np.sqrt(np.bincount(place, residuals[name] ** 2, len(count)) / count)
+        for name in ("residual_norm", "gradient_norm")
+    )
+    known = (gradient > 0) & np.isfinite(gradient) & np.isfinite(residual)
+    ratio = residual[known] / gradient[known]
+    of_quarters = (ratio[4 * step[known] // (step[-1] + 1) == quarter] for quarter in range(4))
+    return [float(ratios.mean()) if len(ratios) else math.nan for ratios in of_quarters]
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Middle, Vector
 from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.link_counters import recorded, total
-from hpcdl.trace.run import READ, Run, Table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from hpcdl.trace.run import RecordedCase, Run
 
 
 def runs_in(path: Path) -> list[Path]:
@@ -69,10 +64,10 @@ class Copies:
 
 def launches_in(run: Run) -> list[Run]:
     """Return the launches that a run of pooled launches has; the run itself if it has one."""
-    places: dict[object, list[int]] = {}
+    launches: dict[object, list[int]] = {}
     for index, fields in enumerate(run.described):
-        places.setdefault(fields.get("launch"), []).append(index)
-    return [run] if len(places) < 2 else [run.only(indices) for indices in places.values()]
+        launches.setdefault(fields.get("launch"), []).append(index)
+    return [run] if len(launches) < 2 else [run.only(indices) for indices in launches.values()]
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
@@ -104,19 +99,18 @@ def without_repetitions(run: Run) -> Run:
     The environment has the number of those left out that draw any, as ``repeated_draws``.
     """
     first: dict[object, object] = {}
-    repeated = set[int]()
-    for index, fields in enumerate(run.described):
-        if fields.get("network") and fields.get("digest"):
-            identity = (fields["digest"], fields.get("draw"), fields.get("error"))
-            if first.setdefault(identity, fields.get("launch")) != fields.get("launch"):
-                repeated.add(index)
-    if not repeated:
-        return run
-    drawn = sum(run.described[index].get("draw") is not None for index in repeated)
+    cases: list[RecordedCase] = []
+    drawn = 0
+    for case in run.recorded:
+        fields = case.fields
+        identity = (fields.get("digest"), fields.get("draw"), fields.get("error"))
+        is_known = bool(fields.get("network") and fields.get("digest"))
+        if is_known and first.setdefault(identity, fields.get("launch")) != fields.get("launch"):
+            drawn += fields.get("draw") is not None
+        else:
+            cases.append(case)
     environment = {**run.environment, **({"repeated_draws": drawn} if drawn else {})}
-    return replace(
-        run.only([index for index in range(len(run.described)) if index not in repeated]), environment=environment
-    )
+    return replace(run, recorded=cases, environment=environment) if len(cases) < len(run.recorded) else run
 
 
 def pool(runs: Sequence[Run]) -> Run:
@@ -125,8 +119,6 @@ def pool(runs: Sequence[Run]) -> Run:
     If ``--launches`` made them, its path is that of their folder. Launches may have run on other nodes, or on
     another number of nodes. Raises ValueError for runs of different suites or machines.
     """
-    import pandas as pd
-
     first, *others = runs
     for run in others:
         if run.suite != first.suite:
@@ -134,8 +126,7 @@ def pool(runs: Sequence[Run]) -> Run:
         # A median over two machines would be the time of neither.
         if _machines(run) != _machines(first):
             raise ValueError(f"{run.path} is no launch of what {first.path} is: the machines or libraries differ")
-    begins = [0, *accumulate(len(run.described) for run in runs)]
-    described: list[JsonObject] = []
+    cases: list[RecordedCase] = []
     environments: dict[str, JsonObject] = {}
     for number, run in enumerate(runs, 1):
         names = {}
@@ -143,25 +134,17 @@ def pool(runs: Sequence[Run]) -> Run:
             on_same_hosts = env.get("ranks") == environments.setdefault(key, env).get("ranks")
             names[key] = key if on_same_hosts else f"{key}, launch {number}"
             environments.setdefault(names[key], env)
-        for fields in run.described:
-            name = names.get(str(fields.get("environment_key")))
-            described.append({**fields, "launch": number, **({"environment_key": name} if name else {})})
-
-    def load(index: int) -> tuple[Table, list[str]]:
-        number = next(i for i, begin in reversed(list(enumerate(begins))) if begin <= index)
-        return runs[number]._load(index - begins[number])  # noqa: SLF001 - another run's, to be read as this one's
-
-    tables: dict[str, Any] = {name: _joined([getattr(run, name) for run in runs], begins) for name in READ}
+        for case in run.recorded:
+            name = names.get(str(case.fields.get("environment_key")))
+            renamed = {"environment_key": name} if name else {}
+            cases.append(replace(case, fields={**case.fields, "launch": number, **renamed}))
     files = {id(run.environment): run.environment for run in runs}  # launches of one file have one
     folders = {run.path.parent for run in runs}
     made_as_one = len(folders) == 1 and all(run.path.name.startswith("launch-") for run in runs)
     return replace(
         first,
         path=first.path.parent if made_as_one else first.path,
-        cases=pd.concat(
-            [run.cases.assign(launch=number) for number, run in enumerate(runs, 1)], ignore_index=True
-        ),
-        **tables,
+        recorded=cases,
         environment={
             **first.environment,
             **{name: _all(runs, name) for name in ("failed_cases", "cases_not_run")},
@@ -169,8 +152,6 @@ def pool(runs: Sequence[Run]) -> Run:
         },
         environments=environments,
         complete=all(run.complete for run in runs),
-        described=described,
-        _load=load,
         copies=[line for run in runs for line in run.copies],
     )
 
@@ -190,15 +171,6 @@ def _all(runs: Sequence[Run], name: str) -> list[object]:
     for run in runs:
         parts += [part for part in run.environment.get(name) or [] if part not in parts]
     return parts
-
-
-def _joined(frames: Sequence[pd.DataFrame], begins: Sequence[int]) -> pd.DataFrame:
-    import pandas as pd
-
-    moved = [
-        frame.assign(case_index=frame["case_index"] + begin) for frame, begin in zip(frames, begins, strict=False)
-    ]
-    return pd.concat(moved, ignore_index=True)
 
 
 class AmbiguousCaseError(Exception):

@@ -1,4 +1,4 @@
-"""From a run's frames to the records of ``--json``: one per case and seed, launches taken together.
+"""From launches to the records of ``--json``: one per case and seed, launches taken together.
 
 Definitions. A step takes as long as its slowest rank; ``step_seconds`` is the median over measured steps.
 If ranks keep no common step it is the mean time in which all ranks together consume a global batch (see
@@ -28,6 +28,7 @@ decides: over launches, which draw their own random times, or over the steps of 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -45,6 +46,7 @@ from hpcdl.analysis.statistics.estimates import (
     launches_interval,
     ratio_interval,
 )
+from hpcdl.trace.recorder import Rows
 
 
 def base_of(point: Point, points: Sequence[Point]) -> list[Point]:
@@ -185,14 +187,14 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "scaling": point.record.scaling if point.is_training else None,
         "steps": max(launch.total_steps for launch in point.launches) or None,
         "planned_steps": point.record.planned_steps if point.is_training else None,
-        "warmup_steps": point.launches[0].warmup_steps,
+        "warmup_steps": point.record.warmup_steps,
         "measured_steps": sum(launch.measured_steps for launch in point.timed),
         "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
-        "bytes_sent_per_rank": _middle(point, lambda launch: launch.bytes_sent),
-        "messages_per_rank": _middle(point, lambda launch: launch.messages),
+        "bytes_sent_per_rank": _middle(point, itemgetter("bytes_sent")),
+        "messages_per_rank": _middle(point, itemgetter("messages")),
         "correct": _verdict(point),
         "disturbed": next((launch.disturbed for launch in point.timed if launch.disturbed), None),
-        "stolen": float(np.mean([launch.stolen for launch in point.timed])),
+        "stolen": float(np.mean([launch.disturbance.stolen for launch in point.timed])),
         "launch_seconds": [launch.typical(launch.seconds) for launch in point.timed if len(launch.seconds)]
         or None,
         "error": next((text for launch in point.launches if (text := launch.record.error)), None),
@@ -221,7 +223,7 @@ def _waiting(point: Point) -> Columns:
 
 def _training(point: Point, points: Sequence[Point]) -> Columns:
     step = _step(point)
-    compute = _middle(point, lambda launch: launch.compute_seconds) or None
+    compute = _middle(point, itemgetter("compute_seconds")) or None
     exposed, ceiling_disturbed = _exposed(point, points)
     shown = Interval(*(max(0.0, bound) if math.isfinite(bound) else bound for bound in exposed))
     return {
@@ -231,16 +233,16 @@ def _training(point: Point, points: Sequence[Point]) -> Columns:
         "images_per_second": _median([launch.images_per_second for launch in point.timed if launch.seconds.any()]),
         **_scaling(point, points),
         "compute_seconds": compute,
-        "input_seconds": _middle(point, lambda launch: launch.input_seconds) or None,
+        "input_seconds": _middle(point, itemgetter("input_seconds")) or None,
         "exposed_communication_seconds": shown.value,
         "exposed_communication_seconds_low": shown.low,
         "exposed_communication_seconds_high": shown.high,
         "ceiling_disturbed": ceiling_disturbed,
         "load_balance": compute
-        and _middle(point, lambda launch: _share(launch.mean_compute_seconds, launch.compute_seconds)),
+        and _middle(point, lambda steps: _share(steps, "mean_compute_seconds", "compute_seconds")),
         "communication_efficiency": compute
-        and _middle(point, lambda launch: _share(launch.compute_seconds, launch.seconds)),
-        "bubble_share": _middle(point, lambda launch: 1 - _share(launch.mean_compute_seconds, launch.seconds))
+        and _middle(point, lambda steps: _share(steps, "compute_seconds", "seconds")),
+        "bubble_share": _middle(point, lambda steps: 1 - _share(steps, "mean_compute_seconds", "seconds"))
         if point.record.stages
         else None,
         **learned(point.launches),
@@ -330,14 +332,15 @@ def _verdict(point: Point) -> bool | None:
     return False if False in checks else True if all(checks) else None
 
 
-def _middle(point: Point, of: Callable[[Launch], Vector]) -> float | None:
-    """Median over launches of the median over steps, or of the mean over windows."""
-    vectors = [(launch, of(launch)) for launch in point.timed]
+def _middle(point: Point, of: Callable[[Rows], Vector]) -> float | None:
+    """Median over launches of the median over measured steps, or of the mean over windows, of ``of`` them."""
+    vectors = [(launch, of(launch.measured)) for launch in point.timed]
     return _median([launch.typical(vector) for launch, vector in vectors if len(vector)])
 
 
-def _share(part: Vector, whole: Vector) -> Vector:
-    return part[whole > 0] / whole[whole > 0]
+def _share(steps: Rows, part: str, whole: str) -> Vector:
+    steps = steps[steps[whole] > 0]
+    return np.asarray(steps[part] / steps[whole], np.float64)
 
 
 def _median(values: Sequence[float]) -> float | None:

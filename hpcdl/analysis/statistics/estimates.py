@@ -31,20 +31,6 @@ class Interval(NamedTuple):
 NOTHING = Interval(float("nan"), float("nan"), float("nan"))
 
 
-def slowest(
-    iterations: npt.NDArray[np.generic], durations: npt.NDArray[np.generic]
-) -> tuple[npt.NDArray[np.generic], Vector]:
-    """Per iteration the maximum over ranks.
-
-    ``iterations`` and ``durations``: (rows,), one row per rank and iteration, in any order.
-    Returns the iterations, ascending, and their maxima, both (distinct iterations,).
-    """
-    distinct, place = np.unique(iterations, return_inverse=True)
-    maxima = np.full(len(distinct), -np.inf)
-    np.maximum.at(maxima, place, durations)
-    return distinct, maxima
-
-
 def median_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
     """The median of n values and the narrowest symmetric pair of order statistics that covers it.
 

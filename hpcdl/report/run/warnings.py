@@ -151,7 +151,7 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
     for steps, names in sorted(short.items()):
         yield f"{plural(steps, 'measured step')}, too few for an interval: case {_named(names)}."
     for name, word in {"dropped": "event", "dropped_updates": "update"}.items():
-        dropped = int(run.ranks[name].sum()) if name in run.ranks else 0
+        dropped = int(run.ranks[name].sum())
         if dropped:
             yield f"{plural(dropped, word)} dropped at the limit: the first ones are kept, and all steps."
 

@@ -85,7 +85,7 @@ def of_tracing(findings: Findings) -> list[Cost]:
             key = (launch.record.problem(), launch.record.method, launch.record.ranks)
             _, sides = groups.setdefault(key, (launch.record, {True: [], False: []}))
             for offset in (0, 1):
-                sides[(launch.warmup_steps + offset) % 2 == 0].append(launch.seconds[offset::2])
+                sides[(launch.record.warmup_steps + offset) % 2 == 0].append(launch.seconds[offset::2])
     costs = []
     for fields, sides in groups.values():
         without, having = (np.array([np.median(launch) for launch in sides[side]]) for side in (False, True))
