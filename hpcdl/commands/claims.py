@@ -23,8 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from hpcdl.report.claims import sources
-    from hpcdl.report.claims_page import decisions, document
+    from hpcdl.report.claims import document, sources
     from hpcdl.report.formats.cells import message
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.verdicts import exit_code
@@ -42,8 +41,7 @@ def execute(options: argparse.Namespace) -> int:
         except UsageError as error:
             runs[name], unread = [], unread + 1
             print(f"hpcdl: {message(error)}: its claims are not decided", file=sys.stderr)
-    decided = decisions(known, runs)
-    page = document(known, decided)
+    page = document(known, runs)
     if options.output is not None:
         write_page(options.output, [page])
     print(coloured(plain([page])), end="")

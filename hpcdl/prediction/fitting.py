@@ -18,9 +18,11 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from hpcdl.fabric.network import EVERY_RANK, Link, Network
+from hpcdl.analysis.run.record import Record
+from hpcdl.fabric.network import EVERY_RANK, Link, Network, Site
 from hpcdl.prediction.network_file import COSTS, DOUBTFUL, Certainty, Matrix, PricedNetwork, Vector
-from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest
+from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest, hosts
+from hpcdl.trace.run import Run
 
 
 class Dual(float):
@@ -166,6 +168,62 @@ class Fit:
         return errors, halves
 
 
+def with_own_cores(measured: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """Return the records whose ranks have their own cores, and notes on omitted and on disturbed ones.
+
+    An oversubscribed rank waits for its core, which is not a cost of the network. Emulated hosts also share cores;
+    there the limited rate of the links dominates, and all records are kept.
+    """
+    shared = {record.ranks for record in measured if record.oversubscribed and not record.emulated}
+    kept = [record for record in measured if record.network or record.ranks not in shared]
+    notes = []
+    if len(kept) < len(measured):
+        ranks = ", ".join(map(str, sorted(shared)))
+        cases = f"{len(measured) - len(kept)} of {len(measured)} cases"
+        notes.append(f"Left out of the fit: {cases}, on {ranks} oversubscribed ranks.")
+    if disturbed := sum(bool(record.disturbed) for record in kept):
+        notes.append(f"DISTURBED: {disturbed} of {len(kept)} measured cases, whose times may be too long.")
+    return kept, notes
+
+
+def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] = ()) -> PricedNetwork:
+    """Return the network fitted to measured programs of a run, with ``notes`` on those that are left out.
+
+    Programs whose messages share ports determine only the overhead of a message. Raises CannotFitError.
+    """
+    serial = [program for program in programs if not program.shares_ports]
+    shared = cheapest([program for program in programs if program.shares_ports], MAX_MESSAGES)
+    costs = fit(serial, hosts(run))
+    if shared:
+        halves = np.linspace(0, costs.network.link.alpha / 2, 5).tolist()
+        tried = [replace(costs, layout=replace(costs.layout, site=Site(overhead_seconds=each))) for each in halves]
+        costs = min(tried, key=lambda each: sum(abs(error) for *_, error in _times(shared, each.network)))
+        names = ", ".join(dict.fromkeys(program.scheme for program in shared))
+        occupied = f"a message occupies both its ranks for {costs.network.site.overhead_seconds * 1e6:.3g} us"
+        line = f"Left out of the fit: {names} on more than two ranks, whose messages share ports"
+        notes = [*notes, f"{line}; a prediction of it divides a port's rate fairly, and {occupied}."]
+    errors = {
+        "fitted": summary(costs.errors),
+        "scheme_and_ranks_left_out": summary(*costs.left_out(lambda program: (program.scheme, program.ranks))),
+        "ranks_left_out": summary(*costs.left_out(lambda program: program.ranks)),
+    }
+    times = [*costs.certainty.times, *_times(shared, costs.network)]
+    certainty = replace(costs.certainty, times=times, errors=errors, notes=notes)
+    name, date, mpi = run.path.name, str(run.environment.get("date") or ""), run.environment.get("mpi")
+    library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
+    most_ranks = max(program.ranks for program in serial)
+    origin = {"run": name, "date": date, "library": library, "times": len(serial), "most_ranks": most_ranks}
+    source = f"fitted to {len(serial)} times of {', '.join(filter(None, (name, date)))}"
+    network = replace(costs.network, name=f"fitted to {name}", source=source)
+    return PricedNetwork(network, most_ranks, certainty, origin)
+
+
+def _times(programs: Sequence[MeasuredProgram], network: Network) -> list[tuple[str, float, float]]:
+    """Return scheme, time on ``network`` (s), and logarithm of predicted by measured time, of each program."""
+    predicted = [(program, program.predicted(network)) for program in programs]
+    return [(program.scheme, time, math.log(time / program.seconds)) for program, time in predicted]
+
+
 def fit(programs: Sequence[MeasuredProgram], hosts: Sequence[int] = ()) -> Fit:
     """Fit a network to ``programs``, whose ranks are on ``hosts``; default: one host.
 
@@ -205,43 +263,37 @@ def _size(errors: Vector, *, robust: bool) -> float:
 
 def _linearised(programs: Sequence[MeasuredProgram], layout: Network, costs: Vector) -> Fit:
     """Return the derivatives of the times at ``costs``."""
-    network = _derivable(layout, costs)
-    return Fit(programs, costs, _slopes([program.predicted(network) for program in programs]), layout)
+    slopes = _derivatives(lambda network: [program.predicted(network) for program in programs], layout, costs)
+    return Fit(programs, costs, slopes, layout)
 
 
-def _derivable(layout: Network, costs: Vector) -> Network:
-    """Return the network with ``costs`` whose times have derivatives by them."""
-    each = zip(costs.clip(FREE).tolist(), np.eye(len(COSTS)).tolist(), strict=True)
-    return _priced(layout, [Dual(cost, tuple(row)) for cost, row in each])
+def _derivatives(times: Callable[[Network], Sequence[float]], layout: Network, costs: Vector) -> Matrix:
+    """Return (times, costs): the derivatives of the ``times`` on a network at ``costs``."""
+    duals = zip(costs.clip(FREE).tolist(), np.eye(len(COSTS)).tolist(), strict=True)
+    network = _priced(layout, [Dual(cost, tuple(slope)) for cost, slope in duals])
+    slopes = [getattr(time, "slope", (0.0,) * len(COSTS)) for time in times(network)]
+    return np.array(slopes).reshape(-1, len(COSTS))
 
 
-def _slopes(times: Sequence[float]) -> Matrix:
-    """Return (times, costs): the derivatives of each time."""
-    return np.array([getattr(time, "slope", (0.0,) * len(COSTS)) for time in times]).reshape(-1, len(COSTS))
-
-
-def predicted_time(program: Program, network: Network, certainty: Certainty) -> tuple[float, float]:
-    """Return the time of ``program`` on a fitted network (s), and half its 95 % interval relative to it.
-
-    Without the network's topology, whose flows carry no derivatives.
-    """
-    derivable = _derivable(replace(network, topology=None), certainty.costs)
-    slopes = _slopes([program.simulate(derivable).seconds])
-    return float((slopes @ certainty.costs)[0]), certainty.doubt(slopes[0])
-
-
-def uncertainty(program: Program, priced: PricedNetwork, scheme: str) -> tuple[float, bool]:
+def uncertainty(
+    program: Program, priced: PricedNetwork, scheme: str, calls: int = 1, whole: float | None = None
+) -> tuple[float, bool]:
     """Return half the 95 % interval of the logarithm of a predicted time; NaN if the network is not fitted.
 
-    It has the uncertainty of the costs and the errors of the ``scheme`` in the fit. Also return True if an
-    undetermined cost makes the time uncertain by more than 10 %.
+    The time is that of ``program``, or of a ``whole`` (s) with so many ``calls`` of it in which all else is exact.
+    The interval has the uncertainty of the costs and the errors of the ``scheme`` in the fit. Also return True if
+    an undetermined cost makes the time uncertain by more than 10 %. The network's topology is left out, because
+    its flows carry no derivatives.
     """
     certainty = priced.certainty
     if certainty is None:
         return math.nan, False
-    time, doubt = predicted_time(program, priced.network, certainty)
-    half = math.hypot(doubt, certainty.error_of(scheme, time))
-    return half, bool(certainty.undetermined) and doubt > DOUBTFUL
+    layout = replace(priced.network, topology=None)
+    slopes = _derivatives(lambda network: [program.simulate(network).seconds], layout, certainty.costs)
+    time, doubt = float((slopes @ certainty.costs)[0]), certainty.doubt(slopes[0])
+    share = 1.0 if whole is None else calls * time / whole if whole else 0.0
+    half = share * math.hypot(doubt, certainty.error_of(scheme, time))
+    return half, bool(certainty.undetermined) and share * doubt > DOUBTFUL
 
 
 def _layout(hosts: Sequence[int]) -> Network:

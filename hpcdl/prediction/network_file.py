@@ -1,5 +1,6 @@
 """Networks in TOML files: cost parameters, ranks per host, topology, and their origin."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.analysis.statistics.estimates import student_quantile
-from hpcdl.cases.keys.key import Choice, with_topology
+from hpcdl.cases.keys.key import Choice, about, with_topology
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network, Site
 from hpcdl.registry import MAX_INTEGER, shortened
 from hpcdl.trace.files import read_toml
@@ -163,13 +164,14 @@ def format_network(priced: PricedNetwork) -> str:
             "information": certainty.information.tolist(),
             **dict(zip(TIMES, map(list, zip(*certainty.times, strict=True)), strict=False)),
         }
-        tables |= {f"error.{_toml(name)}": error for name, error in certainty.errors.items()}
+        tables |= {f"error.{json.dumps(name)}": error for name, error in certainty.errors.items()}
     if network.is_one_host:
         del tables["link"]
     lines = ["# Seconds per message (alpha), per byte (beta), per byte reduced (gamma); inside: within a host."]
     for title, table in tables.items():
-        known = {key: value for key, value in table.items() if value is not None}
-        lines += ["", f"[{title}]", *(f"{key} = {_toml(value)}" for key, value in known.items())]
+        stated = {key: value for key, value in table.items() if value is not None}
+        lines += ["", f"[{title}]"]
+        lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in stated.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -179,45 +181,49 @@ def load_network(path: Path) -> PricedNetwork:
         tables = read_toml(path)
     except ValueError as error:
         raise NetworkFileError(str(error)) from None
-    head = _table(tables, "network", path)
+    try:
+        return _network(tables, path)
+    except ValueError as error:
+        raise NetworkFileError(f"{path}: {error}") from None
+
+
+def _network(tables: Mapping[str, Any], path: Path) -> PricedNetwork:
+    """Return the network of the tables of a file. Raises ValueError, led by the key."""
+    head = _table(tables, "network")
     ranks_per_host = head.get("ranks_per_host", 1)
     if ranks_per_host == ALL:
         ranks_per_host = EVERY_RANK
     elif type(ranks_per_host) is not int or not 1 <= ranks_per_host < EVERY_RANK:
-        raise NetworkFileError(f"{path}: network.ranks_per_host: must be a number from 1 to 2^31, or {ALL!r}")
-    inside = _link(tables, "inside", path) if "inside" in tables else SHARED_MEMORY
-    most = _table({"origin": {}, **tables}, "origin", path).get("most_ranks")
+        raise ValueError(f"network.ranks_per_host: must be a number from 1 to 2^31, or {ALL!r}")
+    inside = _link(tables, "inside") if "inside" in tables else SHARED_MEMORY
+    most = _table({"origin": {}, **tables}, "origin").get("most_ranks")
     if most is not None and (type(most) is not int or not 1 <= most < MAX_INTEGER):
-        raise NetworkFileError(
-            f"{path}: origin.most_ranks: must be a number from 1 to 2^63, not {shortened(most)}"
-        )
+        raise ValueError(f"origin.most_ranks: must be a number from 1 to 2^63, not {shortened(most)}")
     network = Network(
         name=str(head.get("name", path.stem)),
-        link=inside if ranks_per_host == EVERY_RANK else _link(tables, "link", path),
+        link=inside if ranks_per_host == EVERY_RANK else _link(tables, "link"),
         source=str(head.get("source", path)),
-        gamma=_price(head, "network", "gamma", path),
-        site=Site(overhead_seconds=_price({"overhead": 0.0, **head}, "network", "overhead", path)),
+        gamma=_price(head, "network", "gamma"),
+        site=Site(overhead_seconds=_price({"overhead": 0.0, **head}, "network", "overhead")),
         inside=inside,
         ranks_per_host=ranks_per_host,
     )
     if "topology" in tables:
-        try:
+        with about("topology"):
             network = with_topology(network, Choice.of("topologies", tables["topology"]))
-        except ValueError as error:
-            raise NetworkFileError(f"{path}: topology: {error}") from None
-    return PricedNetwork(network, most, _certainty(tables, path) if "certainty" in tables else None)
+    return PricedNetwork(network, most, _certainty(tables) if "certainty" in tables else None)
 
 
-def _certainty(tables: Mapping[str, Any], path: Path) -> Certainty:
-    fields, count = _table(tables, "certainty", path), len(COSTS)
-    error_tables = _table({"error": {}, **tables}, "error", path)
+def _certainty(tables: Mapping[str, Any]) -> Certainty:
+    table, count = _table(tables, "certainty"), len(COSTS)
+    error_tables = _table({"error": {}, **tables}, "error")
     try:
-        costs, information = (np.array(fields.get(name), np.float64) for name in ("prices", "information"))
+        costs, information = (np.array(table.get(name), np.float64) for name in ("prices", "information"))
         errors = {
             name: {key: None if error.get(key) is None else kind(error[key]) for key, kind in ERROR.items()}
             for name, error in error_tables.items()
         }
-        columns = zip(*(fields.get(name, []) for name in TIMES), strict=True)
+        columns = zip(*(table.get(name, []) for name in TIMES), strict=True)
         times = [(str(scheme), float(seconds), float(error)) for scheme, seconds, error in columns]
     except (AttributeError, TypeError, ValueError):
         costs = information = np.empty(0)
@@ -226,36 +232,25 @@ def _certainty(tables: Mapping[str, Any], path: Path) -> Certainty:
     is_finite = bool(np.isfinite(costs).all() and np.isfinite(information).all())
     is_finite = is_finite and all(seconds > 0 and math.isfinite(error) for _, seconds, error in times)
     if not (is_complete and is_finite and np.array_equal(information, information.T)):
-        raise NetworkFileError(f"{path}: certainty: not in the form that --save writes")
-    return Certainty(costs, information, errors, times, list(map(str, fields.get("notes") or ())))
+        raise ValueError("certainty: not in the form that --save writes")
+    return Certainty(costs, information, errors, times, list(map(str, table.get("notes") or ())))
 
 
-def _table(tables: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = tables.get(name)
     if not isinstance(table, dict):
-        raise NetworkFileError(f"{path}: {name}: no table [{name}]")
+        raise ValueError(f"{name}: no table [{name}]")  # noqa: TRY004
     return table
 
 
-def _link(tables: Mapping[str, Any], name: str, path: Path) -> Link:
-    table = _table(tables, name, path)
-    return Link(*(_price(table, name, key, path) for key in ("alpha", "beta")))
+def _link(tables: Mapping[str, Any], name: str) -> Link:
+    table = _table(tables, name)
+    return Link(*(_price(table, name, key) for key in ("alpha", "beta")))
 
 
-def _price(table: Mapping[str, Any], name: str, key: str, path: Path) -> float:
+def _price(table: Mapping[str, Any], name: str, key: str) -> float:
     value = table.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_SECONDS:
         unit = {"beta": "seconds per byte (8e-9 for 1 Gbit/s)", "gamma": "seconds per byte"}.get(key, "seconds")
-        raise NetworkFileError(
-            f"{path}: {name}.{key}: must be {unit}, from 0 to {MAX_SECONDS}, not {shortened(value)}"
-        )
+        raise ValueError(f"{name}.{key}: must be {unit}, from 0 to {MAX_SECONDS}, not {shortened(value)}")
     return float(value)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{" ".join(escaped.split())}"'
-    return repr(value)

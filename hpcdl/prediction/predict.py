@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hpcdl import registry, suite
 from hpcdl.analysis.run.disturbance import marked
@@ -22,15 +22,27 @@ from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.prediction.fitted import fitted, with_own_cores
-from hpcdl.prediction.fitting import CannotFitError, uncertainty
+from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
 from hpcdl.prediction.network_file import NetworkFileError, PricedNetwork, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
-from hpcdl.prediction.programs import measured_programs, network_of, predicted_record, program_of
+from hpcdl.prediction.programs import (
+    MeasuredProgram,
+    cheapest,
+    measured_programs,
+    network_of,
+    predicted_record,
+    program_of,
+)
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.suite import UsageError
 from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.run import Run
+
+CHECKED: Final = 3
+"""Smallest number of measured times per cost parameter for a fit in a report."""
+
+MAX_REPORT_MESSAGES: Final = 60_000
+"""Most messages that a report simulates for a fit; they take about half a second."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +60,19 @@ class Prediction:
     """Cases without a prediction, with reasons."""
     papers: list[str] = field(default_factory=list)
     """Papers whose figures the suite repeats."""
+
+
+@dataclass(frozen=True)
+class RunPrediction:
+    """Predictions for a run by a network fitted to the same run."""
+
+    priced: PricedNetwork
+    records: list[Record]
+    """All records of the run; the fitted ones and replays have ``predicted_seconds``."""
+    rows: list[Record]
+    """The fitted records."""
+    too_expensive: int
+    """Number of measured times omitted because their simulation takes long."""
 
 
 class Source(NamedTuple):
@@ -230,3 +255,41 @@ def _network(name: str) -> tuple[PricedNetwork, Source]:
         return fitted(run, measured_programs(kept), notes), Source(measured, run)
     except (CannotFitError, ValueError) as error:
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
+
+
+def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
+    """Fit a network to the ``measured`` records of a run and predict them, within seconds.
+
+    Returns None for fewer than :data:`CHECKED` measured times per cost parameter.
+    """
+    predicted = [replace(record) for record in measured]
+    kept, notes = with_own_cores(predicted)
+    programs = [program for record in kept for program in _simulable(record)]
+    chosen = cheapest(programs, MAX_REPORT_MESSAGES)
+    try:
+        priced = fitted(run, chosen, notes)
+    except CannotFitError:
+        return None
+    # As many costs as times would explain any times, and the page would show errors of 0.
+    if priced.certainty and priced.origin["times"] < CHECKED * len(priced.certainty.determined):
+        return None
+    for program in chosen:
+        program.record.predicted_seconds = program.predicted(priced.network)
+    measured_steps = [record for record in predicted if not record.network and not record.error]
+    replays = [record for record in measured_steps if record.kind == "replay"]
+    given = lambda record, _spec: record.spec.compute_times
+    steps, _ = predicted_steps(replays, given, PricedNetwork(priced.network))
+    by_case = {step.case: step.predicted_seconds for step in steps}
+    for record in replays:
+        record.predicted_seconds = by_case.get(record.case)
+    return RunPrediction(priced, predicted, [program.record for program in chosen], len(programs) - len(chosen))
+
+
+def _simulable(record: Record) -> list[MeasuredProgram]:
+    """Return the program of a record that can be simulated here."""
+    if ":" in str(record.aggregation):  # a user's own scheme may not be simulated here
+        return []
+    try:
+        return measured_programs([record])
+    except ValueError:  # a scheme of another version
+        return []

@@ -28,8 +28,8 @@ from hpcdl.cases.simulation.step_simulation import Conditions, VirtualStep, virt
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Network
 from hpcdl.nn.geometry import master
-from hpcdl.prediction.fitting import predicted_time
-from hpcdl.prediction.network_file import DOUBTFUL, PricedNetwork
+from hpcdl.prediction.fitting import uncertainty
+from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.programs import network_of, predicted_record, scheme_traits
 from hpcdl.training.parts.bucketing import bucket_bytes
 
@@ -189,7 +189,7 @@ def predicted_step(
         counted = int(min(wanted, max(counted, MAX_RANK_STEPS // spec.ranks)))
         interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
     seconds = interval.value
-    doubt, undetermined = _uncertainty(spec, conditions, priced, seconds, str(like.aggregation))
+    doubt, undetermined = _uncertainty(spec, conditions, priced, str(like.aggregation), seconds)
     return predicted_record(
         like,
         spec.ranks,
@@ -241,15 +241,10 @@ def _compute_seconds(spec: StepSpec, conditions: Conditions) -> float:
 
 
 def _uncertainty(
-    spec: StepSpec, conditions: Conditions, priced: PricedNetwork, step: float, scheme: str
+    spec: StepSpec, conditions: Conditions, priced: PricedNetwork, scheme: str, step: float
 ) -> tuple[float, bool]:
-    """Return half of a 95 % interval that the step's sums, one per bucket, leave open, by the ``step``.
-
-    Also return True if undetermined costs leave more than 10 % open. ``scheme``: see
-    :meth:`hpcdl.prediction.network_file.Certainty.error_of`.
-    """
-    certainty = priced.certainty
-    if certainty is None or spec.ranks == 1 or spec.independent:
+    """Return :func:`hpcdl.prediction.fitting.uncertainty` of a ``step`` (s) with a sum for each of its buckets."""
+    if priced.certainty is None or spec.ranks == 1 or spec.independent:
         return 0.0, False
     whole = spec.gradient_bytes
     pieces = -(-whole // min(conditions.bucket or whole, whole))
@@ -259,10 +254,7 @@ def _uncertainty(
     sparse = spec.plan is not None and spec.plan.aggregation.sparse
     name, settings = ("ring", {}) if sparse else (spec.aggregation.name, spec.aggregation.settings)
     program = operation("allreduce", name, settings, spec.ranks, length, dtype)
-    took, doubt = predicted_time(program, priced.network, certainty)
-    share = pieces * took / step if step else 0.0
-    undetermined = bool(certainty.undetermined) and share * doubt > DOUBTFUL
-    return share * math.hypot(doubt, certainty.error_of(scheme, took)), undetermined
+    return uncertainty(program, priced, scheme, pieces, step)
 
 
 def _measured(records: Sequence[Record], name: str) -> float | None:

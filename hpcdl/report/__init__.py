@@ -6,7 +6,7 @@ figures, JSON, and exit codes::
     one run          run/ computes findings, sections/ makes tables and answers --+
     two sets         comparison.py -----------------------------------------------+
     an archive       history.py --------------------------------------------------+--> Document --> formats/
-    claims           claims.py, claims_page.py ------------------------------------+
+    claims           claims.py ---------------------------------------------------+
     another machine  predictions.py ----------------------------------------------+
 
 ``formats/`` writes documents as HTML, Markdown, LaTeX, text, CSV and JSON and knows no run. ``verdicts.py`` and

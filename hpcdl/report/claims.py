@@ -35,9 +35,9 @@ from hpcdl.analysis.statistics.estimates import (
     proportion_interval,
     rank_correlation,
 )
-from hpcdl.fabric.network import NETWORKS
-from hpcdl.report.formats.cells import NONE, digits
-from hpcdl.report.published_results import IMAGES
+from hpcdl.report.formats.cells import NONE, digits, plural, whole
+from hpcdl.report.formats.document import Axis, Bars, Document, Row, Section, Table, headed
+from hpcdl.report.published_results import number
 from hpcdl.report.verdicts import Verdict
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping
@@ -45,6 +45,8 @@ from hpcdl.trace.files import JsonMapping
 SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
 """Files, in the order of the page."""
 HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
+MARKS: Final = {HOLDS: "\N{CHECK MARK}", FAILS: "\N{BALLOT X}", OPEN: "?", ABSENT: "?"}
+"""Mark of a verdict, before its words."""
 EXPECTED: Final = {"holds": HOLDS, "fails": FAILS}
 SEEDED: Final = {
     "final_accuracy",
@@ -60,10 +62,9 @@ SEEDED: Final = {
 """Fields that depend on the seed, as those of a target do: one seed decides nothing."""
 SHARES: Final = {"diverged", *(field.name for field in fields(Record) if field.type == "bool | None")}
 """Fields that are true or false of each seed: their number is a share of seeds, with exact bounds."""
-FLOP_BY_BYTE: Final = ("flop_by_byte_of_parameters", "flop_by_byte_sent")
-"""Arithmetic of a replica's step, by the bytes of the parameters, or by those that each rank sends."""
 COUNTED: Final = {
-    *FLOP_BY_BYTE,
+    "flop_by_byte_of_parameters",
+    "flop_by_byte_sent",
     "compression_ratio",
     "parameters",
     "global_batch",
@@ -74,14 +75,22 @@ COUNTED: Final = {
 """Fields that are counted, as those with bytes are; arithmetic decides them."""
 BOUNDS: Final = {"time_p50_seconds": ("time_p50_low_seconds", "time_p50_high_seconds")}
 """Fields of an interval that are not named after their field."""
-ONE_SEED: Final = "one seed"
-ONE_LAUNCH: Final = "one launch"
-CORES: Final = "oversubscribed"
+ONE_SEED, ONE_LAUNCH, CORES = "one seed", "one launch", "oversubscribed"
 REMEDIES: Final = {
+    "": "more seeds or launches: the interval contains the limit",
     ONE_SEED: "more seeds",
     ONE_LAUNCH: "several launches",
     CORES: "times of ranks that have cores of their own",
 }
+"""By the reason for which a number decides nothing."""
+HEADER: Final = ("claim", "verdict", "here", "interval", "decided by", "number", "limit")
+NOTE: Final = (
+    "A clause holds if the whole interval of its number is on the claimed side of its limits; a claim if all of "
+    "its clauses do. Intervals are those of the runs' reports, or Student's t over seeds, of differences by seed "
+    "where both sides share some; with a target that a seed misses, the range over seeds; of shares of seeds, "
+    "exact bounds. A number without chance has none. One seed, a time of one launch, or one of ranks that share "
+    "cores, decides nothing."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +118,13 @@ class Clause:
         return ("ratio of " if self.by else "difference of " if self.minus else "") + field
 
     @property
+    def limit(self) -> str:
+        """The limits, and their reason."""
+        signs = ((">", self.above), ("<", self.below))
+        limits = ", ".join(f"{sign} {limit:g}" for sign, limit in signs if limit is not None)
+        return limits + (f": {self.because}" if self.because else "")
+
+    @property
     def is_seeded(self) -> bool:
         """True if the number depends on the seed of a training."""
         return self.field in SEEDED or self.field.endswith("_to_target")
@@ -119,13 +135,13 @@ class Clause:
         return any(word in self.field for word in ("second", "hours", "efficiency", "speedup"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """A sentence of a source; it holds if all of its clauses hold."""
 
     text: str
     place: str
-    clauses: Sequence[Clause]
+    clauses: Sequence[Clause] = ()
     here: str = "holds"
     would_decide: str = ""
 
@@ -145,11 +161,11 @@ class ClauseDecision:
     """A clause with its number here."""
 
     clause: Clause
-    value: Interval
+    value: Interval = NOTHING
     """Value and bounds; not a number without records."""
     marks: Sequence[Mark] = ()
     doubt: str = ""
-    """Reason for which the number decides nothing: a key of :data:`REMEDIES`, or empty."""
+    """Reason for which the number decides nothing: a key of :data:`REMEDIES`."""
 
     @property
     def verdict(self) -> str:
@@ -186,9 +202,13 @@ class ClauseDecision:
     @property
     def remedy(self) -> str:
         """What would decide an open clause."""
-        if self.verdict == ABSENT:
-            return f"a run of {self.clause.run} with its cases"
-        return REMEDIES.get(self.doubt, "more seeds or launches: the interval contains the limit")
+        return f"a run of {self.clause.run} with its cases" if self.verdict == ABSENT else REMEDIES[self.doubt]
+
+    @property
+    def cells(self) -> Row:
+        """Cells of :data:`HEADER` but the first."""
+        clause = self.clause
+        return _marked(self.verdict), *self.here, f"{self.means} (run {clause.run})", clause.number, clause.limit
 
 
 @dataclass(frozen=True)
@@ -210,37 +230,45 @@ class Decision:
         return self.word in EXPECTED.values() and self.word != EXPECTED[self.claim.here]
 
     @property
-    def marks(self) -> list[Mark]:
-        """Marks of all clauses."""
-        return list(dict.fromkeys(mark for clause in self.clauses for mark in clause.marks))
-
-    @property
     def remedy(self) -> str:
         """What would decide it; empty if it is decided."""
         if self.word in EXPECTED.values():
             return ""
-        needs = dict.fromkeys(one.remedy for one in self.clauses if one.verdict in {OPEN, ABSENT})
+        needs = dict.fromkeys(clause.remedy for clause in self.clauses if clause.verdict in {OPEN, ABSENT})
         return self.claim.would_decide or "; ".join(needs)
 
     @property
     def verdict(self) -> Verdict:
         """Verdict on the claim; on one that comes out otherwise than before it fails."""
         numbers = "; ".join(
-            f"{clause.clause.text or clause.clause.number}: {shown}" + (f" ({bounds})" if bounds != NONE else "")
-            for clause in self.clauses
-            for shown, bounds in [clause.here]
+            f"{each.clause.text or each.clause.number}: {shown}" + (f" ({bounds})" if bounds != NONE else "")
+            for each in self.clauses
+            for shown, bounds in [each.here]
             if shown != NONE
         )
+        marks = dict.fromkeys(mark for clause in self.clauses for mark in clause.marks)
         return Verdict(
             topic="claims",
             word="otherwise" if self.is_surprising else self.word,
             question=self.claim.text,
             case=self.claim.text,
             size=self.clauses[0].value if self.clauses else NOTHING,
-            marks=[mark for mark in self.marks if mark not in {one.doubt for one in self.clauses}],
+            marks=[mark for mark in marks if mark not in {clause.doubt for clause in self.clauses}],
             remedy=f"It takes {self.remedy}." if self.remedy else "",
             facts={"numbers": numbers or "no number", "verdict": self.word},
         )
+
+    @property
+    def rows(self) -> list[Row]:
+        """Rows of :data:`HEADER`: of the claim, and of each of several clauses."""
+        single = len(self.clauses) == 1
+        cells = self.clauses[0].cells if single else (_marked(self.word), *[NONE] * 5)
+        clauses = [(f"- {clause.clause.text}", *clause.cells) for clause in self.clauses]
+        return [(f"{self.claim.text} ({self.claim.place})", *cells), *([] if single else clauses)]
+
+
+def _marked(verdict: str) -> str:
+    return f"{MARKS[verdict]} {verdict}"
 
 
 def sources() -> list[Source]:
@@ -250,13 +278,55 @@ def sources() -> list[Source]:
 
 def _source(name: str) -> Source:
     data = tomllib.loads((PAPERS / "claims" / f"{name}.toml").read_text(encoding="utf-8"))
-    known = []
+    claims = []
     for table in data["claim"]:
-        text, place, here = table.pop("text"), table.pop("place"), table.pop("here", "holds")
-        would_decide = table.pop("would_decide", "")
+        own = {key: table.pop(key) for key in ("text", "place", "here", "would_decide") if key in table}
         clauses = table.pop("clause", [{}] if table else [])
-        known.append(Claim(text, place, [Clause(**{**table, **clause}) for clause in clauses], here, would_decide))
-    return Source(name, data["title"], data["source"], known)
+        claims.append(Claim(**own, clauses=[Clause(**{**table, **clause}) for clause in clauses]))
+    return Source(name, data["title"], data["source"], claims)
+
+
+def document(sources: Sequence[Source], records: Mapping[str, Sequence[Record]]) -> Document:
+    """Return the page of the decisions on the claims of each source, by the records of each run."""
+    decided = [[decide(claim, records) for claim in source.claims] for source in sources]
+    every = [decision for decisions in decided for decision in decisions]
+    otherwise = [decision.verdict for decision in every if decision.is_surprising]
+    counts = {
+        word: [float(sum(decision.word == word for decision in decisions)) for decisions in decided]
+        for word in (HOLDS, FAILS)
+    }
+    titles = [f"{source.title} (of {len(source.claims)})" for source in sources]
+    chart = Bars("Decided claims", titles, counts, Axis("claims", whole))
+    sections = [_section(*pair) for pair in zip(sources, decided, strict=True)]
+    head = Section("Claims by source", [NOTE], charts=[chart])
+    return headed("hpcdl: claims", [summary(every), *otherwise], [head, *sections])
+
+
+def summary(decisions: Sequence[Decision]) -> Verdict:
+    """Return how many claims are decided."""
+    words = [decision.word for decision in decisions]
+    holds, fails = words.count(HOLDS), words.count(FAILS)
+    return Verdict(
+        topic="claims",
+        word="decided" if holds + fails else "nothing decided",
+        facts={
+            "decided": str(holds + fails),
+            "claims": plural(len(decisions), "claim"),
+            "counts": f"{holds} hold{'s' * (holds == 1)}, {fails} {'does' if fails == 1 else 'do'} not hold here",
+        },
+    )
+
+
+def _section(source: Source, decisions: Sequence[Decision]) -> Section:
+    """Return the section of a source: a row for each claim, and what would decide the open ones."""
+    needs = [(decision.claim.text, decision.remedy) for decision in decisions if decision.remedy]
+    points = [f"{text}. Undecided: it takes {remedy}." for text, remedy in needs]
+    table = Table("", HEADER, [row for decision in decisions for row in decision.rows], 2, key="verdict")
+    return Section(source.title, [f"{source.source}. {summary(decisions).sentence}"], points, [table])
+
+
+Side = Sequence[tuple[Record, float]]
+"""Records of a case that have a number, with it."""
 
 
 def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
@@ -266,21 +336,21 @@ def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
 
 def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
     other = clause.by or clause.minus
-    sides = [_known(clause.field, case, records) for case in (clause.case, other) if case is not None]
+    sides = [_side(clause.field, case, records) for case in (clause.case, other) if case is not None]
     value = _correlated(clause.against, sides[0]) if clause.against else _compared(clause, sides)
     if math.isnan(value.value):
-        return ClauseDecision(clause, NOTHING)
+        return ClauseDecision(clause)
     marks = dict.fromkeys(mark for side in sides for record, _ in side for mark in record.marks)
-    known = [mark for mark in marks if mark == "simulated" or clause.is_timed]
+    shown = [mark for mark in marks if mark == "simulated" or clause.is_timed]
     if clause.is_seeded and min(len(_by_seed(side)) for side in sides) < 2:
-        return ClauseDecision(clause, value, known, ONE_SEED)
-    measured = clause.is_timed and "simulated" not in known
+        return ClauseDecision(clause, value, shown, ONE_SEED)
+    measured = clause.is_timed and "simulated" not in shown
     single = any(record.launches == 1 for side in sides for record, _ in side)
-    doubt = CORES if CORES in known else ONE_LAUNCH if single else ""
-    return ClauseDecision(clause, value, known, doubt if measured else "")
+    doubt = CORES if CORES in shown else ONE_LAUNCH if single else ""
+    return ClauseDecision(clause, value, shown, doubt if measured else "")
 
 
-def _known(field: str, case: JsonMapping, records: Sequence[Record]) -> list[tuple[Record, float]]:
+def _side(field: str, case: JsonMapping, records: Sequence[Record]) -> Side:
     """Return the records of a case that have a number, with it."""
     return [
         (record, value)
@@ -290,13 +360,13 @@ def _known(field: str, case: JsonMapping, records: Sequence[Record]) -> list[tup
     ]
 
 
-def _by_seed(side: Sequence[tuple[Record, float]]) -> dict[int | None, float]:
+def _by_seed(side: Side) -> dict[int | None, float]:
     """Return the median over the records of each seed."""
     seeds = dict.fromkeys(record.seed for record, _ in side)
     return {seed: median(value for record, value in side if record.seed == seed) for seed in seeds}
 
 
-def _compared(clause: Clause, sides: Sequence[Sequence[tuple[Record, float]]]) -> Interval:
+def _compared(clause: Clause, sides: Sequence[Side]) -> Interval:
     """Return the number of a clause: by seed if both sides share some, else of each side apart."""
     if not all(sides):
         return NOTHING
@@ -319,45 +389,21 @@ def _compared(clause: Clause, sides: Sequence[Sequence[tuple[Record, float]]]) -
     return value
 
 
-def _correlated(other: str, side: Sequence[tuple[Record, float]]) -> Interval:
+def _correlated(other: str, side: Side) -> Interval:
     """Return the rank correlation of the numbers of the records with another field of them."""
-    pairs = [(value, known) for record, value in side if (known := number(record, other)) is not None]
+    pairs = [(value, against) for record, value in side if (against := number(record, other)) is not None]
     return rank_correlation(*zip(*pairs, strict=True)) if pairs else NOTHING
 
 
-def _value(field: str, known: Sequence[tuple[Record, float]]) -> Interval:
+def _value(field: str, side: Side) -> Interval:
     """Return the mean over seeds with its interval; with intervals of the records, the median and their ends."""
-    seeds = _by_seed(known)
+    seeds = _by_seed(side)
     if field in SHARES:
         return proportion_interval(sum(value > 0 for value in seeds.values()), len(seeds))
-    if len(seeds) > 1 and all(map(math.isfinite, seeds.values())) and _bounds(known[0][0], field) is None:
+    if len(seeds) > 1 and all(map(math.isfinite, seeds.values())) and _bounds(side[0][0], field) is None:
         return mean_interval([*seeds.values()])
-    ends = [_bounds(record, field) or (number, number) for record, number in known]
-    return Interval(median(number for _, number in known), min(ends)[0], max(high for _, high in ends))
-
-
-def number(record: Record, field: str) -> float | None:
-    """Return a field of a record, or a number computed of several; None if it is unknown."""
-    if field == "diverged":
-        return float(record.diverged_step is not None)
-    if field == "bytes_per_image":
-        return (record.bytes_sent_per_rank or 0.0) / (record.global_batch or math.nan)
-    if field in FLOP_BY_BYTE:
-        flop = (record.modelled_compute_seconds or math.nan) * (record.flops or math.nan)
-        size = record.bytes_sent_per_rank if field == "flop_by_byte_sent" else 4 * (record.parameters or 0)
-        return flop / (size or math.nan)
-    if field == "rank_seconds_to_target":
-        return record.ranks * (number(record, "seconds_to_target") or math.nan)
-    if field == "hours_of_64_epochs":
-        return 64 * IMAGES / (record.images_per_second or math.nan) / 3600
-    if field == "seconds_without_latency":
-        network = NETWORKS[str(record.network)].on(record.settings.get("ranks_per_host", 1))
-        link, seconds = network.common_link(record.ranks), record.time_p50_seconds or math.nan
-        return seconds - (record.messages_per_rank or 0) * link.alpha if link else None
-    value = record.stated(field)
-    if value is None:  # one that missed its target needs more than any other
-        return math.inf if field.endswith("_to_target") and record.target_accuracy is not None else None
-    return float(value)
+    ends = [_bounds(record, field) or (number, number) for record, number in side]
+    return Interval(median(number for _, number in side), min(ends)[0], max(high for _, high in ends))
 
 
 def _bounds(record: Record, field: str) -> tuple[float, float] | None:

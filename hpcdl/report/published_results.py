@@ -14,6 +14,7 @@ from typing import Final
 
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
+from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits, spread
 from hpcdl.report.formats.document import Section, Table
@@ -46,14 +47,52 @@ def _images_a_second(record: Record) -> float:
     return (record.global_batch or 0) / _time(record)
 
 
+def _hours(epochs: float, images_a_second: float | None) -> float:
+    return epochs * IMAGES / (images_a_second or math.nan) / 3600
+
+
 QUANTITIES: Final[dict[str, Callable[[Record, Record, float], float]]] = {
     "operations a second": lambda record, _base, _epochs: 1 / _time(record),
     "images a second": lambda record, _base, _epochs: _images_a_second(record),
     "speed-up per image": lambda record, base, _epochs: _images_a_second(record) / _images_a_second(base),
     "efficiency": lambda record, _base, _epochs: record.efficiency or math.nan,
-    "hours": lambda record, _base, epochs: epochs * IMAGES / _images_a_second(record) / 3600,
+    "hours": lambda record, _base, epochs: _hours(epochs, _images_a_second(record)),
 }
 """Quantity of a record, of the record of the same network on one rank, and of a number of epochs."""
+
+
+def _flop_by_byte(record: Record, size: float | None) -> float:
+    """Return the arithmetic of a replica's step by ``size`` bytes."""
+    return (record.modelled_compute_seconds or math.nan) * (record.flops or math.nan) / (size or math.nan)
+
+
+def _seconds_without_latency(record: Record) -> float | None:
+    """Return the time of an operation without the alpha of its messages; None if they have no common link."""
+    network = NETWORKS[str(record.network)].on(record.settings.get("ranks_per_host", 1))
+    link, seconds = network.common_link(record.ranks), record.time_p50_seconds or math.nan
+    return seconds - (record.messages_per_rank or 0) * link.alpha if link else None
+
+
+COMPUTED: Final[dict[str, Callable[[Record], float | None]]] = {
+    "diverged": lambda record: float(record.diverged_step is not None),
+    "bytes_per_image": lambda record: (record.bytes_sent_per_rank or 0.0) / (record.global_batch or math.nan),
+    "flop_by_byte_of_parameters": lambda record: _flop_by_byte(record, 4 * (record.parameters or 0)),
+    "flop_by_byte_sent": lambda record: _flop_by_byte(record, record.bytes_sent_per_rank),
+    "rank_seconds_to_target": lambda record: record.ranks * (number(record, "seconds_to_target") or math.nan),
+    "hours_of_64_epochs": lambda record: _hours(64, record.images_per_second),
+    "seconds_without_latency": _seconds_without_latency,
+}
+"""Numbers that are computed of several fields of a record, by name; None: unknown."""
+
+
+def number(record: Record, field: str) -> float | None:
+    """Return a field of a record, or a number of :data:`COMPUTED`; None if it is unknown."""
+    if field in COMPUTED:
+        return COMPUTED[field](record)
+    value = record.stated(field)
+    if value is None:  # one that missed its target needs more than any other
+        return math.inf if field.endswith("_to_target") and record.target_accuracy is not None else None
+    return float(value)
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,13 @@ from contract.records import with_settings
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import NETWORKS, Link, Network, Site
-from hpcdl.prediction.fitted import fitted
 from hpcdl.prediction.fitting import (
     EVERY_RANK,
     MAX_MESSAGES,
     CannotFitError,
     Dual,
     fit,
-    predicted_time,
+    fitted,
     summary,
     uncertainty,
 )
@@ -145,12 +144,13 @@ def test_one_scheme_does_not_determine_all_prices():
     """A ring sends and reduces bytes in a fixed proportion, for any p and n."""
     found = fit(timed(SLOW_ADDER, schemes=["ring"]), range(6))
     assert found.certainty.undetermined == ["beta", "gamma"]
-    ring, butterfly = (
-        predicted_time(cell(name, 16, 1 << 20).program, found.network, found.certainty)
-        for name in ("ring", "butterfly")
+    priced = PricedNetwork(found.network, certainty=found.certainty)
+    (ring, sure), (butterfly, doubtful) = (
+        uncertainty(cell(name, 16, 1 << 20).program, priced, name) for name in ("ring", "butterfly")
     )
-    assert ring[1] < 0.01
-    assert butterfly[1] > 1
+    assert ring < 0.01
+    assert butterfly > 1
+    assert (sure, doubtful) == (False, True)
     together = 2 * SLOW_ADDER.link.beta + SLOW_ADDER.gamma
     assert 2 * found.network.link.beta + found.network.gamma == pytest.approx(together, rel=1e-3)
     assert summary(found.errors)["worst"] < 1e-3

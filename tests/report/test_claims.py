@@ -11,8 +11,7 @@ from scipy.stats import binomtest, spearmanr
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
 from hpcdl.cli import main
-from hpcdl.report.claims import SOURCES, Claim, Clause, Source, decide, sources
-from hpcdl.report.claims_page import decisions, document, summary
+from hpcdl.report.claims import SOURCES, Claim, Clause, Source, decide, document, sources, summary
 from hpcdl.report.verdicts import exit_code, words
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +30,7 @@ def record(name, value, low=None, high=None, **fields):
 
 def decided(records, field="step_seconds", here="holds", **limits):
     limits = {"case": {"aggregation": "ring"} if field == "step_seconds" else {}, **limits}
-    claim = Claim("t", "s", [Clause(run="r", field=field, **limits)], here)
+    claim = Claim(text="t", place="s", clauses=[Clause(run="r", field=field, **limits)], here=here)
     return decide(claim, {"r": records})
 
 
@@ -146,7 +145,7 @@ def test_limits_stand_in_their_sentences_and_have_reasons():
 
 def test_statements_of_the_sources_stand_under_their_headings():
     known = sources()
-    page = document(known, decisions(known, {clause.run: [] for claim in claims() for clause in claim.clauses}))
+    page = document(known, {clause.run: [] for claim in claims() for clause in claim.clauses})
     sections = {section.title: section for section in page.sections}
     assert STATEMENTS.keys() <= set(SOURCES)
     for source in known:
@@ -164,19 +163,19 @@ def test_a_claim_holds_if_all_of_its_clauses_hold():
     absent = Clause(run="none", field="step_seconds", case={}, above=1)
     runs = {"r": [record("ring", 1.0, 0.9, 1.1, network="lan")], "none": []}
     cases = [([fast], HOLDS), ([fast, slow], FAILS), ([fast, absent], OPEN), ([absent], ABSENT), ([slow], FAILS)]
-    found = [decide(Claim("Rings are fast", "s", clauses, "holds"), runs) for clauses, _ in cases]
-    found[1] = decide(Claim("Rings are fast", "s", [fast, slow], "fails"), runs)
+    found = [decide(Claim(text="Rings are fast", place="s", clauses=clauses), runs) for clauses, _ in cases]
+    found[1] = decide(Claim(text="Rings are fast", place="s", clauses=[fast, slow], here="fails"), runs)
     assert [one.word for one in found] == [word for _, word in cases]
     assert found[1].verdict.sentence == (
         "Rings are fast: does not hold here; fast: 1.00 (0.900 to 1.10); slow: 1.00 (0.900 to 1.10) (simulated)."
     )
     shown = [*(one.verdict for one in found), summary(found), summary([found[3]])]
     assert [one.remedy for one in found[1:4]] == ["", *["a run of none with its cases"] * 2]
-    assert decide(Claim("t", "p", [], would_decide="a GPU"), {}).remedy == "a GPU"
+    assert decide(Claim(text="t", place="p", would_decide="a GPU"), {}).remedy == "a GPU"
     assert {verdict.word for verdict in shown} == words("claims")
     assert [exit_code([verdict]) for verdict in shown] == [0, 0, 0, 0, 1, 0, 3]
     source = Source("s", "Rings", "a paper", [found[1].claim])
-    (table,) = document([source], [[found[1]]]).sections[-1].tables
+    (table,) = document([source], runs).sections[-1].tables
     assert [(row[0], row[1], row[4]) for row in table.rows][:2] == [
         ("Rings are fast (s)", f"\N{BALLOT X} {FAILS}", "-"),
         ("- fast", f"\N{CHECK MARK} {HOLDS}", "simulated (run r)"),

@@ -59,7 +59,7 @@ def test_json_has_the_network_and_its_predictions(hand):
 
 
 def test_what_takes_long_to_simulate_is_counted(hand, monkeypatch):
-    monkeypatch.setattr("hpcdl.prediction.fitted.MAX_REPORT_MESSAGES", 5 * (3 * 2 + 3 * 4))
+    monkeypatch.setattr("hpcdl.prediction.predict.MAX_REPORT_MESSAGES", 5 * (3 * 2 + 3 * 4))
     page = render([measured(hand)], "md")
     assert "Half of the 10 predicted times" in page
     assert "- 8 measured times more would take long to simulate; hpcdl predict does it." in page

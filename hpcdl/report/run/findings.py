@@ -14,7 +14,7 @@ from hpcdl.analysis.run.outcome import Staleness, staleness
 from hpcdl.analysis.run.pooling import distinct
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
-from hpcdl.prediction.fitted import RunPrediction, predict_run
+from hpcdl.prediction.predict import RunPrediction, predict_run
 from hpcdl.report.run.grouping import Method, Settings, problems, settings
 from hpcdl.report.run.method_names import run_names
 from hpcdl.report.run.warnings import warnings

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from hpcdl.report.claims import number
 from hpcdl.report.formats.cells import digits, seconds
 from hpcdl.report.formats.document import Axis, Bars, Section, Table
+from hpcdl.report.published_results import number
 from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row, rows
