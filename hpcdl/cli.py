@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpcdl import __version__
-from hpcdl.exit_codes import FAILED, INTERRUPTED, USAGE
+from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, USAGE
 from hpcdl.launch import process
 from hpcdl.launch.process import is_first
 
@@ -59,17 +59,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _execute(options: argparse.Namespace) -> int:
-    from hpcdl.launch.testbed import TestbedError
     from hpcdl.report.formats.cells import message
     from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError
 
     try:
         return int(options.execute(options))
-    except (UsageError, TestbedError, TraceError, process.NoLibraryError) as error:
-        if not isinstance(error, (TestbedError, process.NoLibraryError)) or is_first(os.environ):
-            print(f"hpcdl: {message(error)}", file=sys.stderr)
-    return USAGE
+    except (UsageError, TraceError, process.LaunchError) as error:
+        if not isinstance(error, process.LaunchError):
+            code = USAGE
+        elif is_first(os.environ):
+            code = process.write_status(error.code, 0)
+        else:  # all ranks have the error; the code of another could end the first before it prints the message
+            return OK
+        print(f"hpcdl: {message(error)}", file=sys.stderr)
+        return code
 
 
 def _options(given: list[str]) -> argparse.Namespace:

@@ -1,11 +1,10 @@
 """``hpcdl check``: check this machine before a run, or check an aggregation scheme or a training strategy."""
 
 import argparse
-import sys
 from typing import Final
 
 from hpcdl.commands.parts.parser import Command, complete, schemes_and_strategies
-from hpcdl.exit_codes import FAILED, MISMATCH, OK
+from hpcdl.exit_codes import FAILED, OK
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,17 +25,12 @@ def _machine() -> int:
     import os
 
     from hpcdl.launch.preflight import preflight, preflight_of_job
-    from hpcdl.launch.process import is_first, launched, leftover
+    from hpcdl.launch.process import launched, leftover
     from hpcdl.suite import UsageError
 
     if line := leftover(os.environ):
         raise UsageError(line)
     findings = preflight_of_job() if launched(os.environ) else preflight()
-    if isinstance(findings, str):
-        if not is_first(os.environ):
-            return OK  # an error code of this rank could end the first before it prints the message
-        print(f"hpcdl: {findings}", file=sys.stderr)
-        return MISMATCH
     failed = False
     for finding in findings:
         advice = f"; {finding.advice}" if finding.advice else ""

@@ -61,7 +61,7 @@ def execute(options: argparse.Namespace) -> int:
 
     if line := leftover(os.environ):
         raise UsageError(line)
-    emulated()  # raises TestbedError before any rank starts
+    emulated()  # raises LaunchError before any rank starts
     if options.case_timeout is not None and not 1 <= options.case_timeout < float("inf"):
         raise UsageError(f"--case-timeout {options.case_timeout:g}: must be at least 1, in seconds")
     if options.dry_run:

@@ -29,17 +29,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from hpcdl.launch.testbed import NoTestbed, plan, run_in_testbed
-    from hpcdl.suite import UsageError
+    from hpcdl.launch.testbed import plan, run_in_testbed
 
     # argparse treats -- differently in different versions of Python, and the command may contain -- too
     given = options.given
     command = given[given.index("--") + 1 :] if "--" in given else options.words
-    try:
-        planned = plan(options.hosts, options.rate, options.slow, options.trunk, options.latency)
-        return run_in_testbed(planned, command)
-    except NoTestbed as error:
-        raise UsageError(str(error)) from None
+    planned = plan(options.hosts, options.rate, options.slow, options.trunk, options.latency)
+    return run_in_testbed(planned, command)
 
 
 COMMAND: Final = Command(

@@ -17,7 +17,15 @@ from time import monotonic, sleep
 from typing import Final, Self
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.process import STATUS, STOP, child_preparation, request_stop, status_folder, stop_requested
+from hpcdl.launch.process import (
+    STATUS,
+    STOP,
+    LaunchError,
+    child_preparation,
+    request_stop,
+    status_folder,
+    stop_requested,
+)
 from hpcdl.launch.testbed import emulated
 
 TERMINAL: Final = "HPCDL_TERMINAL"
@@ -30,7 +38,7 @@ _FAULT_TOLERANT: Final = "OMPI_MCA_mpi_ft_enable"
 """Set by Open MPI's mpirun if the job continues after the failure of a process."""
 
 
-class NoLauncher(Exception):  # noqa: N818 - a state, not an error
+class NoLauncher(LaunchError):  # noqa: N818 - a state, not an error
     """No mpirun was found."""
 
 

@@ -20,7 +20,7 @@ from hpcdl.launch import machine
 from hpcdl.launch.disturbance import UNKNOWN, Counters
 from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
-from hpcdl.launch.process import batch_advice, incompatibility, mismatch
+from hpcdl.launch.process import batch_advice, check_fit, incompatibility, mismatch
 from hpcdl.launch.testbed import emulated
 
 
@@ -319,8 +319,8 @@ def _mpi() -> Iterator[Finding]:
         yield from mpi_checks(Probe(**{**fields, "transports": Transports(*map(tuple, fields["transports"]))}))
 
 
-def preflight_of_job() -> list[Finding] | str:
-    """Return the findings on rank 0, nothing on other ranks; one line if the launcher does not fit. Collective.
+def preflight_of_job() -> list[Finding]:
+    """Return the findings on rank 0, nothing on other ranks. Collective. Raises LaunchError.
 
     Writes 16 MiB to the current folder on each host.
     """
@@ -328,14 +328,12 @@ def preflight_of_job() -> list[Finding] | str:
 
     os.environ.update(VARIABLES)
     library = load()
-    if complaint := incompatibility(os.environ, library):
-        return complaint
+    check_fit(incompatibility(os.environ, library))
     with abort_on_error():
         probed = probe(library, lambda: list(host_checks()))
     if probed is None:
         return []
-    if complaint := mismatch(len(probed.hosts), os.environ, library.name):
-        return complaint
+    check_fit(mismatch(len(probed.hosts), os.environ, library.name))
     local = {host: findings for host, findings in zip(probed.hosts, probed.local, strict=True) if findings}
     return [*mpi_checks(probed), oversubscription(probed), *of_hosts(local)]
 

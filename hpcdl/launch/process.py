@@ -20,7 +20,7 @@ from threading import Event, Thread
 from time import sleep
 from typing import Final, NamedTuple, NoReturn
 
-from hpcdl.exit_codes import FAILED, INTERRUPTED
+from hpcdl.exit_codes import FAILED, INTERRUPTED, MISMATCH, USAGE
 
 _SIZE_VARIABLES: Final = {
     "OMPI_COMM_WORLD_SIZE": ("OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
@@ -153,6 +153,20 @@ def mismatch(size: int, environment: Mapping[str, str], library: str) -> str | N
     )
 
 
+class LaunchError(Exception):
+    """Ranks, MPI or a testbed cannot start here; one line with the remedy, and the exit code."""
+
+    def __init__(self, line: str, code: int = USAGE) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+def check_fit(complaint: str | None) -> None:
+    """Raise LaunchError for a complaint of :func:`incompatibility` or :func:`mismatch`."""
+    if complaint:
+        raise LaunchError(complaint, MISMATCH)
+
+
 class Library(NamedTuple):
     """Identity of an MPI library."""
 
@@ -163,12 +177,8 @@ class Library(NamedTuple):
     """Full version text; MPICH's includes its configuration."""
 
 
-class NoLibraryError(Exception):
-    """The MPI library cannot be loaded; one line with the remedy."""
-
-
 def load() -> Library:
-    """Load the library that mpi4py uses, without starting MPI. Raises NoLibraryError."""
+    """Load the library that mpi4py uses, without starting MPI. Raises LaunchError."""
     try:
         import mpi4py
 
@@ -178,7 +188,7 @@ def load() -> Library:
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         remedy = "pip install 'hpcdl[mpich]', load your site's MPI module, or set MPI4PY_LIBMPI"
-        raise NoLibraryError(f"no MPI library: {reason}; {remedy}") from None
+        raise LaunchError(f"no MPI library: {reason}; {remedy}") from None
     _keep_hangup()
     name, version = MPI.get_vendor()
     return Library(name, version[0], MPI.Get_library_version())

@@ -20,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from hpcdl.launch.process import child_preparation
+from hpcdl.launch.process import LaunchError, child_preparation
 from hpcdl.registry import shortened
 from hpcdl.trace.files import JsonMapping, JsonObject
 
@@ -46,10 +46,6 @@ _DELAY: Final = ("netem", "delay", "1ms")
 """Queues of tc that a testbed needs; the second one only for latency."""
 
 
-class NoTestbed(Exception):  # noqa: N818 - a state, not an error
-    """The requested testbed is impossible; one line."""
-
-
 @dataclass(frozen=True)
 class Plan:
     """Emulated cluster: hosts host1, host2, ... behind links of ``rate``, some of them slower.
@@ -71,41 +67,41 @@ class Plan:
 
 
 def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay: timedelta | None = None) -> Plan:
-    """Check the options and that this machine supports them; each of ``slow`` is HOST:RATE. Raises NoTestbed."""
+    """Check the options and that this machine supports them; each of ``slow`` is HOST:RATE. Raises LaunchError."""
     if not 1 <= hosts <= MAX_HOSTS:
-        raise NoTestbed(f"--hosts {hosts}: must be from 1 to {MAX_HOSTS}")
+        raise LaunchError(f"--hosts {hosts}: must be from 1 to {MAX_HOSTS}")
     if trunk and hosts == 1:
-        raise NoTestbed(f"--trunk {trunk}: one host is on one switch; --hosts must be at least 2")
+        raise LaunchError(f"--trunk {trunk}: one host is on one switch; --hosts must be at least 2")
     usual = _bits(rate, f"--rate {rate}")
     rates = {f"host{number}": usual for number in range(1, hosts + 1)}
     slower: dict[str, str] = {}
     for given in slow:
         host, colon, its_rate = given.partition(":")
         if not (host and colon and its_rate):
-            raise NoTestbed(f"--slow {given}: write HOST:RATE, such as host1:50mbit")
+            raise LaunchError(f"--slow {given}: write HOST:RATE, such as host1:50mbit")
         if host not in rates:
             available = f"host1 to host{hosts}" if hosts > 1 else "host1 only"
-            raise NoTestbed(f"--slow {given}: there is no {host!r}; available: {available}")
+            raise LaunchError(f"--slow {given}: there is no {host!r}; available: {available}")
         if host in slower:
-            raise NoTestbed(f"--slow {given}: {host} already has the rate {slower[host]}")
+            raise LaunchError(f"--slow {given}: {host} already has the rate {slower[host]}")
         rates[host] = _bits(its_rate, f"--slow {given}")
         slower[host] = _spelled(rates[host])
     joined = _bits(trunk, f"--trunk {trunk}") if trunk else 0
     latency = 0.0 if delay is None else delay.total_seconds()
     if latency > 10:
-        raise NoTestbed(f"--latency: must be at most 10 s, not {latency:g} s")
+        raise LaunchError(f"--latency: must be at most 10 s, not {latency:g} s")
     if sys.platform != "linux":
-        raise NoTestbed(f"testbed: needs Linux (network namespaces), not {sys.platform}")
+        raise LaunchError(f"testbed: needs Linux (network namespaces), not {sys.platform}")
     if os.geteuid() != 0:
-        raise NoTestbed("testbed: needs root to create network namespaces")
+        raise LaunchError("testbed: needs root to create network namespaces")
     for program, package in PACKAGES.items():
         if shutil.which(program) is None:
-            raise NoTestbed(f"testbed: needs the program {program}: apt-get install {package}")
+            raise LaunchError(f"testbed: needs the program {program}: apt-get install {package}")
     if obstacle := _obstacle(_LIMIT):
-        raise NoTestbed(f"testbed: a link with a limit cannot be created here: {obstacle}")
+        raise LaunchError(f"testbed: a link with a limit cannot be created here: {obstacle}")
     relayed = bool(latency and _obstacle(_DELAY))
     if relayed and not DEVICE.exists():
-        raise NoTestbed(f"--latency: the kernel has neither netem nor {DEVICE}; load sch_netem or tun")
+        raise LaunchError(f"--latency: the kernel has neither netem nor {DEVICE}; load sch_netem or tun")
     return Plan(
         hosts,
         _spelled(usual),
@@ -119,20 +115,20 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
 
 
 def _bits(text: str, option: str) -> int:
-    """Return a rate (bit/s), written 200mbit or 2.5 Gbit/s. Raises NoTestbed, which names the remedy.
+    """Return a rate (bit/s), written 200mbit or 2.5 Gbit/s. Raises LaunchError, which names the remedy.
 
     mbps is refused: megabytes per second to tc, megabits to others.
     """
     rate = _RATE.fullmatch(text.strip())
     if rate is None:
-        raise NoTestbed(f"{option}: is no rate with a unit; write for example 200mbit or 1gbit")
+        raise LaunchError(f"{option}: is no rate with a unit; write for example 200mbit or 1gbit")
     number, prefix, unit = rate.groups()
     bits = round(float(number) * UNITS[prefix.lower()])
     if "bit" not in unit.lower():
         remedy = f"write {number}{prefix.lower()}bit, or {_spelled(8 * bits)} for bytes"
-        raise NoTestbed(f"{option}: bits or bytes? {remedy}")
+        raise LaunchError(f"{option}: bits or bytes? {remedy}")
     if not MIN_RATE <= bits <= MAX_RATE:
-        raise NoTestbed(
+        raise LaunchError(
             f"{option}: must be from {bit_rate(MIN_RATE)} to {bit_rate(MAX_RATE)}, not {bit_rate(bits)}"
         )
     return bits
@@ -174,12 +170,12 @@ def run_in_testbed(planned: Plan, command: Sequence[str]) -> int:
 
     As in a shell, the code is 128 + n if signal n ended the command; it is 1 if the testbed could not be built.
     After a terminal's Ctrl-C, which the command receives too, the command may continue, as a debugger does. Any
-    other signal that ends this process kills the command. Raises NoTestbed if there is no such command.
+    other signal that ends this process kills the command. Raises LaunchError if there is no such command.
     """
     if not command:
-        raise NoTestbed("testbed: no COMMAND; write it after --, such as -- hpcdl run SUITE.toml")
+        raise LaunchError("testbed: no COMMAND; write it after --, such as -- hpcdl run SUITE.toml")
     if shutil.which(command[0], path=command_path()) is None:
-        raise NoTestbed(f"testbed: COMMAND {command[0]!r}: no such program")
+        raise LaunchError(f"testbed: COMMAND {command[0]!r}: no such program")
     # -P: this runs as root, and other users may write to the current folder
     inside = [sys.executable, "-P", "-m", "hpcdl.launch.testbed_inside", json.dumps(asdict(planned))]
     ends_with_parent = child_preparation(signal.SIGKILL)
@@ -197,14 +193,10 @@ DEVICE: Final = Path("/dev/net/tun")
 INTERFACE: Final = "eth0"
 
 
-class TestbedError(Exception):
-    """The environment's description of a testbed is invalid; one line."""
-
-
 def emulated(environment: Mapping[str, str] = os.environ) -> JsonObject | None:
     """Return the :class:`hpcdl.launch.testbed.Plan` of this process's testbed; None outside a testbed.
 
-    Raises TestbedError if the variable is invalid.
+    Raises LaunchError if the variable is invalid.
     """
     text = environment.get(TESTBED)
     if not text:
@@ -214,7 +206,7 @@ def emulated(environment: Mapping[str, str] = os.environ) -> JsonObject | None:
     except (ValueError, RecursionError):
         plan = None
     if not isinstance(plan, dict) or any(not isinstance(plan.get(key), kind) for key, kind in _PLAN.items()):
-        raise TestbedError(
+        raise LaunchError(
             f"{TESTBED}: {shortened(text)} describes no testbed; hpcdl testbed sets this variable: unset it"
         )
     return plan

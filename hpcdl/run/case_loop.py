@@ -3,7 +3,7 @@
 import os
 import signal
 import traceback
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ from hpcdl.exit_codes import FAILED, INTERRUPTED, OK
 from hpcdl.fabric.faults import Failure as PlannedFailure
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm, library_version
 from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
-from hpcdl.fabric.mpi.waits import waits
 from hpcdl.launch.disturbance import Usage, columns
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
 from hpcdl.launch.process import RELAUNCH, advice, heartbeat_file
@@ -23,103 +22,78 @@ from hpcdl.nn.threads import threads
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import CaseFailedError, Failure
 from hpcdl.run.job import Job
-from hpcdl.run.run_folder import RunFolder, draw_of, part_name
+from hpcdl.run.run_folder import RunFolder, RunOptions, draw_of, part_name
 from hpcdl.run.watchdog import Watchdog, append
 from hpcdl.suite import Case, Suite, UsageError, lack_of_memory
 from hpcdl.trace.recorder import Packed, Recorder, Scalar, from_bytes, to_bytes
 from hpcdl.training.parts.journal import Journal
 
 
-def run(
-    suite: Suite,
-    folder: Path,
-    mpi: Mpi,
-    *,
-    resume: bool,
-    show: Callable[[str], None],
-    finished: Callable[[Path], None] | None = None,
-    case_timeout: float | None = None,
-    mix_environments: bool = False,
-) -> int:
+def run(suite: Suite, folder: Path, mpi: Mpi, options: RunOptions) -> int:
     """Run all cases of ``suite`` that ``folder`` does not hold yet; return the exit code. Collective.
 
     Rank 0 writes one file per finished case into ``folder``/parts, and at the end ``run.h5`` and ``report.md``.
-    ``show`` prints a line for the user; ``finished`` prints a case of its part, instead of the line that it has
-    ended and of the summary. ``case_timeout`` (s) replaces the time limits of the suite. With
-    ``mix_environments`` the finished cases may have run on another machine or library.
-
     Raises UsageError if the job cannot run the suite, CaseFailedError if a case failed on this rank alone.
     """
-    wanted = max(case.processes for case in suite.cases)
-    if wanted > mpi.comm.size:
-        largest = next(case.name for case in suite.cases if case.processes == wanted)
-        has = f"case {largest!r} needs {wanted} ranks and this job has {mpi.comm.size}"
-        alone = f"; {advice(os.environ)}" if mpi.comm.size == 1 else ""
-        raise UsageError(f"{has}; start more ranks, or choose cases with --case or --set case.ranks=...{alone}")
-    rank = mpi.comm.rank
-    job: Job | None = None
-
-    def progress() -> Hashable:
-        interpreter = job.mpi if job else mpi
-        return interpreter.messages, interpreter.bytes, interpreter.compute_ns, len(interpreter.events or ())
-
-    watchdog = Watchdog(
-        rank,
-        lambda: waits(job.mpi if job else mpi),
-        progress,
-        heartbeat=heartbeat_file() if rank == 0 else None,
-    )
+    _check_ranks(suite.cases, mpi.comm.size)
+    watchdog = Watchdog(mpi.comm.rank, heartbeat_file() if mpi.comm.rank == 0 else None)
     job = Job(mpi)
-    library = job.world.library
-    shortage = library.bcast(lack_of_memory(suite.cases, job.hosts) if job.hosts else None)
-    if shortage is not None:
-        raise UsageError(shortage)
-    watchdog.folder = root = Path(library.bcast(str(folder.absolute()) if rank == 0 else ""))
-    job.draw = library.bcast(draw_of(root, os.environ))
-    run_folder = None
-    if rank == 0:
-        mixed = mix_environments
-        run_folder = RunFolder(
-            suite, folder, job, resume=resume, show=show, finished=finished, mix_environments=mixed
-        )
+    job.refuse(lack_of_memory(suite.cases, job.hosts) if job.hosts else None)
+    watchdog.folder = root = Path(job.from_first(str(folder.absolute())))
+    job.draw = job.from_first(draw_of(root, os.environ))
+    run_folder = RunFolder(suite, folder, job, options) if job.rank == 0 else None
     job.world.sleeping_barrier()  # rank 0 has read the finished cases
-    refusal = library.bcast(run_folder.refusal if run_folder else None)
-    if refusal is not None:
-        raise UsageError(refusal)
-    todo: list[int] = library.bcast(run_folder.todo if run_folder else None)
-    misplaced: list[int] = library.bcast(_misplaced(suite, todo, job.hosts) if run_folder else None)
-    may_fail = [number for number in todo if suite.cases[number].failure and number not in misplaced]
-    obstacle = fault_tolerance_obstacle(os.environ, library_version()["library"]) if may_fail else None
-    if run_folder:
-        run_folder.refuse(misplaced, "its aggregation needs all ranks on one host, and they are on several")
-        run_folder.refuse(may_fail if obstacle else [], obstacle or "")
-    # planned failures come last: after one, the remaining cases need another job, with all ranks
-    todo = [number for number in todo if number not in (*may_fail, *misplaced)] + ([] if obstacle else may_fail)
+    job.refuse(run_folder.refusal if run_folder else None)
+    todo = job.from_first(_cases_to_run(suite, run_folder, job.hosts) if run_folder else [])
     while todo:
-        number = todo.pop(0)
-        case = suite.cases[number]
         if job.should_stop():
             _finish(job, run_folder, "interrupted")
             return INTERRUPTED
+        number = todo.pop(0)
+        case = suite.cases[number]
         job.prepare(case, run_folder.show if run_folder else lambda _line: None)
         comm = job.communicator(case.processes)
         if run_folder:
             run_folder.begin(number, case)
         part = root / "parts" / part_name(number, case)
-        limit = case.timeout_seconds if case_timeout is None else case_timeout
-        watchdog.begin(case.name, part, limit=limit, has_programs=comm is not None)
-        traces, failures = _run_case(case, job, comm, part)
+        limit = case.timeout_seconds if options.case_timeout is None else options.case_timeout
+        watchdog.begin(case.name, part, limit, job.mpi if comm else None)
+        results, traces, failures = _run_case(case, job, comm, part)
         watchdog.end(case.name)
-        if run_folder and traces is not None:
-            run_folder.add(number, case, *traces)
         if run_folder and failures:
             run_folder.fail(number, failures)
+        elif run_folder:
+            run_folder.add(number, case, results, traces)
         if job.lost_ranks and todo:
             _finish(job, run_folder, "a process failed")
             return RELAUNCH
     failed = _finish(job, run_folder)
     job.world.sleeping_barrier()
-    return FAILED if job.world.library.bcast(failed) else OK
+    return FAILED if job.from_first(failed) else OK
+
+
+def _check_ranks(cases: Sequence[Case], ranks: int) -> None:
+    """Raise UsageError if a case needs more ranks than the job has."""
+    largest = max(cases, key=lambda case: case.processes)
+    if largest.processes > ranks:
+        alone = f"; {advice(os.environ)}" if ranks == 1 else ""
+        raise UsageError(
+            f"case {largest.name!r} needs {largest.processes} ranks and this job has {ranks}; start more ranks, "
+            f"or choose cases with --case or --set case.ranks=...{alone}"
+        )
+
+
+def _cases_to_run(suite: Suite, run_folder: RunFolder, hosts: Sequence[tuple[str, str]]) -> list[int]:
+    """Return the numbers of the cases to run, in this order; record why others cannot run here."""
+    misplaced = _misplaced(suite, run_folder.todo, hosts)
+    run_folder.refuse(misplaced, "its aggregation needs all ranks on one host, and they are on several")
+    todo = [number for number in run_folder.todo if number not in misplaced]
+    may_fail = [number for number in todo if suite.cases[number].failure]
+    obstacle = fault_tolerance_obstacle(os.environ, library_version()["library"]) if may_fail else None
+    if obstacle:
+        run_folder.refuse(may_fail, obstacle)
+    # planned failures come last: after one, the remaining cases need another job, with all ranks
+    return [number for number in todo if number not in may_fail] + ([] if obstacle else may_fail)
 
 
 def _finish(job: Job, run_folder: RunFolder | None, unfinished: str | None = None) -> bool:
@@ -141,11 +115,11 @@ def _misplaced(suite: Suite, numbers: Sequence[int], hosts: Sequence[tuple[str, 
 
 def _run_case(
     case: Case, job: Job, comm: MpiComm | None, part: Path
-) -> tuple[tuple[dict[str, Scalar], list[Packed]] | None, Sequence[Failure]]:
-    """Run a case on the ranks of ``comm``, while the others sleep; return results and traces on rank 0.
+) -> tuple[dict[str, Scalar], list[Packed], Sequence[Failure]]:
+    """Run a case on the ranks of ``comm``, while the others sleep; return results, traces and failures, on rank 0.
 
-    If the case failed and all ranks have left it, return the failures on rank 0. Raises CaseFailedError if the
-    case failed on this rank and others still run it.
+    There are failures only if all ranks have left the case. Raises CaseFailedError if it failed on this rank and
+    others still run it.
     """
     failure: Failure | None = None
     begin = job.counters.sample()
@@ -157,19 +131,17 @@ def _run_case(
         failed_cases.record(part, failure)
         if not isinstance(error, Exception):  # KeyboardInterrupt ends the job, not only the case
             raise
+    failed = None if case.failure else job.failed_ranks(failed=failure is not None)
+    if failure and failed is None:
+        append(part.parent.parent / "log.txt", f"FAILED {failure}\n{failure.details}")
+        raise CaseFailedError(f"FAILED {failure}")
     if case.failure:
-        if failure:
-            _end_job(failure, part.parent.parent)
         job.remove_failed_ranks()
-    else:
-        failed = job.failed_ranks(failed=failure is not None)
-        if failure and failed is None:
-            _end_job(failure, part.parent.parent)
-        if failed:
-            return None, job.after_failure(failure)
+    elif failed:
+        return {}, [], job.after_failure(failure)
     gathered = job.world.library.gather((job.rank, mine, usage or job.counters.usage(begin, threads=0)))
     if gathered is None:
-        return None, ()
+        return {}, [], ()
     traces = {rank: of_rank for rank, of_rank, _ in gathered}
     absent = [rank for rank in range(case.processes) if rank not in traces]
     if planned := case.failure:
@@ -181,12 +153,7 @@ def _run_case(
     if not absent and len(every) == case.processes:  # a simulated case has traces of ranks without processes
         for packed, counted in zip(every, columns([usage for _, _, usage in gathered]), strict=False):
             packed |= {name: np.array(value) for name, value in counted.items()}
-    return (result, every), ()
-
-
-def _end_job(failure: Failure, folder: Path) -> None:
-    append(folder / "log.txt", f"FAILED {failure}\n{failure.details}")
-    raise CaseFailedError(f"FAILED {failure}")
+    return result, every, ()
 
 
 def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], list[bytes], Usage]:

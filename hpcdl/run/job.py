@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from threading import Timer
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -19,10 +19,11 @@ from hpcdl.launch.process import stop_requested
 from hpcdl.nn.backend import backend
 from hpcdl.nn.threads import threads
 from hpcdl.run.failed_cases import Failure
-from hpcdl.suite import Case
+from hpcdl.suite import Case, UsageError
 from hpcdl.trace.files import JsonObject
 from hpcdl.trace.link_counters import LinkCounters, growth
 
+Value = TypeVar("Value")
 SHOW_AFTER: Final = 3.0
 """Seconds that a compilation takes before the user sees a line about it."""
 FAILURE_TIMEOUT: Final = 5.0
@@ -55,6 +56,15 @@ class Job:
         self._abandoned: list[Mpi] = []
         self.draw = 0
         """Number of the random compute times and pauses of this launch."""
+
+    def from_first(self, value: Value) -> Value:
+        """Return rank 0's value. Collective."""
+        return self.world.library.bcast(value)  # type: ignore[no-any-return]
+
+    def refuse(self, reason: str | None) -> None:
+        """Raise UsageError on all ranks if rank 0 has a reason why the job cannot run the suite. Collective."""
+        if (line := self.from_first(reason)) is not None:
+            raise UsageError(line)
 
     def link_counters(self) -> LinkCounters:
         """Return, on rank 0, how much the counters of each node's links grew since the job began. Collective.

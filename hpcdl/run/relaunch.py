@@ -5,9 +5,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from hpcdl.exit_codes import FAILED
 from hpcdl.launch.mpirun import RankProcesses, self_launch
 from hpcdl.launch.process import RELAUNCH, batch_advice
 from hpcdl.run import failed_cases
+from hpcdl.suite import Suite
 
 PERIOD: Final = 0.25
 """Seconds between two checks."""
@@ -33,20 +33,17 @@ def supervise(
     launcher: subprocess.Popen[bytes],
     heartbeat: Callable[[], object],
     is_ending: Callable[[], bool],
-    *,
     before_kill: Callable[[], None] = lambda: None,
-    heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
-    end_timeout: float = END_TIMEOUT,
-    start_notice: float = START_NOTICE,
 ) -> None:
     """Wait for the launcher; kill it when rank 0 has no heartbeat, or when the launcher does not end in time.
 
     ``heartbeat`` returns a value that changes when ranks start and while rank 0 runs; ``is_ending`` returns True
     once the launcher should end.
     """
+    start_notice = START_NOTICE
     quiet, seen = 0.0, heartbeat()
     while True:
-        limit = end_timeout if is_ending() else heartbeat_timeout
+        limit = END_TIMEOUT if is_ending() else HEARTBEAT_TIMEOUT
         with suppress(subprocess.TimeoutExpired):
             launcher.wait(min(PERIOD, limit))
             return
@@ -82,35 +79,19 @@ def modified(*paths: Path) -> tuple[int, ...]:
     return tuple(times)
 
 
-def run_cases(
-    ranks: int,
-    given: Sequence[str],
-    parts: Path,
-    *,
-    cases: Collection[str],
-    fault_tolerant: bool,
-    typed: Sequence[str],
-) -> int:
+def run_cases(suite: Suite, folder: Path, ranks: int, given: Sequence[str], typed: Sequence[str]) -> int:
     """Run ``hpcdl`` with the arguments ``given`` on ``ranks`` ranks until no case is left; return the exit code.
 
-    ``cases`` are the digests of the suite's cases. Each relaunch follows a new failed case, so that their number
-    is limited. Raises NoLauncher.
+    ``given`` are the ``typed`` arguments and additions. Each relaunch follows a new failed case of ``suite``, so
+    that their number is limited. Raises NoLauncher.
     """
     known: set[str] = set()
+    parts = folder / "parts"
     with tempfile.TemporaryDirectory() as place:
-        status, alive = Path(place) / "status", Path(place) / "alive"
+        status = Path(place) / "status"
         while True:
-            status.unlink(missing_ok=True)
-            alive.touch()
-            with RankProcesses(Path(place), ranks) as processes:
-                wait = partial(
-                    supervise,
-                    heartbeat=partial(_heartbeat, processes, alive, status),
-                    is_ending=partial(_is_ending, status, parts, time.time_ns()),
-                    before_kill=processes.forget,
-                )
-                code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
-                first = processes.first_ended()
+            fault_tolerant = any(case.failure for case in suite.cases)
+            code, first = _run_job(ranks, given, typed, status, parts, fault_tolerant=fault_tolerant)
             if code is None:
                 if first is not None:
                     failed_cases.blame(parts, str(status), first, known)
@@ -128,7 +109,8 @@ def run_cases(
                     print(f"hpcdl: {line}", file=sys.stderr)
                     return FAILED
                 finished = {path.stem.rpartition("-")[2] for path in parts.glob("*.h5")}
-                aim = "for the remaining cases" if set(cases) - known - finished else "to write the report"
+                left = {case.digest for case in suite.cases} - known - finished
+                aim = "for the remaining cases" if left else "to write the report"
                 print(f"hpcdl: starting the ranks again {aim}", file=sys.stderr)
             elif code != RELAUNCH:
                 return code
@@ -136,11 +118,22 @@ def run_cases(
                 given = [*given, "--resume"]
 
 
-def _heartbeat(processes: RankProcesses, *files: Path) -> tuple[int, ...]:
-    """Return a value that changes when ranks start and while rank 0 runs, and watch new processes."""
-    return processes.watch(), *modified(*files)
+def _run_job(
+    ranks: int, given: Sequence[str], typed: Sequence[str], status: Path, parts: Path, *, fault_tolerant: bool
+) -> tuple[int | None, int | None]:
+    """Start the ranks once; return rank 0's exit code, and the rank whose process ended first, None if unknown."""
+    begin, alive = time.time_ns(), status.with_name("alive")
+    status.unlink(missing_ok=True)
+    alive.touch()
+    with RankProcesses(status.parent, ranks) as processes:
 
+        def wait(launcher: subprocess.Popen[bytes]) -> None:
+            supervise(
+                launcher,
+                lambda: (processes.watch(), *modified(alive, status)),
+                lambda: status.exists() or failed_cases.any_since(parts, begin),
+                processes.forget,
+            )
 
-def _is_ending(status: Path, parts: Path, began: int) -> bool:
-    """Return True if the ranks should end soon: rank 0 has written its exit code, or a case has failed."""
-    return status.exists() or failed_cases.any_since(parts, began)
+        code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
+        return code, processes.first_ended()

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -54,18 +54,45 @@ DAMAGED = ".damaged"
 """Suffix of a part that cannot be read."""
 
 
-@dataclass
-class FinishedParts:
-    """The parts of a run folder; each is read once, completely."""
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of ``hpcdl run`` for the job, and how it shows its progress."""
 
-    paths: dict[str, Path] = field(default_factory=dict)
-    """By digest of the case; its number changes with the suite, --case and --set."""
-    wrong: set[str] = field(default_factory=set)
-    """Digests of the cases whose result is wrong."""
-    damaged: dict[Path, str] = field(default_factory=dict)
-    """Parts that cannot be read, with the reason; their cases run again."""
-    environments: dict[str, JsonObject] = field(default_factory=dict)
-    """Environments of the finished cases, by key."""
+    show: Callable[[str], None]
+    """Print a line for the user."""
+    mix_environments: bool = False
+    """Allow finished cases of another machine or library."""
+    case_timeout: float | None = None
+    """Time limit of each case (s), instead of those of the suite."""
+    finished: Callable[[Path], None] | None = None
+    """Print a case of its part, instead of the line that it has ended and of the summary."""
+
+
+class FinishedParts:
+    """The parts in ``folder``; each is read once, completely."""
+
+    def __init__(self, folder: Path) -> None:
+        from hpcdl.trace.schema import read_part  # imported late: only rank 0 needs h5py
+
+        self.paths: dict[str, Path] = {}
+        """By digest of the case; its number changes with the suite, --case and --set."""
+        self.wrong: set[str] = set()
+        """Digests of the cases whose result is wrong."""
+        self.damaged: dict[Path, str] = {}
+        """Parts that cannot be read, with the reason; their cases run again."""
+        self.environments: dict[str, JsonObject] = {}
+        """Environments of the finished cases, by key."""
+        for path in sorted(folder.glob("*.h5")):
+            try:
+                fields, environment = read_part(path)
+            except TraceError as error:
+                self.damaged[path] = str(error).removeprefix(f"{path}: ")
+                continue
+            digest = str(fields.get("digest"))
+            self.paths[digest] = path
+            self.environments[str(environment.get("key"))] = environment
+            if fields.get("correct") is False:
+                self.wrong.add(digest)
 
     def difference(self, environment: JsonMapping) -> str | None:
         """Return one line on how ``environment`` differs from that of a finished case; None if it does not."""
@@ -82,26 +109,6 @@ class FinishedParts:
             path.rename(path.with_name(f"{path.name}{DAMAGED}"))
             lines.append(f"parts/{path.name} is renamed to {path.name}{DAMAGED}, and its case runs again: {why}")
         return lines
-
-
-def finished_parts(folder: Path) -> FinishedParts:
-    """Read the parts in ``folder``."""
-    from hpcdl.trace.recorder import TraceError  # imported late: only rank 0 needs h5py
-    from hpcdl.trace.schema import read_part
-
-    finished = FinishedParts()
-    for path in sorted(folder.glob("*.h5")):
-        try:
-            fields, environment = read_part(path)
-        except TraceError as error:
-            finished.damaged[path] = str(error).removeprefix(f"{path}: ")
-            continue
-        digest = str(fields.get("digest"))
-        finished.paths[digest] = path
-        finished.environments[str(environment.get("key"))] = environment
-        if fields.get("correct") is False:
-            finished.wrong.add(digest)
-    return finished
 
 
 @contextmanager
@@ -142,25 +149,14 @@ def part_name(number: int, case: Case) -> str:
 class RunFolder:
     """A run folder that is being written."""
 
-    def __init__(
-        self,
-        suite: Suite,
-        folder: Path,
-        job: Job,
-        *,
-        resume: bool,
-        show: Callable[[str], None],
-        finished: Callable[[Path], None] | None = None,
-        mix_environments: bool = False,
-    ) -> None:
+    def __init__(self, suite: Suite, folder: Path, job: Job, options: RunOptions) -> None:
         from hpcdl.trace import schema  # imported late: only rank 0 needs h5py
 
         self._schema = schema
         self._suite = suite
         self._folder = folder
         self._job = job
-        self._print = show
-        self._print_case = finished
+        self._options = options
         self._parts = folder / "parts"
         self._began = self._started = perf_counter()
         self._added = 0
@@ -172,38 +168,41 @@ class RunFolder:
         self._environment = describe_job({**library_version(), "ranks": job.world.size, "nodes": job.nodes})
         self._environment["ranks"] = job.ranks
         self._parts.mkdir(parents=True, exist_ok=True)
-        for partial in (*folder.glob(".*.partial"), *self._parts.glob(".*.partial")):
-            partial.unlink(missing_ok=True)  # of a rank that was killed
-        self._earlier = finished_parts(self._parts) if resume else FinishedParts()
-        self.todo: list[int] = []
-        self.refusal = None if mix_environments else self._earlier.difference(self._environment)
-        """Reason why the run cannot be resumed here, or None."""
-        if self.refusal:
-            self.refusal = f"-o {folder}: {self.refusal}; choose another folder or add --mix-environments"
-            return
-        run = folder / "run.h5"  # of the interrupted run: the parts will be merged again
-        with suppress(TraceError):
-            self._environment["link_counters"] = recorded(schema.read(run, wanted=()).environment)
-        run.unlink(missing_ok=True)
-        self._log = os.fdopen(open_log(folder / "log.txt"), "a", encoding="utf-8")
-        for line in self._earlier.set_aside_damaged():
-            self.show(line)
-        missing = [i for i, case in enumerate(suite.cases) if not self._finished(case)]
-        skipped = len(suite.cases) - len(missing)
-        if skipped:
-            self.show(f"resuming: {skipped} of {len(suite.cases)} cases are finished")
-        earlier = failed_cases.read(self._parts)
+        for partial_file in (*folder.glob(".*.partial"), *self._parts.glob(".*.partial")):
+            partial_file.unlink(missing_ok=True)  # of a rank that was killed
+        self._earlier = FinishedParts(self._parts)
         self._failures: dict[int, Failure] = {}
         """Failures of cases without a result, by number of the case."""
         self._not_run: dict[int, str] = {}
         """Reasons why cases cannot run here, by number of the case."""
-        for number in missing:
-            if (failure := earlier.get(suite.cases[number].digest)) is not None:
-                self._failures[number] = failure
-        self._retried = [number for number, failure in self._failures.items() if not failure.is_of_this_command]
+        self._retried: list[int] = []
         """Cases that failed in an earlier job, or that it did not finish."""
-        self.todo = [number for number in missing if number not in self._failures] + self._retried
+        self.todo: list[int] = []
         """Cases to run, in this order: those that failed come last, so that the others run first."""
+        difference = None if options.mix_environments else self._earlier.difference(self._environment)
+        self.refusal = difference and f"-o {folder}: {difference}; choose another folder or add --mix-environments"
+        """Reason why the run cannot be resumed here, or None."""
+        if not self.refusal:
+            self._continue()
+
+    def _continue(self) -> None:
+        """Take over the earlier jobs' counters, log and failures, and choose the cases to run."""
+        run = self._folder / "run.h5"  # of the interrupted run: the parts will be merged again
+        with suppress(TraceError):
+            self._environment["link_counters"] = recorded(self._schema.read(run, wanted=()).environment)
+        run.unlink(missing_ok=True)
+        self._log = os.fdopen(open_log(self._folder / "log.txt"), "a", encoding="utf-8")
+        for line in self._earlier.set_aside_damaged():
+            self.show(line)
+        cases, earlier = self._suite.cases, failed_cases.read(self._parts)
+        missing = [number for number, case in enumerate(cases) if not self._finished(case)]
+        if len(missing) < len(cases):
+            self.show(f"resuming: {len(cases) - len(missing)} of {len(cases)} cases are finished")
+        self._failures = {
+            number: earlier[cases[number].digest] for number in missing if cases[number].digest in earlier
+        }
+        self._retried = [number for number, failure in self._failures.items() if not failure.is_of_this_command]
+        self.todo = [number for number in missing if number not in self._failures] + self._retried
 
     def _part(self, number: int, case: Case) -> Path:
         return self._earlier.paths.get(case.digest, self._parts / part_name(number, case))
@@ -214,7 +213,7 @@ class RunFolder:
 
     def show(self, line: str) -> None:
         """Print a line for the user and append it to the log."""
-        self._print(f"{CLEAR if self._terminal else ''}{line}")
+        self._options.show(f"{CLEAR if self._terminal else ''}{line}")
         print(line, file=self._log, flush=True)
 
     def begin(self, number: int, case: Case) -> None:
@@ -248,12 +247,12 @@ class RunFolder:
         words = ["WRONG RESULT"] if wrong else []
         words += [f"{measured.get('process_failure') or 'no rank'} failed"] if case.setting("failure") else []
         line = "  ".join([f"{place} {case.name}: {seconds:.1f} s", *words])
-        if self._print_case is None:
+        if self._options.finished is None:
             self.show(line)
         else:
             print(line, file=self._log, flush=True)
             print(CLEAR if self._terminal else "", end="")
-            self._print_case(self._part(number, case))
+            self._options.finished(self._part(number, case))
 
     def fail(self, number: int, failures: Sequence[Failure]) -> None:
         """Record that a case failed on some ranks; all ranks have left it."""
@@ -285,16 +284,16 @@ class RunFolder:
         summary = self._write()
         if summary is not None and LAUNCH in os.environ:
             self.show(f"launch {os.environ[LAUNCH]} has ended: {self._page}")
-        elif summary is not None and self._print_case is None:
-            self._print(coloured(summary, terminal=self._terminal))
+        elif summary is not None and self._options.finished is None:
+            self._options.show(coloured(summary, terminal=self._terminal))
         if self._failures:
             count = f"{len(self._failures)} of {plural(len(self._suite.cases), 'case')}"
             self.show(f"{count} FAILED; --resume runs them again, after all other cases:")
             for failure in self._failures.values():
                 self.show(f"  {failure}")
-        if summary is not None and LAUNCH not in os.environ and self._print_case is None:
+        if summary is not None and LAUNCH not in os.environ and self._options.finished is None:
             repeat = any(varies(case.spec) or not case.setting("network") for case in self._suite.cases)
-            self._print(next_steps(self._page, self._folder, repeat=repeat))
+            self._options.show(next_steps(self._page, self._folder, repeat=repeat))
         self._log.close()
         return self._failed or bool(self._failures or self._not_run)
 

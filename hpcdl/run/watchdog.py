@@ -7,26 +7,23 @@ Without a time limit the criterion is progress, because the total time of a case
 waited for half an hour while its rank computed nothing is taken for a deadlock.
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from hpcdl.exit_codes import FAILED
+from hpcdl.fabric.mpi.comm import Mpi
+from hpcdl.fabric.mpi.waits import Wait, waits
 from hpcdl.launch.process import STATUS
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
 from hpcdl.trace.files import open_log
-
-if TYPE_CHECKING:
-    from hpcdl.fabric.mpi.waits import Wait
 
 STALL: Final = 1800.0
 """Seconds without progress after which a case without a time limit has failed."""
@@ -34,8 +31,6 @@ PERIOD: Final = 15.0
 """Seconds between two checks; more frequent ones would disturb measurements."""
 GRACE: Final = 3.0
 """Seconds that other ranks have to log their operations before the process ends."""
-FRAMES_ENDED: Final = (KeyError, AttributeError, RuntimeError, ValueError, IndexError)
-"""Exceptions of reading the frames of programs that end at the same time."""
 
 
 @dataclass(frozen=True)
@@ -46,51 +41,37 @@ class Watched:
     part: Path | None
     """Future result of the case; None between cases."""
     limit: float | None
-    has_programs: bool
-    """True if this rank runs a program that can wait for other ranks."""
+    mpi: Mpi | None
+    """Interpreter of this rank's programs, which can wait for other ranks; None if it has no part in the case."""
 
 
 class Watchdog:
     """Watches this rank from its creation on.
 
-    ``waits`` returns the operations that programs of this rank wait in. ``progress`` returns a value that changes
-    whenever an operation ends. ``heartbeat`` is a file that the watchdog touches regularly, for ``hpcdl run``.
+    It touches the file ``heartbeat`` regularly, for ``hpcdl run``. ``folder`` is the run folder, once it is known.
     """
 
+    folder: Path | None = None
+
     def __init__(
-        self,
-        rank: int,
-        waits: Callable[[], Sequence[Wait]],
-        progress: Callable[[], Hashable],
-        *,
-        folder: Path | None = None,
-        heartbeat: Path | None = None,
-        stall: float = STALL,
-        exit_process: Callable[[int], None] = os._exit,
+        self, rank: int, heartbeat: Path | None = None, exit_process: Callable[[int], None] = os._exit
     ) -> None:
-        self.folder = folder
         self._rank = rank
-        self._waits = waits
-        self._progress = progress
         self._heartbeat = heartbeat
-        self._stall = stall
         self._exit = exit_process
         self._changed = Event()
-        self._watched = self._between("before the first case")
+        self._watched = Watched("before the first case", None, STALL, None)
         Thread(target=self._serve, name="hpcdl-watchdog", daemon=True).start()
 
-    def begin(self, case: str, part: Path, *, limit: float | None, has_programs: bool) -> None:
-        """Watch a case. ``has_programs``: this rank takes part in it, in real time."""
-        self._watched = Watched(case, part, limit, has_programs)
+    def begin(self, case: str, part: Path, limit: float | None, mpi: Mpi | None) -> None:
+        """Watch a case. ``mpi``: interpreter of this rank's programs if it takes part in the case."""
+        self._watched = Watched(case, part, limit, mpi)
         self._changed.set()
 
     def end(self, case: str) -> None:
         """Watch the time after ``case``: collecting and writing results, and the start of the next case."""
-        self._watched = self._between(f"after {case}")
+        self._watched = Watched(f"after {case}", None, STALL, None)
         self._changed.set()
-
-    def _between(self, name: str) -> Watched:
-        return Watched(name, None, self._stall, has_programs=False)
 
     def _serve(self) -> None:
         watched: Watched | None = None
@@ -99,7 +80,9 @@ class Watchdog:
         while True:
             if watched is not self._watched:
                 watched, elapsed, quiet, seen = self._watched, 0.0, 0.0, None
-            period = self._period(watched, elapsed)
+            period = min(PERIOD, STALL / 10)
+            if watched.limit is not None:
+                period = max(0.01, min(period, watched.limit - elapsed))
             before = monotonic()
             if self._changed.wait(period):
                 self._changed.clear()
@@ -109,7 +92,7 @@ class Watchdog:
             # the time in which the job was suspended does not count
             passed = min(monotonic() - before, 2 * period)
             elapsed += passed
-            state = self._state() if watched.has_programs and watched.limit is None else None
+            state = _state(watched.mpi) if watched.mpi and watched.limit is None else None
             quiet = quiet + passed if state is not None and state == seen else 0.0
             seen = state
             if watched is not self._watched:
@@ -120,25 +103,10 @@ class Watchdog:
                     self._exit(FAILED)
                     return
 
-    def _period(self, watched: Watched, elapsed: float) -> float:
-        period = min(PERIOD, self._stall / 10)
-        return period if watched.limit is None else max(0.01, min(period, watched.limit - elapsed))
-
-    def _state(self) -> Hashable:
-        """Return a value that changes with each operation; None while a program computes or ends."""
-        try:
-            waits = self._waits()
-            progress = self._progress()
-        except FRAMES_ENDED:
-            return None
-        if not waits or any(not wait.operation for wait in waits):
-            return None
-        return progress, frozenset((wait.operation, wait.begin) for wait in waits)
-
     def _error(self, watched: Watched, elapsed: float, quiet: float) -> str | None:
         if watched.limit is not None and elapsed >= watched.limit:
             return f"the time limit of {watched.limit:g} s has passed"
-        if quiet >= self._stall:
+        if quiet >= STALL:
             return f"no operation has ended for {quiet:.0f} s"
         if watched.part is not None and (failure := failed_cases.recorded(watched.part)) is not None:
             return failure.error if failure.by_watchdog else None  # the failed rank ends the job itself
@@ -150,16 +118,12 @@ class Watchdog:
         writer.start()
         writer.join(GRACE)  # the disk or the terminal may hang
         # other ranks notice a recorded failure at their next check
-        grace = GRACE + (0.0 if watched.limit is not None else min(PERIOD, self._stall / 10))
+        grace = GRACE + (0.0 if watched.limit is not None else min(PERIOD, STALL / 10))
         sleep(max(0.0, begin + grace - monotonic()))
 
     def _log(self, watched: Watched, error: str) -> None:
-        try:
-            waits = [str(wait) for wait in self._waits()] if watched.has_programs else []
-        except FRAMES_ENDED:
-            waits = []
-        lines = [f"rank {self._rank}, {wait}" for wait in waits]
-        lines = lines or [f"rank {self._rank} {'has left' if watched.has_programs else 'has no part in'} the case"]
+        lines = [f"rank {self._rank}, {wait}" for wait in _waits(watched.mpi)] if watched.mpi else []
+        lines = lines or [f"rank {self._rank} {'has left' if watched.mpi else 'has no part in'} the case"]
         failure = Failure(watched.name, error, self._rank, "\n".join(lines), by_watchdog=True)
         first = watched.part is None or failed_cases.record(watched.part, failure)
         if first:
@@ -170,6 +134,23 @@ class Watchdog:
         if first and STATUS not in os.environ:  # otherwise hpcdl run starts the ranks again
             text += "hpcdl: continue with the other cases by --resume\n"
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
+
+
+def _waits(mpi: Mpi) -> list[Wait]:
+    """Return the waits of a rank's programs; none while programs end."""
+    try:
+        return waits(mpi)
+    except (KeyError, AttributeError, RuntimeError, ValueError, IndexError):  # of frames that end meanwhile
+        return []
+
+
+def _state(mpi: Mpi) -> Hashable:
+    """Return a value that changes with each operation; None while a program computes or ends."""
+    waiting = _waits(mpi)
+    if not waiting or any(not wait.operation for wait in waiting):
+        return None
+    progress = mpi.messages, mpi.bytes, mpi.compute_ns, len(mpi.events or ())
+    return progress, frozenset((wait.operation, wait.begin) for wait in waiting)
 
 
 def append(log: Path, text: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hpcdl.cases import pairwise
 from hpcdl.fabric.comm import LIBRARY_CALLS
-from hpcdl.run import failed_cases
+from hpcdl.run import failed_cases, relaunch
 from hpcdl.run.relaunch import modified, supervise
 from hpcdl.run.watchdog import Watchdog
 
@@ -26,18 +26,32 @@ WAITING = [Waiting("recv from rank 1", 5), Waiting("send to rank 2", 6)]
 COMPUTING = [Waiting("recv from rank 1", 5), Waiting("", None)]
 
 
+class Programs:
+    """Programs of a rank: their waits, and the number of its messages."""
+
+    bytes = compute_ns = 0
+    events = ()
+
+    def __init__(self, waits, messages=lambda: 0):
+        self.waits, self._messages = waits, messages
+
+    messages = property(lambda self: self._messages())
+
+
 @pytest.fixture
 def watched(tmp_path, monkeypatch):
     """Return a function that watches a rank and returns an event, set when its process would end."""
-    monkeypatch.setattr("hpcdl.run.watchdog.GRACE", 0.5)
+    for name, value in {"GRACE": 0.5, "STALL": 0.2, "waits": lambda programs: programs.waits()}.items():
+        monkeypatch.setattr(f"hpcdl.run.watchdog.{name}", value)
     (tmp_path / "parts").mkdir()
     (tmp_path / "log.txt").touch()
     part = tmp_path / "parts" / "0000-abc.h5"
 
-    def watch(waits, progress=lambda: 0, **case):
+    def watch(waits, messages=lambda: 0, limit=None):
         ended = threading.Event()
-        dog = Watchdog(3, waits, progress, folder=tmp_path, stall=0.2, exit_process=lambda _code: ended.set())
-        dog.begin("mine", part, **{"limit": None, "has_programs": True} | case)
+        dog = Watchdog(3, exit_process=lambda _code: ended.set())
+        dog.folder = tmp_path
+        dog.begin("mine", part, limit, waits and Programs(waits, messages))
         return dog, ended
 
     return watch, part, tmp_path / "log.txt"
@@ -81,7 +95,7 @@ def test_the_failure_that_another_rank_recorded_is_kept(watched):
     watch, part, log = watched
     first = failed_cases.Failure("mine", "no operation has ended", 1, by_watchdog=True)
     assert failed_cases.record(part, first)
-    _, ended = watch(list, has_programs=False)
+    _, ended = watch(None)
     assert ended.wait(20)
     assert failed_cases.recorded(part).rank == 1
     assert log.read_text() == "rank 3 has no part in the case\n"
@@ -90,7 +104,7 @@ def test_the_failure_that_another_rank_recorded_is_kept(watched):
 def test_a_case_that_ends_is_no_longer_watched(watched):
     dog, ended = watched[0](lambda: WAITING, limit=1e9)
     dog.end("mine")
-    dog.begin("next", watched[1], limit=1e9, has_programs=True)
+    dog.begin("next", watched[1], 1e9, Programs(lambda: WAITING))
     assert not ended.wait(1)
 
 
@@ -108,7 +122,8 @@ def launcher(program):
 
 def test_a_launcher_without_heartbeat_is_killed(tmp_path, capsys, monkeypatch):
     """The launcher ignores SIGTERM."""
-    monkeypatch.setattr("hpcdl.run.relaunch.KILL_DELAY", 0.2)
+    for name, seconds in {"KILL_DELAY": 0.2, "HEARTBEAT_TIMEOUT": 0.5, "START_NOTICE": 0.2}.items():
+        monkeypatch.setattr(relaunch, name, seconds)
     ready = tmp_path / "ready"
     program = (
         "import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -119,16 +134,17 @@ def test_a_launcher_without_heartbeat_is_killed(tmp_path, capsys, monkeypatch):
             assert run.poll() is None
             time.sleep(0.01)
         monkeypatch.setenv("SLURM_JOB_ID", "7")
-        supervise(run, lambda: modified(ready), lambda: False, heartbeat_timeout=0.5, start_notice=0.2)
+        supervise(run, lambda: modified(ready), lambda: False)
         assert run.returncode == -9
     err = capsys.readouterr().err
     assert "no heartbeat of rank 0 for 0 s" in err
     assert err.count("no rank has started within 0 s; SLURM_JOB_ID=7 is set, so that mpirun asks ") == 1
 
 
-def test_a_launcher_that_does_not_end_in_time_is_terminated():
+def test_a_launcher_that_does_not_end_in_time_is_terminated(monkeypatch):
+    monkeypatch.setattr(relaunch, "END_TIMEOUT", 0.5)
     with launcher("import time; time.sleep(100)") as run:
-        supervise(run, lambda: 0, lambda: True, end_timeout=0.5)
+        supervise(run, lambda: 0, lambda: True)
         assert run.returncode == -15
 
 

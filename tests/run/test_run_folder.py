@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcdl.run.run_folder import RunFolder, part_name
+from hpcdl.run.run_folder import RunFolder, RunOptions, part_name
 from hpcdl.suite import parse
 from hpcdl.trace.recorder import CaseRecord, Recorder
 from hpcdl.trace.schema import merge, read, write_part
@@ -32,7 +32,7 @@ def test_a_resumed_run_fails_if_an_earlier_case_was_wrong(tmp_path, correct):
     counters = {"here": {"m/1": {"port_xmit_wait": 3}}}
     merge([part], tmp_path / "run.h5", {"link_counters": counters}, SUITE)
     job = SimpleNamespace(world=SimpleNamespace(size=2), nodes=1, ranks=[{"hostname": "here"}] * 2)
-    run = RunFolder(suite, tmp_path, job, resume=True, show=lambda _line: None, mix_environments=True)
+    run = RunFolder(suite, tmp_path, job, RunOptions(lambda _line: None, mix_environments=True))
     assert not run.todo
     assert run.finish(counters) is not correct
     assert read(tmp_path).environment["link_counters"] == {"here": {"m/1": {"port_xmit_wait": 6}}}  # of both jobs

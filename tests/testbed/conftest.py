@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcdl.launch.testbed import NoTestbed, plan
+from hpcdl.launch.process import LaunchError
+from hpcdl.launch.testbed import plan
 
 OTHER = os.environ.get("HPCDL_OTHER_PYTHON")
 
@@ -23,7 +24,7 @@ OTHER = os.environ.get("HPCDL_OTHER_PYTHON")
 def _possible():
     try:
         plan(1, "1mbit")
-    except NoTestbed as error:
+    except LaunchError as error:
         pytest.skip(f"no emulated hosts here: {error}")
 
 

@@ -65,7 +65,7 @@ def test_netem_delays_frames_where_the_kernel_has_it(machine, tmp_path):
         True,
     )
     machine.setattr(testbed, "DEVICE", tmp_path / "tun")
-    with pytest.raises(testbed.NoTestbed, match="the kernel has neither netem nor "):
+    with pytest.raises(testbed.LaunchError, match="the kernel has neither netem nor "):
         testbed.plan(2, "1gbit", delay=delay)
     machine.setattr(testbed.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 0))
     assert not testbed.plan(2, "1gbit", delay=delay).relayed

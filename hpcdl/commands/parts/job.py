@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from hpcdl.exit_codes import FAILED, MISMATCH, OK, USAGE
+from hpcdl.exit_codes import FAILED, USAGE
 
 if TYPE_CHECKING:
     from hpcdl.fabric.mpi.comm import Mpi
@@ -138,9 +138,7 @@ def check_memory(chosen: Suite, ranks: int) -> None:
 
 def from_shell(options: argparse.Namespace, given: list[str]) -> int:
     """Check everything in this process, then start mpirun."""
-    from hpcdl.launch.mpirun import NoLauncher
     from hpcdl.run.relaunch import run_cases
-    from hpcdl.suite import UsageError
 
     chosen = load_suite(options)
     ranks = ranks_to_start(options, chosen)
@@ -148,56 +146,32 @@ def from_shell(options: argparse.Namespace, given: list[str]) -> int:
     folder = writable(folder_of(options, chosen), chosen.name, resume=options.resume)
     if options.folder is None:
         given = [*given, "-o", str(folder)]
-    fault_tolerant = any(case.failure for case in chosen.cases)
-    try:
-        return run_cases(
-            ranks,
-            given,
-            folder / "parts",
-            cases=[case.digest for case in chosen.cases],
-            fault_tolerant=fault_tolerant,
-            typed=options.given,
-        )
-    except NoLauncher as error:
-        raise UsageError(str(error)) from None
+    return run_cases(chosen, folder, ranks, given, options.given)
 
 
 def in_job(options: argparse.Namespace) -> int:
-    """Run the suite as one rank of a job; return the exit code."""
+    """Run the suite as one rank of a job; return the exit code. Raises LaunchError."""
     from hpcdl.launch import process
     from hpcdl.launch.mpirun import announce
     from hpcdl.run.failed_cases import CaseFailedError
 
-    code = MISMATCH
-    try:
-        library = process.load()
-        complaint = process.incompatibility(os.environ, library)
-    except process.NoLibraryError as error:
-        complaint, code = str(error), USAGE
-    if not complaint:
-        process.start()
-        with process.abort_on_error():
-            from hpcdl.fabric.mpi.comm import Mpi
-            from hpcdl.fabric.mpi.fault_tolerance import depart
+    library = process.load()
+    process.check_fit(process.incompatibility(os.environ, library))
+    process.start()
+    with process.abort_on_error():
+        from hpcdl.fabric.mpi.comm import Mpi
+        from hpcdl.fabric.mpi.fault_tolerance import depart
 
-            mpi = Mpi()
-            options.ranks = mpi.comm.size
-            announce(mpi.comm.rank)
-            complaint = process.mismatch(mpi.comm.size, os.environ, library.name)
-    if complaint:
-        if not process.is_first(os.environ):
-            return OK  # an error code of this rank could end the first before it prints the message
-        print(f"hpcdl: {complaint}", file=sys.stderr)
-        return process.write_status(code, 0)
+        mpi = Mpi()
+        options.ranks = mpi.comm.size
+        announce(mpi.comm.rank)
+    process.check_fit(process.mismatch(mpi.comm.size, os.environ, library.name))
     with process.abort_on_error(), ExitStack() as held:
         try:
             code = _on_all(options, mpi, held)
         except CaseFailedError as error:
             if process.STATUS not in os.environ:  # otherwise hpcdl run prints the error and starts the ranks again
-                print(
-                    f"hpcdl: {error}\nhpcdl: continue with the other cases by --resume",
-                    file=sys.stderr,
-                )
+                print(f"hpcdl: {error}\nhpcdl: continue with the other cases by --resume", file=sys.stderr)
             process.abort(FAILED)  # the other ranks wait for this one
     return depart(mpi.comm, process.write_status(code, mpi.comm.rank))
 
@@ -205,9 +179,10 @@ def in_job(options: argparse.Namespace) -> int:
 def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
     """Read and check the suite on rank 0, broadcast it, and run it on all ranks; return the exit code."""
     from hpcdl import suite
-    from hpcdl.run import case_loop as runner
-    from hpcdl.run.run_folder import claimed
+    from hpcdl.run.case_loop import run
+    from hpcdl.run.run_folder import RunOptions, claimed
 
+    manner = RunOptions(options.show, options.mix_environments, options.case_timeout, options.finished)
     first, library = mpi.comm.rank == 0, mpi.comm.library
     text, complaint, folder = "", "", Path()
     if first:
@@ -227,16 +202,7 @@ def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
         complaint = next(filter(None, library.allgather(complaint)), "")
     if not complaint:
         try:
-            return runner.run(
-                chosen,
-                folder,
-                mpi,
-                resume=options.resume,
-                show=options.show,
-                finished=options.finished,
-                case_timeout=options.case_timeout,
-                mix_environments=options.mix_environments,
-            )
+            return run(chosen, folder, mpi, manner)
         except suite.UsageError as error:
             complaint = str(error)
     if first:
