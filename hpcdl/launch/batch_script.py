@@ -3,13 +3,16 @@
 import os
 import shlex
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from hpcdl.registry import nearest
 from hpcdl.trace.files import read_toml
+
+Options: TypeAlias = Mapping[str, str | int | None]
+"""Values of Slurm's options; None: the option is left out; True: it has no value."""
 
 
 @dataclass(frozen=True)
@@ -103,83 +106,69 @@ class BatchJob:
 
 def batch_script(job: BatchJob, site: SiteProfile) -> str:
     """Return the text of a batch script; the same text for the same arguments."""
-    identity = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" if job.launches > 1 else "$SLURM_JOB_ID"
-    body = _BODY.format(identity=identity, name=job.name, command=_run_command(job), launcher=site.launcher)
-    return _script(site, job.command, _introduction(job), _options(job, site), body)
-
-
-def report_script(job: BatchJob, site: SiteProfile) -> str:
-    """Return the text of a batch script that reports the runs of ``job`` together."""
-    about = "One report of the runs whose folders are the arguments. It begins when their jobs have ended."
-    options = [f"job-name=hpcdl-{job.name}-report", *_site_options(site), "ntasks=1", "output=%x-%j.out"]
-    return _script(site, f"{job.command} --submit", [about], options, _REPORT.replace("NAME", job.name))
-
-
-def _script(site: SiteProfile, command: str, about: Iterable[str], options: Iterable[str], body: str) -> str:
-    lines = ["#!/bin/bash", f"# Written by: {command}", "#"]
-    for text in about:
-        lines += [f"# {line}" for line in textwrap.wrap(text, 108, break_on_hyphens=False)]
-    lines += [f"#SBATCH --{option}" for option in options]
-    modules = [f"module load {shlex.quote(module)}" for module in site.modules]
-    programs = _PROGRAMS.format(launcher=site.launcher.split()[0])
-    return "\n".join([*lines, "", *modules, *site.environment, "set -u", programs]) + body
-
-
-def _introduction(job: BatchJob) -> list[str]:
+    several, is_array = len(job.nodes) > 1, job.launches > 1
     where = "One job runs all cases, small ones on its first ranks."
-    if len(job.nodes) > 1:
+    if several:
         where = (
             "Every job runs all cases on all of its ranks. "
             f"Submit it with:  sbatch --nodes={job.nodes[0]} SCRIPT  for each number of nodes."
         )
-    options = "Options after the script's name go to hpcdl run:  sbatch SCRIPT --case '*ring*'"
-    requeue = (
-        f"{WARNING_SECONDS} s before the time limit Slurm sends SIGUSR1 to this shell, which passes it on. hpcdl "
-        "ends the case that is running and exits with code 75; the job is requeued under its number and goes on "
-        "with the cases that are left. A job that finished no case is not requeued: it would never end."
+    about = (
+        where,
+        "Options after the script's name go to hpcdl run:  sbatch SCRIPT --case '*ring*'",
+        _REQUEUE,
     )
-    return [where, options, requeue]
+    options: Options = {
+        "nodes": None if several else job.nodes[0],
+        "ntasks-per-node": job.ranks_per_node,
+        "cpus-per-task": job.cpus_per_rank,
+        "gpus-per-node": job.gpus_per_node,
+        "time": job.time,
+        "array": f"1-{job.launches}" if is_array else None,
+        "output": "%x-%A_%a.out" if is_array else "%x-%j.out",
+        "open-mode": "append",
+        "signal": f"B:USR1@{WARNING_SECONDS}",
+        "requeue": True,
+    }
+    words = ["hpcdl", "run", shlex.quote(f"./{job.suite}" if job.suite.startswith("-") else job.suite)]
+    words += ["--set", "case.ranks=$SLURM_NTASKS"] if several else []
+    words += [] if job.cpus_per_rank is None else ["--set", f"case.threads={job.cpus_per_rank}"]
+    body = _BODY.format(
+        identity="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" if is_array else "$SLURM_JOB_ID",
+        name=job.name,
+        command=" ".join([*words, *map(shlex.quote, job.options)]),
+        launcher=site.launcher,
+    )
+    return _script(job.name, job.command, about, options, site) + body
 
 
-def _options(job: BatchJob, site: SiteProfile) -> Iterator[str]:
-    yield f"job-name=hpcdl-{job.name}"
-    yield from _site_options(site)
-    if len(job.nodes) == 1:
-        yield f"nodes={job.nodes[0]}"
-    yield f"ntasks-per-node={job.ranks_per_node}"
-    if job.cpus_per_rank is not None:
-        yield f"cpus-per-task={job.cpus_per_rank}"
-    if job.gpus_per_node is not None:
-        yield f"gpus-per-node={job.gpus_per_node}"
-    if job.time is not None:
-        yield f"time={job.time}"
-    if job.launches > 1:
-        yield f"array=1-{job.launches}"
-        yield "output=%x-%A_%a.out"
-    else:
-        yield "output=%x-%j.out"
-    yield "open-mode=append"
-    yield f"signal=B:USR1@{WARNING_SECONDS}"
-    yield "requeue"
+def report_script(job: BatchJob, site: SiteProfile) -> str:
+    """Return the text of a batch script that reports the runs of ``job`` together."""
+    about = ["One report of the runs whose folders are the arguments. It begins when their jobs have ended."]
+    options: Options = {"ntasks": 1, "output": "%x-%j.out"}
+    head = _script(f"{job.name}-report", f"{job.command} --submit", about, options, site)
+    return head + _REPORT.replace("NAME", job.name)
 
 
-def _site_options(site: SiteProfile) -> Iterator[str]:
-    if site.partition:
-        yield f"partition={site.partition}"
-    if site.account:
-        yield f"account={site.account}"
+def _script(name: str, command: str, about: Iterable[str], options: Options, site: SiteProfile) -> str:
+    """Return the head of a script: comments, Slurm's options, and what makes the programs available."""
+    lines = ["#!/bin/bash", f"# Written by: {command}", "#"]
+    for text in about:
+        lines += [f"# {line}" for line in textwrap.wrap(text, 108, break_on_hyphens=False)]
+    whole = {"job-name": f"hpcdl-{name}", "partition": site.partition, "account": site.account, **options}
+    for option, value in whole.items():
+        if value is not None:
+            lines.append(f"#SBATCH --{option}" if value is True else f"#SBATCH --{option}={value}")
+    modules = [f"module load {shlex.quote(module)}" for module in site.modules]
+    programs = _PROGRAMS.format(launcher=site.launcher.split()[0])
+    return "\n".join([*lines, "", *modules, *site.environment, "set -u", programs])
 
 
-def _run_command(job: BatchJob) -> str:
-    suite = f"./{job.suite}" if job.suite.startswith("-") else job.suite
-    words = ["hpcdl", "run", shlex.quote(suite)]
-    if len(job.nodes) > 1:
-        words += ["--set", "case.ranks=$SLURM_NTASKS"]
-    if job.cpus_per_rank is not None:
-        words += ["--set", f"case.threads={job.cpus_per_rank}"]
-    return " ".join([*words, *map(shlex.quote, job.options)])
-
-
+_REQUEUE: Final = (
+    f"{WARNING_SECONDS} s before the time limit Slurm sends SIGUSR1 to this shell, which passes it on. hpcdl ends "
+    "the case that is running and exits with code 75; the job is requeued under its number and goes on with the "
+    "cases that are left. A job that finished no case is not requeued: it would never end."
+)
 _PROGRAMS: Final = """\
 for program in hpcdl {launcher}; do
     command -v $program >/dev/null || {{
