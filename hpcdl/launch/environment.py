@@ -79,8 +79,7 @@ def describe_job(mpi_facts: JsonMapping, root: Path = ROOT) -> JsonObject:
         "software": _software(),
         "git": _git(Path(__file__).parent),
         "timer": {"implementation": time.get_clock_info("perf_counter").implementation},
-        "clocksource": machine.text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
-        or UNKNOWN,
+        "clocksource": machine.clock_source(root),
     }
     on_any_nodes = {**description, "mpi": {**mpi_facts, "nodes": None}}
     return {**description, "key": environment_key(description), "machine_key": environment_key(on_any_nodes)}
@@ -121,12 +120,12 @@ def _words(value: object) -> str:
 
 
 def _stable(env: JsonMapping) -> JsonObject:
-    mpi, cpu, software, gpu = (_dict(env.get(name)) for name in ("mpi", "cpu", "software", "gpu"))
-    libraries = _dict(env.get("libraries"))
+    mpi, cpu, software, gpu = (machine.entries(env.get(name)) for name in ("mpi", "cpu", "software", "gpu"))
+    libraries = machine.entries(env.get("libraries"))
     rates = sorted(
         [str(card.get("driver")), str(card.get("rate"))]
         for kind in ("network", "infiniband")
-        for card in _dict(env.get(kind)).values()
+        for card in machine.entries(env.get(kind)).values()
         if card.get("driver", UNKNOWN) not in {UNKNOWN, "veth", "bridge"}
     )
     stable: JsonObject = {
@@ -145,10 +144,6 @@ def _stable(env: JsonMapping) -> JsonObject:
         names = {"hosts", "rate", "trunk", "latency"}
         stable["emulated"] = {name: value for name, value in env["emulated"].items() if value and name in names}
     return stable
-
-
-def _dict(value: object) -> JsonObject:
-    return value if isinstance(value, dict) else {}
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -177,7 +172,7 @@ def _software() -> JsonObject:
     versions["python"] = platform.python_version()
     import numpy as np
 
-    blas = _dict(_dict(np.show_config(mode="dicts")).get("Build Dependencies")).get("blas", {})
+    blas = machine.entries(machine.entries(np.show_config(mode="dicts")).get("Build Dependencies")).get("blas", {})
     versions["blas"] = f"{blas.get('name', UNKNOWN)} {blas.get('version', '')}".strip()
     return versions
 

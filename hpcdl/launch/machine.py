@@ -110,6 +110,11 @@ def memory(root: Path = ROOT) -> int | str:
     return kibibytes * 1024 if isinstance(kibibytes, int) else UNKNOWN
 
 
+def clock_source(root: Path = ROOT) -> str:
+    """Return the kernel's clock source."""
+    return text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource") or UNKNOWN
+
+
 def _driver(device: Path) -> str:
     try:
         return (device / "driver").resolve(strict=True).name
@@ -228,6 +233,11 @@ def _folders(path: Path) -> list[Path]:
         return sorted(path.iterdir())
     except OSError:
         return []
+
+
+def entries(value: object) -> JsonObject:
+    """Return a table of a description; an empty one for "unknown"."""
+    return value if isinstance(value, dict) else {}
 
 
 def number(digits: str) -> int | str:

@@ -110,30 +110,18 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
         world = MPI.COMM_WORLD
         _connect(world)
         total = world.allreduce(1)
-    text = printed[0]
     me = describe_rank()
     hosts = world.allgather(me["hostname"])
     first = hosts.index(me["hostname"]) == world.rank
-    gathered = world.gather(
-        (here().machine, sorted(os.sched_getaffinity(0)), me["threads"], text, local() if first else None)
-    )
-    skew = world.gather(compared(world, time.time_ns))
-    alignment = world.reduce(compared(world)[1], MPI.MAX)
-    if gathered is None or skew is None or alignment is None:
+    threads = me["threads"] if isinstance(me["threads"], int) else 1
+    checked = local() if first else None
+    of_rank = here().machine, sorted(os.sched_getaffinity(0)), threads, printed[0], checked
+    gathered = world.gather((*of_rank, compared(world, time.time_ns), compared(world)[1]))
+    if gathered is None:
         return None
-    machines, cores, threads, texts, locals_ = (list(column) for column in zip(*gathered, strict=True))
-    return Probe(
-        f"{library.name} {library.major}",
-        total,
-        hosts,
-        machines,
-        cores,
-        [threads_of_rank if isinstance(threads_of_rank, int) else 1 for threads_of_rank in threads],
-        transports("\n".join(texts)),
-        skew,
-        alignment,
-        locals_,
-    )
+    machines, cores, of_threads, texts, locals_, skew, errors = map(list, zip(*gathered, strict=True))
+    used, name = transports("\n".join(texts)), f"{library.name} {library.major}"
+    return Probe(name, total, hosts, machines, cores, of_threads, used, skew, max(errors), locals_)
 
 
 def _connect(world: MPI.Intracomm) -> None:

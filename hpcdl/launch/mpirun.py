@@ -34,8 +34,6 @@ LAUNCH: Final = "HPCDL_LAUNCH"
 """Number of this launch, such as ``2 of 3``; the launching process reports all launches together."""
 COMMAND: Final = "HPCDL_COMMAND"
 """Command as typed, if the launching process added to it."""
-_FAULT_TOLERANT: Final = "OMPI_MCA_mpi_ft_enable"
-"""Set by Open MPI's mpirun if the job continues after the failure of a process."""
 
 
 class NoLauncher(LaunchError):  # noqa: N818 - a state, not an error
@@ -59,7 +57,7 @@ def fault_tolerance_obstacle(environment: Mapping[str, str], library: str) -> st
     """Return in one line why the failure of a process ends the job; None if the job continues."""
     if library != "Open MPI":
         return f"{library} ends the job when a rank fails; Open MPI 5 started by mpirun --with-ft ulfm does not"
-    if environment.get(_FAULT_TOLERANT) != "1":
+    if environment.get("OMPI_MCA_mpi_ft_enable") != "1":  # which Open MPI's mpirun sets if the job continues
         return "this job ends when a rank fails: start it by mpirun --with-ft ulfm, or let hpcdl run start it"
     return None
 
@@ -140,7 +138,7 @@ def self_launch(
             wait(launcher)
         except KeyboardInterrupt:
             request_stop()  # of further launches, if this one has just finished
-            _end(launcher)
+            end(launcher, 2, 30)
             if not status.exists():
                 raise
     if not status.exists():
@@ -148,13 +146,15 @@ def self_launch(
     return int(status.read_text() or FAILED)  # empty: the disk is full
 
 
-def _end(launcher: subprocess.Popen[bytes]) -> None:
-    for seconds in (2, 30):
+def end(launcher: subprocess.Popen[bytes], *delays: float) -> None:
+    """Wait for the end of the launcher; after each delay (s) send SIGTERM, after the last one SIGKILL."""
+    for delay in delays:
         with suppress(subprocess.TimeoutExpired):
-            launcher.wait(seconds)
+            launcher.wait(delay)
             return
         launcher.terminate()
     launcher.kill()
+    launcher.wait()
 
 
 def typed_command() -> list[str]:

@@ -20,7 +20,7 @@ from hpcdl.launch import machine
 from hpcdl.launch.disturbance import UNKNOWN, Counters
 from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
-from hpcdl.launch.process import batch_advice, check_fit, incompatibility, mismatch
+from hpcdl.launch.process import batch_advice, check_launcher, check_size
 from hpcdl.launch.testbed import emulated
 
 
@@ -39,18 +39,8 @@ def judged(subject: str, detail: str, advice: str = "") -> Finding:
     return Finding("warning" if advice else "ok", subject, detail, advice)
 
 
-_CUDA_AWARE: Final = (
-    "from mpi4py import MPI; from hpcdl.fabric.device.transport import cuda_aware; print(cuda_aware())"
-)
-
 WRITTEN: Final = 1 << 24
 """Bytes that are written to the disk."""
-SLOWEST_WRITE: Final = 2.0
-"""Seconds that they may take."""
-NOTED_CORES: Final = 0.1
-"""Cores that others use if it is worth a warning."""
-MIN_FREE: Final = 1e9
-"""Bytes that must be free on the disk."""
 
 
 def host_checks() -> Iterator[Finding]:
@@ -89,7 +79,7 @@ def other_processes(counters: Counters | None = None, seconds: float = 1.0) -> F
     stolen = max(0, end.steal_ns - begin.steal_ns) / passed
     detail = f"they use {foreign:.1f} cores, and the hypervisor {stolen:.1f}; load {end.load:.1f}"
     advice = "wait until the machine is idle: cases will be marked disturbed, or their intervals be wide"
-    return judged("other processes", detail, advice if max(foreign, stolen) >= NOTED_CORES else "")
+    return judged("other processes", detail, advice if max(foreign, stolen) >= 0.1 else "")
 
 
 def governor(root: Path = machine.ROOT) -> Finding:
@@ -103,8 +93,7 @@ def governor(root: Path = machine.ROOT) -> Finding:
 
 def clock_source(root: Path = machine.ROOT) -> Finding:
     """Return the kernel's clock source; others than the processor's counter are slow and may drift."""
-    path = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
-    value = machine.text(path) or machine.UNKNOWN
+    value = machine.clock_source(root)
     is_counter = value in {"tsc", "arch_sys_counter", "timebase", "kvm-clock", machine.UNKNOWN}
     advice = "" if is_counter else "choose tsc: clocks of nodes drift apart less, and read faster"
     return judged("clock source", value, advice)
@@ -134,17 +123,17 @@ def disk(folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
     detail = f"{WRITTEN >> 20} MiB written and synchronised in {took:.2f} s, {free / 1e9:.0f} GB free"
     advice = ""
-    if free < MIN_FREE:
+    if free < 1e9:
         advice = "remove files, or choose another file system for -o"
-    elif took > SLOWEST_WRITE:
+    elif took > 2:
         advice = "choose a faster file system for -o: each finished case is written and synchronised"
     return judged("disk", detail, advice)
 
 
 def gpu() -> Iterator[Finding]:
     """Yield the GPUs, whether cupy can use them, and whether the MPI library takes their pointers."""
-    gpus = machine.gpu()
-    if not isinstance(gpus, dict):
+    gpus = machine.entries(machine.gpu())
+    if not gpus:
         yield judged("GPU", "no GPU; backends on the CPU are not affected")
         return
     yield judged("GPU", ", ".join(str(device["name"]) for device in gpus["devices"]))
@@ -157,7 +146,8 @@ def gpu() -> Iterator[Finding]:
 
 def cuda_awareness() -> Finding:
     """Ask the library in a separate process, because loading it here would start MPI."""
-    command = [sys.executable, "-P", "-c", _CUDA_AWARE]
+    asked = "from mpi4py import MPI; from hpcdl.fabric.device.transport import cuda_aware; print(cuda_aware())"
+    command = [sys.executable, "-P", "-c", asked]
     try:
         output = subprocess.run(
             command, env=launch_environment(), capture_output=True, text=True, timeout=60, check=False
@@ -171,14 +161,8 @@ def cuda_awareness() -> Finding:
     return judged("CUDA-aware MPI", detail or "the library does not tell", advice)
 
 
-SKEW: Final = 10_000_000
-"""Difference of wall clocks (ns) that synchronised hosts do not reach."""
-ALIGNMENT: Final = 1_000_000
-"""Error of the alignment of traces (ns) beyond which waiting times are doubtful."""
 CHOICES: Final = ("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "OMPI_MCA_pml", "OMPI_MCA_btl", "MPIR_CVAR_NOLOCAL")
 """Variables that choose the transports of an MPI library."""
-FAST_DRIVERS: Final = ("cxi", "efa")
-"""Drivers of network cards whose fabric is not InfiniBand."""
 
 
 def mpi_checks(probe: Probe, root: Path = machine.ROOT) -> Iterator[Finding]:
@@ -196,13 +180,9 @@ def mpi_checks(probe: Probe, root: Path = machine.ROOT) -> Iterator[Finding]:
 
 def fast_fabric(root: Path = machine.ROOT) -> list[str]:
     """Return the ports and cards of fabrics that are faster than TCP and are up."""
-    ports, cards = (
-        found if isinstance(found := of(root), dict) else {} for of in (machine.infiniband, machine.network)
-    )
-    return [
-        *(name for name, port in ports.items() if "ACTIVE" in port["state"]),
-        *(name for name, card in cards.items() if card["driver"].startswith(FAST_DRIVERS)),
-    ]
+    ports, cards = machine.entries(machine.infiniband(root)), machine.entries(machine.network(root))
+    fast = [name for name, card in cards.items() if card["driver"].startswith(("cxi", "efa"))]
+    return [*(name for name, port in ports.items() if "ACTIVE" in port["state"]), *fast]
 
 
 def within_host(probe: Probe, variables: Mapping[str, str]) -> Finding:
@@ -242,11 +222,11 @@ def clock_skew(probe: Probe) -> Finding:
         f"(error {error / 1e6:.2g} ms); traces are aligned to {probe.alignment / 1e3:.3g} us"
     )
     advice = ""
-    if skew - 2 * error > SKEW:
+    if skew - 2 * error > 10_000_000:  # synchronised hosts differ by less than 10 ms
         departures = [abs(offset - median(offsets)) for offset in offsets]
         worst = probe.hosts[departures.index(max(departures))]
         advice = f"synchronise {worst} (chronyc tracking): dates of runs disagree; traces are aligned anyway"
-    elif probe.alignment > ALIGNMENT:
+    elif probe.alignment > 1_000_000:
         advice = "repeat on a quiet network: shorter waits for late ranks cannot be told from clock errors"
     return judged("clock skew", detail, advice)
 
@@ -271,10 +251,6 @@ def oversubscription(probe: Probe) -> Finding:
     return judged("ranks and cores", detail, advice)
 
 
-START_LIMIT: Final = 60
-"""Seconds in which two ranks must find each other."""
-START_LIMIT_IN_JOB: Final = 25
-"""In a job, or with variables of one."""
 SHOWN: Final = 3
 """Hosts that a finding names, at most."""
 
@@ -293,7 +269,7 @@ def _mpi() -> Iterator[Finding]:
         return
     yield judged("launcher", str(launcher))
     other, advice = "use the mpirun of the library that mpi4py was built for", batch_advice(os.environ)
-    limit = START_LIMIT_IN_JOB if advice else START_LIMIT
+    limit = 25 if advice else 60
     try:
         ended = subprocess.run(
             python_command(2, ["-m", "hpcdl.launch.mpi_probe"]),
@@ -328,12 +304,12 @@ def preflight_of_job() -> list[Finding]:
 
     os.environ.update(VARIABLES)
     library = load()
-    check_fit(incompatibility(os.environ, library))
+    check_launcher(os.environ, library)
     with abort_on_error():
         probed = probe(library, lambda: list(host_checks()))
     if probed is None:
         return []
-    check_fit(mismatch(len(probed.hosts), os.environ, library.name))
+    check_size(len(probed.hosts), os.environ, library)
     local = {host: findings for host, findings in zip(probed.hosts, probed.local, strict=True) if findings}
     return [*mpi_checks(probed), oversubscription(probed), *of_hosts(local)]
 

@@ -34,14 +34,9 @@ is first: in a Slurm job, srun starts one daemon of mpirun per node."""
 
 _PMIX: Final = "PMIX_NAMESPACE"
 """Set by launchers with PMIx: Open MPI 5's mpirun, prterun, srun --mpi=pmix."""
-_CHOSEN: Final = "MPIR_CVAR_PMI_VERSION"
-"""Selects MPICH's launch protocol."""
 
 _BATCH_JOBS: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PE_HOSTFILE")
 """Set by batch systems in jobs, which may have several nodes."""
-
-_INTERACTIVE_STEP: Final = "4294967290"
-"""Slurm step of the interactive shell of salloc."""
 
 
 def _in_shell(environment: Mapping[str, str]) -> bool:
@@ -49,7 +44,7 @@ def _in_shell(environment: Mapping[str, str]) -> bool:
 
     Steps that are started from a shell inherit its variables, but have tasks of their own, without a terminal.
     """
-    if environment.get("SLURM_STEP_ID") == _INTERACTIVE_STEP:
+    if environment.get("SLURM_STEP_ID") == "4294967290":  # the interactive step of salloc
         return True
     try:
         task = Path(f"/proc/{int(environment['SLURM_TASK_PID'])}/stat").read_text(encoding="utf-8")
@@ -107,50 +102,10 @@ def batch_advice(environment: Mapping[str, str]) -> str:
     )
 
 
-def in_batch_job(environment: Mapping[str, str]) -> bool:
-    """Return True in a job of a batch system."""
-    return any(name in environment for name in _BATCH_JOBS)
-
-
 def is_first(environment: Mapping[str, str]) -> bool:
     """Return True on the launcher's first process, even if MPI does not work."""
     name = _size_variable(environment)
     return environment.get(_SIZE_VARIABLES[name][0] if name else "PMIX_RANK", "0") == "0"
-
-
-def incompatibility(environment: Mapping[str, str], library: Library) -> str | None:
-    """Return one line, for exit 78, if ``library`` cannot find its ranks under this launcher; None otherwise.
-
-    Call it before MPI_Init, because MPICH would end the process with its own exit code and a page of text.
-    """
-    name = _size_variable(environment)
-    launcher = _SIZE_VARIABLES[name][1] if name else "a PMIx launcher"
-    by_pmix = _PMIX in environment
-    if library.name == "MPICH" and by_pmix and _CHOSEN not in environment and "pmix" not in library.text.lower():
-        return (
-            f"{launcher} started this process by PMIx ({_PMIX}), but this MPICH {library.major} was built "
-            f"without PMIx: launcher and MPI library do not fit; use MPICH's own mpirun, srun --mpi=pmi2, or "
-            f"hpcdl run alone, which starts the right mpirun itself"
-        )
-    if library.name == "Open MPI" and library.major >= 5 and name and int(environment[name]) > 1 and not by_pmix:
-        return (
-            f"{launcher} started {environment[name]} processes ({name}) without PMIx, which Open MPI "
-            f"{library.major} needs to find its ranks: launcher and MPI library do not fit; use Open MPI's own "
-            f"mpirun, srun --mpi=pmix, or hpcdl run alone, which starts the right mpirun itself"
-        )
-    return None
-
-
-def mismatch(size: int, environment: Mapping[str, str], library: str) -> str | None:
-    """Return one line, for exit 78, if MPI sees ``size`` = 1 rank but the launcher started more; else None."""
-    name = _size_variable(environment)
-    if size != 1 or name is None or int(environment[name]) <= 1:
-        return None
-    return (
-        f"{_SIZE_VARIABLES[name][1]} started {environment[name]} processes ({name}) but {library} sees one rank: "
-        f"launcher and MPI library do not fit. With Slurm try srun --mpi=pmi2 (MPICH), srun --mpi=pmix "
-        f"(Open MPI), or the library's own mpirun inside the job; {advice(environment)}"
-    )
 
 
 class LaunchError(Exception):
@@ -161,12 +116,6 @@ class LaunchError(Exception):
         self.code = code
 
 
-def check_fit(complaint: str | None) -> None:
-    """Raise LaunchError for a complaint of :func:`incompatibility` or :func:`mismatch`."""
-    if complaint:
-        raise LaunchError(complaint, MISMATCH)
-
-
 class Library(NamedTuple):
     """Identity of an MPI library."""
 
@@ -175,6 +124,43 @@ class Library(NamedTuple):
     major: int
     text: str
     """Full version text; MPICH's includes its configuration."""
+
+
+def check_launcher(environment: Mapping[str, str], library: Library) -> None:
+    """Raise LaunchError, with exit code 78, if ``library`` cannot find its ranks under this launcher.
+
+    Call it before MPI_Init, because MPICH would end the process with its own exit code and a page of text.
+    """
+    name = _size_variable(environment)
+    launcher = _SIZE_VARIABLES[name][1] if name else "a PMIx launcher"
+    by_pmix = _PMIX in environment
+    takes_pmix = "pmix" in library.text.lower() or "MPIR_CVAR_PMI_VERSION" in environment  # selects a protocol
+    if library.name == "MPICH" and by_pmix and not takes_pmix:
+        raise LaunchError(
+            f"{launcher} started this process by PMIx ({_PMIX}), but this MPICH {library.major} was built "
+            f"without PMIx: launcher and MPI library do not fit; use MPICH's own mpirun, srun --mpi=pmi2, or "
+            f"hpcdl run alone, which starts the right mpirun itself",
+            MISMATCH,
+        )
+    if library.name == "Open MPI" and library.major >= 5 and name and int(environment[name]) > 1 and not by_pmix:
+        raise LaunchError(
+            f"{launcher} started {environment[name]} processes ({name}) without PMIx, which Open MPI "
+            f"{library.major} needs to find its ranks: launcher and MPI library do not fit; use Open MPI's own "
+            f"mpirun, srun --mpi=pmix, or hpcdl run alone, which starts the right mpirun itself",
+            MISMATCH,
+        )
+
+
+def check_size(size: int, environment: Mapping[str, str], library: Library) -> None:
+    """Raise LaunchError, with exit code 78, if MPI sees ``size`` = 1 rank but the launcher started more."""
+    name = _size_variable(environment)
+    if size == 1 and name is not None and int(environment[name]) > 1:
+        raise LaunchError(
+            f"{_SIZE_VARIABLES[name][1]} started {environment[name]} processes ({name}) but {library.name} sees "
+            "one rank: launcher and MPI library do not fit. With Slurm try srun --mpi=pmi2 (MPICH), srun "
+            f"--mpi=pmix (Open MPI), or the library's own mpirun inside the job; {advice(environment)}",
+            MISMATCH,
+        )
 
 
 def load() -> Library:
@@ -249,12 +235,6 @@ def abort_on_error() -> Iterator[None]:
         abort(FAILED)
 
 
-_PERIOD: Final = 2.0
-"""Seconds between two checks of the parent's process id."""
-
-_PR_SET_PDEATHSIG: Final = 1
-"""Constant of prctl(2)."""
-
 _stop = Event()
 
 STATUS: Final = "HPCDL_STATUS_FILE"
@@ -262,6 +242,9 @@ STATUS: Final = "HPCDL_STATUS_FILE"
 
 RELAUNCH: Final = 76
 """Status in place of an exit code: a process failed as a case required, and the remaining cases need all ranks."""
+
+HEARTBEAT: Final = "alive"
+"""File beside it that rank 0 touches regularly."""
 
 STOP: Final = "stop"
 """File beside rank 0's exit code that asks the ranks to stop after the running case."""
@@ -271,12 +254,6 @@ def status_folder() -> Path | None:
     """Return the folder of the ``hpcdl run`` that started the ranks, on its host; None under another launcher."""
     place = os.environ.get(STATUS)
     return None if place is None else Path(place).parent
-
-
-def heartbeat_file() -> Path | None:
-    """Return the file that rank 0 touches regularly; None if another launcher started the ranks."""
-    folder = status_folder()
-    return None if folder is None else folder / "alive"
 
 
 def write_status(code: int, rank: int) -> int:
@@ -318,7 +295,7 @@ def stop_requested() -> bool:
 def _end_with(parent: int) -> None:
     """End this process when ``parent`` has ended; a killed launcher cannot end its ranks."""
     while os.getppid() == parent:
-        sleep(_PERIOD)
+        sleep(2)
     os._exit(INTERRUPTED)
 
 
@@ -335,7 +312,7 @@ def child_preparation(number: int = signal.SIGTERM) -> Callable[[], None]:
     parent = os.getpid()
 
     def prepare_child() -> None:
-        prctl(_PR_SET_PDEATHSIG, number)
+        prctl(1, number)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:  # the parent ended before prctl
             os._exit(INTERRUPTED)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)

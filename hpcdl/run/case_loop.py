@@ -17,7 +17,7 @@ from hpcdl.fabric.mpi.comm import Mpi, MpiComm, library_version
 from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
 from hpcdl.launch.disturbance import Usage, columns
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
-from hpcdl.launch.process import RELAUNCH, advice, heartbeat_file
+from hpcdl.launch.process import HEARTBEAT, RELAUNCH, advice, status_folder
 from hpcdl.nn.threads import threads
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import CaseFailedError, Failure
@@ -36,7 +36,8 @@ def run(suite: Suite, folder: Path, mpi: Mpi, options: RunOptions) -> int:
     Raises UsageError if the job cannot run the suite, CaseFailedError if a case failed on this rank alone.
     """
     _check_ranks(suite.cases, mpi.comm.size)
-    watchdog = Watchdog(mpi.comm.rank, heartbeat_file() if mpi.comm.rank == 0 else None)
+    status = status_folder() if mpi.comm.rank == 0 else None
+    watchdog = Watchdog(mpi.comm.rank, status and status / HEARTBEAT)
     job = Job(mpi)
     job.refuse(lack_of_memory(suite.cases, job.hosts) if job.hosts else None)
     watchdog.folder = root = Path(job.from_first(str(folder.absolute())))

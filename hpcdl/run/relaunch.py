@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.mpirun import RankProcesses, self_launch
-from hpcdl.launch.process import RELAUNCH, batch_advice
+from hpcdl.launch.mpirun import RankProcesses, end, self_launch
+from hpcdl.launch.process import HEARTBEAT, RELAUNCH, batch_advice
 from hpcdl.run import failed_cases
 from hpcdl.suite import Suite
 
@@ -59,12 +59,7 @@ def supervise(
         if quiet >= limit:
             print(f"hpcdl: no heartbeat of rank 0 for {quiet:.0f} s; killing {launcher.args!r}", file=sys.stderr)
             before_kill()
-            launcher.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                launcher.wait(KILL_DELAY)
-                return
-            launcher.kill()
-            launcher.wait()
+            end(launcher, 0, KILL_DELAY)
             return
 
 
@@ -122,7 +117,7 @@ def _run_job(
     ranks: int, given: Sequence[str], typed: Sequence[str], status: Path, parts: Path, *, fault_tolerant: bool
 ) -> tuple[int | None, int | None]:
     """Start the ranks once; return rank 0's exit code, and the rank whose process ended first, None if unknown."""
-    begin, alive = time.time_ns(), status.with_name("alive")
+    begin, alive = time.time_ns(), status.with_name(HEARTBEAT)
     status.unlink(missing_ok=True)
     alive.touch()
     with RankProcesses(status.parent, ranks) as processes:

@@ -8,14 +8,17 @@ import pty
 import signal
 import time
 
+import pytest
+
 from hpcdl.launch.process import (
+    LaunchError,
     Library,
     batch_advice,
-    incompatibility,
+    check_launcher,
+    check_size,
     is_first,
     launched,
     leftover,
-    mismatch,
 )
 
 IN_JOB = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
@@ -60,21 +63,28 @@ ALONE = {
 }
 
 
+def refusal(check, *arguments):
+    with pytest.raises(LaunchError) as refused:
+        check(*arguments)
+    assert refused.value.code == 78
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
 def test_outside_a_launcher_hpcdl_starts_its_own():
     for environment in SHELLS.values():
         assert not launched(environment)
         assert is_first(environment)
-        assert mismatch(1, environment, "MPICH") is None
+        check_size(1, environment, MPICH)
 
 
 def test_one_rank_of_many_processes_is_a_mismatch():
     for environment, said in MANY.values():
         assert launched(environment)
-        complaint = mismatch(1, environment, "MPICH")
+        complaint = refusal(check_size, 1, environment, MPICH)
         assert said in complaint
         assert "MPICH sees one rank" in complaint
         assert "--mpi=pmi2" in complaint
-        assert "\n" not in complaint
 
 
 def test_a_shell_of_srun_is_known_by_its_terminal():
@@ -105,7 +115,7 @@ def test_variables_of_a_launcher_that_has_ended_are_named():
 def test_a_single_rank_is_accepted():
     for environment in ALONE.values():
         assert launched(environment)
-        assert mismatch(1, environment, "Open MPI") is None
+        check_size(1, environment, OPEN_MPI)
 
 
 MPICH = Library("MPICH", 5, "MPICH Version: 5.0.2\nMPICH configure: --with-device=ch4:ucx,ofi")
@@ -127,9 +137,7 @@ def test_incompatible_launchers_are_reported_before_start():
         (OPEN_MPI, {"PMI_SIZE": "4", "PMI_RANK": "0"}, "started 4 processes (PMI_SIZE) without PMIx"),
         (OPEN_MPI, IN_STEP, "srun started 4 processes (SLURM_STEP_NUM_TASKS) without PMIx"),
     ]:
-        complaint = incompatibility(environment, library)
-        assert said in complaint
-        assert "\n" not in complaint
+        assert said in refusal(check_launcher, environment, library)
 
 
 def test_compatible_launchers_are_accepted():
@@ -145,7 +153,7 @@ def test_compatible_launchers_are_accepted():
         (Library("Intel MPI", 2021, ""), BY_PMIX),
         *((library, environment) for library in (MPICH, OPEN_MPI) for environment in SHELLS.values()),
     ]:
-        assert incompatibility(environment, library) is None
+        check_launcher(environment, library)
 
 
 def test_first_process():

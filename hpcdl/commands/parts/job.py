@@ -129,10 +129,10 @@ def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
 
 def check_memory(chosen: Suite, ranks: int) -> None:
     """Raise UsageError if all ranks start on this node and exceed its memory."""
-    from hpcdl.launch.process import in_batch_job
+    from hpcdl.launch.process import batch_advice
     from hpcdl.suite import UsageError, lack_of_memory
 
-    if not in_batch_job(os.environ) and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None:
+    if not batch_advice(os.environ) and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None:
         raise UsageError(line)
 
 
@@ -156,7 +156,7 @@ def in_job(options: argparse.Namespace) -> int:
     from hpcdl.run.failed_cases import CaseFailedError
 
     library = process.load()
-    process.check_fit(process.incompatibility(os.environ, library))
+    process.check_launcher(os.environ, library)
     process.start()
     with process.abort_on_error():
         from hpcdl.fabric.mpi.comm import Mpi
@@ -165,7 +165,7 @@ def in_job(options: argparse.Namespace) -> int:
         mpi = Mpi()
         options.ranks = mpi.comm.size
         announce(mpi.comm.rank)
-    process.check_fit(process.mismatch(mpi.comm.size, os.environ, library.name))
+    process.check_size(mpi.comm.size, os.environ, library)
     with process.abort_on_error(), ExitStack() as held:
         try:
             code = _on_all(options, mpi, held)
