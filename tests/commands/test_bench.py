@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.cli import main
 from hpcdl.commands.bench import row
 
 
@@ -45,23 +44,3 @@ def test_a_row_has_its_marks():
     assert row(record).endswith("1.000  NO")
     marks = row(replace(record, disturbed="other processes", oversubscribed=True)).split("  NO")[1]
     assert marks == "  DISTURBED: other processes  OVERSUBSCRIBED: ranks share cores"
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["-e", "1Q"], "-e 1Q: must be a size in bytes"),
-        (["-b", "1M", "-e", "1K"], "sizes grow from at least 1"),
-        (["-f", "1"], "by a factor of at least 2"),
-        (["-b", "9"], "message_bytes: 9 is not a multiple of float32's 4 bytes"),
-        (["-a", "rign"], "unknown 'rign'; did you mean 'ring'?"),
-        (["--delays", "1:0.2,0:0.3"], "--delays 1:0.2,0:0.3: must be the seconds of all ranks, such as 0.3,0.2,0"),
-        (["--delays", "0,x"], "or RANK:SECONDS of one, such as 1:0.2"),
-        (["allreduc"], "unknown 'allreduc'; did you mean 'allreduce'?"),
-    ],
-)
-def test_a_wrong_argument_is_one_line(capsys, given, message):
-    assert main(["bench", *given]) == 2
-    told = capsys.readouterr().err
-    assert message in told
-    assert told.count("\n") == 1

@@ -77,37 +77,6 @@ def test_a_closed_pipe_ends_the_output_silently(hpcdl, arguments):
         assert writer.stderr.read() == b""
 
 
-@pytest.fixture
-def refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def refuse(*arguments):
-        assert main(["report", *arguments]) == 2
-        out, err = capsys.readouterr()
-        assert not out
-        assert err.count("\n") == 1
-        return err.removeprefix("hpcdl: ").rstrip("\n")
-
-    return refuse
-
-
-def test_a_report_of_a_folder_without_a_run_is_refused(refused, tmp_path):
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/run.h5").write_text("not at all")
-    assert refused("nowhere") == "nowhere: no such file"
-    assert refused("empty") == "empty: no run.h5 and no finished case in parts/"
-    assert refused("folder") == "folder/run.h5: not a trace of hpcdl"
-
-
-def test_a_report_to_an_unwritable_file_is_refused(refused, hand):
-    hand.train([[2.0] * 8]).read()
-    assert refused(".", "-o", "x.htlm") == "-o x.htlm: must end in .md or .html or .tex or .csv or .json or .svg"
-    assert refused(".", "-o", "x") == "-o x: must end in .md or .html or .tex or .csv or .json or .svg"
-    assert refused(".", "--json", "-o", "x.md") == "-o x.md: must end in .json"
-    assert refused(".", "-o", "nowhere/x.md") == "-o nowhere/x.md: cannot be written: No such file or directory"
-
-
 def test_a_terminal_gets_the_summary_and_a_pipe_gets_markdown(hand, capsys, monkeypatch):
     run = hand.train([[2.0] * 8]).read()
     assert main(["report", str(hand.folder)]) == 0

@@ -50,17 +50,3 @@ def test_the_table_on_a_terminal(capsys):
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
     expected = "224x224x3 batch 1024 |W| 30.4 MB |D| 5,792.7 MB 6.760 TFLOP outputs"
     assert lines["nin"][1:-2] == expected.split()
-
-
-def test_invalid_batch_sizes_are_refused(capsys):
-    for batch in ["0", "64,-1", "many", "64,", ""]:
-        with pytest.raises(SystemExit) as stopped:
-            main(["list", "models", f"--batch={batch}"])
-        assert stopped.value.code == 2
-        assert capsys.readouterr().err.startswith("hpcdl list: --batch: ")
-
-
-def test_a_batch_size_is_for_models_only(capsys):
-    for subject in [[], ["optim"]]:
-        assert main(["list", *subject, "--batch", "64"]) == 2
-        assert capsys.readouterr().err == "hpcdl: --batch: only for `hpcdl list models`\n"

@@ -73,27 +73,6 @@ def test_a_site_profile_is_in_the_script(script, tmp_path):
     assert any(line.startswith('srun --mpi=pmi2 -n "$SLURM_NTASKS" hpcdl run quickstart') for line in lines)
 
 
-def test_wrong_usage_is_refused_in_one_line(capsys):
-    for options, message in [
-        (["--nodes", "0"], "0: must be at least 1"),
-        (["--nodes", "2,x"], "'x' is not a whole number"),
-        (["--nodes", "2,2"], "2,2: a number is there twice"),
-        (["--nodes", "1"], "--nodes 1: a job of 1 ranks, and the suite 'quickstart' has cases of 8"),
-        (["--nodes", "8", "--launches", "0"], "--launches 0: must be at least 1"),
-        (["--nodes", "8", "--site", "absent.toml"], "absent.toml: cannot be read"),
-        (["--nodes", "8", "--set", "case.stepz=3"], "no case has the key 'stepz'; did you mean 'steps'?"),
-        (["--nodes", "8", "-o", "absent/a.sbatch"], "-o absent/a.sbatch: cannot be written"),
-    ]:
-        try:
-            code = main(["sbatch", "quickstart", *options])
-        except SystemExit as end:
-            code = end.code
-        out, err = capsys.readouterr()
-        assert (code, out) == (2, "")
-        assert err.count("\n") == 1
-        assert message in err
-
-
 def test_without_slurm_nothing_is_submitted(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "/absent")
     assert main(["sbatch", "quickstart", "--nodes", "8", "--submit"]) == 2

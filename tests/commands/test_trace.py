@@ -48,20 +48,13 @@ def test_a_file_is_written_and_its_contents_are_counted(run, tmp_path, capsys, f
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "--case: choose one of 2 cases, such as 'train-lenet5-digits-synchronous(bucket_bytes=0)-ring-p3"),
-        (["--case", "nothing"], "--case 'nothing' matches none of the cases"),
-        (["--case", "*ring*", "--ranks", "2-3"], "has no rank 3"),
-        (["--case", "*ring*", "--steps", "70000"], "has no step 70000"),
-        (["--case", "*ring*", "--ranks", "3-1"], "'3-1' is no range such as 0-7"),
-        (["--case", "*ring*", "--format", "gaol"], "gaol"),
+        ("", "--case: choose one of 2 cases, such as 'train-lenet5-digits-synchronous(bucket_bytes=0)-ring-p3"),
+        ("--case nothing", "--case 'nothing' matches none of the cases"),
+        ("--case *ring* --ranks 2-3", "has no rank 3"),
+        ("--case *ring* --steps 70000", "has no step 70000"),
+        ("--case *ring* --ranks 3-1", "'3-1' is no range such as 0-7"),
+        ("--case *ring* --format gaol", "gaol"),
     ],
 )
-def test_wrong_usage_is_refused_in_one_line(run, tmp_path, capsys, options, message):
-    try:
-        code = main(["trace", str(run), "-o", str(tmp_path / "x"), *options])
-    except SystemExit as end:
-        code = end.code
-    out, err = capsys.readouterr()
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert message in err
+def test_what_a_run_does_not_have_is_refused(run, refused, options, message):
+    assert message in refused("trace", run, "-o", "x", *options.split())

@@ -18,8 +18,6 @@ from hpcdl.commands import tune
 from hpcdl.exit_codes import FAILED, INTERRUPTED
 from hpcdl.launch import library_algorithms
 
-from .conftest import TRAIN
-
 
 def measured(*, disturbed=(), **launches):
     """Return launches by scheme and algorithm, by round; ``_ring``: the algorithm ring. Seconds are given."""
@@ -226,20 +224,3 @@ def test_a_collective_is_tuned_from_one_command_line(hpcdl):
     }
     names = {record["aggregation"] for record in hpcdl.report("tuned/first/default")["cases"]}
     assert names == {*schemes("all_to_all")}
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["allreduc"], "allreduc: no such suite file"),
-        (["allreduce", "-a", "rign"], "unknown 'rign'; did you mean 'ring'?"),
-        (["allreduce", "--launches", "2"], "--launches from 3 on"),
-        (["tiny.toml"], "needs collectives or replays"),
-    ],
-)
-def test_a_wrong_argument_is_one_line(hpcdl, given, message):
-    hpcdl.suite(f"{TRAIN}ranks = 1\nsteps = 1")
-    ended = hpcdl.here("tune", *given)
-    assert ended.returncode == 2
-    assert message in ended.stderr
-    assert ended.stderr.count("\n") == 1

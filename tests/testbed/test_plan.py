@@ -71,45 +71,6 @@ def test_netem_delays_frames_where_the_kernel_has_it(machine, tmp_path):
     assert not testbed.plan(2, "1gbit", delay=delay).relayed
 
 
-def test_what_is_not_understood(refused):
-    for hosts, rate, more, said in [
-        ("0", "1gbit", [], "--hosts 0: must be from 1 to 64"),
-        ("65", "1gbit", [], "--hosts 65: must be from 1 to 64"),
-        ("4", "200", [], "--rate 200: is no rate with a unit; write for example 200mbit or 1gbit"),
-        ("4", "1kbit", [], "--rate 1kbit: must be from 100 kbit/s to 100 Gbit/s, not 1 kbit/s"),
-        ("4", "100mbps", [], "--rate 100mbps: bits or bytes? write 100mbit, or 800mbit for bytes"),
-        ("4", "12.5 MB/s", [], "--rate 12.5 MB/s: bits or bytes? write 12.5mbit, or 100mbit for bytes"),
-        ("4", "1gbit", ["--trunk", "1Gbps"], "--trunk 1Gbps: bits or bytes? write 1gbit, or 8gbit for bytes"),
-        ("4", "1gbit", ["--slow", "host1:-1mbit"], "--slow host1:-1mbit: is no rate"),
-        (
-            "4",
-            "1gbit",
-            ["--slow", "host5:50mbit"],
-            "--slow host5:50mbit: there is no 'host5'; available: host1 to host4",
-        ),
-        (
-            "1",
-            "1gbit",
-            ["--slow", "host0:50mbit"],
-            "--slow host0:50mbit: there is no 'host0'; available: host1 only",
-        ),
-        ("4", "1gbit", ["--slow", "host2"], "--slow host2: write HOST:RATE, such as host1:50mbit"),
-        (
-            "1",
-            "1gbit",
-            ["--trunk", "1gbit"],
-            "--trunk 1gbit: one host is on one switch; --hosts must be at least 2",
-        ),
-        ("4", "1gbit", ["--latency", "11s"], "--latency: must be at most 10 s, not 11 s"),
-        ("4", "1gbit", ["--slow", ":50mbit"], "--slow :50mbit: write HOST:RATE"),
-        (
-            *("4", "1gbit", ["--slow", "host2:50mbit", "--slow", "host2:1gbit"]),
-            "--slow host2:1gbit: host2 already has the rate 50mbit",
-        ),
-    ]:
-        assert refused("--hosts", hosts, "--rate", rate, *more, "--", "true").startswith(said)
-
-
 def test_machines_that_cannot_have_a_testbed(refused, machine):
     failed = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted\nmore")
     for place, function, other, said in [

@@ -1,0 +1,208 @@
+"""Wrong usage ends with exit code 2 and one line that names it, before anything has run."""
+
+import os
+import shlex
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcdl.cli import commands
+
+from .conftest import TRAIN
+
+FINE = f"{TRAIN}ranks = 2\nsteps = 3\n"
+NINES = "9" * 5000
+"""More digits than Python converts."""
+TABLE = {
+    "hpcdl": [
+        ("", f"hpcdl: no command; valid names: {', '.join(sorted(commands()))}"),
+        ("rnu s.toml", "hpcdl: rnu: unknown command; did you mean 'run'?"),
+        ("--versoin", "hpcdl: --versoin: unknown option; did you mean '--version'?"),
+        ("-x run", "hpcdl: -x: unknown option; did you mean '-h'?"),
+    ],
+    "run": [
+        ("", "hpcdl run: the following arguments are required: SUITE"),
+        ("--ranksx 3", "hpcdl run: --ranksx: unknown option; did you mean '--ranks'?"),
+        ("s.toml --dry-rum", "hpcdl run: --dry-rum: unknown option; did you mean '--dry-run'?"),
+        ("s.toml t.toml", "hpcdl run: t.toml: one argument too many"),
+        ("s.toml -n", "hpcdl run: -n/--ranks: expected one argument"),
+        ("s.toml -n two", "hpcdl run: -n/--ranks: 'two' is not a whole number"),
+        (f"s.toml -n {NINES}", "is not a whole number"),
+        (f"s.toml -n {NINES[:50]}", f"-n/--ranks: {NINES[:50]} is out of range"),
+        ("s.toml -n 1", "-n 1: the suite 's' has cases of 2 ranks; use --case or --set case.ranks=..."),
+        ("s.toml -n 0", "-n 0: must be at least 1"),
+        ("s.toml -n -2", "-n -2: must be at least 1"),
+        ("s.toml --case *tree*", "--case '*tree*' matches none of the cases, such as 'train-lenet5-digits-"),
+        ("s.toml --set steps=3", "--set 'steps=3': write case.KEY=VALUE or suite.KEY=VALUE"),
+        ("s.toml --set case.stepz=3", "no case has the key 'stepz'; did you mean 'steps'?"),
+        ("s.toml --set case.aggregation=rign", "s.toml: [[case]] 1: aggregation: unknown 'rign'; did you mean"),
+        ("s.toml --set case.ranks=5", "global_batch: 48 is not divisible by ranks = 5; 45 and 50 are"),
+        ("s.toml --set case.aggregation=nosuchmodule:thing", "No module named 'nosuchmodule'"),
+        ("s.toml --launches 0 -o x", "must be from 1 to 1000"),
+        ("s.toml --case-timeout 0", "--case-timeout 0: must be at least 1, in seconds"),
+        ("''", "hpcdl run: SUITE: the name is empty"),
+        ("s.toml -o ''", "hpcdl run: -o: the name is empty"),
+        ("s.toml -o s.toml/below", "-o s.toml/below: cannot be written to: Not a directory"),
+        ("s.toml -o s.toml", "-o s.toml: cannot be written to: File exists"),
+        ("s.toml -o /proc/nobody-may", "-o /proc/nobody-may: cannot be written to: "),
+        (f"s.toml -o {'n' * 300}", "cannot be written to: File name too long"),
+        ("s.toml -o old", "-o old: holds a run already; add --resume or choose another folder"),
+        ("s.toml --resume", "--resume: runs/ holds no unfinished run of the suite 's'; name its folder with -o"),
+    ],
+    "bench": [
+        ("-e 1Q", "-e 1Q: must be a size in bytes"),
+        ("-b 1M -e 1K", "sizes grow from at least 1"),
+        ("-f 1", "by a factor of at least 2"),
+        ("-b 9", "message_bytes: 9 is not a multiple of float32's 4 bytes"),
+        ("-a rign", "unknown 'rign'; did you mean 'ring'?"),
+        ("--delays 1:0.2,0:0.3", "--delays 1:0.2,0:0.3: must be the seconds of all ranks, such as 0.3,0.2,0"),
+        ("--delays 0,x", "or RANK:SECONDS of one, such as 1:0.2"),
+        ("allreduc", "unknown 'allreduc'; did you mean 'allreduce'?"),
+    ],
+    "tune": [
+        ("allreduc", "allreduc: no such suite file"),
+        ("allreduce -a rign", "unknown 'rign'; did you mean 'ring'?"),
+        ("allreduce --launches 2", "--launches from 3 on"),
+        ("s.toml", "needs collectives or replays"),
+    ],
+    "list": [
+        ("agregation", "hpcdl list: SUBJECT: unknown 'agregation'; did you mean 'aggregation'?"),
+        *((f"models --batch={batch}", "hpcdl list: --batch: ") for batch in ("0", "64,-1", "many", "64,", "")),
+        (f"models --batch {NINES[:400]}", f"--batch: {'9' * 40}...{'9' * 20} is out of range"),
+        (f"models --batch 256,{NINES}", "is not a whole number"),
+        ("models --batch 2000000000", "--batch: 2000000000 is not from 1 to 1000000000"),
+        *(
+            (f"{subject} --batch 64", "hpcdl: --batch: only for `hpcdl list models`\n")
+            for subject in ("", "optim")
+        ),
+    ],
+    "report": [
+        (os.fsdecode(b"r\xe9"), "hpcdl: r\\udce9: no such file"),
+        ("nowhere", "hpcdl: nowhere: no such file\n"),
+        ("old", "hpcdl: old: no run.h5 and no finished case in parts/\n"),
+        ("damaged", "hpcdl: damaged/run.h5: not a trace of hpcdl\n"),
+        ("run -o ''", "hpcdl report: -o: the name is empty"),
+        *(
+            (f"old -o {x}", f"-o {x}: must end in .md or .html or .tex or .csv or .json or .svg\n")
+            for x in ("x.htlm", "x")
+        ),
+        ("old --json -o x.md", "-o x.md: must end in .json\n"),
+        ("old --figure speedup -o x.md", "--figure: only with -o FILE.svg\n"),
+    ],
+    "predict": [
+        ("s.toml --netwrok=gemini", "hpcdl predict: --netwrok: unknown option; did you mean '--network'?"),
+        ("s.toml --network gemini --save ''", "hpcdl predict: --save: the name is empty"),
+    ],
+    "sbatch": [
+        ("quickstart --nodes 0", "0: must be at least 1"),
+        ("quickstart --nodes 2,x", "'x' is not a whole number"),
+        ("quickstart --nodes 2,2", "2,2: a number is there twice"),
+        ("quickstart --nodes 1", "--nodes 1: a job of 1 ranks, and the suite 'quickstart' has cases of 8"),
+        ("quickstart --nodes 8 --launches 0", "--launches 0: must be at least 1"),
+        ("quickstart --nodes 8 --site absent.toml", "absent.toml: cannot be read"),
+        ("quickstart --nodes 8 --set case.stepz=3", "no case has the key 'stepz'; did you mean 'steps'?"),
+        ("quickstart --nodes 8 -o absent/a.sbatch", "-o absent/a.sbatch: cannot be written"),
+    ],
+    "testbed": [
+        ("--hosts 2 -- x --rate 3", "hpcdl testbed: the following arguments are required: --rate"),
+        (f"--hosts {NINES} --rate 1mbit -- true", "is not a whole number"),
+        ("--latency 0.4us", "--latency: '0.4us' is no whole number of microseconds"),
+        ("--hosts 0 --rate 1gbit", "--hosts 0: must be from 1 to 64"),
+        ("--hosts 65 --rate 1gbit", "--hosts 65: must be from 1 to 64"),
+        ("--hosts 4 --rate 200", "--rate 200: is no rate with a unit; write for example 200mbit or 1gbit"),
+        ("--hosts 4 --rate 1kbit", "--rate 1kbit: must be from 100 kbit/s to 100 Gbit/s, not 1 kbit/s"),
+        ("--hosts 4 --rate 100mbps", "--rate 100mbps: bits or bytes? write 100mbit, or 800mbit for bytes"),
+        ("--hosts 4 --rate '12.5 MB/s'", "12.5 MB/s: bits or bytes? write 12.5mbit, or 100mbit for bytes"),
+        ("--hosts 4 --rate 1gbit --trunk 1Gbps", "--trunk 1Gbps: bits or bytes? write 1gbit, or 8gbit for bytes"),
+        ("--hosts 4 --rate 1gbit --slow host1:-1mbit", "--slow host1:-1mbit: is no rate"),
+        (
+            "--hosts 4 --rate 1gbit --slow host5:1mbit",
+            "host5:1mbit: there is no 'host5'; available: host1 to host4",
+        ),
+        ("--hosts 1 --rate 1gbit --slow host0:1mbit", "host0:1mbit: there is no 'host0'; available: host1 only"),
+        ("--hosts 4 --rate 1gbit --slow host2", "--slow host2: write HOST:RATE, such as host1:50mbit"),
+        ("--hosts 1 --rate 1gbit --trunk 1gbit", "one host is on one switch; --hosts must be at least 2"),
+        ("--hosts 4 --rate 1gbit --latency 11s", "--latency: must be at most 10 s, not 11 s"),
+        ("--hosts 4 --rate 1gbit --slow :50mbit", "--slow :50mbit: write HOST:RATE"),
+        ("--hosts 4 --rate 1gbit --slow host2:5mbit --slow host2:1gbit", "host2 already has the rate 5mbit"),
+    ],
+}
+"""Command lines by command, and a part of the line that refuses each."""
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A suite, a folder with an empty run, and one with a damaged run."""
+    (tmp_path / "s.toml").write_text(f'[suite]\nname = "s"\n{FINE}')
+    (tmp_path / "old/parts").mkdir(parents=True)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/run.h5").write_text("not at all")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", TABLE)
+def test_wrong_usage_is_refused_in_one_line(refused, files, command):
+    for line, message in TABLE[command]:
+        told = refused(*([] if command == "hpcdl" else [command]), *shlex.split(line))
+        assert message in told
+        assert len(told) < 700
+    assert sorted(path.name for path in files.iterdir()) == ["damaged", "old", "s.toml"]
+
+
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
+def test_one_rank_of_a_job_reports_wrong_usage(refused, monkeypatch, rank, lines):
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", rank)
+    for words in (["--versoin"], ["run"], ["run", "s.toml", "-n", "two"]):
+        refused(*words, lines=lines)
+
+
+def test_a_dry_run_finds_wrong_data(refused, files):
+    where = "hpcdl: s.toml: [[case]] 1: dataset: "
+
+    def refusal(dataset):
+        (files / "s.toml").write_text('[suite]\nname = "s"\n' + FINE.replace('"digits"', dataset))
+        return refused("run", "s.toml", "--dry-run").removeprefix(where)
+
+    images = '{name = "hdf5", path = "images.h5", crop = 224}'
+    (files / "images.h5").write_bytes(b"not at all")
+    assert refusal(images).startswith("images.h5: cannot be read: not HDF5")
+    with h5py.File(files / "images.h5", "w", locking=False) as file:
+        file["train/images"] = np.zeros((4, 8, 8, 3), np.uint8)
+    assert refusal(images) == "images.h5: lacks train/images or train/labels\n"
+    (files / "test.bin").write_bytes(b"")
+    assert refusal('{name = "cifar100", path = "."}').startswith("train.bin: missing")
+
+
+def test_a_data_folder_whose_name_is_not_text_is_refused(refused, files, monkeypatch):
+    monkeypatch.setenv("HPCDL_DATA", os.fsdecode(b"/data\xe9"))
+    for dataset in ('"mnist"', '{name = "hdf5", path = "x.h5"}'):
+        (files / "s.toml").write_text('[suite]\nname = "s"\n' + FINE.replace('"digits"', dataset))
+        assert "dataset: HPCDL_DATA: '/data\\udce9': not text" in refused("run", "s.toml", "--dry-run")
+
+
+@pytest.mark.parametrize("junk", ["junk", "[]", "[1]", "3", "null", '{"hosts": 2}', '{"slow": {}}', "[" * 99999])
+def test_invalid_testbed_settings_are_refused(refused, files, monkeypatch, junk):
+    monkeypatch.setenv("HPCDL_TESTBED", junk)
+    for flags in (["--dry-run"], []):
+        told = refused("run", "s.toml", *flags)
+        assert told.startswith("hpcdl: HPCDL_TESTBED: ")
+        assert "describes no testbed" in told
+        assert len(told) < 300
+
+
+PRICES = {"network.gamma": "0", "link.alpha": "1e-6", "link.beta": "1e-9"}
+UNITS = dict(zip(PRICES, ("seconds per byte", "seconds", "seconds per byte (8e-9 for 1 Gbit/s)"), strict=True))
+
+
+@pytest.mark.parametrize("key", [*PRICES, "network.ranks_per_host", "origin.most_ranks"])
+def test_a_network_file_with_an_invalid_number_is_refused(refused, files, key):
+    wanted = f"{UNITS[key]}, from 0 to 1, not " if key in UNITS else "a number from 1 to 2^"
+    words = ["1e308", "inf", "nan", '"1"', "[]", "{}"] if key in UNITS else ["0", "1.0", '"none"']
+    for value in ["9" * 400, "-1", "-1e-320", "true", *words]:
+        prices = {**PRICES, key: value}
+        (files / "n.toml").write_text("\n".join(f"{name} = {price}" for name, price in prices.items()))
+        told = refused("predict", "s.toml", "--network", "n.toml")
+        assert f"n.toml: {key}: must be {wanted}" in told
+        assert len(told) < 300
