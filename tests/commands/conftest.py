@@ -3,8 +3,10 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -79,11 +81,70 @@ class Install:
         modules = os.pathsep.join(filter(None, [str(self.folder), os.environ.get("PYTHONPATH")]))
         return {**os.environ, **root, "PYTHONPATH": modules, **more}
 
+    def start(self, *arguments):
+        """Run hpcdl in the background, in its own process group, as a batch system does; it writes to ``log``."""
+        with (self.folder / "log").open("w") as log:
+            return subprocess.Popen(
+                self.hpcdl(*arguments),
+                cwd=self.folder,
+                env=self.environment(OMP_NUM_THREADS="1"),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=default_signals,  # noqa: PLW1509
+            )
+
+    def log(self, name="log"):
+        """Return what a run in the background has written, or the text of another file; "" without one."""
+        file = self.folder / name
+        return file.read_text() if file.exists() else ""
+
+    def wait_until(self, happened, run=None):
+        """Wait until a function returns True, while ``run`` has not ended."""
+        deadline = time.monotonic() + LIMIT
+        while not happened():
+            assert run is None or run.poll() is None, self.log()
+            assert time.monotonic() < deadline, f"{self.processes()}\n{self.log()}"
+            time.sleep(0.01)
+
+    def processes(self):
+        """Return the process ids of this test by role: hpcdl, launcher, rank 0, ...; zombies have none."""
+        found = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if (process / "cwd").readlink() == self.folder:
+                    found.setdefault(role(process), int(process.name))
+            except OSError:  # it has ended
+                continue
+        return found
+
     def suite(self, *cases, name="tiny"):
         """Write a suite file, and return its path."""
         file = self.folder / f"{name}.toml"
         file.write_text("\n".join([f'[suite]\nname = "{name}"', *cases]))
         return file
+
+
+def default_signals():
+    """Restore the handlers of a new process.
+
+    Tests that run in the background ignore SIGINT. Runs in this process leave a handler of SIGUSR1, which the kernel
+    still shows for a moment after it has closed the files of a process that starts another program.
+    """
+    for number in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def role(process):
+    arguments = (process / "cmdline").read_text().split("\0")
+    variables = (process / "environ").read_text().split("\0")
+    ranks = [line for line in variables if line.startswith(("PMI_RANK=", "OMPI_COMM_WORLD_RANK="))]
+    if ranks and "hpcdl" in arguments:
+        return f"rank {ranks[0].partition('=')[2]}"
+    if "hpcdl" in arguments[:3]:
+        return "hpcdl"
+    return "launcher" if Path(arguments[0]).name in {"mpirun", "prterun"} else "other"
 
 
 @pytest.fixture(autouse=True)

@@ -73,28 +73,24 @@ async def dies(comm, session):
 """
 
 
-def log(install):
-    return (install.folder / "o/log.txt").read_text()
-
-
 def test_other_ranks_finish_after_a_process_failure(each):
     """A failure leaves the job fewer ranks, so that hpcdl starts another job for the remaining cases."""
     done = each("run", each.suite(DOWNPOUR, USUAL), "-o", "o")
     if not each.is_openmpi:
         assert done.returncode == 1
-        (line,) = [line for line in log(each).splitlines() if ": not run: " in line]
+        (line,) = [line for line in each.log("o/log.txt").splitlines() if ": not run: " in line]
         assert line.count("train-lenet5-digits-downpour(servers=1)-") == 2
         assert "-top_k(density=0.1)-" in line
         assert "MPICH ends the job when a rank fails; Open MPI 5 started by mpirun" in line
         assert len(read(each.folder / "o").described) == 1
         return
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "a process failed after 2 of 3 cases" in log(each)
+    assert "a process failed after 2 of 3 cases" in each.log("o/log.txt")
     run = read(each.folder / "o")
     assert run.complete
     failures = [case.get("process_failure") for case in run.described]
     assert failures == ["rank 3 at step 5", "rank 3 at step 5", None]
-    assert log(each).count(" s  rank 3 at step 5 failed\n") == 2
+    assert each.log("o/log.txt").count(" s  rank 3 at step 5 failed\n") == 2
     page = (each.folder / "o/report.md").read_text()
     assert page.count("): rank 3 at step 5 failed, and the others went on.") == 2
     assert "left a trace" not in page
@@ -128,7 +124,7 @@ def test_a_failed_rank_of_a_model_group_is_named_and_ends_the_case(each):
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("hpcdl: FAILED")]
     assert line.endswith(": rank 2: its process ended during this case, and the job with it")
-    assert line.removeprefix("hpcdl: FAILED ") in log(each)
+    assert line.removeprefix("hpcdl: FAILED ") in each.log("o/log.txt")
 
 
 def test_a_second_run_into_one_folder_is_refused(hpcdl):

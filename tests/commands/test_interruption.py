@@ -4,9 +4,7 @@ import hashlib
 import os
 import random
 import signal
-import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
@@ -44,47 +42,8 @@ def slow(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
 
 
-def start(hpcdl, *arguments):
-    """Start a run in its own process group, as a shell does."""
-    return subprocess.Popen(
-        hpcdl.hpcdl("run", *arguments, "-o", "o"),
-        cwd=hpcdl.folder,
-        env=hpcdl.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        # tests that run in the background ignore SIGINT, and a child inherits that
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-    )
-
-
 def parts(hpcdl):
     return sorted((hpcdl.folder / "o/parts").glob("*.h5"))
-
-
-def wait_for_parts(hpcdl, count, run):
-    """Wait until ``run`` has finished ``count`` cases."""
-    deadline = time.monotonic() + LIMIT
-    while len(parts(hpcdl)) < count:
-        assert run.poll() is None, run.stdout.read()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def wait_for_orphans(folder):
-    """Wait until all processes in ``folder`` have ended."""
-    deadline = time.monotonic() + LIMIT
-    while any(_works_in(process, folder) for process in Path("/proc").glob("[0-9]*")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def _works_in(process, folder):
-    try:
-        return (process / "cwd").readlink() == folder
-    except OSError:
-        return False
 
 
 def content(files):
@@ -113,14 +72,15 @@ def test_a_run_killed_twice_resumes(hpcdl):
     kept = {}
     killed_during_cases = 0
     for _ in range(2):
-        run = start(hpcdl, suite, "--resume")
+        run = hpcdl.start("run", suite, "-o", "o", "--resume")
         time.sleep(0.2)
         if chance.random() < 0.8:  # otherwise during the start
-            wait_for_parts(hpcdl, len(kept) + chance.randrange(3), run)
+            count = len(kept) + chance.randrange(3)
+            hpcdl.wait_until(lambda count=count: len(parts(hpcdl)) >= count, run)
             time.sleep(chance.uniform(0, 0.1))
         os.killpg(run.pid, signal.SIGKILL)
-        run.communicate()
-        wait_for_orphans(hpcdl.folder)
+        run.wait(LIMIT)
+        hpcdl.wait_until(lambda: not hpcdl.processes())
         now = content(parts(hpcdl))
         assert kept.items() <= now.items()
         assert all(library.read(file).complete for file in now)
@@ -138,15 +98,14 @@ def test_a_run_killed_twice_resumes(hpcdl):
 
 def stopped(hpcdl, suite, send, *options):
     """Start a run and ``send`` it a signal after two cases; return its output and its finished cases."""
-    run = start(hpcdl, suite, *options)
-    wait_for_parts(hpcdl, 2, run)
+    run = hpcdl.start("run", suite, "-o", "o", *options)
+    hpcdl.wait_until(lambda: len(parts(hpcdl)) >= 2, run)
     send(run)
-    output = run.communicate(timeout=LIMIT)[0]
-    assert run.returncode == 75, output
-    assert "Traceback" not in output
+    assert run.wait(LIMIT) == 75, hpcdl.log()
+    assert "Traceback" not in hpcdl.log()
     kept = content(parts(hpcdl))
     assert 2 <= len(kept) < CASES
-    return output, kept
+    return hpcdl.log(), kept
 
 
 def test_sigusr1_finishes_the_case_in_progress_and_other_cases_may_be_added_in_front(either):
@@ -172,5 +131,5 @@ def test_ctrl_c_ends_all_ranks(each):
     suite = each.suite(SUITE)
     output, kept = stopped(each, suite, lambda run: os.killpg(run.pid, signal.SIGINT))
     assert output.count("hpcdl: interrupted; finished cases are kept, continue with --resume") == 1
-    wait_for_orphans(each.folder)
+    each.wait_until(lambda: not each.processes())
     assert len(names(each.folder / "o")) == len(kept)

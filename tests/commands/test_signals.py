@@ -31,93 +31,21 @@ KILLS = [
 """Process, signal, and time of the signal."""
 
 
-class Process:
-    def __init__(self, pid):
-        self.pid = pid
-        self.arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        environment = Path(f"/proc/{pid}/environ").read_text().split("\0")
-        ranks = [line for line in environment if line.startswith(("PMI_RANK=", "OMPI_COMM_WORLD_RANK="))]
-        self.rank = f"rank {ranks[0].partition('=')[2]}" if ranks else None
-
-    def mapped(self):
-        return Path(f"/proc/{self.pid}/maps").read_text()
-
-    @property
-    def role(self):
-        if self.rank and "hpcdl" in self.arguments:
-            return self.rank
-        if "hpcdl" in self.arguments[:3]:
-            return "hpcdl"
-        return "launcher" if Path(self.arguments[0]).name in {"mpirun", "prterun"} else "other"
+def start(install):
+    return install.start("run", install.suite(SUITE), "-o", "o")
 
 
-def alive(folder):
-    """Return the processes whose current folder is ``folder``, by role; zombies have none."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        try:
-            if (place / "cwd").readlink() == folder:
-                process = Process(int(place.name))
-                found.setdefault(process.role, process)
-        except OSError:  # it has ended
-            continue
-    return found
+def wait_until_all_are_gone(install):
+    try:
+        install.wait_until(lambda: not install.processes())
+    finally:
+        for process in install.processes().values():
+            os.kill(process, signal.SIGKILL)
 
 
-def wait_until(happened, run):
-    deadline = time.monotonic() + LIMIT
-    while not happened():
-        assert run.poll() is None, (run.folder / "log").read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def default_signals():
-    """Restore the handlers of a new process.
-
-    Tests that run in the background ignore SIGINT. Runs in this process leave a handler of SIGUSR1, which the kernel
-    still shows for a moment after it has closed the files of a process that starts another program.
-    """
-    for number in (signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def start(install, *command):
-    """Run the suite, or another command, in the background, as the shell of a batch system does."""
-    with (install.folder / "log").open("w") as log:
-        run = subprocess.Popen(
-            install.hpcdl(*(command or ("run", install.suite(SUITE), "-o", "o"))),
-            cwd=install.folder,
-            env=install.environment(OMP_NUM_THREADS="1"),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=default_signals,  # noqa: PLW1509
-        )
-    run.folder = install.folder
-    return run
-
-
-def come_to(moment, role, run):
-    """Wait for the process of that role, and for the time of the signal."""
-    wait_until(lambda: role in alive(run.folder), run)
-    log = run.folder / "o/log.txt"
-    if moment == "middle":
-        wait_until(lambda: log.exists() and " ..." in log.read_text(), run)
-        time.sleep(0.1)
-    elif moment == "end":
-        wait_until(lambda: log.exists() and "[2/2]" in log.read_text(), run)
-
-
-def wait_until_all_are_gone(folder):
-    deadline = time.monotonic() + LIMIT
-    while left := alive(folder):
-        if time.monotonic() > deadline:
-            for process in left.values():
-                os.kill(process.pid, signal.SIGKILL)
-            pytest.fail(f"still there: {left.keys()}\n{(folder / 'log').read_text()}")
-        time.sleep(0.05)
+def segments(process):
+    """Return the files that a process shares in memory."""
+    return {Path(name) for name in re.findall(r"/dev/shm/\S+", Path(f"/proc/{process}/maps").read_text())}
 
 
 def by_library():
@@ -131,17 +59,20 @@ def by_library():
 @pytest.mark.parametrize(("each", "target", "name", "moment"), [*by_library()], indirect=["each"])
 def test_a_signal_to_one_process_ends_all(each, target, name, moment):
     run = start(each)
-    come_to(moment, target, run)
-    processes = alive(each.folder)
-    mapped = processes["rank 0"].mapped() if moment == "middle" else ""
+    each.wait_until(lambda: target in each.processes(), run)
+    begun = {"start": "", "middle": " ...", "end": "[2/2]"}[moment]
+    each.wait_until(lambda: begun in each.log("o/log.txt"), run)
+    if moment == "middle":
+        time.sleep(0.1)
+    processes = each.processes()
+    shared = segments(processes["rank 0"]) if moment == "middle" else set()
     if target in processes:  # at the end it may be gone
-        os.kill(processes[target].pid, signal.Signals[name])
+        os.kill(processes[target], signal.Signals[name])
     run.wait(LIMIT)
-    wait_until_all_are_gone(each.folder)
-    segments = {*re.findall(r"/dev/shm/\S+", mapped)}
-    assert segments or moment != "middle"
+    wait_until_all_are_gone(each)
+    assert shared or moment != "middle"
     if (target, name) != ("hpcdl", "SIGKILL"):  # whose ranks end by themselves
-        assert not [path for path in segments if Path(path).exists()]
+        assert not [path for path in shared if path.exists()]
 
 
 @pytest.mark.parametrize(
@@ -149,16 +80,12 @@ def test_a_signal_to_one_process_ends_all(each, target, name, moment):
 )
 def test_a_signal_to_tune_ends_its_ranks_and_its_launches_continue(either, name):
     given = ("tune", "allreduce", "-b", "64", "-e", "64", "-n", "2", "-r", "2", "-a", "ring", "-o", "tuned")
-    run = start(either, *given)
-    wait_until(lambda: "rank 1" in alive(run.folder), run)
+    run = either.start(*given)
+    either.wait_until(lambda: "rank 1" in either.processes(), run)
     run.send_signal(signal.Signals[name])
-    assert run.wait(LIMIT) == 75, (either.folder / "log").read_text()
-    wait_until_all_are_gone(either.folder)
-    assert (
-        (either.folder / "log")
-        .read_text()
-        .endswith("hpcdl: interrupted; finished cases are kept, continue with --resume\n")
-    )
+    assert run.wait(LIMIT) == 75, either.log()
+    wait_until_all_are_gone(either)
+    assert either.log().endswith("hpcdl: interrupted; finished cases are kept, continue with --resume\n")
 
 
 def catches(pid, number):
@@ -171,13 +98,11 @@ def catches(pid, number):
 def test_a_stop_request_while_ranks_start_is_orderly(each):
     """The ranks have no handler yet, and the launcher may have none."""
     run = start(each)
-    wait_until(lambda: catches(run.pid, signal.SIGUSR1), run)
+    each.wait_until(lambda: catches(run.pid, signal.SIGUSR1), run)
     run.send_signal(signal.SIGUSR1)
-    assert run.wait(LIMIT) == 75, (each.folder / "log").read_text()
+    assert run.wait(LIMIT) == 75, each.log()
     # the first case may end before the signal comes
-    assert re.search(
-        "interrupted after [01] of 2 cases; continue with --resume", (each.folder / "log").read_text()
-    )
+    assert re.search("interrupted after [01] of 2 cases; continue with --resume", each.log())
 
 
 @pytest.mark.parametrize("moment", [0.02, 0.18, 1.62])
@@ -196,8 +121,8 @@ def test_a_signal_in_the_first_seconds_ends_all(each, name, moment):
     number = signal.Signals[name]
     run.send_signal(number)
     code = run.wait(LIMIT)
-    wait_until_all_are_gone(each.folder)
-    text = (run.folder / "log").read_text()
+    wait_until_all_are_gone(each)
+    text = each.log()
     # the signal ends an interpreter that has not come to hpcdl yet
     if code != -number and "Fatal Python error: init" not in text:
         assert code in {0, 75}, text
@@ -228,7 +153,7 @@ def test_any_exception_of_one_rank_ends_all(each, error):
     ended = each("run", each.suite(WRONG), "-o", "o")
     assert ended.returncode == 1
     assert f"{error}: an error of one rank" in ended.stderr
-    wait_until_all_are_gone(each.folder)
+    wait_until_all_are_gone(each)
 
 
 def test_a_run_reads_no_standard_input(either):
