@@ -8,6 +8,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import hpcdl
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
@@ -32,8 +34,17 @@ ONLY_IN = {
 }
 """Libraries, and the only modules that may import them."""
 
-ARRAYS_ONLY = ["nn", "optim", "compression"]
-"""Folders that compute and never communicate; from others they import only ``Array`` and ``njit``."""
+ARRAYS = ("fabric.comm.Array", "compiled.njit", "compiled.Intrinsic")
+MAY_IMPORT = {
+    "fabric": ("fabric",),
+    # these compute and never communicate
+    **{folder: (folder, *ARRAYS) for folder in ("nn", "optim", "compression")},
+    # traces and keys of cases, and the rounds of exchanges, by whose order it finds the pairs
+    "analysis": ("analysis", "trace", "cases.keys", "registry", "training.parts.traits", "fabric.pairs"),
+    # pages of runs, comparisons and histories are documents before they are written
+    "report/formats": ("report.formats", "report.verdicts", "exit_codes"),
+}
+"""Beginnings of the modules that the files of a folder may import, of the package."""
 
 ALGORITHMS = ["aggregation", "training"]
 """Folders of algorithms over ``Comm``, which import no interpreter, clock, thread or file."""
@@ -98,19 +109,13 @@ def test_a_library_is_imported_only_where_it_belongs():
         assert not others
 
 
-def test_the_fabric_imports_only_itself():
-    for path in files("fabric"):
-        others = {name for name in imports(path) if within(name, "hpcdl") and not within(name, "hpcdl.fabric")}
-        assert not others, place(path)
-
-
-def test_layers_compute_and_never_communicate():
-    for folder in ARRAYS_ONLY:
-        for path in files(folder):
-            foreign = {n for n in imports(path) if within(n, "hpcdl") and not within(n, f"hpcdl.{folder}")}
-            assert foreign <= {"hpcdl.fabric.comm.Array", "hpcdl.compiled.njit", "hpcdl.compiled.Intrinsic"}, (
-                place(path)
-            )
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_a_folder_imports_only_what_it_may_know(folder):
+    for path in files(folder):
+        ours = {name for name in imports(path) if within(name, "hpcdl")}
+        assert not [
+            name for name in ours if not any(within(name, f"hpcdl.{one}") for one in MAY_IMPORT[folder])
+        ], place(path)
 
 
 def test_programs_do_not_know_their_interpreter():
@@ -206,22 +211,6 @@ def test_no_file_imports_itself_through_others():
         for module, path in modules.items()
     }
     tuple(TopologicalSorter(graph).static_order())  # raises CycleError
-
-
-def test_analysis_knows_traces_and_keys_of_cases():
-    """And the rounds of exchanges, by whose order it finds the pairs."""
-    known = ("analysis", "trace", "cases.keys", "registry", "training.parts.traits", "fabric.pairs")
-    for path in files("analysis"):
-        ours = {name for name in imports(path) if within(name, "hpcdl")}
-        assert not {name for name in ours if not any(within(name, f"hpcdl.{one}") for one in known)}, place(path)
-
-
-def test_formats_know_documents_and_no_run():
-    """Pages of runs, comparisons and histories are documents before they are written."""
-    for path in files("report/formats"):
-        known = ("hpcdl.report.formats", "hpcdl.report.verdicts", "hpcdl.exit_codes")
-        others = {n for n in imports(path) if within(n, "hpcdl") and not any(within(n, one) for one in known)}
-        assert not others, place(path)
 
 
 def test_kinds_of_case_do_not_import_each_other():
