@@ -46,15 +46,19 @@ class Install:
     def hpcdl(self, *arguments):
         return [self.python, "-m", "hpcdl", *map(str, arguments)]
 
-    def __call__(self, *arguments, under=(), timeout=LIMIT, **environment):
+    def __call__(self, *arguments, under=(), **environment):
         """Run hpcdl, with ``under`` the command of a launcher."""
+        return self.run([*under, *self.hpcdl(*arguments)], **environment)
+
+    def run(self, command, **environment):
+        """Run any command in this folder and environment."""
         return subprocess.run(
-            [*under, *self.hpcdl(*arguments)],
+            command,
             cwd=self.folder,
             env=self.environment(**environment),
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=LIMIT,
             check=False,
         )
 

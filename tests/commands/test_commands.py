@@ -89,3 +89,60 @@ def test_a_terminal_gets_the_summary_and_a_pipe_gets_markdown(hand, capsys, monk
     assert capsys.readouterr().out == f"{render([run], 'summary')}\n"
     assert main(["report", str(hand.folder), "--json"]) == 0
     assert capsys.readouterr().out.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("run qui", "quickstart"), ("check halv", "halving_doubling"), ("run quickstart --case train", "-ring-p1-")],
+)
+def test_a_shell_completes_suites_schemes_and_cases(hpcdl, words, completed):
+    line = f"hpcdl {words}"
+    variables = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n"}
+    shell = ["bash", "-c", '"$@" 8>&1 9>/dev/null >/dev/null', "-"]
+    assert completed in hpcdl.run([*shell, *hpcdl.hpcdl()], **variables).stdout
+
+
+VOLUMES = {
+    "batch",
+    "parameters",
+    "multiply_adds_per_image",
+    "weight_bytes",
+    "data_bytes",
+    "forward_backward_flop",
+    "activation_bytes",
+}
+
+
+@pytest.fixture
+def models(capsys):
+    def listed(*arguments):
+        assert main(["list", "models", "--json", *arguments]) == 0
+        return json.loads(capsys.readouterr().out)["models"]
+
+    return listed
+
+
+def test_each_model_has_one_record_for_its_natural_image_size(models):
+    found = {entry["name"]: entry for entry in models()}
+    assert len(found) == len(models())
+    assert found.pop("layers").keys() == {"name", "summary", "settings", "defaults"}, "its sizes are in a file"
+    assert all(
+        entry.keys() == {"name", "summary", "settings", "defaults", "shape", "classes", *VOLUMES}
+        for entry in found.values()
+    )
+    assert found["alexnet"]["shape"] == [227, 227, 3]
+    assert found["alexnet"]["settings"] == {"groups": "int", "dropout": "float"}
+    assert found["googlenet"]["settings"]["auxiliary"] == "bool"
+    assert found["resnet50"]["parameters"] == 25_557_032
+    assert found["distbelief_speech"]["classes"] == 8192
+    assert {entry["batch"] for entry in found.values()} == {256}
+
+
+def test_the_table_on_a_terminal(capsys):
+    main(["list", "models"])
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "227x227x3   60,965,224 parameters   0.7244 GMAC  AlexNet: five convolutions" in lines["alexnet"]
+    main(["list", "models", "--batch", "1024"])
+    lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines()}
+    expected = "224x224x3 batch 1024 |W| 30.4 MB |D| 5,792.7 MB 6.760 TFLOP outputs"
+    assert lines["nin"][1:-2] == expected.split()

@@ -1,10 +1,6 @@
 """Modules never come from the current folder, and from the suite's folder only for names with a colon."""
 
-import subprocess
-
 import pytest
-
-from .conftest import LIMIT
 
 RING = """
 from hpcdl.aggregation.ring import ring
@@ -30,18 +26,9 @@ warmup = 0
 def run(request, hpcdl):
     """Return run(suite, ...): hpcdl run in another folder, as a script or by ``python -m``."""
     program = [hpcdl.bin / "hpcdl"] if getattr(request, "param", None) == "script" else hpcdl.hpcdl()
-    here = hpcdl.folder / "current"
-    here.mkdir()
-    environment = hpcdl.environment()
-    del environment["PYTHONPATH"]
-
-    def execute(suite, *arguments):
-        command = [*map(str, program), "run", str(suite), *arguments]
-        return subprocess.run(
-            command, cwd=here, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
-        )
-
-    return execute
+    (hpcdl.folder / "current").mkdir()
+    command = 'cd current; unset PYTHONPATH; exec "$@"'
+    return lambda *arguments: hpcdl.run(["sh", "-c", command, "sh", *program, "run", *arguments])
 
 
 @pytest.mark.parametrize("run", ["script", "module"], indirect=True)

@@ -1,9 +1,6 @@
 """Closed streams, unusual locales, names and variables give a result or one line, never a traceback."""
 
 import os
-import subprocess
-
-from .conftest import LIMIT
 
 EXCHANGE = """
 question = "Größe in µs?"
@@ -17,23 +14,10 @@ warmup = 1
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def in_shell(hpcdl, line, **environment):
-    """Run the shell line with the hpcdl command as $@."""
-    return subprocess.run(
-        ["sh", "-c", line, "sh", *hpcdl.hpcdl()],
-        cwd=hpcdl.folder,
-        env=hpcdl.environment(**environment),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
-
-
 def test_closed_streams_do_not_end_a_run(hpcdl):
     hpcdl.suite(EXCHANGE)
     for command in ("list models >&-", "run tiny.toml -o run <&- >&- 2>&-"):
-        done = in_shell(hpcdl, f'"$@" {command}')
+        done = hpcdl.run(["sh", "-c", f'"$@" {command}', "sh", *hpcdl.hpcdl()])
         assert (done.returncode, done.stderr) == (0, "")
     assert "fabric" in (hpcdl.folder / "run/report.md").read_text(encoding="utf-8")
 
@@ -70,7 +54,5 @@ def test_without_a_folder_for_compiled_kernels_each_process_compiles(hpcdl):
         "from hpcdl.compression.kernels.signs import *\n"
         "print(backend('numba').name)\n"
     )
-    done = subprocess.run(
-        [hpcdl.python, "-c", program], capture_output=True, text=True, timeout=LIMIT, check=False, cwd=hpcdl.folder
-    )
+    done = hpcdl.run([hpcdl.python, "-c", program])
     assert (done.stdout, done.stderr) == ("numba\n", "")

@@ -1,11 +1,12 @@
-"""The run that ``--resume`` selects without a folder."""
+"""The folder of a run without ``-o``: a new one, or the one that ``--resume`` selects."""
 
+import argparse
 import os
 
 import numpy as np
 import pytest
 
-from hpcdl.commands.parts.job import newest_unfinished
+from hpcdl.commands.parts.job import folder_of, newest_unfinished
 from hpcdl.trace.recorder import CaseRecord, Recorder
 from hpcdl.trace.schema import merge, write_part
 
@@ -54,6 +55,17 @@ def test_launches_are_one_run_that_ends_with_the_last(run, tmp_path):
     assert newest_unfinished(tmp_path, "s", launches=3) == tmp_path / "two"
     assert newest_unfinished(tmp_path, "s", launches=2) is None
     assert newest_unfinished(tmp_path, "s") == tmp_path / "alone"
+
+
+def test_runs_that_start_within_a_second_have_different_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = argparse.Namespace(folder=None, resume=False, launches=1)
+    folders = []
+    for _ in range(5):
+        folders.append(folder_of(options, argparse.Namespace(name="quickstart")))
+        folders[-1].mkdir(parents=True)
+    assert len(set(folders)) == 5
+    assert all(folder.name.startswith("quickstart-20") for folder in folders)
 
 
 @pytest.mark.parametrize("name", ["run.h5", "parts/0000-y.h5", "parts/0001.started"])

@@ -27,6 +27,7 @@ SHELLS = {
     "a workstation": {},
     "an sbatch script": IN_JOB,
     "a shell of salloc": {**IN_STEP, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},
+    "a rank without a namespace of PMIx": {"PMIX_RANK": "0"},
     "leftovers": {"PMI_SIZE": "", "SLURM_STEP_NUM_TASKS": ""},
 }
 MANY = {
