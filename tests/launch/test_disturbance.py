@@ -12,12 +12,6 @@ SECOND = 10**9
 TICKS = SECOND // TICK_NS
 
 
-def put(root, path, text):
-    file = root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-
-
 def stat(*cores):
     """/proc/stat of cores with (user, nice, system, idle, iowait, irq, softirq, steal) ticks."""
     lines = [f"cpu{number} {' '.join(map(str, ticks))} 0 0\n" for number, ticks in enumerate(cores)]
@@ -43,10 +37,10 @@ def usage(cores, *, cpu=0.0, busy=0.0, threads=1, wall=10.0, machine="m", physic
 
 
 @pytest.mark.usefixtures("on_core_1")
-def test_counters_are_those_of_the_own_cores(tmp_path):
-    put(tmp_path, "proc/stat", stat((900,) * 8, (100, 20, 3, 4000, 50, 600, 700, 8)))
-    put(tmp_path, "proc/loadavg", "2.50 1.00 1.00 3/99 1234\n")
-    put(tmp_path, "proc/net/snmp", "Ip: A\nIp: 1\nTcp: OutSegs RetransSegs InErrs\nTcp: 900 17 0\n")
+def test_counters_are_those_of_the_own_cores(tmp_path, put):
+    put("proc/stat", stat((900,) * 8, (100, 20, 3, 4000, 50, 600, 700, 8)))
+    put("proc/loadavg", "2.50 1.00 1.00 3/99 1234\n")
+    put("proc/net/snmp", "Ip: A\nIp: 1\nTcp: OutSegs RetransSegs InErrs\nTcp: 900 17 0\n")
     found = Counters(tmp_path).sample()
     assert found.busy_ns == 123 * TICK_NS  # user, nice and system: interrupts may be for the rank's messages
     assert found.steal_ns == 8 * TICK_NS
@@ -58,10 +52,10 @@ def test_counters_are_those_of_the_own_cores(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "garbage", "cpu 1 2\ncpu1 1 2 3\n", stat((1,) * 8), "cpu1 a b c d e f g h\n", "cpu1\n"]
 )
-def test_files_that_are_missing_or_strange_are_unknown(tmp_path, text):
+def test_files_that_are_missing_or_strange_are_unknown(tmp_path, put, text):
     if text:
         for path in ("stat", "loadavg", "net/snmp"):
-            put(tmp_path, f"proc/{path}", text)
+            put(f"proc/{path}", text)
     counters = Counters(tmp_path)
     begin = counters.sample()
     (found,) = columns([counters.usage(begin, threads=1)])
@@ -72,8 +66,8 @@ def test_files_that_are_missing_or_strange_are_unknown(tmp_path, text):
 
 @pytest.mark.parametrize(("listed", "cores", "physical"), [("1,3", {1, 3}, 1), ("0-1", {0, 1}, 1), ("", {1}, 1)])
 @pytest.mark.usefixtures("on_core_1")
-def test_hardware_threads_of_one_core_belong_together(tmp_path, listed, cores, physical):
-    put(tmp_path, "sys/devices/system/cpu/cpu1/topology/thread_siblings_list", listed)
+def test_hardware_threads_of_one_core_belong_together(tmp_path, put, listed, cores, physical):
+    put("sys/devices/system/cpu/cpu1/topology/thread_siblings_list", listed)
     counters = Counters(tmp_path)
     found = counters.usage(counters.sample(), threads=1)
     assert (found.place.cores, found.physical_cores) == (cores, physical)

@@ -7,59 +7,43 @@ import pytest
 from hpcdl.launch.environment import _git, describe_job, describe_rank, environment_key
 from hpcdl.launch.machine import driver_statistics, link_counters
 
-
-def put(root, path, text):
-    file = root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+CPU = "sys/devices/system/cpu"
+CARD = "sys/class/net/eth7"
+PORT = "sys/class/infiniband/mlx5_0/ports/1"
+LINE = "7f00-7f01 r-xp 0 00:00 1   "
+MACHINE = {
+    "proc/cpuinfo": "".join(f"processor\t: {i}\nmodel name\t: Fast CPU @ 3 GHz\n\n" for i in range(4)),
+    "proc/meminfo": "MemTotal:        1048576 kB\nMemFree: 12 kB\n",
+    "proc/sys/kernel/osrelease": "6.1.0-13-amd64\n",
+    "proc/self/maps": "".join(
+        f"{LINE}{name}\n"
+        for name in ("/opt/lib/libmpi.so.12", "/opt/lib/libuct_ib.so.0", "/opt/lib/libmpi.so.12", "[stack]")
+    ),
+    "proc/net/snmp": "Tcp: ActiveOpens RetransSegs\nTcp: 7 3\n",
+    **{f"{CPU}/cpu{i}/topology/thread_siblings_list": f"{i % 2},{i % 2 + 2}\n" for i in range(4)},
+    f"{CPU}/smt/active": "1\n",
+    f"{CPU}/cpu0/cpufreq/scaling_governor": "performance\n",
+    "sys/fs/cgroup/cpu.max": "150000 100000\n",
+    f"{CARD}/speed": "25000\n",
+    f"{CARD}/operstate": "up\n",
+    f"{CARD}/statistics/rx_bytes": "12345\n",
+    f"{PORT}/rate": "200 Gb/sec (4X HDR)\n",
+    f"{PORT}/state": "4: ACTIVE\n",
+    f"{PORT}/counters/port_xmit_wait": "5\n",
+    f"{PORT}/hw_counters/np_cnp_sent": "3\n",
+    f"{PORT}/hw_counters/lifespan": "9\n",
+    "sys/class/cxi/cxi0/device/telemetry/hni_rx_paused_0": "17@1700000000.123456789\n",
+    "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat\n",
+    "proc/driver/nvidia/gpus/0000:01:00.0/information": "Model: \t\t NVIDIA X100\nIRQ: 5\n",
+}
+"""Two cores with two threads each, one Ethernet card, one InfiniBand port, one GPU."""
 
 
 @pytest.fixture
-def machine(tmp_path):
-    """Make a machine: two cores with two threads each, one Ethernet card, one InfiniBand port, one GPU."""
-    put(
-        tmp_path,
-        "proc/cpuinfo",
-        "".join(f"processor\t: {i}\nmodel name\t: Fast CPU @ 3 GHz\n\n" for i in range(4)),
-    )
-    put(tmp_path, "proc/meminfo", "MemTotal:        1048576 kB\nMemFree: 12 kB\n")
-    put(tmp_path, "proc/sys/kernel/osrelease", "6.1.0-13-amd64\n")
-    put(
-        tmp_path,
-        "proc/self/maps",
-        "7f00-7f01 r-xp 0 00:00 1   /opt/lib/libmpi.so.12\n7f01-7f02 r-xp 0 00:00 1   /opt/lib/libuct_ib.so.0\n"
-        "7f02-7f03 r-xp 0 00:00 1   /opt/lib/libmpi.so.12\n7f02-7f03 r-xp 0 00:00 1   [stack]\n",
-    )
-    put(tmp_path, "proc/net/snmp", "Tcp: ActiveOpens RetransSegs\nTcp: 7 3\n")
-    cpu = "sys/devices/system/cpu"
-    for i in range(4):
-        put(tmp_path, f"{cpu}/cpu{i}/topology/thread_siblings_list", f"{i % 2},{i % 2 + 2}\n")
-        put(tmp_path, f"{cpu}/cpu{i}/topology/physical_package_id", "0\n")
-    put(tmp_path, f"{cpu}/smt/active", "1\n")
-    put(tmp_path, f"{cpu}/cpu0/cpufreq/scaling_governor", "performance\n")
-    put(tmp_path, "sys/fs/cgroup/cpu.max", "150000 100000\n")
-    put(tmp_path, "sys/class/net/eth7/speed", "25000\n")
-    put(tmp_path, "sys/class/net/eth7/operstate", "up\n")
-    put(tmp_path, "sys/class/net/eth7/statistics/rx_bytes", "12345\n")
-    (tmp_path / "sys/drivers/mlx5_core").mkdir(parents=True)
-    (tmp_path / "sys/class/net/eth7/device").mkdir()
-    (tmp_path / "sys/class/net/eth7/device/driver").symlink_to(tmp_path / "sys/drivers/mlx5_core")
-    put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/rate", "200 Gb/sec (4X HDR)\n")
-    put(tmp_path, "sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n")
-    port = "sys/class/infiniband/mlx5_0/ports/1"
-    for name, value in {
-        "counters/port_xmit_wait": 5,
-        "hw_counters/np_cnp_sent": 3,
-        "hw_counters/lifespan": 9,
-    }.items():
-        put(tmp_path, f"{port}/{name}", f"{value}\n")
-    put(tmp_path, "sys/class/cxi/cxi0/device/telemetry/hni_rx_paused_0", "17@1700000000.123456789\n")
-    put(
-        tmp_path,
-        "proc/driver/nvidia/version",
-        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat\n",
-    )
-    put(tmp_path, "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA X100\nIRQ: 5\n")
+def machine(tmp_path, put, driver):
+    for path, text in MACHINE.items():
+        put(path, text)
+    driver("eth7", "mlx5_core")
     return tmp_path
 
 
@@ -68,22 +52,13 @@ MPI = {"library": "MPICH", "version": "5.0.2", "nodes": 2}
 
 def test_reads_the_machine(machine):
     found = describe_job(MPI, machine)
-    assert found["cpu"]["model"] == "Fast CPU @ 3 GHz"
-    assert found["cpu"]["physical_cores"] == 2
-    assert (found["cpu"]["smt"], found["cpu"]["governor"], found["cpu"]["quota_cores"]) == (
-        "on",
-        "performance",
-        1.5,
-    )
+    expected = {"physical_cores": 2, "smt": "on", "governor": "performance", "quota_cores": 1.5}
+    assert found["cpu"] == {"model": "Fast CPU @ 3 GHz", **expected}
     assert found["memory_bytes"] == 2**30
     assert found["kernel"] == "6.1.0-13-amd64"
     assert found["libraries"]["mpi"] == ["/opt/lib/libmpi.so.12"]
     assert found["libraries"]["ucx"] == ["/opt/lib/libuct_ib.so.0"]
-    assert found["network"]["eth7"] == {
-        "driver": "mlx5_core",
-        "rate": "25000 Mbit/s",
-        "state": "up",
-    }
+    assert found["network"]["eth7"] == {"driver": "mlx5_core", "rate": "25000 Mbit/s", "state": "up"}
     assert found["infiniband"]["mlx5_0/1"]["rate"] == "200 Gb/sec (4X HDR)"
     assert found["gpu"] == {"driver": "535.104.05", "devices": [{"name": "NVIDIA X100"}]}
     assert found["mpi"] == MPI
@@ -123,15 +98,15 @@ def test_variables_and_secrets(monkeypatch):
     assert "do-not-tell" not in json.dumps(found)
 
 
-def test_changed_files_are_those_of_the_package(tmp_path):
+def test_changed_files_are_those_of_the_package(tmp_path, put):
     """Not the reports beside it, which a measurement writes."""
     for path in ("hpcdl/launch/environment.py", "hpcdl/suite.py", "reports/data.json"):
-        put(tmp_path, path, "")
+        put(path, "")
     name = ("-c", "user.name=a", "-c", "user.email=a@b.c")
     for command in (["init", "-q"], ["add", "."], [*name, "commit", "-qm", "all"]):
         subprocess.run(["git", "-C", tmp_path, *command], check=True)
     for path, changed in (("reports/data.json", 0), ("hpcdl/suite.py", 1)):
-        put(tmp_path, path, "changed")
+        put(path, "changed")
         assert _git(tmp_path / "hpcdl/launch")["changed_files"] == changed
     subprocess.run(["git", "-C", tmp_path, "checkout", "-qb", b"caf\xe9"], check=True)
     assert _git(tmp_path / "hpcdl/launch")["branch"] == "caf\ufffd"

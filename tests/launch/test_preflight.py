@@ -10,28 +10,15 @@ from hpcdl.launch.mpi_probe import Probe, Transports, transports
 from hpcdl.launch.preflight import Finding
 from hpcdl.launch.testbed import TESTBED
 
-
-def place(root, path, text):
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    (root / path).write_text(text)
-    return root
-
-
 CPU = "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
 
 CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 
-PORT = "sys/class/infiniband/mlx5_0/ports/1/state"
 
-
-def is_warning(found, *words):
-    assert found.verdict == "warning"
-    assert found.advice
-    assert all(word in f"{found.detail}; {found.advice}" for word in words), found
-
-
-def is_fine(found):
-    assert (found.verdict, found.advice) == ("ok", "")
+def judge(found, *words):
+    """Check that a finding is a warning that has the words, with advice; without words, that it is fine."""
+    assert (found.verdict, bool(found.advice)) == (("warning", True) if any(words) else ("ok", False))
+    assert all(word in f"{found.detail}; {found.advice}" for word in words if word), found
 
 
 @pytest.mark.parametrize(
@@ -42,10 +29,11 @@ def is_fine(found):
         (preflight.cores, "sys/fs/cgroup/cpu.max", "max 100000\n", "50000 100000\n"),
     ],
 )
-def test_a_warning_has_advice(tmp_path, monkeypatch, check, path, good, bad):
+def test_a_warning_has_advice(tmp_path, put, monkeypatch, check, path, good, bad):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    is_fine(check(place(tmp_path, path, good)))
-    is_warning(check(place(tmp_path, path, bad)))
+    for text, words in ((good, ""), (bad, ";")):
+        put(path, text)
+        judge(check(tmp_path), words)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +47,7 @@ def test_cores_that_others_use_are_a_warning(busy, stolen, words):
         sample = iter([begin, end]).__next__
 
     found = preflight.other_processes(Counted(), 0)
-    is_fine(found) if words is None else is_warning(found, words, "marked disturbed")
+    judge(found, words, words and "marked disturbed")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +59,7 @@ def test_a_slow_or_a_full_disk_is_a_warning(tmp_path, monkeypatch, seconds, free
     monkeypatch.setattr(preflight.os, "fsync", lambda _: now.append(now.pop() + seconds))
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
     found = preflight.disk(tmp_path)
-    is_fine(found) if words is None else is_warning(found, words)
+    judge(found, words)
     assert not list(tmp_path.iterdir())
 
 
@@ -82,7 +70,7 @@ def test_a_slow_or_a_full_disk_is_a_warning(tmp_path, monkeypatch, seconds, free
 def test_a_library_that_takes_no_device_pointers_is_a_warning(monkeypatch, answer, words):
     monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess((), 0, answer, ""))
     found = preflight.cuda_awareness()
-    is_fine(found) if words is None else is_warning(found, words)
+    judge(found, words)
 
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "4"}
@@ -94,7 +82,7 @@ def test_tasks_of_slurm_fit_on_the_cores():
         (STEP, 1, "srun --cpus-per-task=$SLURM_CPUS_PER_TASK"),
     ]:
         (found,) = preflight.slurm_tasks(variables, available)
-        is_fine(found) if words is None else is_warning(found, words)
+        judge(found, words)
 
 
 UCX = """\
@@ -146,32 +134,27 @@ def probe(
 def test_tcp_beside_a_faster_fabric_is_a_fallback():
     for names in [["tcp"], ["sockets"], ["tcp;ofi_rxm"]]:
         tcp = probe(used=((), names))
-        is_fine(preflight.between_hosts(tcp, {}, []))
-        is_warning(preflight.between_hosts(tcp, {}, ["mlx5_0/1"]), "TCP fallback", "mlx5_0/1", "slurm/README.md")
-        is_warning(preflight.between_hosts(tcp, {"UCX_TLS": "tcp"}, ["mlx5_0/1"]), "unset UCX_TLS")
-        is_fine(preflight.between_hosts(probe(used=((), ["rc_mlx5"])), {}, ["mlx5_0/1"]))
+        judge(preflight.between_hosts(tcp, {}, []))
+        judge(preflight.between_hosts(tcp, {}, ["mlx5_0/1"]), "TCP fallback", "mlx5_0/1", "slurm/README.md")
+        judge(preflight.between_hosts(tcp, {"UCX_TLS": "tcp"}, ["mlx5_0/1"]), "unset UCX_TLS")
+        judge(preflight.between_hosts(probe(used=((), ["rc_mlx5"])), {}, ["mlx5_0/1"]))
 
 
-def test_the_faster_fabric_is_infiniband_or_a_card_with_such_a_driver(tmp_path):
-    place(tmp_path, "sys/class/net/eth0/operstate", "up")
+def test_the_faster_fabric_is_infiniband_or_a_card_with_such_a_driver(tmp_path, put, driver):
+    put("sys/class/net/eth0/operstate", "up")
     assert not preflight.fast_fabric(tmp_path)
-    place(tmp_path, PORT, "4: ACTIVE\n")
-    place(tmp_path, "sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n")
-    driver = tmp_path / "drivers/cxi_ss1"
-    driver.mkdir(parents=True)
-    (tmp_path / "sys/class/net/hsn0/device").mkdir(parents=True)
-    (tmp_path / "sys/class/net/hsn0/device/driver").symlink_to(driver)
+    put("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n")
+    put("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n")
+    driver("hsn0", "cxi_ss1")
     assert preflight.fast_fabric(tmp_path) == ["mlx5_0/1", "hsn0"]
 
 
 def test_tcp_within_a_host_is_a_warning_except_on_a_testbed():
     tcp = probe(hosts=("a", "a"), used=(["tcp"], ()))
-    is_warning(
-        preflight.within_host(tcp, {"MPIR_CVAR_NOLOCAL": "1"}), "no shared memory", "unset MPIR_CVAR_NOLOCAL"
-    )
+    judge(preflight.within_host(tcp, {"MPIR_CVAR_NOLOCAL": "1"}), "no shared memory", "unset MPIR_CVAR_NOLOCAL")
     testbed = '{"hosts": 1, "rate": "1mbit", "slow": {}, "bytes_per_second": {}}'
-    is_fine(preflight.within_host(tcp, {TESTBED: testbed}))
-    is_fine(preflight.within_host(probe(hosts=("a", "a"), used=(["sysv", "cma"], ())), {}))
+    judge(preflight.within_host(tcp, {TESTBED: testbed}))
+    judge(preflight.within_host(probe(hosts=("a", "a"), used=(["sysv", "cma"], ())), {}))
 
 
 def test_clocks_that_differ_are_a_warning():
@@ -183,16 +166,16 @@ def test_clocks_that_differ_are_a_warning():
     ]:
         hosts = ("a", "b", "c")[: len(skew)]
         found = preflight.clock_skew(probe(hosts, skew=skew, alignment=alignment))
-        is_fine(found) if words is None else is_warning(found, words)
+        judge(found, words)
 
 
 def test_ranks_that_share_cores_are_a_warning():
     found = preflight.oversubscription(probe(cores=((0,), (0,))))
-    is_fine(found)  # two machines
+    judge(found)  # two machines
     found = preflight.oversubscription(probe(cores=((0,), (0,)), machines=("m", "m")))
-    is_warning(found, "2 ranks with 2 threads on 1 cores", "at most 1 ranks")
+    judge(found, "2 ranks with 2 threads on 1 cores", "at most 1 ranks")
     found = preflight.oversubscription(probe(cores=((0, 1), (2, 3)), threads=(4, 2)))
-    is_warning(found, "1 ranks with 4 threads on 2 cores of a")
+    judge(found, "1 ranks with 4 threads on 2 cores of a")
 
 
 def test_findings_of_many_hosts_are_one_line_for_each_verdict():
