@@ -56,11 +56,11 @@ def _records(folder: Path) -> list[Record]:
     from hpcdl.analysis.run.scaling import records
     from hpcdl.trace.records import SUFFIX
 
-    found = [path for path in (folder, folder.with_name(f"{folder.name}{SUFFIX}")) if path.exists()]
-    if not found:
+    files = [path for path in (folder, folder.with_name(f"{folder.name}{SUFFIX}")) if path.exists()][:1]
+    if not files:
         return []
-    with analysis_of(found[:1]):
-        run = read_pooled(found[:1])
+    with analysis_of(files):
+        run = read_pooled(files)
         name_copies(run)
         return marked(run, records(launches(run)))
 

@@ -90,7 +90,7 @@ def _series(
             raise UsageError(str(error)) from None
     of_baseline = {identity: run.path for run in sides[0] for identity in run.identities}
     for run in sides[1]:
-        if original := next((of_baseline[one] for one in run.identities if one in of_baseline), None):
+        if original := next((of_baseline[name] for name in run.identities if name in of_baseline), None):
             raise UsageError(f"{run.path}: the run is given more than once, also as {original} of the baseline")
     return sides[0], sides[1], [f"{line}." for side in copies for line in side.lines]
 

@@ -63,12 +63,12 @@ def _form(output: Path | None, *, json: bool) -> str:
     """Return the format that the options choose. Raises UsageError for an unknown suffix."""
     from hpcdl.suite import UsageError
 
-    known = ["json"] if json else ["md", "html", "tex", "csv", "json", "svg"]
+    suffixes = ["json"] if json else ["md", "html", "tex", "csv", "json", "svg"]
     if output is None:
-        return known[0]
+        return suffixes[0]
     form = output.suffix.removeprefix(".")
-    if form not in known:
-        raise UsageError(f"-o {output}: must end in {' or '.join(f'.{one}' for one in known)}")
+    if form not in suffixes:
+        raise UsageError(f"-o {output}: must end in {' or '.join(f'.{suffix}' for suffix in suffixes)}")
     return form
 
 

@@ -41,10 +41,6 @@ NEW_NAMESPACES: Final = (
 )
 """Command prefix: run in new namespaces; mounts are private by default."""
 
-_LIMIT: Final = ("tbf", "rate", "1mbit", "burst", "5000", "latency", "100ms")
-_DELAY: Final = ("netem", "delay", "1ms")
-"""Queues of tc that a testbed needs; the second one only for latency."""
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -97,21 +93,14 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
     for program, package in PACKAGES.items():
         if shutil.which(program) is None:
             raise LaunchError(f"testbed: needs the program {program}: apt-get install {package}")
-    if obstacle := _obstacle(_LIMIT):
+    if obstacle := _obstacle("tbf", "rate", "1mbit", "burst", "5000", "latency", "100ms"):
         raise LaunchError(f"testbed: a link with a limit cannot be created here: {obstacle}")
-    relayed = bool(latency and _obstacle(_DELAY))
+    relayed = bool(latency and _obstacle("netem", "delay", "1ms"))
     if relayed and not DEVICE.exists():
         raise LaunchError(f"--latency: the kernel has neither netem nor {DEVICE}; load sch_netem or tun")
-    return Plan(
-        hosts,
-        _spelled(usual),
-        slower,
-        {host: bits // 8 for host, bits in rates.items()},
-        _spelled(joined) if joined else "",
-        joined // 8,
-        latency,
-        relayed,
-    )
+    per_second = {host: bits // 8 for host, bits in rates.items()}
+    spelled = _spelled(joined) if joined else ""
+    return Plan(hosts, _spelled(usual), slower, per_second, spelled, joined // 8, latency, relayed)
 
 
 def _bits(text: str, option: str) -> int:
@@ -128,9 +117,8 @@ def _bits(text: str, option: str) -> int:
         remedy = f"write {number}{prefix.lower()}bit, or {_spelled(8 * bits)} for bytes"
         raise LaunchError(f"{option}: bits or bytes? {remedy}")
     if not MIN_RATE <= bits <= MAX_RATE:
-        raise LaunchError(
-            f"{option}: must be from {bit_rate(MIN_RATE)} to {bit_rate(MAX_RATE)}, not {bit_rate(bits)}"
-        )
+        limits = f"{bit_rate(MIN_RATE)} to {bit_rate(MAX_RATE)}"
+        raise LaunchError(f"{option}: must be from {limits}, not {bit_rate(bits)}")
     return bits
 
 
@@ -151,7 +139,7 @@ def usual_rate(testbed: JsonMapping) -> str:
     return next((bit_rate(8 * rates[host]) for host in rates if host not in testbed["slow"]), str(testbed["rate"]))
 
 
-def _obstacle(queue: Sequence[str]) -> str:
+def _obstacle(*queue: str) -> str:
     """Return why a queue of ``tc`` cannot be added in a new network namespace; empty if it can."""
     command = [*NEW_NAMESPACES, "tc", "qdisc", "add", "dev", "lo", "root", *queue]
     tried = subprocess.run(
@@ -177,9 +165,10 @@ def run_in_testbed(planned: Plan, command: Sequence[str]) -> int:
     if shutil.which(command[0], path=command_path()) is None:
         raise LaunchError(f"testbed: COMMAND {command[0]!r}: no such program")
     # -P: this runs as root, and other users may write to the current folder
-    inside = [sys.executable, "-P", "-m", "hpcdl.launch.testbed_inside", json.dumps(asdict(planned))]
+    inside = [*NEW_NAMESPACES, sys.executable, "-P", "-m", "hpcdl.launch.testbed_inside", *command]
+    described = {**os.environ, TESTBED: json.dumps(asdict(planned))}
     ends_with_parent = child_preparation(signal.SIGKILL)
-    with subprocess.Popen([*NEW_NAMESPACES, *inside, *command], preexec_fn=ends_with_parent) as child:  # noqa: PLW1509 - this process has no other thread
+    with subprocess.Popen(inside, env=described, preexec_fn=ends_with_parent) as child:  # noqa: PLW1509 - this process has no other thread
         while True:
             with suppress(KeyboardInterrupt):
                 code = child.wait()
@@ -201,18 +190,16 @@ def emulated(environment: Mapping[str, str] = os.environ) -> JsonObject | None:
     text = environment.get(TESTBED)
     if not text:
         return None
+    kinds = {"hosts": int, "rate": str, "slow": dict, "bytes_per_second": dict}
     try:
         plan: JsonObject | None = json.loads(text)
     except (ValueError, RecursionError):
         plan = None
-    if not isinstance(plan, dict) or any(not isinstance(plan.get(key), kind) for key, kind in _PLAN.items()):
+    if not isinstance(plan, dict) or any(not isinstance(plan.get(key), kind) for key, kind in kinds.items()):
         raise LaunchError(
             f"{TESTBED}: {shortened(text)} describes no testbed; hpcdl testbed sets this variable: unset it"
         )
     return plan
-
-
-_PLAN: Final = {"hosts": int, "rate": str, "slow": dict, "bytes_per_second": dict}
 
 
 def launcher_settings(agent: Path, mpich_hosts: Path, openmpi_hosts: Path) -> dict[str, str]:

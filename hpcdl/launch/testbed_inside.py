@@ -8,7 +8,7 @@
 With a trunk, the second half of the hosts is on a second bridge, and a pair of cards joins the bridges. Latency
 is that of netem at the cards on the bridge, or of pairs of cards that :func:`relay` joins.
 
-``python -m hpcdl.launch.testbed_inside PLAN COMMAND...``; see :mod:`hpcdl.launch.testbed`.
+``python -m hpcdl.launch.testbed_inside COMMAND...``, the plan in the environment: :mod:`hpcdl.launch.testbed`.
 """
 
 import fcntl
@@ -45,7 +45,7 @@ def relay(cards: Mapping[int, int], seconds: float) -> None:
 
     For kernels without netem. TCP's frames pass uncut, with a header that says how to cut them (tuntap.rst).
     """
-    peers = {**cards, **{other: one for one, other in cards.items()}}
+    peers = {**cards, **{peer: card for card, peer in cards.items()}}
     waiting = deque[tuple[float, int, bytes]]()
     while True:
         readable, _, _ = select(list(peers), [], [], max(0.0, waiting[0][0] - monotonic()) if waiting else None)
@@ -64,19 +64,6 @@ SECOND: Final = "switch2"
 HEAD: Final = f"{NETWORK}.254"
 """Address of the command's card, the bridge."""
 
-MIN_BURST: Final = 5000
-"""Smallest burst (bytes): three packets."""
-BURST_SECONDS: Final = 1e-3
-"""Burst as time at the full rate. Shorter bursts are limited by the timer: 16 us of 1gbit gave 430 Mbit/s, 1 ms
-gives 950 Mbit/s. Longer bursts exempt short messages from the limit."""
-QUEUE: Final = "100ms"
-"""Packets that would wait longer are dropped, as in a switch's buffer."""
-
-MAX_PACKET: Final = 65536
-"""Largest packet that TCP passes to a card (bytes), Linux's own limit."""
-PACKET_SHARE: Final = 0.9
-"""Largest packet as a share of the burst, without headers. The kernel would cut longer packets, which on two cores
-halves the rate of eight hosts at 200mbit."""
 UNSENT: Final = 131072
 """Limit of a socket's unsent bytes. A library's short answers wait behind them in the stream; too many make the
 two directions of an exchange alternate. They must last until the rank, which shares its core, runs again."""
@@ -140,7 +127,7 @@ def main(plan: Plan, command: Sequence[str]) -> int:
     except SetUpError as error:
         print(f"hpcdl: testbed: {error}", file=sys.stderr)
         return 1
-    environment = _environment(plan)
+    environment = _environment()
     # Python ignores the first two, and this process the third; the command must not inherit that
     unignored = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1]
     # posix_spawnp searches this process's PATH, not the one it passes on
@@ -157,15 +144,13 @@ def main(plan: Plan, command: Sequence[str]) -> int:
             return code if code >= 0 else 128 - code
 
 
-def _environment(plan: Plan) -> dict[str, str]:
-    planned = json.dumps({name: getattr(plan, name) for name in Plan.__dataclass_fields__})
+def _environment() -> dict[str, str]:
     return {
         **os.environ,
         **launcher_settings(FOLDER / "bin/ssh", FOLDER / "hosts.mpich", FOLDER / "hosts.openmpi"),
         "PATH": os.pathsep.join([f"{FOLDER}/bin", command_path()]),
         # launchers name folders by host and process number, which other testbeds have too
         "TMPDIR": str(FOLDER / "temporary"),
-        TESTBED: planned,
     }
 
 
@@ -240,17 +225,29 @@ def _hosts(plan: Plan) -> None:
 
 
 def _limit(rate: float, place: str = "root") -> str:
-    """Return arguments of ``tc qdisc add``: a token bucket of ``rate`` bytes per second (tc-tbf(8))."""
-    return f"{place} tbf rate {rate * 8}bit burst {_burst(rate)} latency {QUEUE}"
+    """Return arguments of ``tc qdisc add``: a token bucket of ``rate`` bytes per second (tc-tbf(8)).
+
+    Packets that would wait longer than 100 ms are dropped, as in a switch's buffer.
+    """
+    return f"{place} tbf rate {rate * 8}bit burst {_burst(rate)} latency 100ms"
 
 
 def _burst(rate: float) -> int:
-    return max(MIN_BURST, round(rate * BURST_SECONDS))
+    """Return the burst (bytes): 1 ms at the full rate, at least three packets.
+
+    The timer limits shorter bursts: 16 us of 1gbit gave 430 Mbit/s, 1 ms gives 950 Mbit/s. Longer bursts exempt
+    short messages from the limit.
+    """
+    return max(5000, round(rate * 1e-3))
 
 
 def _largest_packet(rate: float) -> int:
-    """Return the largest packet (bytes) that passes a link of ``rate`` bytes per second uncut."""
-    return min(MAX_PACKET, round(PACKET_SHARE * _burst(rate)))
+    """Return the largest packet (bytes) that passes a link of ``rate`` bytes per second uncut.
+
+    It is at most Linux's own limit, and 0.9 of the burst, without headers. The kernel would cut longer packets,
+    which on two cores halves the rate of eight hosts at 200mbit.
+    """
+    return min(65536, round(0.9 * _burst(rate)))
 
 
 def _ready(host: subprocess.Popen[str], name: str) -> None:
@@ -267,4 +264,4 @@ def _do(*command: str, input: str | None = None) -> None:  # noqa: A002 - subpro
 
 
 if __name__ == "__main__":
-    sys.exit(main(Plan(**json.loads(sys.argv[1])), sys.argv[2:]))
+    sys.exit(main(Plan(**json.loads(os.environ[TESTBED])), sys.argv[1:]))

@@ -85,14 +85,14 @@ def newest_unfinished(runs: Path, suite: str, launches: int = 1) -> Path | None:
     With several ``launches``, a run is a folder of folders ``launch-1``, ``launch-2``, ... A run without a
     finished case does not count, because it has nothing to resume.
     """
-    found = []
+    unfinished = []
     for log in runs.glob("*/log.txt" if launches == 1 else "*/launch-1/log.txt"):
         folder = log.parent if launches == 1 else log.parent.parent
         places = [folder] if launches == 1 else [folder / f"launch-{number + 1}" for number in range(launches)]
         states = [_suite_and_state(place) for place in places]
         if suite in {name for name, _ in states} and not all(complete for _, complete in states):
-            found.append((log.stat().st_mtime, folder))
-    return max(found)[1] if found else None
+            unfinished.append((log.stat().st_mtime, folder))
+    return max(unfinished)[1] if unfinished else None
 
 
 def _suite_and_state(run: Path) -> tuple[str | None, bool]:

@@ -6,7 +6,6 @@ from typing import Final
 
 from hpcdl.commands.parts.parser import path, whole_number
 
-MAX_DIGITS: Final = 16
 MIN_FACTOR: Final = 2
 
 
@@ -63,10 +62,10 @@ def _sizes(options: argparse.Namespace) -> list[int]:
 
     ends = []
     for name, text in (("-b", options.least), ("-e", options.most)):
-        found = int(text) if text.isdecimal() and len(text) < MAX_DIGITS else size(text)
-        if found is None:
+        end = int(text) if text.isdecimal() and len(text) < 16 else size(text)
+        if end is None:
             raise UsageError(f"{name} {text}: must be a size in bytes, such as 8, 64K or 128M")
-        ends.append(found)
+        ends.append(end)
     least, most = ends
     if options.factor < MIN_FACTOR or not 1 <= least <= most:
         given = f"-b {options.least} -e {options.most} -f {options.factor}"
