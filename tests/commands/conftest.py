@@ -50,10 +50,11 @@ class Install:
         """Run hpcdl, with ``under`` the command of a launcher."""
         return self.run([*under, *self.hpcdl(*arguments)], **environment)
 
-    def run(self, command, **environment):
+    def run(self, command, stdin=None, **environment):
         """Run any command in this folder and environment."""
         return subprocess.run(
             command,
+            stdin=stdin,
             cwd=self.folder,
             env=self.environment(**environment),
             capture_output=True,

@@ -13,7 +13,7 @@ from hpcdl.report.run.render import render
 
 
 def test_help_names_the_commands_and_the_exit_codes(hpcdl):
-    ended = hpcdl("--help")
+    ended = hpcdl.here("--help")
     assert ended.returncode == 0
     for word in ("run", "report", "list", "check", "75", "78"):
         assert f"{word} " in ended.stdout

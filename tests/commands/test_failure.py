@@ -1,7 +1,5 @@
 """Process failures: with Open MPI the other ranks finish the case; otherwise the case cannot run."""
 
-import fcntl
-
 import pytest
 
 from hpcdl.trace.schema import read
@@ -125,13 +123,3 @@ def test_a_failed_rank_of_a_model_group_is_named_and_ends_the_case(each):
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("hpcdl: FAILED")]
     assert line.endswith(": rank 2: its process ended during this case, and the job with it")
     assert line.removeprefix("hpcdl: FAILED ") in each.log("o/log.txt")
-
-
-def test_a_second_run_into_one_folder_is_refused(hpcdl):
-    folder = hpcdl.folder / "o"
-    folder.mkdir()
-    with (folder / "log.txt").open("a") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        second = hpcdl("run", hpcdl.suite(USUAL), "-o", "o")
-    assert second.returncode == 2
-    assert second.stderr == "hpcdl: -o o: another hpcdl process is writing to it\n"

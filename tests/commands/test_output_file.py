@@ -54,6 +54,15 @@ def test_no_foreign_file_of_a_shared_folder_is_written_or_waited_for(tmp_path):
         (tmp_path / "log.txt").unlink()
 
 
+def test_a_second_run_into_one_folder_is_refused(tmp_path):
+    with (
+        claimed(tmp_path),
+        pytest.raises(UsageError, match=r"^-o .*: another hpcdl process is writing to it$"),
+        claimed(tmp_path),
+    ):
+        pass
+
+
 def test_two_writers_of_a_file_with_the_longest_name_lose_nothing(tmp_path):
     file = tmp_path / f"{'a' * 252}.md"
     with atomic_write(file) as mine, atomic_write(file) as other:

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -154,22 +153,3 @@ def test_any_exception_of_one_rank_ends_all(each, error):
     assert ended.returncode == 1
     assert f"{error}: an error of one rank" in ended.stderr
     wait_until_all_are_gone(each)
-
-
-def test_a_run_reads_no_standard_input(either):
-    """Otherwise a shell's loop over lines would lose lines."""
-    reader, writer = os.pipe()
-    os.write(writer, b"the next line\n")
-    os.close(writer)
-    with os.fdopen(reader) as lines:
-        command = either.hpcdl("run", either.suite(WRONG.replace("errors:wrong", "ring")), "-o", "o")
-        subprocess.run(
-            command,
-            cwd=either.folder,
-            env=either.environment(),
-            stdin=lines,
-            stdout=subprocess.DEVNULL,
-            timeout=LIMIT,
-            check=True,
-        )
-        assert lines.read() == "the next line\n"

@@ -23,11 +23,15 @@ def test_closed_streams_do_not_end_a_run(hpcdl):
 
 
 def test_a_locale_without_a_letter_and_a_variable_that_is_not_text_give_a_report(hpcdl):
+    """The run reads no standard input: a shell's loop over lines would lose lines."""
     hpcdl.suite(EXCHANGE)
-    for command in (["run", "tiny.toml", "-o", "run"], ["report", "run"]):
-        done = hpcdl(*command, **ASCII, OMP_PLACES=os.fsdecode(b"\xe9"))
-        assert done.returncode == 0, done.stderr
-        assert "Gr\\xf6\\xdfe in \\xb5s?" in done.stdout
+    (hpcdl.folder / "lines").write_text("the next line\n")
+    with (hpcdl.folder / "lines").open() as lines:
+        for command in (["run", "tiny.toml", "-o", "run"], ["report", "run"]):
+            done = hpcdl(*command, stdin=lines, **ASCII, OMP_PLACES=os.fsdecode(b"\xe9"))
+            assert done.returncode == 0, done.stderr
+            assert "Gr\\xf6\\xdfe in \\xb5s?" in done.stdout
+        assert lines.read() == "the next line\n"
     page = (hpcdl.folder / "run/report.md").read_text(encoding="utf-8")
     assert "Größe in µs?" in page
     assert "\\udce9" in page
