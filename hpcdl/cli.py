@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from hpcdl import __version__
-from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, USAGE
+from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, USAGE, UsageError
 from hpcdl.launch import process
 from hpcdl.launch.process import is_first
 
@@ -60,20 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _execute(options: argparse.Namespace) -> int:
     from hpcdl.report.formats.cells import message
-    from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError
 
     try:
         return int(options.execute(options))
-    except (UsageError, TraceError, process.LaunchError) as error:
-        if not isinstance(error, process.LaunchError):
-            code = USAGE
-        elif is_first(os.environ):
-            code = process.write_status(error.code, 0)
-        else:  # all ranks have the error; the code of another could end the first before it prints the message
-            return OK
+    except (UsageError, TraceError) as error:
+        is_of_all_ranks = isinstance(error, process.LaunchError)
+        if is_of_all_ranks and not is_first(os.environ):
+            return OK  # an error code of this rank could end the first before it prints the message
         print(f"hpcdl: {message(error)}", file=sys.stderr)
-        return code
+        code = error.code if isinstance(error, UsageError) else USAGE
+        return process.write_status(code, 0) if is_of_all_ranks else code
 
 
 def _options(given: list[str]) -> argparse.Namespace:

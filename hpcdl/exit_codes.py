@@ -1,4 +1,4 @@
-"""Exit codes of ``hpcdl``; scripts may rely on them."""
+"""Exit codes of ``hpcdl``, on which scripts may rely, and the error that ends a command with one line."""
 
 from typing import Final
 
@@ -18,3 +18,9 @@ INTERRUPTED: Final = 75
 
 MISMATCH: Final = 78
 """The launcher does not fit the MPI library."""
+
+
+class UsageError(Exception):
+    """Something the user wrote cannot be run; one line that names file and key."""
+
+    code = USAGE

@@ -16,6 +16,7 @@ from hpcdl import registry
 from hpcdl.cases.keys import suite_tables
 from hpcdl.cases.keys.checks import Rows, refusals
 from hpcdl.cases.keys.key import given, keys, plain, read
+from hpcdl.exit_codes import UsageError
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.faults import Failure
 from hpcdl.fabric.task import Program
@@ -34,10 +35,6 @@ PROCESS_BYTES: Final = 60_000_000
 """Memory of an idle rank: Python, numpy and MPI."""
 SECTIONS: Final = Path(__file__).parent / "report/sections"
 """Sections of a report, one of which answers a suite's question; those who write a report import them."""
-
-
-class UsageError(Exception):
-    """Something the user wrote cannot be run; one line that names file and key. Exit code 2."""
 
 
 class Kind(Protocol):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.commands.parts.job import from_shell, in_job
 from hpcdl.commands.parts.message_sizes import declare, suite_text
 from hpcdl.commands.parts.parser import Command
+from hpcdl.exit_codes import UsageError
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
@@ -48,8 +49,6 @@ def execute(options: argparse.Namespace) -> int:
 
 def _straggler(text: str) -> str:
     """Return the settings of a straggler: the seconds of all ranks, or RANK:SECONDS of one. Raises UsageError."""
-    from hpcdl.suite import UsageError
-
     rank, _, pause = text.rpartition(":")
     try:
         if rank:

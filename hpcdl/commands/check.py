@@ -4,7 +4,7 @@ import argparse
 from typing import Final
 
 from hpcdl.commands.parts.parser import Command, complete, schemes_and_strategies
-from hpcdl.exit_codes import FAILED, OK
+from hpcdl.exit_codes import FAILED, OK, UsageError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,6 @@ def _machine() -> int:
 
     from hpcdl.launch.preflight import preflight, preflight_of_job
     from hpcdl.launch.process import launched, leftover
-    from hpcdl.suite import UsageError
 
     if line := leftover(os.environ):
         raise UsageError(line)
@@ -46,7 +45,6 @@ def _contract(name: str) -> int:
     from hpcdl import registry
     from hpcdl.aggregation.parts.traits import Aggregation
     from hpcdl.commands.parts.contracts import check_scheme, check_strategy
-    from hpcdl.suite import UsageError
     from hpcdl.training.parts.traits import Strategy
 
     registry.trust(name, Path.cwd())

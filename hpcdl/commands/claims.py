@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import analysis_of, check_page, name_copies, write_page
 from hpcdl.commands.parts.parser import Command, path
-from hpcdl.exit_codes import INCONCLUSIVE, OK
+from hpcdl.exit_codes import INCONCLUSIVE, OK, UsageError
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
@@ -27,7 +27,6 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report.formats.cells import message
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.verdicts import exit_code
-    from hpcdl.suite import UsageError
 
     check_page(options.output, ".html", ".md")
     if not options.runs.is_dir():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import check_page, share, write_output, write_page
 from hpcdl.commands.parts.parser import Command, path
+from hpcdl.exit_codes import UsageError
 
 if TYPE_CHECKING:
     from hpcdl.analysis.over_time.series import RunSeries
@@ -47,7 +48,6 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report import comparison as pages
     from hpcdl.report.formats.exports import json_text, junit
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.suite import UsageError
 
     check_page(options.output, ".html", ".md")
     accepted = [] if options.accept is None else read_accepted(options.accept)
@@ -73,21 +73,16 @@ def _series(
 ) -> tuple[list[RunSeries], list[RunSeries], list[str]]:
     """Read both sides; copies of a run count once, and have one line each.
 
-    Raises UsageError for a run that cannot be read, or is on both sides.
+    Raises TraceError for a run that cannot be read, UsageError for one that is on both sides.
     """
     from hpcdl.analysis.over_time.archive import read_launches, without_copies
     from hpcdl.analysis.run.pooling import Copies, runs_in
-    from hpcdl.suite import UsageError
-    from hpcdl.trace.recorder import TraceError
 
     sides: list[list[RunSeries]] = []
     copies = Copies(), Copies()
     for paths, of_side in zip((baseline, candidate), copies, strict=True):
         runs = [run for path in paths for run in runs_in(path)]
-        try:
-            sides.append(without_copies([launch for run in runs for launch in read_launches(run)], of_side))
-        except TraceError as error:
-            raise UsageError(str(error)) from None
+        sides.append(without_copies([launch for run in runs for launch in read_launches(run)], of_side))
     of_baseline = {identity: run.path for run in sides[0] for identity in run.identities}
     for run in sides[1]:
         if original := next((of_baseline[name] for name in run.identities if name in of_baseline), None):

@@ -10,6 +10,7 @@ from typing import Final
 
 from hpcdl.commands.parts.output import check_page, write_output, write_page
 from hpcdl.commands.parts.parser import Command, duration, path
+from hpcdl.exit_codes import UsageError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +53,6 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report.formats.exports import json_text, junit, openmetrics
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.verdicts import Verdict, exit_code
-    from hpcdl.suite import UsageError
 
     check_page(options.output, ".html")
     now = dt.datetime.now(dt.UTC)
@@ -102,7 +102,6 @@ def _show_progress() -> Callable[[int, int], None]:
 
 def _switches(file: Path) -> dict[str, str]:
     """Return the switch of each host in a file. Raises UsageError."""
-    from hpcdl.suite import UsageError
     from hpcdl.trace.files import read_text
 
     try:

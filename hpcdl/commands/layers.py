@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import output_path
 from hpcdl.commands.parts.parser import Command, whole_number
-from hpcdl.exit_codes import OK
+from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
     from hpcdl.nn.layer import SizedLayer
@@ -40,7 +40,6 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.cases.keys.key import FAULTS
     from hpcdl.models.layers import table_text
     from hpcdl.prediction.layer_tables import REST, table_of
-    from hpcdl.suite import UsageError
 
     try:
         layers = table_of(options.source, options.shape, options.batch)

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.parser import Command, chosen, whole_number
-from hpcdl.exit_codes import OK
+from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
     from hpcdl.registry import Offer
@@ -50,7 +50,6 @@ def _batches(text: str) -> list[int]:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from hpcdl.suite import UsageError
 
     if options.batch and options.subject != "models":
         raise UsageError("--batch: only for `hpcdl list models`")

@@ -7,7 +7,7 @@ from typing import Final
 
 from hpcdl.commands.parts.output import write_output, write_records
 from hpcdl.commands.parts.parser import Command, path
-from hpcdl.exit_codes import OK
+from hpcdl.exit_codes import OK, UsageError
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.commands.parts.output import rendered
     from hpcdl.report.formats.summary import coloured
-    from hpcdl.suite import UsageError
 
     output: Path | None = options.output
     if output is not None and output.name.endswith(".json.gz") and not options.json:
@@ -61,8 +60,6 @@ def execute(options: argparse.Namespace) -> int:
 
 def _form(output: Path | None, *, json: bool) -> str:
     """Return the format that the options choose. Raises UsageError for an unknown suffix."""
-    from hpcdl.suite import UsageError
-
     suffixes = ["json"] if json else ["md", "html", "tex", "csv", "json", "svg"]
     if output is None:
         return suffixes[0]

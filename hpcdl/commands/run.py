@@ -7,7 +7,7 @@ from typing import Final
 
 from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
 from hpcdl.commands.parts.parser import Command, case_options, path, suite_argument, whole_number
-from hpcdl.exit_codes import FAILED, OK
+from hpcdl.exit_codes import FAILED, OK, UsageError
 
 MAX_LAUNCHES: Final = 1000
 
@@ -57,7 +57,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.launch.process import is_first, launched, leftover
     from hpcdl.launch.testbed import emulated
-    from hpcdl.suite import UsageError
 
     if line := leftover(os.environ):
         raise UsageError(line)
@@ -77,7 +76,6 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.report.formats.summary import coloured
     from hpcdl.report.run.render import formats, next_steps, save
-    from hpcdl.suite import UsageError
 
     if not 1 <= options.launches <= MAX_LAUNCHES:
         raise UsageError(f"--launches {options.launches}: must be from 1 to {MAX_LAUNCHES}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Command, case_options, path, suite_argument, whole_number
-from hpcdl.exit_codes import FAILED, OK
+from hpcdl.exit_codes import FAILED, OK, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,24 +70,22 @@ def execute(options: argparse.Namespace) -> int:
         options.suite, options.overrides, options.case, ranks=ranks, full=options.full, check=not on_gpus
     )
     _check(options, chosen)
-    try:
-        site = site_profile(options.site)
-        job = BatchJob(
-            str(options.suite),
-            chosen.name,
-            shlex.join(["hpcdl", *_without_actions(options.given)]),
-            options.nodes,
-            options.ranks_per_node,
-            options.cpus_per_rank,
-            options.gpus_per_node,
-            options.time,
-            options.launches,
-            ("--full",) * options.full
-            + tuple(word for glob in options.case for word in ("--case", glob))
-            + tuple(word for override in options.overrides for word in ("--set", override)),
-        )
-    except ValueError as error:
-        raise suite.UsageError(str(error)) from None
+    site = site_profile(options.site)
+    more = ["--full"] * options.full
+    more += [word for glob in options.case for word in ("--case", glob)]
+    more += [word for override in options.overrides for word in ("--set", override)]
+    job = BatchJob(
+        str(options.suite),
+        chosen.name,
+        shlex.join(["hpcdl", *_without_actions(options.given)]),
+        options.nodes,
+        options.ranks_per_node,
+        options.cpus_per_rank,
+        options.gpus_per_node,
+        options.time,
+        options.launches,
+        tuple(more),
+    )
     script = options.script or Path(f"{chosen.name}.sbatch")
     report = script.with_name(f"{script.stem}-report{script.suffix}")
     texts = {script: batch_script(job, site), **({report: report_script(job, site)} if options.submit else {})}
@@ -95,7 +93,7 @@ def execute(options: argparse.Namespace) -> int:
         print(texts[script], end="")
         return OK
     if options.submit and shutil.which("sbatch") is None:
-        raise suite.UsageError("--submit: sbatch is not found; this is no node of a Slurm cluster")
+        raise UsageError("--submit: sbatch is not found; this is no node of a Slurm cluster")
     for file, text in texts.items():
         _check_unedited(file, text)
     for file, text in texts.items():
@@ -106,8 +104,6 @@ def execute(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, chosen: Suite) -> None:
     """Raise UsageError for numbers that are none, and for fewer ranks than the suite's cases need."""
-    from hpcdl.suite import UsageError
-
     for name in ("ranks_per_node", "cpus_per_rank", "gpus_per_node", "launches"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -129,7 +125,6 @@ def _check(options: argparse.Namespace, chosen: Suite) -> None:
 
 
 def _check_unedited(script: Path, text: str) -> None:
-    from hpcdl.suite import UsageError
     from hpcdl.trace.files import read_text
 
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import output_path
 from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
-from hpcdl.exit_codes import OK
+from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
     from hpcdl.trace.run import Run
@@ -52,10 +52,9 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.run.pooling import runs_in
     from hpcdl.models.layers import table_text
     from hpcdl.prediction.layer_tables import of_run
-    from hpcdl.suite import UsageError
     from hpcdl.trace.chakra import write_chakra
     from hpcdl.trace.export import select, write_goal, write_perfetto
-    from hpcdl.trace.recorder import TraceError, analysed
+    from hpcdl.trace.recorder import analysed
     from hpcdl.trace.schema import read
 
     try:
@@ -76,7 +75,7 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError(
             f"--format {options.format}: {error.name} is not installed: pip install 'hpcdl[report]'"
         ) from None
-    except (TraceError, ValueError) as error:
+    except ValueError as error:
         raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"-o {options.file}: cannot be written: {error.strerror}") from None

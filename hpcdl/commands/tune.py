@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.commands.parts.job import folder_of, from_shell
 from hpcdl.commands.parts.message_sizes import declare, suite_text
 from hpcdl.commands.parts.parser import Command, whole_number
-from hpcdl.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, OK
+from hpcdl.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, OK, UsageError
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.launches import Launch
@@ -86,7 +86,7 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
     from hpcdl.launch.process import launched
 
     if launched(os.environ):
-        raise suite.UsageError("hpcdl tune starts mpirun several times: call it outside of mpirun and srun")
+        raise UsageError("hpcdl tune starts mpirun several times: call it outside of mpirun and srun")
     name, options.overrides = options.collective, []
     if name in COLLECTIVES:
         if options.aggregation == "all":
@@ -101,11 +101,11 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
             chosen = suite.load(options.suite, options.overrides)
     options.folder = folder_of(options, chosen)
     if options.folder.exists() and not options.resume:
-        raise suite.UsageError(f"-o {options.folder}: exists; choose another folder or add --resume")
+        raise UsageError(f"-o {options.folder}: exists; choose another folder or add --resume")
     cases = [case for case in chosen.cases if case.kind in DEFAULTS and not case.setting("network")]
     if not cases or options.launches < ROUNDS:
         least = f"--launches from {ROUNDS} on"
-        raise suite.UsageError(f"{name}: tuning needs collectives or replays on ranks, and {least}")
+        raise UsageError(f"{name}: tuning needs collectives or replays on ranks, and {least}")
     options.folder.mkdir(parents=True, exist_ok=True)
     if name in COLLECTIVES:
         options.suite = options.folder / "tune.toml"

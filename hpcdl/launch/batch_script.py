@@ -8,6 +8,7 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from hpcdl.exit_codes import UsageError
 from hpcdl.registry import nearest
 from hpcdl.trace.files import read_toml
 
@@ -40,17 +41,20 @@ def places(environment: Mapping[str, str]) -> list[Path]:
 def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> SiteProfile:
     """Read the profile at ``path``, or the first one of :func:`places`, or return the defaults if there is none.
 
-    Raises ValueError, in one line, for a file that cannot be read, an unknown key and a wrong value.
+    Raises UsageError, in one line, for a file that cannot be read, an unknown key and a wrong value.
     """
     if path is None:
         path = next((place for place in places(environment) if place.is_file()), None)
         if path is None:
             return SiteProfile()
-    table = read_toml(path)
+    try:
+        table = read_toml(path)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
     known = [field.name for field in fields(SiteProfile)]
     for key in table:
         if key not in known:
-            raise ValueError(f"{path}: {key}: unknown key{nearest(key, known)}")
+            raise UsageError(f"{path}: {key}: unknown key{nearest(key, known)}")
     for key, default in vars(SiteProfile()).items():
         read = _lines if isinstance(default, tuple) else _line
         table[key] = read(table[key], f"{path}: {key}") if key in table else default
@@ -59,7 +63,7 @@ def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.e
 
 def _line(value: object, where: str) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValueError(f"{where}: must be text of one line, not {value!r}")
+        raise UsageError(f"{where}: must be text of one line, not {value!r}")
     return value
 
 
@@ -75,7 +79,7 @@ WARNING_SECONDS: Final = 120
 class BatchJob:
     """Resources and command of a batch script.
 
-    Raises ValueError for a character that is not printable: a line end would begin a command.
+    Raises UsageError for a character that is not printable: a line end would begin a command.
     """
 
     suite: str
@@ -99,7 +103,7 @@ class BatchJob:
         for words in astuple(self):
             for word in words if isinstance(words, tuple) else (words,):
                 if not str(word).isprintable():
-                    raise ValueError(
+                    raise UsageError(
                         f"{ascii(word)[:80]}: a batch script cannot have characters that are not printable"
                     )
 

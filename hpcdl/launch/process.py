@@ -20,7 +20,7 @@ from threading import Event, Thread
 from time import sleep
 from typing import Final, NamedTuple, NoReturn
 
-from hpcdl.exit_codes import FAILED, INTERRUPTED, MISMATCH, USAGE
+from hpcdl.exit_codes import FAILED, INTERRUPTED, MISMATCH, USAGE, UsageError
 
 _SIZE_VARIABLES: Final = {
     "OMPI_COMM_WORLD_SIZE": ("OMPI_COMM_WORLD_RANK", "Open MPI's mpirun"),
@@ -108,8 +108,8 @@ def is_first(environment: Mapping[str, str]) -> bool:
     return environment.get(_SIZE_VARIABLES[name][0] if name else "PMIX_RANK", "0") == "0"
 
 
-class LaunchError(Exception):
-    """Ranks, MPI or a testbed cannot start here; one line with the remedy, and the exit code."""
+class LaunchError(UsageError):
+    """Ranks, MPI or a testbed cannot start here; one line with the remedy, on all ranks."""
 
     def __init__(self, line: str, code: int = USAGE) -> None:
         super().__init__(line)

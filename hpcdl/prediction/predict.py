@@ -21,6 +21,7 @@ from hpcdl.cases.keys.key import MAX_RANKS
 from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
+from hpcdl.exit_codes import UsageError
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
 from hpcdl.prediction.network_file import NetworkFileError, PricedNetwork, load_network
@@ -34,7 +35,6 @@ from hpcdl.prediction.programs import (
     program_of,
 )
 from hpcdl.prediction.steps import predicted_steps
-from hpcdl.suite import UsageError
 from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.run import Run
 

@@ -11,7 +11,7 @@ import threadpoolctl
 
 from hpcdl.cases.keys.key import varies
 from hpcdl.cases.keys.scheme import traits_of
-from hpcdl.exit_codes import FAILED, INTERRUPTED, OK
+from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, UsageError
 from hpcdl.fabric.faults import Failure as PlannedFailure
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm, library_version
 from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
@@ -24,7 +24,7 @@ from hpcdl.run.failed_cases import CaseFailedError, Failure
 from hpcdl.run.job import Job
 from hpcdl.run.run_folder import RunFolder, RunOptions, draw_of, part_name
 from hpcdl.run.watchdog import Watchdog, append
-from hpcdl.suite import Case, Suite, UsageError, lack_of_memory
+from hpcdl.suite import Case, Suite, lack_of_memory
 from hpcdl.trace.recorder import Packed, Recorder, Scalar, from_bytes, to_bytes
 from hpcdl.training.parts.journal import Journal
 

@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
+from hpcdl.exit_codes import UsageError
 from hpcdl.fabric.mpi.backoff import sleep_until
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.mpi.fault_tolerance import regroup
@@ -19,7 +20,7 @@ from hpcdl.launch.process import stop_requested
 from hpcdl.nn.backend import backend
 from hpcdl.nn.threads import threads
 from hpcdl.run.failed_cases import Failure
-from hpcdl.suite import Case, UsageError
+from hpcdl.suite import Case
 from hpcdl.trace.files import JsonObject
 from hpcdl.trace.link_counters import LinkCounters, growth
 

@@ -12,13 +12,14 @@ from time import perf_counter
 from typing import Final
 
 from hpcdl.cases.keys.key import varies
+from hpcdl.exit_codes import UsageError
 from hpcdl.fabric.mpi.comm import library_version
 from hpcdl.launch.environment import describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
 from hpcdl.run.job import Job
-from hpcdl.suite import Case, Suite, UsageError
+from hpcdl.suite import Case, Suite
 from hpcdl.trace.files import JsonMapping, JsonObject, open_log
 from hpcdl.trace.link_counters import LinkCounters, recorded, total
 from hpcdl.trace.recorder import Packed, Scalar, TraceError

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.cli import main
+from hpcdl.exit_codes import UsageError
 from hpcdl.launch.batch_script import SiteProfile, places, site_profile
 
 SCRIPTS = sorted((Path(__file__).parents[2] / "slurm").glob("*.sbatch"))
@@ -198,7 +199,7 @@ def test_all_answers(tmp_path):
 def test_a_wrong_profile_is_refused_in_one_line(tmp_path, text, message):
     path = tmp_path / "site.toml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"site\.toml: ") as refused:
+    with pytest.raises(UsageError, match=r"site\.toml: ") as refused:
         site_profile(path)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)

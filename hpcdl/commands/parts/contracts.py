@@ -15,6 +15,7 @@ from hpcdl import suite
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.simulation.operations import Operation
+from hpcdl.exit_codes import UsageError
 from hpcdl.fabric.comm import Array, Comm, Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.task import Program
@@ -234,7 +235,7 @@ def check_strategy(name: str, traits: Strategy) -> Iterator[Check]:
     for ranks in TRAINING_RANKS:
         try:
             (case,) = suite.parse(TRAINING % (json.dumps(name), ranks), "check").cases
-        except suite.UsageError as error:
+        except UsageError as error:
             refused = str(error)
             continue
         for schedule in range(TRAINING_SCHEDULES):

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from hpcdl.exit_codes import FAILED, USAGE
+from hpcdl.exit_codes import FAILED, USAGE, UsageError
 
 if TYPE_CHECKING:
     from hpcdl.fabric.mpi.comm import Mpi
@@ -39,8 +39,6 @@ def parsed(text: str, options: argparse.Namespace, ranks: int | None) -> Suite:
 
 def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
     """Return the run folder: that of -o, else with --resume the newest unfinished one, else a new one."""
-    from hpcdl.suite import UsageError
-
     if options.folder is not None:
         return Path(options.folder)
     runs = Path("runs")
@@ -61,7 +59,6 @@ def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
 def writable(folder: Path, suite: str, *, resume: bool) -> Path:
     """Create the run folder, which may have a run of the same suite with ``resume``. Raises UsageError."""
     from hpcdl.analysis.run.pooling import runs_in
-    from hpcdl.suite import UsageError
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +107,6 @@ def _suite_and_state(run: Path) -> tuple[str | None, bool]:
 def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
     """Return the number of ranks to start. Raises UsageError if -n is too small for the cases, or too large."""
     from hpcdl.cases.keys.key import MAX_RANKS
-    from hpcdl.suite import UsageError
 
     needed = max(case.processes for case in chosen.cases)
     if options.ranks is None:
@@ -130,7 +126,7 @@ def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
 def check_memory(chosen: Suite, ranks: int) -> None:
     """Raise UsageError if all ranks start on this node and exceed its memory."""
     from hpcdl.launch.process import batch_advice
-    from hpcdl.suite import UsageError, lack_of_memory
+    from hpcdl.suite import lack_of_memory
 
     if not batch_advice(os.environ) and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None:
         raise UsageError(line)
@@ -178,7 +174,6 @@ def in_job(options: argparse.Namespace) -> int:
 
 def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
     """Read and check the suite on rank 0, broadcast it, and run it on all ranks; return the exit code."""
-    from hpcdl import suite
     from hpcdl.run.case_loop import run
     from hpcdl.run.run_folder import RunOptions, claimed
 
@@ -191,19 +186,19 @@ def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
             text = chosen.text
             folder = writable(folder_of(options, chosen), chosen.name, resume=options.resume)
             held.enter_context(claimed(folder))
-        except suite.UsageError as error:
+        except UsageError as error:
             complaint = str(error)
     text, complaint = library.bcast((text, complaint))
     if not complaint:
         try:
             chosen = parsed(text, options, mpi.comm.size)
-        except suite.UsageError as error:
+        except UsageError as error:
             complaint = f"rank {mpi.comm.rank}: {error}"  # for example a file that only rank 0 can read
         complaint = next(filter(None, library.allgather(complaint)), "")
     if not complaint:
         try:
             return run(chosen, folder, mpi, manner)
-        except suite.UsageError as error:
+        except UsageError as error:
             complaint = str(error)
     if first:
         print(f"hpcdl: {complaint}", file=sys.stderr)

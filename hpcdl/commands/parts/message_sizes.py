@@ -5,6 +5,7 @@ import json
 from typing import Final
 
 from hpcdl.commands.parts.parser import path, whole_number
+from hpcdl.exit_codes import UsageError
 
 MIN_FACTOR: Final = 2
 
@@ -58,7 +59,6 @@ def suite_text(options: argparse.Namespace, name: str) -> str:
 
 def _sizes(options: argparse.Namespace) -> list[int]:
     from hpcdl.cases.keys.key import size
-    from hpcdl.suite import UsageError
 
     ends = []
     for name, text in (("-b", options.least), ("-e", options.most)):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hpcdl.exit_codes import UsageError
 from hpcdl.registry import shortened
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def read_accepted(path: Path) -> list[Accepted]:
     """Read the tables ``[[accept]]``. Raises UsageError, in one line that names the file and the key."""
     from hpcdl.analysis.over_time.regressions import Accepted
     from hpcdl.cases.keys.suite_tables import check_keys
-    from hpcdl.suite import UsageError
     from hpcdl.trace.files import parse_toml, read_text
     from hpcdl.trace.older_names import spelled_now
 
@@ -75,7 +75,6 @@ def read_accepted(path: Path) -> list[Accepted]:
 def analysis_of(folders: Sequence[Path]) -> Iterator[None]:
     """Turn the errors of reading and analysing the runs in ``folders`` into UsageError."""
     from hpcdl.analysis.run.pooling import AmbiguousCaseError
-    from hpcdl.suite import UsageError
     from hpcdl.trace.recorder import TraceError, analysed
 
     try:
@@ -125,7 +124,6 @@ def write_records(file: Path, folders: Sequence[Path]) -> None:
 def check_page(output: Path | None, *suffixes: str) -> None:
     """Raise UsageError if the page that -o names has none of the suffixes, or lacks the libraries of HTML."""
     from hpcdl.report.run.render import missing
-    from hpcdl.suite import UsageError
 
     if output is not None and output.suffix not in suffixes:
         raise UsageError(f"-o {output}: must end in {' or '.join(suffixes)}")
@@ -140,7 +138,6 @@ def output_path(option: str, file: Path) -> Iterator[Path]:
     A regular file is replaced at once, because a collector may read it at any moment. A device, a pipe or the
     target of a link is written to. Raises UsageError.
     """
-    from hpcdl.suite import UsageError
     from hpcdl.trace.files import atomic_write
 
     try:
