@@ -259,7 +259,7 @@ class Wiring:
             cut = [pair for pair in permutations(places, 2)
                    if not failed.isdisjoint(self._topology.route(places[pair[0]], places[pair[1]]))]  # fmt: skip
             if cut:
-                pairs = ", ".join(f"host {one} to {other}" for one, other in cut[:3])
+                pairs = ", ".join(f"host {source} to {dest}" for source, dest in cut[:3])
                 more = f" and {len(cut) - 3} other pairs" if len(cut) > 3 else ""
                 raise ValueError(f"slow: no route from {pairs}{more}: failed links: {', '.join(sorted(failed))}")
         self._numbers: dict[str, int] = {}
@@ -270,19 +270,19 @@ class Wiring:
     def _route(self, source: int, dest: int) -> tuple[float, list[int]]:
         """Return the latency (s) of messages between two ranks, and the numbers of their links."""
         network, site = self._network, self._site
-        one, other = self._host[source], self._host[dest]
-        if one == other:
+        out, into = self._host[source], self._host[dest]
+        if out == into:
             link = network.inside
             ends = ((f"rank {source} to its host", 1.0), (f"rank {dest} from its host", 1.0))
             return link.alpha, self._numbered(ends, link.beta)
         port = (dest - source) % len(self._host) % site.ports
         crossed = [
             (name, self._topology.links[name] * (1 - site.background) * self._slow.get(name, 1.0))
-            for name in self._topology.route(int(self._place[one]), int(self._place[other]))
+            for name in self._topology.route(int(self._place[out]), int(self._place[into]))
         ]
         ends = (
-            (f"host {one} port {port} out", network.slow.get(one, 1.0)),
-            (f"host {other} port {port} in", network.slow.get(other, 1.0)),
+            (f"host {out} port {port} out", network.slow.get(out, 1.0)),
+            (f"host {into} port {port} in", network.slow.get(into, 1.0)),
         )
         latency = network.link.alpha + len(crossed) * site.hop_seconds
         return latency, self._numbered([ends[0], *crossed, ends[1]], network.link.beta)

@@ -105,8 +105,9 @@ async def zero(
         with session.step(step) as (outcome, rate):
             units.begin(rate)
             share = partial(session.inputs.load, step, comm.rank, comm.size)
-            hooks: Any = {"before": units.before_forward, "again": units.before_backward, "after": units.complete}
-            await gradient(comm, session, share, outcome, scale=1 / session.global_batch, **hooks)
+            scale, forward, backward = 1 / session.global_batch, partial(units.use, -1), partial(units.use, 1)
+            hooks: Any = {"before": forward, "again": backward, "after": units.complete}
+            await gradient(comm, session, share, outcome, scale=scale, **hooks)
             await units.end()
         if session.evaluation.due(step + 1) and not session.replica.backend.sizes_only:
             await units.gather_all()
@@ -152,15 +153,8 @@ class Units:
         for unit in self._units if self.stage == 3 else []:
             self._free(unit)
 
-    async def before_forward(self, layer: Stage) -> None:
-        """Wait for the layer's parameters."""
-        await self._use(layer, -1)
-
-    async def before_backward(self, layer: Stage) -> None:
+    async def use(self, direction: int, layer: Stage) -> None:
         """Wait for the layer's parameters, and for room for its gradient."""
-        await self._use(layer, 1)
-
-    async def _use(self, layer: Stage, direction: int) -> None:
         if self.stage > 1:
             await self._limit_gradients(layer)
         for number, unit in enumerate(self._units):

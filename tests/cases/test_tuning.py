@@ -51,7 +51,7 @@ def run(spec, **options):
 
 @pytest.fixture(autouse=True)
 def _nothing_found(monkeypatch):
-    monkeypatch.setattr(trials, "_FOUND", {})
+    monkeypatch.setattr(trials, "_SEARCHES", {})
 
 
 @pytest.mark.slow

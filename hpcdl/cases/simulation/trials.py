@@ -37,7 +37,7 @@ class Tuned(NamedTuple):
 REPEATED: Final = (1_000_001, 1_000_002)
 """Seeds of the repetitions: none of a case's own."""
 
-_FOUND: Final[dict[str, Tuned]] = {}
+_SEARCHES: Final[dict[str, Tuned]] = {}
 """Results by the settings of a search: cases that differ in seed, straggler or network share one."""
 
 
@@ -69,7 +69,7 @@ async def tuned(
         [given(base), tuning.trials, [[*setting, *bounds] for setting, bounds in tuning.ranges.items()]]
     )
     # Every seed of a case would repeat the same search, which takes as long as many trainings.
-    if key not in _FOUND:
+    if key not in _SEARCHES:
         trials = [changed(base, settings) for settings in [{}, *tuning.points()]]
         scores = [[await _trial(trial, program, comm)] for trial in trials]
         order = sorted(range(len(trials)), key=lambda number: scores[number][0])
@@ -79,14 +79,11 @@ async def tuned(
             scores[number] += [await _trial(trial, program, comm) for trial in again]
         images = sum(score.images for each in scores for score in each)
         first = min(best, key=lambda number: _together(scores[number]))
-        _FOUND[key] = Tuned([{}, *tuning.points()][first], images)
-    found = _FOUND[key]
-    words = ", ".join(f"{name}={value:.4g}" for (_, name), value in found.settings.items())
-    record: dict[str, Scalar] = {
-        "tuned": words or "as given",
-        "tuning_images": found.images,
-    }
-    return replace(changed(spec, found.settings), tune=None), record
+        _SEARCHES[key] = Tuned([{}, *tuning.points()][first], images)
+    search = _SEARCHES[key]
+    words = ", ".join(f"{name}={value:.4g}" for (_, name), value in search.settings.items())
+    record: dict[str, Scalar] = {"tuned": words or "as given", "tuning_images": search.images}
+    return replace(changed(spec, search.settings), tune=None), record
 
 
 def changed(spec: TrainSpec, settings: Mapping[tuple[str, str], float]) -> TrainSpec:
@@ -111,14 +108,14 @@ async def _trial(
         await program(spec, Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)))(comm)
     except FloatingPointError:  # diverged, and could not be compressed
         return Score(2, 0, 0, 0)
-    rows = [[Evaluation(*row) for row in one.evaluations] for one in recorder.virtual]
-    seen = [max(same, key=lambda one: one.training_seconds) for same in zip(*rows, strict=True)]
-    images = max(one.samples for one in seen)
+    rows = [[Evaluation(*row) for row in rank.evaluations] for rank in recorder.virtual]
+    seen = [max(same, key=lambda evaluation: evaluation.training_seconds) for same in zip(*rows, strict=True)]
+    images = max(evaluation.samples for evaluation in seen)
     if not math.isfinite(seen[-1].loss):
         return Score(2, 0, 0, images)
     target = math.inf if spec.target_accuracy is None else spec.target_accuracy
-    reached = [Score(0, one.training_seconds, -one.accuracy, images) for one in seen if one.accuracy >= target]
-    return min(reached, default=Score(1, -max(one.accuracy for one in seen), 0, images))
+    reached = [Score(0, e.training_seconds, -e.accuracy, images) for e in seen if e.accuracy >= target]
+    return min(reached, default=Score(1, -max(evaluation.accuracy for evaluation in seen), 0, images))
 
 
 def _together(scores: Sequence[Score]) -> tuple[float, float, float]:

@@ -40,11 +40,11 @@ class FatTree:
     def route(self, source: int, dest: int) -> list[str]:
         up, down = list[str](), list[str]()
         for level, beneath in enumerate(self._beneath):
-            one, other = source // beneath, dest // beneath
-            if one == other:
+            out, into = source // beneath, dest // beneath
+            if out == into:
                 break
-            up.append(_both_ways(level, one)[0])
-            down.append(_both_ways(level, other)[1])
+            up.append(_both_ways(level, out)[0])
+            down.append(_both_ways(level, into)[1])
         return [*up, *reversed(down)]
 
 
