@@ -165,9 +165,7 @@ def test_training_time_excludes_tests_and_the_wait_for_stragglers_before_them():
 
         def make(recorder, every=every, world=world):
             mine = quartic.session(recorder, evaluate_every=every)
-            mine.evaluation.journal = Journal(
-                recorder, lambda: Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
-            )
+            mine.journal = Journal(recorder, lambda: Counters(round(world.running.time * 1e9), 0, 0, 0, 0))
             return mine
 
         sessions = [make(recorder) for recorder in recorders]

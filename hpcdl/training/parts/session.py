@@ -73,6 +73,7 @@ class Session:
     """Shortest bucket that is worth its latency, as measured on the links; None: the whole gradient."""
     compression: Plan | None = None
     """Compression of gradients; None: they are summed dense."""
+    journal: Journal = field(init=False)
     compressed: Compressed | None = field(default=None, init=False)
     group: ModelGroup | None = None
     """This rank of a model group; None: every rank has all layers."""
@@ -91,7 +92,7 @@ class Session:
     _parts: list[Optimizer] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        replica = self.replica
+        replica, self.journal = self.replica, self.evaluation.journal
         if not replica.backend.sizes_only:
             self.multipliers = Multipliers.of(replica.tensors)
         self.optimizer.multipliers = self.multipliers
@@ -107,11 +108,6 @@ class Session:
             self.compressed = self.evaluation.compressed = Compressed(
                 self.compression, layout, self.vector, self.evaluation.follows, steps
             )
-
-    @property
-    def journal(self) -> Journal:
-        """The rank's record."""
-        return self.evaluation.journal
 
     @property
     def global_batch(self) -> int:
