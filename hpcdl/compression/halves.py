@@ -5,8 +5,8 @@ from typing import Final, Self
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Compression, Device, Layout, check_finite, kernels
-from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Compression, Layout, check_finite, kernels
+from hpcdl.fabric.comm import Array, Device
 
 LARGEST: Final = {"float16": "65504, the largest number of float16", "bfloat16": "the largest number of bfloat16"}
 

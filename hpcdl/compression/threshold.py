@@ -67,5 +67,5 @@ class Threshold:
             positions = selection.largest(vector, span.start, threshold.dtype.type(1), len(vector), device)
             taken = kernels(device, "entries").take(vector, positions) if len(positions) else np.zeros(1)
             threshold = selection.bits(np.abs(taken).mean(dtype=np.float64), vector.dtype)
-        one = threshold.dtype.type(1)
-        return min(max(one, threshold - min(threshold, one)), selection.bits(np.inf, vector.dtype) - one)
+        least = threshold.dtype.type(1)
+        return min(max(least, threshold - min(threshold, least)), selection.bits(np.inf, vector.dtype) - least)

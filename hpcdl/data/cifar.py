@@ -61,8 +61,8 @@ def read_records(path: Path, count: int, labels: Mapping[str, int]) -> NDArray[n
         problem = "truncated" if len(data) < size else "too long"
         raise DataError(f"{path}: {problem}: {count} images need {size} bytes, it has {len(data)}")
     records = np.frombuffer(data, np.uint8).reshape(count, -1)
-    for place, (kind, limit) in enumerate(labels.items()):
-        check_labels(path, records[:, place], limit, kind)
+    for column, (kind, limit) in enumerate(labels.items()):
+        check_labels(path, records[:, column], limit, kind)
     return records
 
 

@@ -114,8 +114,8 @@ def _list_images(source: Path) -> dict[str, list[tuple[Path, int]]]:
     if skipped:
         print(f"skipped: {len(skipped)} files, folders or links, such as {skipped[0]}", file=sys.stderr)
     return {
-        split: [(path, numbers[name]) for name, paths in found.items() for path in paths]
-        for split, found in (("train", train), ("test", test))
+        split: [(path, numbers[name]) for name, paths in classes.items() for path in paths]
+        for split, classes in (("train", train), ("test", test))
     }
 
 
@@ -136,12 +136,12 @@ def _classes(folder: Path, skipped: list[Path]) -> dict[str, list[Path]]:
 
 def _images(folder: Path, skipped: list[Path]) -> list[Path]:
     images = []
-    for place, folders, files in os.walk(folder, onerror=_refuse):
-        inside = [Path(place, name) for name in folders]
+    for parent, folders, files in os.walk(folder, onerror=_refuse):
+        inside = [Path(parent, name) for name in folders]
         others = [path for path in inside if path.name[0] == "." or path.is_symlink()]
         folders[:] = [path.name for path in inside if path not in others]
-        paths = [Path(place, name) for name in files]
-        images += (chosen := [one for one in paths if one.name[0] != "." and one.suffix.lower() in ENDINGS])
+        paths = [Path(parent, name) for name in files]
+        images += (chosen := [path for path in paths if path.name[0] != "." and path.suffix.lower() in ENDINGS])
         skipped += [*others, *(set(paths) - set(chosen))]
     return sorted(images)
 

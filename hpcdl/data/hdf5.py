@@ -49,12 +49,12 @@ class Images:
         Raises IndexError for an index out of range, and OSError, naming the file, for an unreadable image.
         """
         pixels = np.empty((len(indices), *self.shape), np.uint8)
-        for place in np.argsort(indices, kind="stable").tolist():
-            index = int(indices[place])
+        for row in np.argsort(indices, kind="stable").tolist():
+            index = int(indices[row])
             if not 0 <= index < len(self):
                 raise IndexError(f"there is no image {index} among {len(self)}")
             try:
-                self._dataset.read_direct(pixels, np.s_[index], np.s_[place])
+                self._dataset.read_direct(pixels, np.s_[index], np.s_[row])
             except OSError as error:
                 raise OSError(f"{self._path}: {self._dataset.name[1:]}[{index}]: {_line(error)}") from error
         return pixels
@@ -78,12 +78,12 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
     """
     if not isinstance(path, str) or not path:
         raise DataError(f"hdf5: path must be the name of an HDF5 file, not {path!r}")
-    place = found_file(Path(path))
-    file = _open_file(place)
+    source = found_file(Path(path))
+    file = _open_file(source)
     try:
-        (train, train_labels), (test, test_labels) = (_split(file, place, split) for split in ("train", "test"))
+        (train, train_labels), (test, test_labels) = (_split(file, source, split) for split in ("train", "test"))
         if train.shape != test.shape:
-            raise DataError(f"{place}: test/images are {test.shape}, but the training images are {train.shape}")
+            raise DataError(f"{source}: test/images are {test.shape}, but the training images are {train.shape}")
         normalization = _normalization(file, train)
         samples = [
             array
@@ -91,16 +91,16 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
             for array in (np.array((len(images), *images.shape)), images.sample(DIGESTED))
         ]
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{place}: damaged or invalid: {_line(error)}") from error
+        raise DataError(f"{source}: damaged or invalid: {_line(error)}") from error
     augmentation = Augmentation(crop=crop, crop_padding=crop_padding, flip=flip)
-    augmentation.check(str(place), train.shape)
+    augmentation.check(str(source), train.shape)
     return Dataset(
         name="hdf5",
         train=ImageSplit(train, train_labels, normalization, augmentation),
         test=ImageSplit(test, test_labels, normalization, augmentation),
         shape=augmentation.cut(train.shape),
         classes=1 + int(max(train_labels.max(), test_labels.max())),
-        source=str(place),
+        source=str(source),
         digest=content_digest(train_labels, test_labels, *samples),
     )
 
@@ -108,8 +108,8 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
 def _split(file: h5py.File, path: Path, split: str) -> tuple[Images, NDArray[np.int64]]:
     import h5py
 
-    images, labels = found = [file.get(f"{split}/{name}") for name in ("images", "labels")]
-    if not all(isinstance(dataset, h5py.Dataset) for dataset in found):
+    images, labels = datasets = [file.get(f"{split}/{name}") for name in ("images", "labels")]
+    if not all(isinstance(dataset, h5py.Dataset) for dataset in datasets):
         raise DataError(f"{path}: lacks {split}/images or {split}/labels")
     if images.dtype != np.uint8 or len(images.shape) != 4 or not images.size:
         raise DataError(
@@ -120,7 +120,7 @@ def _split(file: h5py.File, path: Path, split: str) -> tuple[Images, NDArray[np.
         raise DataError(
             f"{path}: {split}/labels must be {len(images)} integers, not {labels.dtype} {labels.shape}"
         )
-    for dataset in found:
+    for dataset in datasets:
         _check_stored(path, dataset)
     classes = labels[()].astype(np.int64)
     if classes.min() < 0:

@@ -54,10 +54,10 @@ class SyntheticSplit:
         labels = self.labels[indices]
         size = int(np.prod(self._shape))
         images = np.empty((len(labels), *self._shape), dtype)
-        places = indices * _STRIDE % _PLACES
-        for image, label, place in zip(images, labels, places, strict=True):
+        offsets = indices * _STRIDE % _PLACES
+        for image, label, offset in zip(images, labels, offsets, strict=True):
             pattern = self._patterns[label][self._rows][:, self._columns]
-            np.add(pattern, self._reservoir[place : place + size].reshape(self._shape), out=image)
+            np.add(pattern, self._reservoir[offset : offset + size].reshape(self._shape), out=image)
         return images, labels
 
 

@@ -15,6 +15,27 @@ from hpcdl.fabric.task import Program, Task
 Array = npt.NDArray[Any]
 """A contiguous array of numpy or of a library with the same interface, such as cupy."""
 
+
+class Device(Protocol):
+    """Memory of a GPU, and launches of compiled kernels; all run in the order of one stream."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Return an aligned, uninitialised array."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Array: ...
+
+    def asarray(self, array: Array) -> Array: ...
+
+    def to_host(self, array: Array) -> Array:
+        """Return a copy on the host, after all launched work is done."""
+
+    def launch(self, source: str, kernel: str, dtype: str, grid: int, *arguments: Array | float | None) -> None:
+        """Launch ``kernel`` of ``source``, compiled for ``dtype``, over ``grid`` elements.
+
+        Arrays are passed as addresses, None as null, ints as 64 bits, floats as doubles.
+        """
+
+
 T = TypeVar("T")
 
 Event = tuple[int, str, int, int, int, int]

@@ -64,18 +64,18 @@ def table_text(layers: Sequence[SizedLayer]) -> str:
 
 def _layers(rows: Iterator[list[str]]) -> list[SizedLayer]:
     """Return the layers of the rows of a table, the first of which has the names of the columns."""
-    columns, found = next(rows, []), dict[str, SizedLayer]()
+    columns, layers = next(rows, []), dict[str, SizedLayer]()
     _check_columns(columns)
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"has {len(row)} cells, but there are {len(columns)} columns")
         layer = SizedLayer(**{name: _value(name, text) for name, text in zip(columns, row, strict=True)})
-        if layer.name in found or len(found) == MAX_LAYERS:
+        if layer.name in layers or len(layers) == MAX_LAYERS:
             raise ValueError(f"name: {layer.name!r} is there twice, or is one of more than {MAX_LAYERS} layers")
-        found[layer.name] = layer
-    if not 0 < sum(layer.parameters for layer in found.values()) < MAX_INTEGER:
+        layers[layer.name] = layer
+    if not 0 < sum(layer.parameters for layer in layers.values()) < MAX_INTEGER:
         raise ValueError("parameters: a network needs some, and fewer than 2^63")
-    return [*found.values()]
+    return [*layers.values()]
 
 
 def _check_columns(columns: Sequence[str]) -> None:

@@ -9,5 +9,6 @@ A model is a list of layers without memory. A replica binds them to two vectors,
 
 Schemes sum spans of the gradients, optimizers change spans of the parameters, compressors read spans. Backward
 reports each layer that is done, so that its span can leave while the rest is computed. The one rule: layers
-compute, the fabric communicates. Open ``layer.py``, then ``replica.py``.
+compute, the fabric communicates. Files of this folder know no subfolder: what a replica needs of a divided layer,
+the layer says itself. Open ``layer.py``, then ``replica.py``.
 """

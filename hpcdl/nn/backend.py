@@ -5,11 +5,11 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
-from hpcdl.fabric.comm import Array
-from hpcdl.nn import geometry, kernels, ops
+from hpcdl.fabric.comm import Array, Device
+from hpcdl.nn import geometry, ops
 from hpcdl.nn.geometry import HALF
-from hpcdl.nn.kernels.cupy.device import Device
 from hpcdl.nn.ops import Bound
 
 
@@ -79,7 +79,7 @@ def backend(name: str, **settings: object) -> Backend:
     """
     if name not in backends():
         raise ValueError(f"backend {name!r} is unknown; available: {', '.join(backends())}")
-    build = getattr(importlib.import_module(f"{kernels.__name__}.{name}"), name)
+    build = getattr(importlib.import_module(f"{__package__}.kernels.{name}"), name)
     try:
         chosen: Backend = build(**settings)
     except ImportError as error:
@@ -90,4 +90,5 @@ def backend(name: str, **settings: object) -> Backend:
 @cache
 def backends() -> tuple[str, ...]:
     """Return the names of all backends, including those whose libraries are missing."""
-    return tuple(sorted(entry.name for entry in pkgutil.iter_modules(kernels.__path__) if entry.ispkg))
+    folder = str(Path(__file__).with_name("kernels"))
+    return tuple(sorted(entry.name for entry in pkgutil.iter_modules([folder]) if entry.ispkg))

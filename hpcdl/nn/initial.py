@@ -63,9 +63,9 @@ class Draws:
 
     def _pieces(self, values: Array) -> Iterator[tuple[Array, int]]:
         """Yield short consecutive parts of ``values``, each with its first position in the whole variable."""
-        view, axis, own = self.cut
+        view, axis, positions = self.cut
         inner = math.prod(view[axis + 1 :])
-        low, high, _ = own.indices(view[axis]) if view else (0, 1, 1)
+        low, high, _ = positions.indices(view[axis]) if view else (0, 1, 1)
         length, stride = (high - low) * inner, (view[axis] if view else 1) * inner
         for row, run in enumerate(values.reshape(-1, length) if length else ()):
             for begin in range(0, length, PIECE):

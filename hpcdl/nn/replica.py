@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
+from typing import Protocol
 from zlib import crc32
 
 import numpy as np
@@ -14,10 +15,8 @@ from hpcdl.nn.backend import Backend
 from hpcdl.nn.geometry import Shape, master, storage_dtype
 from hpcdl.nn.initial import draws
 from hpcdl.nn.layer import Chain, Layer, Site, Variable
-from hpcdl.nn.loss import SoftmaxCrossEntropy
+from hpcdl.nn.loss import AuxiliaryLoss, SoftmaxCrossEntropy
 from hpcdl.nn.ops import Bound
-from hpcdl.nn.split.division import Division
-from hpcdl.nn.split.part import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,32 @@ class Tensor:
         return slice(self.offset, self.offset + math.prod(self.shape))
 
 
+class Places:
+    """Positions of variables in a flat vector: those of each layer, one after the other."""
+
+    def __init__(self, layers: Sequence[Sequence[Variable]]) -> None:
+        self.variables = [*chain.from_iterable(layers)]
+        *offsets, self.size = accumulate((math.prod(variable.shape) for variable in self.variables), initial=0)
+        self.tensors = tuple(
+            Tensor(variable.name, offset, variable.shape, variable.decay, variable.rate)
+            for variable, offset in zip(self.variables, offsets, strict=True)
+        )
+        numbers = pairwise(accumulate(map(len, layers), initial=0))
+        ends = [*offsets, self.size]
+        self.spans = [slice(ends[first], ends[last]) for first, last in numbers]
+        """Slice of each layer."""
+
+    def draw(self, vector: Array, seed: int) -> None:
+        """Fill a host vector with initial values."""
+        for variable, view in zip(self.variables, views(vector, self.tensors).values(), strict=True):
+            variable.initial(view, draws(seed, variable.drawn_as or variable.name, variable.shape))
+
+
+def views(vector: Array, tensors: Sequence[Tensor]) -> dict[str, Array]:
+    """Return views of a flat vector by the tensors' names."""
+    return {tensor.name: vector[tensor.span].reshape(tensor.shape) for tensor in tensors}
+
+
 class Stage:
     """A bound top-level layer.
 
@@ -49,7 +74,7 @@ class Stage:
         self.name = layer.name
         self.span, self.state = spans
         """Slices of the flat vectors of parameters and of state; empty without them."""
-        self.divided = isinstance(layer, Part) and bool(layer.cuts)
+        self.divided = bool(getattr(layer, "cuts", ()))
         """True if this rank has only its part of the layer's parameters and state."""
         self.group: str | None = getattr(layer, "group", None)
         """Name that stages share whose parameters sharded training gathers together; None: the stage alone."""
@@ -64,8 +89,8 @@ class Stage:
         before = len(site.heads)
         bound = layer.bind(shape, site) if site.backend.bind is None else site.backend.bind(layer, shape, site)
         self.heads = tuple(site.heads[before:])
-        stashing = isinstance(layer, Part) and layer.stashes
-        if site.backend.record is not None and not self.heads and not stashing:
+        stashes: bool = getattr(layer, "stashes", False)
+        if site.backend.record is not None and not self.heads and not stashes:
             # an auxiliary classifier passes its logits to the loss in each forward; a recording would skip that,
             # as it would skip the arrays that a part leaves for another
             bound = site.backend.record(bound)
@@ -120,9 +145,9 @@ class Stage:
         Backward writes to ``part``, of which ``views`` are views by full name, and adds it to ``total``.
         ``stashes`` is that of all stages of the binding. Random numbers continue those of this one.
         """
-        site = replace(self._site, stashes=stashes, continued=dict(self._site.seeded))
-        own = replace(site, gradients=views, seeded=[], heads=[])
-        again = Stage(self._layer, self.shape, (self.span, self.state), own, first=self._first)
+        continued = dict(self._site.seeded)
+        site = replace(self._site, stashes=stashes, continued=continued, gradients=views, seeded=[], heads=[])
+        again = Stage(self._layer, self.shape, (self.span, self.state), site, first=self._first)
         if not site.backend.sizes_only:
             again._part, again._total = part, total
         return again
@@ -145,6 +170,17 @@ class Stage:
 
 def _contiguous(array: Array) -> Array:
     return array if array.flags.c_contiguous else array.copy()
+
+
+class Divided(Protocol):
+    """A rank's parts of a network: :class:`hpcdl.nn.split.division.Division`."""
+
+    @property
+    def parts(self) -> Sequence[Layer]: ...
+    @property
+    def shapes(self) -> Sequence[Shape]: ...
+    @property
+    def output(self) -> Shape: ...
 
 
 class Replica:
@@ -173,7 +209,7 @@ class Replica:
         dtype: str = "float32",
         seed: int = 0,
         allocate: Callable[[int, str], Array] | None = None,
-        division: Division | None = None,
+        division: Divided | None = None,
         part: slice = slice(None),
     ) -> None:
         backend.check_precision(dtype)
@@ -188,63 +224,50 @@ class Replica:
         self.loss_scale = 1.0
         """Factor on the gradients that prevents underflow in 16 bits; the update divides by it."""
 
-        shapes = [shape]
-        if division is not None:
-            shapes = [*division.shapes, division.output]
-        else:
-            for layer in layers:
-                shapes.append(layer.output(shapes[-1]))
-        begin, end, _ = part.indices(len(layers))
-        if begin >= end:
-            raise ValueError(f"layers {begin} to {end} of {len(layers)} are none")
-        held, inputs = layers[begin:end], shapes[begin:end]
+        shapes = _shapes(layers, shape) if division is None else [*division.shapes, division.output]
+        begin, end = _bounds(part, layers)
         self.is_first, self.is_last = begin == 0, end == len(layers)
         """True if the replica holds the first layer of the network, the last one."""
         self.shape, self.output = shapes[begin], shapes[end]
 
-        trained, held_state = list[list[Variable]](), list[list[Variable]]()
-        for layer, given in zip(held, inputs, strict=True):
-            declared = Chain([layer]).declare(given)
-            trained.append([variable for variable in declared if variable.trained])
-            held_state.append([variable for variable in declared if not variable.trained])
-        parameters, untrained = [*chain.from_iterable(trained)], [*chain.from_iterable(held_state)]
-        _distinct(variable.name for variable in (*parameters, *untrained))
-        self.tensors = _place(parameters)
-
-        def initial(variables: Sequence[Variable], zeros: Callable[[int, str], Array]) -> Array:
-            if backend.sizes_only:
-                return backend.zeros(_size(variables), self.dtype)
-            values = zeros(_size(variables), self.dtype)
-            for variable, view in zip(variables, _views(values, _place(variables)).values(), strict=True):
-                variable.initial(view, draws(seed, variable.drawn_as or variable.name, variable.shape))
-            return backend.asarray(values)
-
-        self.parameters = initial(parameters, allocate or np.zeros)
-        self.gradients = (allocate or backend.zeros)(self.parameters.size, self.dtype)
+        held = [*zip(layers[begin:end], shapes[begin:end], strict=True)]
+        declared = [Chain([layer]).declare(taken) for layer, taken in held]
+        trained, untrained = (
+            Places([[variable for variable in variables if variable.trained is kind] for variables in declared])
+            for kind in (True, False)
+        )
+        _distinct(variable.name for places in (trained, untrained) for variable in places.variables)
+        self.tensors = trained.tensors
+        self.parameters = self._drawn(trained, allocate or np.zeros, seed)
+        self.gradients = (allocate or backend.zeros)(trained.size, self.dtype)
         self.layer_gradient = backend.zeros(0, self.dtype)
         """Gradient of one layer for one microbatch; empty without :meth:`bindings`."""
-        self.state = initial(untrained, np.zeros)
+        self.state = self._drawn(untrained, np.zeros, seed)
         """Running statistics; training forwards update them, evaluation reads them; may be empty."""
 
-        values = _views(self.parameters, self.tensors) | _views(self.state, _place(untrained))
-        site = Site("", backend, dtype, values, _views(self.gradients, self.tensors), [], [])
-        stages = list[Stage]()
-        spans = zip(_spans(trained), _spans(held_state), strict=True)
-        for layer, given, own in zip(held, inputs, spans, strict=True):
-            first = self.is_first and not stages
-            stages.append(Stage(layer, given, own, replace(site, path=layer.name), first=first))
-        self.stages = tuple(stages)
-
+        values = views(self.parameters, trained.tensors) | views(self.state, untrained.tensors)
+        site = Site("", backend, dtype, values, views(self.gradients, trained.tensors), [], [])
+        spans = zip(trained.spans, untrained.spans, strict=True)
+        self.stages = tuple(
+            Stage(layer, taken, layer_spans, replace(site, path=layer.name), first=layer is layers[0])
+            for (layer, taken), layer_spans in zip(held, spans, strict=True)
+        )
         self._seeded = site.seeded
         _distinct(path for path, _ in self._seeded)
         self.reseed(seed)
-        vector = self.is_last and len(self.output) == 1
-        self._loss = SoftmaxCrossEntropy(self.output[0], backend, dtype) if vector else None
         self.heads = tuple(site.heads)
         """Losses of auxiliary classifiers; backward needs their labels (:meth:`AuxiliaryLoss.aim`)."""
-        for head in self.heads:
-            if (head.classes,) != shapes[-1]:
-                raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {shapes[-1]}")
+        _check_classes(self.heads, shapes[-1])
+        has_loss = self.is_last and len(self.output) == 1
+        self._loss = SoftmaxCrossEntropy(self.output[0], backend, dtype) if has_loss else None
+
+    def _drawn(self, places: Places, zeros: Callable[[int, str], Array], seed: int) -> Array:
+        """Return a vector of initial values on the device; zeros if there are sizes alone."""
+        if self.backend.sizes_only:
+            return self.backend.zeros(places.size, self.dtype)
+        values = zeros(places.size, self.dtype)
+        places.draw(values, seed)
+        return self.backend.asarray(values)
 
     def loss(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
         """Return the summed loss, the number of correct images, and ``scale`` x the gradient, until the next call.
@@ -293,34 +316,33 @@ class Replica:
             binding, stashes = list[Stage](), dict[str, list[Array]]()
             for stage in self.stages[part]:
                 begin, end = stage.span.start, stage.span.stop
-                own = [tensor for tensor in self.tensors if begin <= tensor.offset < end]
-                views = _views(shared, [replace(tensor, offset=tensor.offset - begin) for tensor in own])
-                binding.append(stage.again(views, shared[: end - begin], self.gradients[stage.span], stashes))
+                tensors = [
+                    replace(tensor, offset=tensor.offset - begin)
+                    for tensor in self.tensors
+                    if begin <= tensor.offset < end
+                ]
+                part_views = views(shared, tensors)
+                binding.append(stage.again(part_views, shared[: end - begin], self.gradients[stage.span], stashes))
             bindings.append(tuple(binding))
         return tuple(bindings)
 
 
-def _place(variables: Sequence[Variable]) -> tuple[Tensor, ...]:
-    """Return the variables' positions in a flat vector, in their order."""
-    tensors, offset = [], 0
-    for variable in variables:
-        tensors.append(Tensor(variable.name, offset, variable.shape, variable.decay, variable.rate))
-        offset += math.prod(variable.shape)
-    return tuple(tensors)
+def _shapes(layers: Sequence[Layer], shape: Shape) -> list[Shape]:
+    """Return the shapes of the layers' inputs, and that of the last one's outputs."""
+    return [*accumulate(layers, lambda taken, layer: layer.output(taken), initial=shape)]
 
 
-def _views(vector: Array, tensors: Sequence[Tensor]) -> dict[str, Array]:
-    return {tensor.name: vector[tensor.span].reshape(tensor.shape) for tensor in tensors}
+def _bounds(part: slice, layers: Sequence[Layer]) -> tuple[int, int]:
+    begin, end, _ = part.indices(len(layers))
+    if begin >= end:
+        raise ValueError(f"layers {begin} to {end} of {len(layers)} are none")
+    return begin, end
 
 
-def _spans(stages: Sequence[Sequence[Variable]]) -> list[slice]:
-    """Return each stage's slice of the flat vector of all variables."""
-    ends = [*accumulate(map(_size, stages), initial=0)]
-    return [slice(begin, end) for begin, end in pairwise(ends)]
-
-
-def _size(variables: Sequence[Variable]) -> int:
-    return sum(math.prod(variable.shape) for variable in variables)
+def _check_classes(heads: Sequence[AuxiliaryLoss], output: Shape) -> None:
+    for head in heads:
+        if (head.classes,) != output:
+            raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {output}")
 
 
 def _distinct(names: Iterable[str]) -> None:

@@ -48,10 +48,10 @@ class LARS(ByTensor):
         norms = np.sqrt((yield squares((parameters[span], gradients[span]) for span, _, _ in tensors)))
         for (span, adapted, multiple), (long, steep) in zip(tensors, norms.tolist(), strict=False):
             w, g = parameters[span], gradients[span]
-            own, decay = rate * multiple, self.weight_decay if adapted else 0.0
+            local, decay = rate * multiple, self.weight_decay if adapted else 0.0
             if adapted and long > 0 and steep > 0:
-                own *= self.trust * long / (steep + decay * long)
-            velocity[span] -= own * (g + decay * w) if decay else own * g
+                local *= self.trust * long / (steep + decay * long)
+            velocity[span] -= local * (g + decay * w) if decay else local * g
         parameters += velocity
 
 

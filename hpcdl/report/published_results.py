@@ -15,7 +15,7 @@ from typing import Final
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.nn.volumes import volumes
+from hpcdl.nn.layers.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits, spread
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.suite import PAPERS

@@ -5,7 +5,7 @@ from suite.conftest import text_of
 
 from hpcdl import registry, suite
 from hpcdl.cases.keys.compute_times import DEVICES, ComputeTimes, at_rate, recorded
-from hpcdl.nn.volumes import volumes
+from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 

@@ -14,7 +14,7 @@ from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
 from hpcdl.fabric.comm import INPUT, Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.volumes import volumes
+from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.parts.journal import Journal
 

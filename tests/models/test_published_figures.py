@@ -12,7 +12,7 @@ from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import GlobalAverage
-from hpcdl.nn.volumes import volumes
+from hpcdl.nn.layers.volumes import volumes
 
 
 def weigh(name, batch=1, shape=None, **settings):

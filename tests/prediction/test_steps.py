@@ -20,7 +20,7 @@ from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.nn.volumes import volumes
+from hpcdl.nn.layers.volumes import volumes
 from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.predict import _times, predict

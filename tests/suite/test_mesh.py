@@ -5,7 +5,7 @@ import pytest
 from hpcdl.cases.train import memory_bytes, program
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.volumes import volumes
+from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.recorder import Evaluation, Recorder
 from hpcdl.training.parts.journal import Journal
 

@@ -118,9 +118,9 @@ def depths(weights: list[int]) -> list[int]:
     parents = [0] * (2 * len(weights) - 1)
     for number in range(len(weights), len(parents)):
         # numbers of the nodes break ties, so that all machines build one tree
-        (one, left), (two, right) = heappop(heap), heappop(heap)
+        (less, left), (more, right) = heappop(heap), heappop(heap)
         parents[left] = parents[right] = number
-        heappush(heap, (one + two, number))
+        heappush(heap, (less + more, number))
     depth = [0] * len(parents)
     for number in range(len(parents) - 2, -1, -1):
         depth[number] = depth[parents[number]] + 1

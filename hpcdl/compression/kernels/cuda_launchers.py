@@ -16,9 +16,8 @@ import numpy.typing as npt
 from hpcdl.compression.kernels import low_rank
 from hpcdl.compression.kernels.lanes import CHUNK, LANES, add_chunks
 from hpcdl.compression.kernels.ternary import join
-from hpcdl.compression.parts.protocol import Device
 from hpcdl.compression.parts.selection import Magnitude, bits
-from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array, Device
 
 FOLDER: Final = Path(__file__).parent / "cuda"
 ENTRIES_OF_THREAD: Final = 64

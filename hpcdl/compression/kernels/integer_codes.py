@@ -236,14 +236,14 @@ def decode_huffman(wire: Array, size: int, direct: int, look_up: Array, integers
         word = window(wire, bit)
         code = look_up[np.int64(word & np.uint64(len(look_up) - 1))]
         length = np.uint64(code & 15)
-        found = np.int64(code >> 4)
+        chosen = np.int64(code >> 4)
         bit += length
         if length == _0:
             return False
-        if found < largest:
-            integers[i] = found
+        if chosen < largest:
+            integers[i] = chosen
         else:
-            n = np.uint64(found - largest + direct)
+            n = np.uint64(chosen - largest + direct)
             integers[i] = _1 << n | (word >> length) & ((_1 << n) - _1)
             bit += n
         if bit > end:

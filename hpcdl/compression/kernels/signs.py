@@ -13,7 +13,7 @@ def encode(vector: Array, packed: Array, turn: int) -> bool:
 
     A zero is -1 at odd positions if ``turn`` is 0, and at even positions if it is 1.
     """
-    zero, one = vector.dtype.type(0), vector.dtype.type(1)
+    zero, unit = vector.dtype.type(0), vector.dtype.type(1)
     codes = np.zeros(BLOCK, np.uint8)
     finite = True
     for start in range(0, len(vector), BLOCK):
@@ -24,7 +24,7 @@ def encode(vector: Array, packed: Array, turn: int) -> bool:
             negative = (x < zero) | ((x == zero) & (((i ^ turn) & 1) != 0))
             codes[i] = negative
             bad |= np.uint8(x - x != zero)  # infinity or NaN
-            piece[i] = x + one if negative else x - one
+            piece[i] = x + unit if negative else x - unit
         finite = finite and not bad
         # bits behind the last entry are 0, which receivers check
         codes[len(piece) : (len(piece) + 7) & ~7] = 0
@@ -35,10 +35,10 @@ def encode(vector: Array, packed: Array, turn: int) -> bool:
 @njit(nogil=True, cache=True)
 def decode(packed: Array, into: Array) -> None:
     """Add the signs to ``into``."""
-    one = into.dtype.type(1)
+    unit = into.dtype.type(1)
     codes = np.zeros(BLOCK, np.uint8)
     for start in range(0, len(into), BLOCK):
         piece = into[start : start + BLOCK]
         unpack_bits(packed[start >> 3 : (start + len(piece) + 7) >> 3], codes)
         for i in range(len(piece)):
-            piece[i] += -one if codes[i] else one
+            piece[i] += -unit if codes[i] else unit

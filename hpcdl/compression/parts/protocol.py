@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Array, Device
 
 Bytes = npt.NDArray[np.uint8]
 """A message or its buffer, (bytes,)."""
@@ -244,12 +244,12 @@ class Segments:
 
     def cuts(self, span: slice) -> Array:
         """Return the boundaries within ``span``, int64 (segments + 1,): from 0 to the span's length."""
-        place = (span.start, span.stop)
-        if place not in self._cuts:
+        bounds = (span.start, span.stop)
+        if bounds not in self._cuts:
             inner = self._starts[(self._starts > span.start) & (self._starts < span.stop)] - span.start
             end = [span.stop - span.start][: span.stop > span.start]
-            self._cuts[place] = np.concatenate([[0], inner, end], dtype=np.int64, casting="unsafe")
-        return self._cuts[place]
+            self._cuts[bounds] = np.concatenate([[0], inner, end], dtype=np.int64, casting="unsafe")
+        return self._cuts[bounds]
 
     def count(self, span: slice) -> int:
         """Return the number of segments within ``span``."""
@@ -275,18 +275,6 @@ def rows(layout: Layout) -> Segments:
 
 
 KERNELS = "hpcdl.compression.kernels"
-
-
-class Device(Protocol):
-    """Methods of :class:`hpcdl.nn.kernels.cupy.device.Device` that compressors depend on."""
-
-    def empty(self, shape: tuple[int, ...], dtype: str) -> Array: ...
-    def zeros(self, shape: tuple[int, ...], dtype: str) -> Array: ...
-    def asarray(self, array: Array) -> Array: ...
-    def to_host(self, array: Array) -> Array: ...
-    def launch(
-        self, source: str, kernel: str, dtype: str, grid: int, *arguments: Array | float | None
-    ) -> None: ...
 
 
 def kernels(device: Device | None, name: str) -> Any:

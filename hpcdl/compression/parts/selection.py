@@ -8,8 +8,8 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Bytes, Device, Layout, Sparse, kernels
-from hpcdl.fabric.comm import Array
+from hpcdl.compression.parts.protocol import Bytes, Layout, Sparse, kernels
+from hpcdl.fabric.comm import Array, Device
 
 SAMPLED: Final = 0.01
 """Share of a vector in a sample (Deep Gradient Compression: Lin 2018, section 3)."""

@@ -72,8 +72,8 @@ class Augmentation:
         random = _random(images, key)[indices]
         mask = np.uint64((1 << _BITS) - 1)
         top, left = (
-            ((random >> np.uint64(place) & mask) * np.uint64(extra + 1) >> np.uint64(_BITS)).astype(np.int64)
-            for place, extra in zip((2 * _BITS, _BITS), slack, strict=True)
+            ((random >> np.uint64(shift) & mask) * np.uint64(extra + 1) >> np.uint64(_BITS)).astype(np.int64)
+            for shift, extra in zip((2 * _BITS, _BITS), slack, strict=True)
         )
         mirrored = (random & np.uint64(1)).astype(bool) if self.flip else np.zeros(len(indices), bool)
         return Crops(top, left, mirrored, self.crop_padding, shape, window)
@@ -123,8 +123,8 @@ class Crops:
 
 def _outside(begin: NDArray[np.int64], padding: int, length: int, window: int) -> NDArray[np.bool_]:
     """Return which of ``window`` positions from ``begin`` (n,) on are padding: (n, window)."""
-    place = begin[:, np.newaxis] + np.arange(window) - padding
-    return (place < 0) | (place >= length)
+    position = begin[:, np.newaxis] + np.arange(window) - padding
+    return (position < 0) | (position >= length)
 
 
 @lru_cache(maxsize=2)  # ranks of one process may be in different epochs

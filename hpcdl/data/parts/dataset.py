@@ -96,7 +96,7 @@ def find_files(
     for folder in folders:
         pairs = ((file, folder / f"{file}{ending}") for file in files for ending in (".gz", ""))
         try:
-            present = {file: place for file, place in pairs if place.exists()}
+            present = {file: file_path for file, file_path in pairs if file_path.exists()}
         except OSError as error:
             raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
         for file in files if present else ():

@@ -155,5 +155,5 @@ def with_validation(dataset: Dataset, share: float) -> Dataset:
     if held >= images:
         raise ValueError(f"{held} of {images} training images are held out; none is left")
     order = np.random.default_rng(SEED).permutation(images)
-    own, out = (Part(dataset.train, np.sort(part)) for part in (order[held:], order[:held]))
-    return replace(dataset, train=own, validation=out)
+    kept, held_out = (Part(dataset.train, np.sort(part)) for part in (order[held:], order[:held]))
+    return replace(dataset, train=kept, validation=held_out)

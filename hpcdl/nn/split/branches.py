@@ -143,9 +143,9 @@ def divided(layer: Branched, shape: Shape, have: Layout, rank: int, divide: Divi
 
 def _inside(outer: str, layer: Layer) -> Layer:
     """Return the layer with its full name, by which its initial values are drawn."""
-    own = copy(layer)
-    setattr(own, "name", f"{outer}.{layer.name}")  # noqa: B010 - the protocol lets a user's layer keep it read-only
-    return own
+    renamed = copy(layer)
+    setattr(renamed, "name", f"{outer}.{layer.name}")  # noqa: B010 - the protocol lets a user's layer keep it read-only
+    return renamed
 
 
 def _common(

@@ -65,7 +65,7 @@ class Division:
     @property
     def whole(self) -> tuple[str, ...]:
         """Names of the layers with parameters that are whole on every rank."""
-        return tuple(part.name for part, own in self._declared() if not part.cuts and own)
+        return tuple(part.name for part, variables in self._declared() if not part.cuts and variables)
 
     @property
     def boundaries(self) -> tuple[tuple[Layout, Layout], ...]:
@@ -80,7 +80,10 @@ class Division:
     @property
     def parameters(self) -> int:
         return sum(
-            math.prod(variable.shape) for _, own in self._declared() for variable in own if variable.trained
+            math.prod(variable.shape)
+            for _, variables in self._declared()
+            for variable in variables
+            if variable.trained
         )
 
     @property
@@ -92,7 +95,7 @@ class Division:
     @property
     def passes_end(self) -> int:
         """Number of the first part from the first split one on that has batch normalisation; else of the parts."""
-        stateful = (any(not variable.trained for variable in own) for _, own in self._declared())
+        stateful = (any(not variable.trained for variable in variables) for _, variables in self._declared())
         numbers = (number for number, has in enumerate(stateful) if has and number >= self.first_split)
         return next(numbers, len(self.parts))
 

@@ -48,9 +48,9 @@ def linear_by_outputs(layer: Linear, shape: Shape, have: Layout, rank: int, rank
     """
     gives = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
     low, high = gives.ranges[rank]
-    own = copy(layer)
-    own.outputs = high - low
-    return [Part(own, whole(have.shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
+    piece = copy(layer)
+    piece.outputs = high - low
+    return [Part(piece, whole(have.shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
 
 
 def linear_by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:
@@ -70,8 +70,8 @@ def linear_by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks
     columns = slice(*takes.ranges[rank])
     cuts = {"weight": Cut(weight, (layer.outputs, *takes.shape), takes.axis, columns)}
     sums = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
-    own, local = slice(*sums.ranges[rank]), sums.local(rank)
-    biases = {name: part for name, part in along(layer, shape, own).items() if name == "bias"}
+    span, local = slice(*sums.ranges[rank]), sums.local(rank)
+    biases = {name: part for name, part in along(layer, shape, span).items() if name == "bias"}
     bias = () if layer.bias is None else (Variable("bias", local, layer.bias, rate=layer.rates[1]),)
     finish = Joint(f"{layer.name}.sum", local, partial(BoundBias, layer, local), bias)
     return [Part(product, takes, gives, rank, cuts), Part(finish, sums, sums, rank, biases, layer.name)]
@@ -116,9 +116,9 @@ def locally_connected_by_rows(
     Backward: h*B*W*C
     """
     takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name)
-    own = copy(layer)
-    own.padding = (0, layer.window.padding[1])
-    return [Part(own, takes, gives, rank, along(layer, shape, slice(*gives.ranges[rank])))]
+    piece = copy(layer)
+    piece.padding = (0, layer.window.padding[1])
+    return [Part(piece, takes, gives, rank, along(layer, shape, slice(*gives.ranges[rank])))]
 
 
 def pooling_by_rows(
@@ -168,9 +168,9 @@ def convolution_by_filters(layer: Convolution, shape: Shape, have: Layout, rank:
     output = layer.output(shape)
     gives = cut(output, 3, ranks, layer=layer.name, noun="filters")
     low, high = gives.ranges[rank]
-    own = copy(layer)
-    own.filters = high - low
-    return [Part(own, whole(shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
+    piece = copy(layer)
+    piece.filters = high - low
+    return [Part(piece, whole(shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
 
 
 def convolution_by_rows(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:  # noqa: ARG001
@@ -185,9 +185,9 @@ def convolution_by_rows(layer: Convolution, shape: Shape, have: Layout, rank: in
     For stride 1, an odd kernel (k, k) and padding k//2, h = (p - 1)*2*(k//2), as in the paper.
     """
     takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name)
-    own = copy(layer)
-    own.padding = (0, layer.window.padding[1])
-    return [Part(own, takes, gives, rank)]
+    piece = copy(layer)
+    piece.padding = (0, layer.window.padding[1])
+    return [Part(piece, takes, gives, rank)]
 
 
 _EXACT: Final = "float64"
@@ -208,8 +208,8 @@ def batch_norm_by_positions(layer: BatchNorm, shape: Shape, have: Layout, rank: 
     Sums of x and of x^2, as in the paper, would be as many numbers, but lose digits where the mean is large.
     """
     length = 2 * shape[-1] + 1
-    own = tuple((rank * length, (rank + 1) * length) for rank in range(ranks))
-    moments = Layout((ranks * length,), 1, own, of_batch=True)
+    rows = tuple((rank * length, (rank + 1) * length) for rank in range(ranks))
+    moments = Layout((ranks * length,), 1, rows, of_batch=True)
     gathered = Layout((ranks * length,), 1, ((0, ranks * length),) * ranks, of_batch=True)
     local = have.array(rank, shape)
     first = Joint(f"{layer.name}.moments", (length,), partial(BoundMoments, layer.name))
@@ -270,11 +270,11 @@ class BoundNormalisation:
         self._pooled = (1.0, 0)
 
     def forward(self, x: Array, train: bool) -> Array:
-        own, mean, variance = self._stash.pop(), self._mean, self._variance
+        kept, mean, variance = self._stash.pop(), self._mean, self._variance
         if train:
             mean, variance = self._pool(x)
-        inverse = (1 / np.sqrt(variance + self._layer.eps)).astype(own.dtype)
-        normalised = (own - mean) * inverse
+        inverse = (1 / np.sqrt(variance + self._layer.eps)).astype(kept.dtype)
+        normalised = (kept - mean) * inverse
         y: Array = normalised * self._gamma
         y += self._beta
         if self._layer.relu:
@@ -301,12 +301,12 @@ class BoundNormalisation:
         """Return the mean and the biased variance of all ranks' pixels; update the running ones."""
         parts = moments.reshape(-1, 2 * len(self._gamma) + 1).astype(_EXACT)
         means, squares, counts = parts[:, : len(self._gamma)], parts[:, len(self._gamma) : -1], parts[:, -1:]
-        found = float(counts.sum())
-        count = max(found, 1.0)
+        pixels = float(counts.sum())
+        count = max(pixels, 1.0)
         mean = (counts * means).sum(axis=0) / count
         total = (squares + counts * (means - mean) ** 2).sum(axis=0)
         self._pooled = count, len(parts)
-        if found:
+        if pixels:
             momentum = self._layer.momentum
             self._mean[...] = momentum * self._mean + (1 - momentum) * mean
             self._variance[...] = momentum * self._variance + (1 - momentum) * total / max(count - 1, 1)

@@ -41,7 +41,7 @@ class Layout:
     @property
     def replicated(self) -> bool:
         """True if every rank has all positions."""
-        return not self.by_images and all(own == (0, self.shape[self.axis - 1]) for own in self.ranges)
+        return not self.by_images and all(positions == (0, self.shape[self.axis - 1]) for positions in self.ranges)
 
     def local(self, rank: int) -> Shape:
         """Return the shape of ``rank``'s part of an image."""
@@ -61,7 +61,7 @@ class Layout:
         if self.by_images:
             return [(share, *inside) for share in images]
         batch = (0, 1) if self.of_batch else (0, images[-1][1])
-        return [(batch, *inside[: self.axis - 1], own, *inside[self.axis :]) for own in self.ranges]
+        return [(batch, *inside[: self.axis - 1], positions, *inside[self.axis :]) for positions in self.ranges]
 
 
 def by_images(shape: Shape) -> Layout:

@@ -128,12 +128,16 @@ class Part:
         return self.layer.bind(shape, replace(site, backend=masked))
 
 
-def along(layer: Layer, shape: Shape, own: slice, view: Shape | None = None, axis: int = 0) -> dict[str, Cut]:
-    """Return the cuts of all variables of ``layer``, for inputs of ``shape``, to ``own`` on ``axis`` of ``view``.
+def along(
+    layer: Layer, shape: Shape, positions: slice, view: Shape | None = None, axis: int = 0
+) -> dict[str, Cut]:
+    """Return the cuts of all variables of a layer, for inputs of ``shape``, to positions on ``axis`` of ``view``.
 
     ``view`` is by default the shape of the variable.
     """
-    return {variable.name: Cut(variable, view or variable.shape, axis, own) for variable in layer.declare(shape)}
+    return {
+        variable.name: Cut(variable, view or variable.shape, axis, positions) for variable in layer.declare(shape)
+    }
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,9 @@ class Multipliers:
     def part(self, span: slice) -> "Multipliers":
         return Multipliers(
             [
-                (slice(own.start - span.start, own.stop - span.start), decay, rate)
-                for own, decay, rate in self._tensors
-                if own.start < span.stop and own.stop > span.start
+                (slice(entries.start - span.start, entries.stop - span.start), decay, rate)
+                for entries, decay, rate in self._tensors
+                if entries.start < span.stop and entries.stop > span.start
             ]
         )
 
@@ -105,13 +105,13 @@ class Multipliers:
         """Return the special entries of a block, counted from its start."""
         if (begin, end) not in self._by_block:
             inside = [
-                (slice(max(own.start, begin) - begin, min(own.stop, end) - begin), decay, rate)
-                for own, decay, rate in self._tensors
-                if max(own.start, begin) < min(own.stop, end)
+                (slice(max(entries.start, begin) - begin, min(entries.stop, end) - begin), decay, rate)
+                for entries, decay, rate in self._tensors
+                if max(entries.start, begin) < min(entries.stop, end)
             ]
             self._by_block[begin, end] = SpecialEntries(
-                [own for own, decay, _ in inside if not decay],
-                [(own, rate) for own, _, rate in inside if rate != 1],
+                [entries for entries, decay, _ in inside if not decay],
+                [(entries, rate) for entries, _, rate in inside if rate != 1],
             )
         return self._by_block[begin, end]
 
@@ -128,7 +128,7 @@ def _length(vectors: Sequence[Array]) -> int:
 
 def squares(pairs: Iterable[tuple[Array, Array]]) -> Array:
     """Return the squared Euclidean norms of pairs of flat vectors, (pairs, 2)."""
-    return np.array([[float(one @ one) for one in pair] for pair in pairs]).reshape(-1, 2)
+    return np.array([[float(vector @ vector) for vector in pair] for pair in pairs]).reshape(-1, 2)
 
 
 UNIFORM: Final = Multipliers()

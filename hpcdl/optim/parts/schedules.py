@@ -125,13 +125,15 @@ def schedule(name: str, **settings: Any) -> Schedule:
     if name not in SCHEDULES:
         raise ValueError(f"unknown schedule {name!r}{_nearest(name, SCHEDULES)}")
     shape = SCHEDULES[name]
-    own = [*inspect.signature(shape).parameters]
+    specific = [*inspect.signature(shape).parameters]
     common = [*inspect.signature(with_warmup).parameters][1:]
     for setting in settings:
-        if setting not in own and setting not in common:
-            raise ValueError(f"schedule {name}: unknown setting {setting!r}{_nearest(setting, [*own, *common])}")
+        if setting not in specific and setting not in common:
+            raise ValueError(
+                f"schedule {name}: unknown setting {setting!r}{_nearest(setting, [*specific, *common])}"
+            )
     return with_warmup(
-        shape(**{key: value for key, value in settings.items() if key in own}),
+        shape(**{key: value for key, value in settings.items() if key in specific}),
         **{key: value for key, value in settings.items() if key in common},
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.fabric.network import Network
-from hpcdl.nn.volumes import FLOAT_BYTES
+from hpcdl.nn.layers.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, spread, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
 from hpcdl.report.run.contents import Answer, Declaration, without

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 from hpcdl.fabric.comm import Array
+from hpcdl.fabric.comm import Device as ArrayDevice
 from hpcdl.nn.geometry import BatchNormGeometry, Shape, WindowGeometry, master, storage_dtype
 
 T = TypeVar("T")
@@ -85,32 +86,18 @@ class Uid(IntEnum):
     DBETA = 15
 
 
-class Device(Protocol):
-    """Arrays, kernel launches and matrix products; all run in the order of one stream."""
+class Device(ArrayDevice, Protocol):
+    """Arrays, kernel launches, matrix products and cuDNN's plans; dtypes are those of geometries or numpy's."""
 
     deterministic: bool
     has_cudnn: bool
-
-    def empty(self, shape: Shape, dtype: str) -> Array:
-        """Return an aligned, uninitialised array; ``dtype`` as in a geometry or as in numpy."""
-
-    def zeros(self, shape: Shape, dtype: str) -> Array: ...
-
-    def asarray(self, array: Array) -> Array: ...
-
-    def to_host(self, array: Array) -> Array:
-        """Return a copy on the host, after all launched work is done."""
 
     def address(self, array: Array) -> int: ...
 
     def launch(
         self, source: str, kernel: str, dtype: str, grid: Grid | int, *arguments: Array | float | None
     ) -> None:
-        """Launch ``kernel`` of ``source``, compiled for ``dtype``: see :func:`hpcdl.nn.kernels.cupy.device.text`.
-
-        A number instead of a grid stands for :func:`grid_over` so many elements. Arrays are passed as addresses,
-        None as null, ints as 64 bits, floats as doubles.
-        """
+        """Launch a kernel of the :func:`text` of ``source``; an int instead of a grid: :func:`grid_over` it."""
 
     def multiply(
         self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool = False, transpose_b: bool = False

@@ -184,16 +184,16 @@ class CrossEntropy(Op):
         if not images:
             return 0.0, 0, gradient
         largest, total = (device.empty((images, LANES), exact) for _ in range(2))
-        place, right = device.empty((images, LANES), "int32"), device.empty((images,), "int32")
+        index, right = device.empty((images, LANES), "int32"), device.empty((images,), "int32")
         tops, sums = (device.empty((images,), exact) for _ in range(2))
         losses, result = device.empty((images,), "float64"), device.empty((3,), "float64")
 
         def launch(kernel: str, elements: int, *arguments: Array | float) -> None:
             device.launch("cross_entropy", kernel, dtype, elements, *arguments)
 
-        launch("scan_logits", images * LANES, logits, largest, total, place, images, classes)
+        launch("scan_logits", images * LANES, logits, largest, total, index, images, classes)
         launch(
-            *("join_lanes", images, logits, labels, largest, total, place),
+            *("join_lanes", images, logits, labels, largest, total, index),
             *(tops, sums, losses, right, images, classes),
         )
         launch("add_losses", 1, losses, right, result, images)

@@ -145,7 +145,7 @@ class Gpu:
             return
         cublas, out_dtype = self._cublas, dtype if out.dtype == storage_dtype(dtype) else master(dtype)
         # cuBLAS reads alpha and beta in the type of the sums, not in that of the matrices.
-        one, zero = self._one_and_zero["float64" if dtype == "float64" else "float32"]
+        unit, zero = self._one_and_zero["float64" if dtype == "float64" else "float32"]
         computed = cublas.CUBLAS_COMPUTE_64F if dtype == "float64" else cublas.CUBLAS_COMPUTE_32F
         turns = (
             cublas.CUBLAS_OP_T if transposed else cublas.CUBLAS_OP_N for transposed in (transpose_b, transpose_a)
@@ -155,7 +155,7 @@ class Gpu:
             (self.address(array), self._types[kind], _pitch(array))
             for array, kind in ((b, dtype), (a, dtype), (out, out_dtype))
         )
-        alpha, beta = one.ctypes.data, zero.ctypes.data
+        alpha, beta = unit.ctypes.data, zero.ctypes.data
         if out.ndim == 2:
             cublas.gemmEx(*sizes, alpha, *second, *first, beta, *target, computed, DEFAULT_ALGORITHM)
         else:

@@ -66,8 +66,8 @@ class BatchNorm(Op):
             self._device.execute(plan, arrays)
         else:
             self._sums((dz, x, mean, inverse), dgamma, dbeta, rows)
-            given = (dz, x, mean, inverse, gamma, dgamma, dbeta, dx)
-            self._launch("input_gradient", self._over_rows(rows, channels), *given, rows, channels)
+            gradients = (dz, x, mean, inverse, gamma, dgamma, dbeta, dx)
+            self._launch("input_gradient", self._over_rows(rows, channels), *gradients, rows, channels)
         return dx, dz if self._geometry.joined else None
 
     def _plan(self, operation: str, batch: int, rows: int, *vectors: Array) -> EnginePlan | None:

@@ -59,10 +59,10 @@ def differentiate(
     begin, end = share(len(dy) * rows, down, at[1])
     top, bottom = share(len(dx) * height, down, at[1])
     panels = share(packed.shape[3], across, at[2])
-    own = share(filters, across, at[2])
+    span = share(filters, across, at[2])
     if at[1] == 1:
         pack_reversed(weight, packed, panels[0], panels[1])
-    dweight[:, own[0] : own[1]] = 0
+    dweight[:, span[0] : span[1]] = 0
     for n in range(len(dy)):
         lines = max(begin - n * rows, 0), min(end - n * rows, rows)
         into = max(top - n * height, 0), min(bottom - n * height, height)
@@ -81,9 +81,9 @@ def differentiate(
             flat = not frame.size and kernel_rows * kernel_columns * stride[0] * stride[1] == 1
             if lines[0] < lines[1]:
                 if dbias.size:
-                    _add_pixels(gradient, corner, lines, dy.shape[2], own, dbias[g * filters : (g + 1) * filters])
+                    _add_pixels(gradient, corner, lines, dy.shape[2], span, dbias[g * filters : (g + 1) * filters])
                 _weight_gradient(
-                    image, gradient, corner, dweight[g], (lines[0], lines[1], dy.shape[2]), own, stride, flat
+                    image, gradient, corner, dweight[g], (lines[0], lines[1], dy.shape[2]), span, stride, flat
                 )
             if len(dx) and into[0] < into[1]:
                 box = (g * channels, into[0], into[1], panels[0], panels[1])
@@ -99,26 +99,26 @@ def _differentiate_in_parts(
     (weight, packed), (down, across) = weights, grid
     for part in prange(down * across):
         into, memory = (dweights[part // across], dbiases[part // across], dx), (images[part], dzs[part])
-        given = (weight, packed)
-        differentiate((x, y), dy, given, into, memory, (stride, padding, margin), (part, down, across))
+        matrices = (weight, packed)
+        differentiate((x, y), dy, matrices, into, memory, (stride, padding, margin), (part, down, across))
 
 
 @njit(nogil=True, cache=True)
-def _add_pixels(gradient: Array, corner: Pair, lines: Pair, columns: int, own: Pair, dbias: Array) -> None:
-    total = np.zeros(own[1] - own[0], dbias.dtype)
+def _add_pixels(gradient: Array, corner: Pair, lines: Pair, columns: int, span: Pair, dbias: Array) -> None:
+    total = np.zeros(span[1] - span[0], dbias.dtype)
     for p in range(lines[0], lines[1]):
         for q in range(columns):
-            pixel = gradient[corner[0] + p, corner[1] + q, own[0] : own[1]]
+            pixel = gradient[corner[0] + p, corner[1] + q, span[0] : span[1]]
             for j in range(len(total)):
                 total[j] += pixel[j]
-    dbias[own[0] : own[1]] += total
+    dbias[span[0] : span[1]] += total
 
 
 @njit(nogil=True, cache=True)
 def _weight_gradient(
-    image: Array, gradient: Array, corner: Pair, dweight: Array, lines: Shape, own: Pair, stride: Pair, flat: bool
+    image: Array, gradient: Array, corner: Pair, dweight: Array, lines: Shape, span: Pair, stride: Pair, flat: bool
 ) -> None:
-    """Add an image's contribution to filters ``own`` of dweight (K, R, S, C).
+    """Add an image's contribution to filters ``span`` of dweight (K, R, S, C).
 
     ``lines``: first and last row of the gradient, and its columns; rows follow each other in memory if ``flat``.
     Tile rows are filters, tile columns a window's row.
@@ -127,7 +127,7 @@ def _weight_gradient(
     run, wide, item = dweight.shape[2] * channels, image.shape[1], image.itemsize
     floor = dweight.dtype.type(-np.inf)
     width = VECTORS * REGISTER_BYTES // item
-    pieces, size, larger = divide_rows(own[1] - own[0])
+    pieces, size, larger = divide_rows(span[1] - span[0])
     # All taps read the same few rows before the next ones: these come from the cache then, not from memory.
     row = (stride[0] * wide * image.shape[2] + gradient.shape[1] * gradient.shape[2]) * item
     step = max(CACHED_BYTES // row, 1)
@@ -135,7 +135,7 @@ def _weight_gradient(
         outer, inner = min(step, lines[1] - p), lines[2]
         if flat:
             outer, inner = 1, outer * inner
-        k = own[0]
+        k = span[0]
         for piece in range(pieces):
             height = size + (piece < larger)
             for r in range(taps):
@@ -228,11 +228,11 @@ class Convolution(Op[WindowGeometry]):
             pack(grouped, packed, 0, packed.shape[1])
         count = math.prod(across)
         frames = allocate((count, *self._frame), x.dtype)
-        given = ((x, y), (grouped, packed, start))
+        arguments = ((x, y), (grouped, packed, start))
         if count == 1:
-            _forward(*given, frames[0], places, floor, (0, *across))
+            _forward(*arguments, frames[0], places, floor, (0, *across))
         else:
-            _forward_in_parts(*given, frames, places, floor, across)
+            _forward_in_parts(*arguments, frames, places, floor, across)
         self._saved = (x, y if geometry.relu else allocate((0, *geometry.output), x.dtype))
         return y
 
@@ -252,14 +252,14 @@ class Convolution(Op[WindowGeometry]):
         count = math.prod(across)
         frames = tuple(allocate((count, *shape), x.dtype) for shape in (self._frame, self._gradient_frame))
         places = (geometry.stride, geometry.padding, self._margin)
-        given = ((x, y), dy, (weight.reshape(grouped), packed))
+        arguments = ((x, y), dy, (weight.reshape(grouped), packed))
         whole = dweight.reshape(1, *grouped)
         dweights = whole if across[0] == 1 else allocate((across[0], *grouped), x.dtype)
         if count == 1:
             into, memory = (dweights[0], dbiases[0], dx), (frames[0][0], frames[1][0])
-            differentiate(*given, into, memory, places, (0, *across))
+            differentiate(*arguments, into, memory, places, (0, *across))
         else:
-            _differentiate_in_parts(*given, (dweights, dbiases, dx), frames, places, across)
+            _differentiate_in_parts(*arguments, (dweights, dbiases, dx), frames, places, across)
         if across[0] > 1:
             add_parts(dweights, whole[0])
         if dbias is not None:
@@ -340,5 +340,5 @@ def _forward_in_parts(
 ) -> None:
     (x, y), (weight, packed, bias), (kernel, stride, padding), (down, across) = images, weights, places, grid
     for part in prange(down * across):
-        at, given = (part, down, across), ((x, y), (weight, packed, bias))
-        _forward(*given, frames[part], (kernel, stride, padding), floor, at)
+        at, arguments = (part, down, across), ((x, y), (weight, packed, bias))
+        _forward(*arguments, frames[part], (kernel, stride, padding), floor, at)

@@ -236,9 +236,9 @@ class ResponseNormalization(Op[ResponseGeometry]):
         geometry = self._geometry
         scale, y = allocate(x.shape, x.dtype), allocate(x.shape, x.dtype)
         source, sums, to = as_pixels(x), as_pixels(scale), as_pixels(y)
-        given = (geometry.size, geometry.alpha, geometry.beta, geometry.k)
+        numbers = (geometry.size, geometry.alpha, geometry.beta, geometry.k)
         parts = bounds(len(source), x.size)
-        kernel(parts, _normalise, _normalise_in_parts)(source, *given, sums, to)
+        kernel(parts, _normalise, _normalise_in_parts)(source, *numbers, sums, to)
         self._saved = (x, scale)
         return y
 
@@ -247,9 +247,9 @@ class ResponseNormalization(Op[ResponseGeometry]):
         geometry = self._geometry
         dx = allocate(dy.shape, dy.dtype)
         gradient, source, sums, to = as_pixels(dy), as_pixels(x), as_pixels(scale), as_pixels(dx)
-        given = (geometry.size, geometry.alpha, geometry.beta)
+        numbers = (geometry.size, geometry.alpha, geometry.beta)
         parts = bounds(len(to), x.size)
-        kernel(parts, _gradient, _gradient_in_parts)(gradient, source, sums, *given, to)
+        kernel(parts, _gradient, _gradient_in_parts)(gradient, source, sums, *numbers, to)
         return dx
 
 
@@ -317,11 +317,11 @@ def _gradient_in_parts(
 @njit(nogil=True, cache=True, error_model="numpy")
 def _negative_power(values: Array, beta: float, power: Array) -> None:
     """Set power = values^-beta; beta = 3/4 (Krizhevsky et al.) uses square roots, which are vectorised."""
-    one = values.dtype.type(1)
+    unit = values.dtype.type(1)
     if beta == 0.75:
         for c in range(len(values)):
             root = np.sqrt(values[c])
-            power[c] = one / (root * np.sqrt(root))
+            power[c] = unit / (root * np.sqrt(root))
     else:
         exponent = values.dtype.type(-beta)
         for c in range(len(values)):

@@ -44,9 +44,9 @@ class MaxPooling(Op[WindowGeometry]):
 
 
 @njit(nogil=True, cache=True)
-def _inside(place: int, stride: int, padding: int, kernel: int, size: int) -> tuple[int, int, int]:
+def _inside(position: int, stride: int, padding: int, kernel: int, size: int) -> tuple[int, int, int]:
     """Return the window's first pixel, and begin and end of its offsets that lie on the image."""
-    begin = place * stride - padding
+    begin = position * stride - padding
     return begin, max(-begin, 0), min(kernel, size - begin)
 
 

@@ -23,8 +23,9 @@ from numba.core.typing import Signature
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from hpcdl.compiled import Intrinsic
-from hpcdl.nn.kernels.numba.vectors import INDEX, Registers
+from hpcdl.compiled import Intrinsic, njit
+from hpcdl.fabric.comm import Array
+from hpcdl.nn.kernels.numba.vectors import INDEX, Counts, Registers, copy_region
 
 Matrix = NDArray[np.float64]
 
@@ -171,3 +172,41 @@ filter_gradient_tile = _two_sided_product(_G3.T, _G5.T)
 output_tile = _two_sided_product(_A3, _A5)
 """A^T p A: 6 x 6 products to m x m results."""
 output_gradient_tile = _two_sided_product(_A3.T, _A5.T)
+
+
+@njit(nogil=True, cache=True)
+def transform_filters(
+    taps: int, weight: Array, strides: Counts, outputs: int, u: Array, begin: int, end: int
+) -> None:
+    """Fill u (36, panels, terms, width) with G g G^T, terms from ``begin`` to ``end``.
+
+    ``strides`` of ``weight``, in elements: of a tap's row, of its column, and of a term.
+    """
+    row, column, term = strides
+    _, panels, terms, width = u.shape
+    item, zero = u.itemsize, u.dtype.type(0)
+    distance = panels * terms * width
+    if outputs % width:
+        u[:, panels - 1, begin:end] = 0
+    for panel in range(panels):
+        for t in range(begin, end):
+            taken = (weight.ctypes.data + (t * term + panel * width) * item, row, column)
+            into = (u.ctypes.data + (panel * terms + t) * width * item, SIZE * distance, distance)
+            filter_tile(taps, taken, into, min(width, outputs - panel * width), zero)
+
+
+@njit(nogil=True, cache=True)
+def transform_inputs(
+    image: Array, corner: Counts, strip: Array, step: int, across: int, first: int, v: Array
+) -> None:
+    """Transform a row of an image's tiles to v (36, tiles, C), from tile ``first`` on, by way of ``strip``.
+
+    ``corner``: first channel, and the image's row and column under the strip's first.
+    """
+    copy_region(image, corner[0], corner[1], corner[2], strip)
+    channels, item, zero = strip.shape[2], strip.itemsize, strip.dtype.type(0)
+    distance = v.shape[1] * channels
+    for t in range(across):
+        taken = (strip.ctypes.data + t * step * channels * item, strip.shape[1] * channels, channels)
+        into = (v.ctypes.data + (first + t) * channels * item, SIZE * distance, distance)
+        input_tile(0, taken, into, channels, zero)

@@ -15,11 +15,11 @@ from hpcdl.nn.kernels.numba.parts import bounds, grid, number, share
 from hpcdl.nn.kernels.numba.toom_cook import (
     SIZE,
     filter_gradient_tile,
-    filter_tile,
     input_gradient_tile,
-    input_tile,
     output_gradient_tile,
     output_tile,
+    transform_filters,
+    transform_inputs,
 )
 from hpcdl.nn.kernels.numba.vectors import (
     REGISTER_BYTES,
@@ -48,42 +48,10 @@ def transpose(source: Array, to: Array) -> None:
 
 
 @njit(nogil=True, cache=True)
-def transform_filters(
-    taps: int, weight: Array, strides: Counts, outputs: int, u: Array, begin: int, end: int
-) -> None:
-    """Fill u (36, panels, terms, width) with G g G^T, terms from ``begin`` to ``end``.
-
-    ``strides`` of ``weight``, in elements: of a tap's row, of its column, and of a term.
-    """
-    row, column, term = strides
-    _, panels, terms, width = u.shape
-    item, zero = u.itemsize, u.dtype.type(0)
-    distance = panels * terms * width
-    if outputs % width:
-        u[:, panels - 1, begin:end] = 0
-    for panel in range(panels):
-        for t in range(begin, end):
-            taken = (weight.ctypes.data + (t * term + panel * width) * item, row, column)
-            given = (u.ctypes.data + (panel * terms + t) * width * item, SIZE * distance, distance)
-            filter_tile(taps, taken, given, min(width, outputs - panel * width), zero)
-
-
-@njit(nogil=True, cache=True)
-def transform_inputs(strip: Array, step: int, across: int, first: int, v: Array) -> None:
-    """Transform a row of input tiles to v (36, tiles, C), from tile ``first`` on."""
-    channels, item, zero = strip.shape[2], strip.itemsize, strip.dtype.type(0)
-    distance = v.shape[1] * channels
-    for t in range(across):
-        taken = (strip.ctypes.data + t * step * channels * item, strip.shape[1] * channels, channels)
-        given = (v.ctypes.data + (first + t) * channels * item, SIZE * distance, distance)
-        input_tile(0, taken, given, channels, zero)
-
-
-@njit(nogil=True, cache=True)
-def multiply(left: Array, u: Array, tiles: int, right: Array, own: Pair) -> None:
+def multiply(left: Array, u: Array, tiles: int, right: Array, span: Pair) -> None:
     """Set right (36, tiles, outputs) to left (36, tiles, terms) times u (36, panels, terms, width).
 
-    Only panels ``own``, and their outputs.
+    Only panels ``span``, and their outputs.
     """
     _, _, terms, width = u.shape
     outputs, item = right.shape[2], right.itemsize
@@ -92,7 +60,7 @@ def multiply(left: Array, u: Array, tiles: int, right: Array, own: Pair) -> None
     zeros = np.zeros(width, right.dtype)
     pieces, size, larger = divide_rows(tiles)
     for point in range(len(u)):
-        for panel in range(own[0], own[1]):
+        for panel in range(span[0], span[1]):
             t = 0
             for piece in range(pieces):
                 rows = size + (piece < larger)
@@ -104,15 +72,15 @@ def multiply(left: Array, u: Array, tiles: int, right: Array, own: Pair) -> None
 
 
 @njit(nogil=True, cache=True)
-def add_filter_products(v: Array, products: Array, tiles: int, du: Array, own: Pair) -> None:
-    """Add products^T v, summed over tiles, to filters ``own`` of du (36, K, C)."""
+def add_filter_products(v: Array, products: Array, tiles: int, du: Array, span: Pair) -> None:
+    """Add products^T v, summed over tiles, to filters ``span`` of du (36, K, C)."""
     _, filters, channels = du.shape
     item = du.itemsize
     floor = du.dtype.type(-np.inf)
     width = VECTORS * REGISTER_BYTES // item
-    pieces, size, larger = divide_rows(own[1] - own[0])
+    pieces, size, larger = divide_rows(span[1] - span[0])
     for point in range(len(du)):
-        k = own[0]
+        k = span[0]
         for piece in range(pieces):
             rows = size + (piece < larger)
             for c in range(0, channels, width):
@@ -127,26 +95,26 @@ def add_filter_products(v: Array, products: Array, tiles: int, du: Array, own: P
 
 @njit(nogil=True, cache=True)
 def add_input_gradients(
-    v: Array, first: int, step: int, across: int, strip: Array, dx: Array, corner: Counts, own: Pair
+    v: Array, first: int, step: int, across: int, strip: Array, dx: Array, corner: Counts, span: Pair
 ) -> None:
     """Sum the gradients of a row of overlapping tiles in ``strip`` and add them to one image's gradient.
 
-    ``corner``: first channel, and the image's row and column under the strip's first. ``own``: channels added.
+    ``corner``: first channel, and the image's row and column under the strip's first. ``span``: channels added.
     """
     channel, top, left = corner
     channels, item, zero = strip.shape[2], strip.itemsize, strip.dtype.type(0)
     distance = v.shape[1] * channels
     strip[:] = 0
     for t in range(across):
-        taken = (v.ctypes.data + ((first + t) * channels + own[0]) * item, SIZE * distance, distance)
-        to_tile = strip.ctypes.data + (t * step * channels + own[0]) * item
-        given = (to_tile, strip.shape[1] * channels, channels)
-        input_gradient_tile(0, taken, given, own[1] - own[0], zero)
+        taken = (v.ctypes.data + ((first + t) * channels + span[0]) * item, SIZE * distance, distance)
+        to_tile = strip.ctypes.data + (t * step * channels + span[0]) * item
+        into = (to_tile, strip.shape[1] * channels, channels)
+        input_gradient_tile(0, taken, into, span[1] - span[0], zero)
     height, width, _ = dx.shape
     for i in range(max(-top, 0), min(height - top, SIZE)):
         for j in range(max(-left, 0), min(width - left, strip.shape[1])):
-            to = dx[top + i, left + j, channel + own[0] : channel + own[1]]
-            source = strip[i, j, own[0] : own[1]]
+            to = dx[top + i, left + j, channel + span[0] : channel + span[1]]
+            source = strip[i, j, span[0] : span[1]]
             for c in range(len(source)):
                 to[c] += source[c]
 
@@ -218,11 +186,11 @@ class Winograd(Op[WindowGeometry]):
             transpose(weights.weight[k].reshape(filters, -1), transposed)
             strides = (filters * channels * taps, filters * channels, filters)
             _transform_in_parts(taps, transposed, strides, filters, u)
-            given = ((x, y), (group * channels, k.start), u, start[k])
+            arguments = ((x, y), (group * channels, k.start), u, start[k])
             if count == 1:
-                _forward(*given, tuple(one[0] for one in buffers), window, floor, (0, *grid))
+                _forward(*arguments, tuple(buffer[0] for buffer in buffers), window, floor, (0, *grid))
             else:
-                _forward_in_parts(*given, buffers, window, floor, grid)
+                _forward_in_parts(*arguments, buffers, window, floor, grid)
         self._saved = (x, y if geometry.relu else allocate((0, *geometry.output), x.dtype))
         return y
 
@@ -246,13 +214,13 @@ class Winograd(Op[WindowGeometry]):
                 _transform_in_parts(
                     taps, weights.weight[k], (channels * taps, channels, channels * taps**2), channels, u
                 )
-            given = ((x, y, dy, dx), (group * channels, k.start), u)
+            arguments = ((x, y, dy, dx), (group * channels, k.start), u)
             dweights = dweight[None] if grid[0] == 1 else allocate((grid[0], *dweight.shape), x.dtype)
             if count == 1:
-                into, memory = (du[0], dbiases[0], dweights[0]), tuple(one[0] for one in buffers)
-                _backward(*given, into, memory, window, (0, *grid))
+                into, memory = (du[0], dbiases[0], dweights[0]), tuple(buffer[0] for buffer in buffers)
+                _backward(*arguments, into, memory, window, (0, *grid))
             else:
-                _backward_in_parts(*given, (du, dbiases, dweights), buffers, window, grid)
+                _backward_in_parts(*arguments, (du, dbiases, dweights), buffers, window, grid)
             if grid[0] > 1:
                 add_parts(dweights, dweight)
             if weights.dbias is not None:
@@ -327,23 +295,22 @@ def _forward(
     down, across = -(-rows // step), -(-columns // step)
     at_once = v.shape[1] // across
     distance = products.shape[1] * filters
-    own = share(u.shape[1], at[0] % at[2], at[2])
-    low, high = own[0] * u.shape[3], min(own[1] * u.shape[3], filters)
+    span = share(u.shape[1], at[0] % at[2], at[2])
+    low, high = span[0] * u.shape[3], min(span[1] * u.shape[3], filters)
     top, bottom = share(len(x) * down, at[0] // at[2], at[1])
     # Rows of tiles are counted through all images, so that those of small images also fill a product.
     for begin in range(top, bottom, at_once):
         lines = min(at_once, bottom - begin)
         for line in range(lines):
             n, p = (begin + line) // down, (begin + line) % down * step
-            copy_region(x[n], channel, p - padding[0], -padding[1], strip)
-            transform_inputs(strip, step, across, line * across, v)
-        multiply(v, u, lines * across, products, own)
+            transform_inputs(x[n], (channel, p - padding[0], -padding[1]), strip, step, across, line * across, v)
+        multiply(v, u, lines * across, products, span)
         for line in range(lines):
             n, p = (begin + line) // down, (begin + line) % down * step
             for t in range(across):
                 taken = (products[0, line * across + t].ctypes.data + low * item, SIZE * distance, distance)
-                given = (results.ctypes.data + low * item, step * filters, filters)
-                output_tile(taps, taken, given, high - low, floor)
+                into = (results.ctypes.data + low * item, step * filters, filters)
+                output_tile(taps, taken, into, high - low, floor)
                 for i in range(min(step, rows - p)):
                     for j in range(min(step, columns - t * step)):
                         out, result = y[n, p + i, t * step + j, k + low : k + high], results[i, j, low:high]
@@ -372,8 +339,8 @@ def _backward(
     distance = products.shape[1] * filters
     top, bottom = share(len(x), at[0] // at[2], at[1])
     low, high = share(filters, at[0] % at[2], at[2])
-    own = share(u.shape[1], at[0] % at[2], at[2])
-    left, right = own[0] * u.shape[3], min(own[1] * u.shape[3], channels)
+    span = share(u.shape[1], at[0] % at[2], at[2])
+    left, right = span[0] * u.shape[3], min(span[1] * u.shape[3], channels)
     du[:, low:high] = 0
     dbias[low : min(high, len(dbias))] = 0
     # Overlapping tiles are added to it.
@@ -384,8 +351,7 @@ def _backward(
         lines = min(at_once, bottom - begin)
         for line in range(lines):
             n, p = (begin + line) // down, (begin + line) % down * step
-            copy_region(x[n], channel, p - padding[0], -padding[1], strip)
-            transform_inputs(strip, step, across, line * across, v)
+            transform_inputs(x[n], (channel, p - padding[0], -padding[1]), strip, step, across, line * across, v)
             copy_region(dy[n], k, p, 0, gradients)
             if len(y):
                 rectify_region(y[n], k, p, 0, gradients)
@@ -396,11 +362,11 @@ def _backward(
                             dbias[f] += gradients[i, j, f]
             for t in range(across):
                 taken = (gradients.ctypes.data + t * step * filters * item, gradients.shape[1] * filters, filters)
-                given = (products[0, line * across + t].ctypes.data, SIZE * distance, distance)
-                output_gradient_tile(taps, taken, given, filters, zero)
+                into = (products[0, line * across + t].ctypes.data, SIZE * distance, distance)
+                output_gradient_tile(taps, taken, into, filters, zero)
         add_filter_products(v, products, lines * across, du, (low, high))
         if len(dx):
-            multiply(products, u, lines * across, v, own)
+            multiply(products, u, lines * across, v, span)
             for line in range(lines):
                 n, p = (begin + line) // down, (begin + line) % down * step
                 corner = (channel, p - padding[0], -padding[1])
@@ -408,5 +374,5 @@ def _backward(
     # The transform is linear: the sum over all tiles is transformed once.
     far = filters * channels
     for f in range(low, high):
-        taken, given = (du[0, f].ctypes.data, SIZE * far, far), (dweight[f].ctypes.data, taps * channels, channels)
-        filter_gradient_tile(taps, taken, given, channels, zero)
+        taken, into = (du[0, f].ctypes.data, SIZE * far, far), (dweight[f].ctypes.data, taps * channels, channels)
+        filter_gradient_tile(taps, taken, into, channels, zero)

@@ -10,9 +10,9 @@ import numpy as np
 
 from hpcdl.aggregation.parts.entries import Reduced, Series, nbytes
 from hpcdl.aggregation.parts.messages import transfer
-from hpcdl.compression.parts.protocol import Device, Selector, SharedScalers, Sparse, Summable, Tensor
+from hpcdl.compression.parts.protocol import Selector, SharedScalers, Sparse, Summable, Tensor
 from hpcdl.compression.parts.selection import add, put
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm, Device
 from hpcdl.fabric.vectors import no_bytes
 from hpcdl.training.parts.compressed.piece import MessageCodec, Piece, refused
 
