@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from contract.networks import backward, forward, layers
 from gpu.geometries import default_shape
 from gpu.timing import summary, times
 
@@ -56,12 +57,6 @@ def task(model, batch, *, small):
     return Task(model, shape, classes, images, random.integers(0, classes, batch))
 
 
-def layers(case):
-    model = registry.find("models", case.model)
-    dropout = {key: 0.0 for key in registry.settings_of(model) if "dropout" in key}
-    return model(case.shape, case.classes, **dropout)
-
-
 def networks(results, name, tiny):
     against_numpy(results, name)
     if importlib.util.find_spec("torch") is None:
@@ -86,7 +81,9 @@ def against_numpy(results, name):
         logits = []
         settings = {"tf32": False} if name == "cupy" else {}
         for kernels, dtype in ((backend(name, **settings), "float32"), (backend("numpy"), "float64")):
-            net = Replica(layers(case), case.shape, backend=kernels, dtype=dtype, seed=1)
+            net = Replica(
+                layers(case.model, case.shape, case.classes), case.shape, backend=kernels, dtype=dtype, seed=1
+            )
             logits.append(kernels.to_host(net.predict(kernels.asarray(case.images.astype(dtype)))))
         error = float(np.abs(logits[0] - logits[1]).max() / np.abs(logits[1]).max())
         results.put(f"{model}'s logits", ok=error < 1e-4, error=error)
@@ -115,21 +112,14 @@ def beside(results, title, case, dtype, name, settings):
 
 def our_step(case, dtype, kernels):
     """A function that trains once on images already on the device, and the first loss."""
-    net = Replica(layers(case), case.shape, backend=kernels, dtype=dtype, seed=1)
+    net = Replica(layers(case.model, case.shape, case.classes), case.shape, backend=kernels, dtype=dtype, seed=1)
     optimizer = SGD(momentum=MOMENTUM)
     images, labels = kernels.asarray(case.images), kernels.asarray(case.labels)
     if dtype == "float16":
         net.loss_scale = 1024.0
 
     def step():
-        x = images
-        for stage in net.stages:
-            x = stage.forward(x)
-        loss, _, dy = net.loss(x, labels, 1 / len(labels))
-        for head in net.heads:
-            head.aim(labels, net.loss_scale / len(labels))
-        for stage in reversed(net.stages):
-            dy = stage.backward(dy)
+        loss, _ = backward(net, forward(net, images), labels, 1 / len(labels))
         optimizer.update(net.parameters, net.gradients, LEARNING_RATE)
         return loss / len(labels)
 

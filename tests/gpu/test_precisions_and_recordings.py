@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from contract import networks
 from gpu.processor import GXX, Processor
 
 from hpcdl.nn.backend import backend
@@ -48,13 +49,7 @@ def batch(n, seed=0):
 
 
 def step(net, images, labels):
-    x = net.backend.asarray(images)
-    for stage in net.stages:
-        x = stage.forward(x)
-    loss, correct, dy = net.loss(x, net.backend.asarray(labels), 1 / len(images))
-    for stage in reversed(net.stages):
-        dy = stage.backward(dy)
-    return loss, correct
+    return networks.step(net, images, labels, 1 / len(images))
 
 
 def test_a_16_bit_network_is_nearly_the_32_bit_one():
@@ -118,14 +113,10 @@ def test_recorded_layers_do_what_they_did(records_products):
         outcomes = []
         for net in (plain, recorded):
             net.reseed(1, number)
-            x = net.backend.asarray(images)
-            for stage in net.stages:
-                x = stage.forward(x)
+            x = networks.forward(net, net.backend.asarray(images))
             seen = net.predict(net.backend.asarray(batch(5, 99)[0]))
             outcomes.append((*net.loss(x, labels, 0.5)[:2], seen))
-            dy = net.loss(x, labels, 0.5)[2]
-            for stage in reversed(net.stages):
-                dy = stage.backward(dy)
+            networks.backward(net, x, labels, 0.5)
             net.parameters -= 0.01 * net.gradients
         assert outcomes[0][:2] == outcomes[1][:2], number
         np.testing.assert_array_equal(outcomes[0][2], outcomes[1][2])
@@ -139,9 +130,7 @@ def test_a_forward_without_a_backward_is_recorded_again():
     for net in (plain, recorded):
         step(net, images, labels)
         for _ in range(3):
-            x = net.backend.asarray(images)
-            for stage in net.stages:
-                x = stage.forward(x)
+            networks.forward(net, net.backend.asarray(images))
         step(net, images, labels)
         step(net, images, labels)
     np.testing.assert_array_equal(plain.gradients, recorded.gradients)

@@ -2,6 +2,8 @@
 
 import time
 
+from contract.networks import step as step_of
+
 from hpcdl.data.digits import digits
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.models.caffe import lenet5
@@ -57,12 +59,7 @@ def train(name, dtype, settings, ranks, epochs):
         share = BATCH // comm.size
         for step in range(epochs * (len(images) // BATCH)):
             begin = step % (len(images) // BATCH) * BATCH + comm.rank * share
-            x = kernels.asarray(images[begin : begin + share])
-            for stage in net.stages:
-                x = stage.forward(x)
-            _, _, dy = net.loss(x, kernels.asarray(labels[begin : begin + share]), 1 / BATCH)
-            for stage in reversed(net.stages):
-                dy = stage.backward(dy)
+            step_of(net, images[begin : begin + share], labels[begin : begin + share], 1 / BATCH)
             await ring(comm, net.gradients)
             optimizer.update(net.parameters, net.gradients, RATE)
         if comm.rank == 0:

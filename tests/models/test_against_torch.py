@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 import pytest
+from contract import networks
 
-from hpcdl import registry
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.per_tensor import Multipliers
@@ -125,9 +125,8 @@ def described(title):
 
 def build(title, kernels, dtype):
     name, shape, classes, settings = described(title)
-    model = registry.find("models", name)
-    dropout = {key: 0.0 for key in registry.settings_of(model) if "dropout" in key}
-    return Replica(model(shape, classes, **settings, **dropout), shape, backend=kernels, dtype=dtype, seed=1)
+    layers = networks.layers(name, shape, classes, **settings)
+    return Replica(layers, shape, backend=kernels, dtype=dtype, seed=1)
 
 
 LARGE = {"alexnet", "googlenet", "vgg11 on 19x17", "vgg16 on 19x17", "vgg19 on 19x17", "resnet56 on 16x16"}
@@ -183,17 +182,10 @@ def weights(replica):
 
 def step(replica, images, labels):
     """Return logits and mean loss; compute the gradients."""
-    x = replica.backend.asarray(images.astype(replica.dtype))
-    for stage in replica.stages:
-        x = stage.forward(x)
+    put, scale = replica.backend.asarray, 1 / len(labels)
+    x = networks.forward(replica, put(images.astype(replica.dtype)))
     logits = replica.backend.to_host(x).copy()
-    own, scale = replica.backend.asarray(labels), 1 / len(labels)
-    loss, _, dy = replica.loss(x, own, scale)
-    for head in replica.heads:
-        head.aim(own, scale)
-    for stage in reversed(replica.stages):
-        dy = stage.backward(dy)
-    return logits, (loss + sum(head.value for head in replica.heads)) * scale
+    return logits, networks.backward(replica, x, put(labels), scale)[0] * scale
 
 
 def update(replica):

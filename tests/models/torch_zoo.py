@@ -1,8 +1,11 @@
 """The networks again, written with PyTorch's modules from the papers and prototxts, as oracles.
 
 Each takes NCHW images and returns its logits, GoogLeNet those of its auxiliary classifiers too; dropout is left
-out. Modules are made in the order of hpcdl's flat vector, so that parameters correspond one to one.
+out. Modules are made in the order of hpcdl's flat vector, so that parameters correspond one to one. Numbers of input
+channels are those of a first batch of zeros.
 """
+
+from functools import partial, wraps
 
 import torch
 from torch import nn
@@ -17,6 +20,41 @@ def outcome(network, images, labels):
     return outputs[0], losses[0] + 0.3 * sum(losses[1:])
 
 
+def sized(build):
+    """Return a function that builds the network for images of a shape (H, W, C)."""
+
+    @wraps(build)
+    def built(shape, classes, **settings):
+        network = build(shape, classes, **settings).eval()
+        with torch.no_grad():
+            network(torch.zeros(1, shape[2], *shape[:2]))
+        return network.train()
+
+    return built
+
+
+def conv(filters, kernel, **arguments):
+    return nn.Sequential(nn.LazyConv2d(filters, kernel, **arguments), nn.ReLU())
+
+
+def convs(kernel, first, *others, **arguments):
+    """A convolution and others of 1x1."""
+    return nn.Sequential(conv(first, kernel, **arguments), *(conv(filters, 1) for filters in others))
+
+
+def max_pool(kernel, stride, **arguments):
+    return nn.MaxPool2d(kernel, stride, **{"ceil_mode": True, **arguments})
+
+
+def average_pool(kernel, stride):
+    return nn.AvgPool2d(kernel, stride, ceil_mode=True)
+
+
+response = partial(nn.LocalResponseNorm, 5, alpha=1e-4, beta=0.75, k=1.0)
+norm = partial(nn.LazyBatchNorm2d, eps=1e-5, momentum=0.1)
+plain = partial(nn.LazyConv2d, bias=False)
+
+
 class Flatten(nn.Module):
     """To vectors with channels fastest, as the columns of hpcdl's matrices are."""
 
@@ -29,297 +67,197 @@ class GlobalAverage(nn.Module):
         return x.mean((2, 3))
 
 
-def conv(channels, filters, kernel, **arguments):
-    return nn.Sequential(nn.Conv2d(channels, filters, kernel, **arguments), nn.ReLU())
+def classifier(classes):
+    hidden = (nn.LazyLinear(4096), nn.ReLU(), nn.LazyLinear(4096), nn.ReLU())
+    return [Flatten(), *hidden, nn.LazyLinear(classes)]
 
 
-def max_pool(kernel, stride, **arguments):
-    return nn.MaxPool2d(kernel, stride, **{"ceil_mode": True, **arguments})
-
-
-def average_pool(kernel, stride):
-    return nn.AvgPool2d(kernel, stride, ceil_mode=True)
-
-
-def size(features, shape):
-    """Length of the vectors that ``features`` makes of NHWC images."""
-    height, width, channels = shape
-    with torch.no_grad():
-        return features(torch.zeros(1, channels, height, width)).shape[1]
-
-
+@sized
 def lenet5(shape, classes):
     padding = 0 if min(shape[:2]) >= 16 else 2
-    features = nn.Sequential(
-        nn.Conv2d(shape[2], 20, 5, padding=padding),
-        max_pool(2, 2),
-        nn.Conv2d(20, 50, 5, padding=padding),
-        max_pool(2, 2),
-        Flatten(),
-    )
-    return nn.Sequential(features, nn.Linear(size(features, shape), 500), nn.ReLU(), nn.Linear(500, classes))
+    features = [nn.LazyConv2d(20, 5, padding=padding), max_pool(2, 2)]
+    features += [nn.LazyConv2d(50, 5, padding=padding), max_pool(2, 2), Flatten()]
+    return nn.Sequential(*features, nn.LazyLinear(500), nn.ReLU(), nn.LazyLinear(classes))
 
 
-def cifar_quick(shape, classes):
-    features = nn.Sequential(
-        nn.Conv2d(shape[2], 32, 5, padding=2),
-        max_pool(3, 2),
-        nn.ReLU(),
-        conv(32, 32, 5, padding=2),
-        average_pool(3, 2),
-        conv(32, 64, 5, padding=2),
-        average_pool(3, 2),
-        Flatten(),
-    )
-    return nn.Sequential(features, nn.Linear(size(features, shape), 64), nn.Linear(64, classes))
+@sized
+def cifar_quick(_shape, classes):
+    features = [nn.LazyConv2d(32, 5, padding=2), max_pool(3, 2), nn.ReLU()]
+    for filters in (32, 64):
+        features += [conv(filters, 5, padding=2), average_pool(3, 2)]
+    return nn.Sequential(*features, Flatten(), nn.LazyLinear(64), nn.LazyLinear(classes))
 
 
-def nin_cifar(shape, classes):
+@sized
+def nin_cifar(_shape, classes):
     return nn.Sequential(
-        conv(shape[2], 192, 5, padding=2),
-        conv(192, 160, 1),
-        conv(160, 96, 1),
+        convs(5, 192, 160, 96, padding=2),
         max_pool(3, 2),
-        conv(96, 192, 5, padding=2),
-        conv(192, 192, 1),
-        conv(192, 192, 1),
+        convs(5, 192, 192, 192, padding=2),
         average_pool(3, 2),
-        conv(192, 192, 3, padding=1),
-        conv(192, 192, 1),
-        conv(192, classes, 1),
+        convs(3, 192, 192, classes, padding=1),
         GlobalAverage(),
     )
 
 
-def nin(shape, classes):
+@sized
+def nin(_shape, classes):
     return nn.Sequential(
-        conv(shape[2], 96, 11, stride=4),
-        conv(96, 96, 1),
-        conv(96, 96, 1),
+        convs(11, 96, 96, 96, stride=4),
         max_pool(3, 2),
-        conv(96, 256, 5, padding=2),
-        conv(256, 256, 1),
-        conv(256, 256, 1),
+        convs(5, 256, 256, 256, padding=2),
         max_pool(3, 2),
-        conv(256, 384, 3, padding=1),
-        conv(384, 384, 1),
-        conv(384, 384, 1),
+        convs(3, 384, 384, 384, padding=1),
         max_pool(3, 2),
-        conv(384, 1024, 3, padding=1),
-        conv(1024, 1024, 1),
-        conv(1024, classes, 1),
+        convs(3, 1024, 1024, classes, padding=1),
         GlobalAverage(),
     )
 
 
-def alexnet(shape, classes, groups=2):
-    features = nn.Sequential(
-        conv(shape[2], 96, 11, stride=4),
-        nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0),
+@sized
+def alexnet(_shape, classes, groups=2):
+    return nn.Sequential(
+        *(conv(96, 11, stride=4), response(), max_pool(3, 2)),
+        *(conv(256, 5, padding=2, groups=groups), response(), max_pool(3, 2)),
+        conv(384, 3, padding=1),
+        conv(384, 3, padding=1, groups=groups),
+        conv(256, 3, padding=1, groups=groups),
         max_pool(3, 2),
-        conv(96, 256, 5, padding=2, groups=groups),
-        nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0),
-        max_pool(3, 2),
-        conv(256, 384, 3, padding=1),
-        conv(384, 384, 3, padding=1, groups=groups),
-        conv(384, 256, 3, padding=1, groups=groups),
-        max_pool(3, 2),
-        Flatten(),
+        *classifier(classes),
     )
-    return nn.Sequential(features, *fully_connected(size(features, shape), classes))
 
 
-def fully_connected(inputs, classes):
-    return [nn.Linear(inputs, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, classes)]
+def vgg(depths):
+    def build(_shape, classes):
+        layers = []
+        for filters, depth in zip((64, 128, 256, 512, 512), depths, strict=True):
+            layers += [*(conv(filters, 3, padding=1) for _ in range(depth)), max_pool(2, 2)]
+        return nn.Sequential(*layers, *classifier(classes))
+
+    return sized(build)
 
 
-def vgg(shape, classes, plan):
-    layers, channels = [], shape[2]
-    for part in plan:
-        if part == "M":
-            layers.append(max_pool(2, 2))
-        else:
-            layers.append(conv(channels, part, 3, padding=1))
-            channels = part
-    features = nn.Sequential(*layers, Flatten())
-    return nn.Sequential(features, *fully_connected(size(features, shape), classes))
-
-
-def vgg11(shape, classes):
-    return vgg(shape, classes, [64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"])
-
-
-def vgg16(shape, classes):
-    triples = [256, 256, 256, "M", 512, 512, 512, "M", 512, 512, 512, "M"]
-    return vgg(shape, classes, [64, 64, "M", 128, 128, "M", *triples])
-
-
-def vgg19(shape, classes):
-    fours = [256, 256, 256, 256, "M", 512, 512, 512, 512, "M", 512, 512, 512, 512, "M"]
-    return vgg(shape, classes, [64, 64, "M", 128, 128, "M", *fours])
+vgg11, vgg16, vgg19 = vgg((1, 1, 2, 2, 2)), vgg((2, 2, 3, 3, 3)), vgg((2, 2, 4, 4, 4))
 
 
 class Inception(nn.Module):
-    def __init__(self, channels, ch1x1, ch3x3red, ch3x3, ch5x5red, ch5x5, pool_proj):
+    def __init__(self, ch1x1, ch3x3red, ch3x3, ch5x5red, ch5x5, pool_proj):
         super().__init__()
-        self.branch1 = conv(channels, ch1x1, 1)
-        self.branch2 = nn.Sequential(conv(channels, ch3x3red, 1), conv(ch3x3red, ch3x3, 3, padding=1))
-        self.branch3 = nn.Sequential(conv(channels, ch5x5red, 1), conv(ch5x5red, ch5x5, 5, padding=2))
-        self.branch4 = nn.Sequential(max_pool(3, 1, padding=1), conv(channels, pool_proj, 1))
+        self.branches = nn.ModuleList(
+            [
+                conv(ch1x1, 1),
+                nn.Sequential(conv(ch3x3red, 1), conv(ch3x3, 3, padding=1)),
+                nn.Sequential(conv(ch5x5red, 1), conv(ch5x5, 5, padding=2)),
+                nn.Sequential(max_pool(3, 1, padding=1), conv(pool_proj, 1)),
+            ]
+        )
 
     def forward(self, x):
-        return torch.cat([self.branch1(x), self.branch2(x), self.branch3(x), self.branch4(x)], 1)
-
-
-class InceptionHead(nn.Module):
-    def __init__(self, channels, pixels, classes):
-        super().__init__()
-        self.pool = average_pool(5, 3)
-        self.conv = conv(channels, 128, 1)
-        self.flatten = Flatten()
-        self.fc1 = nn.Linear(128 * pixels, 1024)
-        self.fc2 = nn.Linear(1024, classes)
-
-    def forward(self, x):
-        x = self.flatten(self.conv(self.pool(x)))
-        return self.fc2(functional.relu(self.fc1(x)))
+        return torch.cat([branch(x) for branch in self.branches], 1)
 
 
 class GoogLeNet(nn.Module):
-    def __init__(self, shape, classes, auxiliary):
+    def __init__(self, classes, auxiliary):
         super().__init__()
-        self.start = nn.Sequential(
-            conv(shape[2], 64, 7, stride=2, padding=3),
-            max_pool(3, 2),
-            nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0),
-            conv(64, 64, 1),
-            conv(64, 192, 3, padding=1),
-            nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0),
-            max_pool(3, 2),
-        )
         self.upto4a = nn.Sequential(
-            Inception(192, 64, 96, 128, 16, 32, 32),
-            Inception(256, 128, 128, 192, 32, 96, 64),
+            *(conv(64, 7, stride=2, padding=3), max_pool(3, 2), response()),
+            *(conv(64, 1), conv(192, 3, padding=1), response(), max_pool(3, 2)),
+            Inception(64, 96, 128, 16, 32, 32),
+            Inception(128, 128, 192, 32, 96, 64),
             max_pool(3, 2),
-            Inception(480, 192, 96, 208, 16, 48, 64),
+            Inception(192, 96, 208, 16, 48, 64),
         )
-        features = nn.Sequential(self.start, self.upto4a, average_pool(5, 3), Flatten())
-        pixels = size(features, shape) // 512 if auxiliary else None
-        self.loss1 = InceptionHead(512, pixels, classes) if auxiliary else None
+        self.loss1 = self.head(classes) if auxiliary else None
         self.upto4d = nn.Sequential(
-            Inception(512, 160, 112, 224, 24, 64, 64),
-            Inception(512, 128, 128, 256, 24, 64, 64),
-            Inception(512, 112, 144, 288, 32, 64, 64),
+            Inception(160, 112, 224, 24, 64, 64),
+            Inception(128, 128, 256, 24, 64, 64),
+            Inception(112, 144, 288, 32, 64, 64),
         )
-        self.loss2 = InceptionHead(528, pixels, classes) if auxiliary else None
+        self.loss2 = self.head(classes) if auxiliary else None
         self.end = nn.Sequential(
-            Inception(528, 256, 160, 320, 32, 128, 128),
+            Inception(256, 160, 320, 32, 128, 128),
             max_pool(3, 2),
-            Inception(832, 256, 160, 320, 32, 128, 128),
-            Inception(832, 384, 192, 384, 48, 128, 128),
-            GlobalAverage(),
-            nn.Linear(1024, classes),
+            Inception(256, 160, 320, 32, 128, 128),
+            Inception(384, 192, 384, 48, 128, 128),
+            *(GlobalAverage(), nn.LazyLinear(classes)),
         )
 
+    def head(self, classes):
+        hidden = (nn.LazyLinear(1024), nn.ReLU(), nn.LazyLinear(classes))
+        return nn.Sequential(average_pool(5, 3), conv(128, 1), Flatten(), *hidden)
+
     def forward(self, x):
-        early = self.upto4a(self.start(x))
+        early = self.upto4a(x)
         late = self.upto4d(early)
         logits = self.end(late)
-        if self.loss1 is None:
-            return logits
-        return logits, self.loss1(early), self.loss2(late)
+        return logits if self.loss1 is None else (logits, self.loss1(early), self.loss2(late))
 
 
-def googlenet(shape, classes, auxiliary=True):
-    return GoogLeNet(shape, classes, auxiliary)
+@sized
+def googlenet(_shape, classes, auxiliary=True):
+    return GoogLeNet(classes, auxiliary)
 
 
-def norm(channels):
-    return nn.BatchNorm2d(channels, eps=1e-5, momentum=0.1)
-
-
-class BasicBlock(nn.Module):
-    def __init__(self, channels, filters, stride, option):
+class Residual(nn.Module):
+    def __init__(self, shortcut, *branch):
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, filters, 3, stride, 1, bias=False)
-        self.bn1 = norm(filters)
-        self.conv2 = nn.Conv2d(filters, filters, 3, 1, 1, bias=False)
-        self.bn2 = norm(filters)
-        self.added = filters - channels
-        self.downsample = None
-        if self.added and option == "B":
-            self.downsample = nn.Sequential(nn.Conv2d(channels, filters, 1, stride, bias=False), norm(filters))
+        self.branch, self.shortcut = nn.Sequential(*branch), shortcut
 
     def forward(self, x):
-        shortcut = x
-        if self.downsample is not None:
-            shortcut = self.downsample(x)
-        elif self.added:
-            shortcut = functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.added))
-        out = functional.relu(self.bn1(self.conv1(x)))
-        return functional.relu(self.bn2(self.conv2(out)) + shortcut)
+        return functional.relu(self.branch(x) + self.shortcut(x))
 
 
-def cifar_resnet(shape, classes, n, option):
-    blocks, channels = [], 16
-    for filters in (16, 32, 64):
-        for i in range(n):
-            blocks.append(BasicBlock(channels, filters, 2 if i == 0 and filters > 16 else 1, option))
-            channels = filters
-    start = [nn.Conv2d(shape[2], 16, 3, 1, 1, bias=False), norm(16), nn.ReLU()]
-    return nn.Sequential(*start, *blocks, GlobalAverage(), nn.Linear(64, classes))
+class Padded(nn.Module):
+    """Every second pixel, and zeros for further channels."""
 
-
-def resnet20(shape, classes, option="A"):
-    return cifar_resnet(shape, classes, 3, option)
-
-
-def resnet56(shape, classes, option="A"):
-    return cifar_resnet(shape, classes, 9, option)
-
-
-class Bottleneck(nn.Module):
-    def __init__(self, channels, width, stride, project):
+    def __init__(self, added):
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
-        self.bn1 = norm(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
-        self.bn2 = norm(width)
-        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
-        self.bn3 = norm(4 * width)
-        self.downsample = nn.Identity()
-        if project:
-            self.downsample = nn.Sequential(nn.Conv2d(channels, 4 * width, 1, stride, bias=False), norm(4 * width))
+        self.added = added
 
     def forward(self, x):
-        out = functional.relu(self.bn1(self.conv1(x)))
-        out = functional.relu(self.bn2(self.conv2(out)))
-        return functional.relu(self.bn3(self.conv3(out)) + self.downsample(x))
+        return functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.added))
 
 
-def resnet50(shape, classes):
-    blocks, channels = [], 64
+def projected(filters, stride):
+    return nn.Sequential(plain(filters, 1, stride), norm())
+
+
+def cifar_resnet(n):
+    def build(_shape, classes, option="A"):
+        blocks = []
+        for filters in (16, 32, 64):
+            for i in range(n):
+                stride, shortcut = 1, nn.Identity()
+                if i == 0 and filters > 16:
+                    stride, shortcut = 2, projected(filters, 2) if option == "B" else Padded(filters // 2)
+                first, second = plain(filters, 3, stride, 1), plain(filters, 3, 1, 1)
+                blocks.append(Residual(shortcut, first, norm(), nn.ReLU(), second, norm()))
+        start = [plain(16, 3, 1, 1), norm(), nn.ReLU()]
+        return nn.Sequential(*start, *blocks, GlobalAverage(), nn.LazyLinear(classes))
+
+    return sized(build)
+
+
+resnet20, resnet56 = cifar_resnet(3), cifar_resnet(9)
+
+
+@sized
+def resnet50(_shape, classes):
+    blocks = []
     for width, depth in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for i in range(depth):
-            blocks.append(Bottleneck(channels, width, 2 if i == 0 and width > 64 else 1, i == 0))
-            channels = 4 * width
-    return nn.Sequential(
-        nn.Conv2d(shape[2], 64, 7, 2, 3, bias=False),
-        norm(64),
-        nn.ReLU(),
-        nn.MaxPool2d(3, 2, 1),
-        *blocks,
-        GlobalAverage(),
-        nn.Linear(2048, classes),
-    )
+            stride = 2 if width > 64 and i == 0 else 1
+            reduce, middle, expand = plain(width, 1), plain(width, 3, stride, 1), plain(4 * width, 1)
+            branch = (reduce, norm(), nn.ReLU(), middle, norm(), nn.ReLU(), expand, norm())
+            blocks.append(Residual(nn.Identity() if i else projected(4 * width, stride), *branch))
+    start = [plain(64, 7, 2, 3), norm(), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    return nn.Sequential(*start, *blocks, GlobalAverage(), nn.LazyLinear(classes))
 
 
-def distbelief_speech(shape, classes):
-    inputs, layers = shape[0] * shape[1] * shape[2], [Flatten()]
-    for _ in range(4):
-        layers += [nn.Linear(inputs, 2560), nn.Sigmoid()]
-        inputs = 2560
-    return nn.Sequential(*layers, nn.Linear(2560, classes))
+@sized
+def distbelief_speech(_shape, classes):
+    hidden = [module for _ in range(4) for module in (nn.LazyLinear(2560), nn.Sigmoid())]
+    return nn.Sequential(Flatten(), *hidden, nn.LazyLinear(classes))
 
 
 class LocallyConnected2d(nn.Module):
@@ -337,12 +275,13 @@ class LocallyConnected2d(nn.Module):
         return torch.einsum("ncrspq,pqkrsc->nkpq", windows, self.weight) + self.bias.permute(2, 0, 1)
 
 
+@sized
 def locally_connected_vision(shape, classes, maps=8):
     height, width, channels = shape
     patch = max(min(height, width) // 10, 2)
     layers = []
     for _ in range(3):
         local = LocallyConnected2d(height, width, channels, maps, patch)
-        layers += [local, nn.ReLU(), max_pool(2, 2), nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75, k=1.0)]
+        layers += [local, nn.ReLU(), max_pool(2, 2), response()]
         height, width, channels = -(-local.places[0] // 2), -(-local.places[1] // 2), maps
-    return nn.Sequential(*layers, Flatten(), nn.Linear(height * width * maps, classes))
+    return nn.Sequential(*layers, Flatten(), nn.LazyLinear(classes))

@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from contract import networks
 from gpu.processor import GXX, Processor
 
 from hpcdl.nn.backend import backend
@@ -37,6 +38,11 @@ def kernels_of(name):
 @pytest.fixture(params=BACKENDS)
 def kernels(request):
     return kernels_of(request.param)
+
+
+def host(replica, array):
+    """Return a copy of a device's array."""
+    return replica.backend.to_host(array).copy()
 
 
 class Probe:
@@ -135,22 +141,8 @@ def batch():
 
 @pytest.fixture
 def step():
-    """Return a function for one training step; it returns all losses and the number of correct images."""
-
-    def run(replica, images, labels, scale):
-        x = replica.backend.asarray(images)
-        for stage in replica.stages:
-            x = stage.forward(x)
-        labels = replica.backend.asarray(labels)
-        loss, correct, dy = replica.loss(x, labels, scale)
-        for head in replica.heads:
-            head.aim(labels, scale)
-        for stage in reversed(replica.stages):
-            dy = stage.backward(dy)
-        assert dy is None
-        return loss + sum(head.value for head in replica.heads), correct
-
-    return run
+    """Return a function for one training step."""
+    return networks.step
 
 
 @pytest.fixture

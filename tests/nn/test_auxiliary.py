@@ -9,6 +9,8 @@ from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.pooling import GlobalAverage
 from hpcdl.nn.replica import Replica
 
+from .conftest import host
+
 SHAPE, CLASSES = (4, 5, 2), 3
 
 
@@ -36,10 +38,6 @@ def build(kernels):
 def given():
     random = np.random.default_rng(3)
     return random.standard_normal((6, *SHAPE)), random.integers(0, CLASSES, 6)
-
-
-def host(replica, array):
-    return replica.backend.to_host(array).copy()
 
 
 def test_gradients_are_those_of_the_total_loss(build, given, check_directions):

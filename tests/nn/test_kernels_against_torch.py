@@ -1,5 +1,6 @@
 """Kernels compared with PyTorch in float64, on shapes of published networks and on odd ones."""
 
+import itertools
 import math
 
 import numpy as np
@@ -16,6 +17,44 @@ torch = pytest.importorskip("torch")
 functional = torch.nn.functional
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-11}
+some = gaussian(1.0)
+
+POOLS = [
+    *(((13, 13, 4), 3, 2, 0), ((14, 11, 3), 3, 2, 0), ((12, 9, 2), 2, 2, 0), ((7, 7, 2), 3, 1, 1)),
+    *(
+        ((9, 14, 3), 3, 2, 1),
+        ((10, 10, 2), 5, 3, 2),
+        ((8, 7, 2), 2, 3, 0),
+        ((8, 9, 2), 2, 3, 1),
+        ((8, 8, 5), 8, 8, 0),
+    ),
+    # the largest window that a byte can index; larger windows use another kernel
+    *(((16, 16, 2), 16, 16, 0), ((17, 17, 2), 17, 17, 0)),
+]
+LAYERS = [
+    (Convolution("c", 8, 11, stride=4, bias=some), (35, 31, 3), 2),
+    (Convolution("c", 12, 5, padding=2, groups=2, bias=some), (13, 13, 8), 2),
+    (Convolution("c", 6, 7, stride=2, padding=3, bias=None), (28, 20, 3), 1),
+    (Convolution("c", 8, 3, stride=3, bias=some), (11, 11, 4), 3),
+    (Convolution("c", 6, 3, padding=1, groups=6, bias=None), (9, 12, 6), 2),
+    (Convolution("c", 4, 1, bias=some), (7, 8, 10), 3),
+    (Convolution("c", 4, 1, stride=2, bias=None), (7, 8, 10), 3),
+    (Convolution("c", 2, (2, 4), stride=(1, 3), padding=(1, 2), bias=some), (6, 5, 3), 1),
+    (Convolution("c", 16, 3, padding=1, bias=some), (64, 64, 16), 3),
+    (LocallyConnected("u", 8, 10, bias=some), (17, 15, 3), 2),  # as DistBelief
+    (LocallyConnected("u", 5, 3, padding=1, bias=some), (6, 7, 4), 3),
+    (LocallyConnected("u", 3, 4, stride=3, bias=some), (9, 8, 2), 2),  # a rest at the edge
+    (LocallyConnected("u", 2, (2, 4), stride=(1, 3), padding=(1, 2), bias=some), (6, 5, 3), 1),
+    (LocallyConnected("u", 3, 1, bias=some), (4, 3, 5), 2),
+    *(
+        (kind("p", kernel, stride=stride, padding=padding, mode=mode), shape, 2)
+        for kind, (shape, kernel, stride, padding), mode in itertools.product(
+            (MaxPooling, AveragePooling), POOLS, ("floor", "ceil")
+        )
+    ),
+    (GlobalAverage("p"), (6, 5, 7), 3),
+    *((LRN("n", size, alpha=0.9, k=2.0), (3, 4, n), 2) for size, n in ((5, 9), (3, 2), (1, 4), (9, 4))),
+]
 
 
 def nchw(x):
@@ -26,8 +65,25 @@ def nhwc(x):
     return np.moveaxis(x.detach().numpy(), 1, -1)
 
 
+def outputs(layer, x, shape, weight=None, bias=None):
+    """Return PyTorch's outputs of an NCHW tensor."""
+    if isinstance(layer, GlobalAverage):
+        return x.mean(dim=(2, 3))
+    if isinstance(layer, LRN):
+        return functional.local_response_norm(x, layer.size, layer.alpha, layer.beta, layer.k)
+    kernel, stride, padding = layer.window
+    if isinstance(layer, Convolution):
+        return functional.conv2d(x, weight.permute(0, 3, 1, 2), bias, stride, padding, groups=layer.groups)
+    if isinstance(layer, LocallyConnected):
+        unfolded = functional.unfold(x, kernel, 1, padding, stride)
+        windows = unfolded.reshape(len(x), shape[2], *kernel, *layer.output(shape)[:2])
+        return torch.einsum("ncrspq,pqkrsc->nkpq", windows, weight) + bias.permute(2, 0, 1)
+    pool = functional.max_pool2d if isinstance(layer, MaxPooling) else functional.avg_pool2d
+    return pool(x, kernel, stride, padding, ceil_mode=layer.mode == "ceil")
+
+
 def agree(tried, x, oracle):
-    """Compare forward and input gradient with ``oracle``, a function of an NCHW tensor; return dy."""
+    """Compare outputs and input gradient with ``oracle``, a function of an NCHW tensor."""
     y = tried.forward(x)
     dy = np.random.default_rng(5).standard_normal(y.shape)
     dx = tried.backward(dy)
@@ -38,63 +94,18 @@ def agree(tried, x, oracle):
     np.testing.assert_allclose(dx, nhwc(theirs_x.grad), **CLOSE)
 
 
-@pytest.mark.parametrize(
-    ("shape", "n", "arguments"),
-    [
-        ((35, 31, 3), 2, {"filters": 8, "kernel": 11, "stride": 4}),
-        ((13, 13, 8), 2, {"filters": 12, "kernel": 5, "padding": 2, "groups": 2}),
-        ((28, 20, 3), 1, {"filters": 6, "kernel": 7, "stride": 2, "padding": 3}),
-        ((11, 11, 4), 3, {"filters": 8, "kernel": 3, "stride": 3}),
-        ((9, 12, 6), 2, {"filters": 6, "kernel": 3, "padding": 1, "groups": 6}),
-        ((7, 8, 10), 3, {"filters": 4, "kernel": 1}),
-        ((7, 8, 10), 3, {"filters": 4, "kernel": 1, "stride": 2}),
-        ((6, 5, 3), 1, {"filters": 2, "kernel": (2, 4), "stride": (1, 3), "padding": (1, 2)}),
-        ((64, 64, 16), 3, {"filters": 16, "kernel": 3, "padding": 1}),
-    ],
-)
-@pytest.mark.parametrize("biased", [True, False])
-def test_convolution(shape, n, arguments, biased, probe):
-    layer = Convolution("c", **arguments, bias=gaussian(1.0) if biased else None)
-    tried = probe(layer, shape)
-    x = np.random.default_rng(4).standard_normal((n, *shape))
-    parameters = tried.parameters
-    weight = nchw(parameters["weight"])
-    bias = torch.from_numpy(parameters["bias"]).requires_grad_() if biased else None
-    agree(
-        tried,
-        x,
-        lambda t: functional.conv2d(t, weight, bias, layer.stride, layer.padding, groups=layer.groups),
-    )
-    np.testing.assert_allclose(tried.gradients["weight"], nhwc(weight.grad), **CLOSE)
-    assert tried.gradients.keys() == ({"weight", "bias"} if biased else {"weight"})
-    if biased:
-        np.testing.assert_allclose(tried.gradients["bias"], bias.grad.numpy(), **CLOSE)
-
-
-@pytest.mark.parametrize(
-    ("shape", "n", "arguments"),
-    [
-        ((17, 15, 3), 2, {"filters": 8, "kernel": 10}),  # as DistBelief
-        ((6, 7, 4), 3, {"filters": 5, "kernel": 3, "padding": 1}),
-        ((9, 8, 2), 2, {"filters": 3, "kernel": 4, "stride": 3}),  # a rest at the edge
-        ((6, 5, 3), 1, {"filters": 2, "kernel": (2, 4), "stride": (1, 3), "padding": (1, 2)}),
-        ((4, 3, 5), 2, {"filters": 3, "kernel": 1}),
-    ],
-)
-def test_locally_connected_is_a_product_per_unfolded_window(shape, n, arguments, probe):
-    layer = LocallyConnected("u", **arguments, bias=gaussian(1.0))
-    tried = probe(layer, shape)
-    theirs = {name: torch.from_numpy(value).requires_grad_() for name, value in tried.parameters.items()}
-    kernel, stride, padding = layer.window
-
-    def oracle(t):
-        unfolded = functional.unfold(t, kernel, 1, padding, stride)
-        windows = unfolded.reshape(n, shape[2], *kernel, *layer.output(shape)[:2])
-        return torch.einsum("ncrspq,pqkrsc->nkpq", windows, theirs["weight"]) + theirs["bias"].permute(2, 0, 1)
-
-    agree(tried, np.random.default_rng(4).standard_normal((n, *shape)), oracle)
-    for name, value in theirs.items():
-        np.testing.assert_allclose(tried.gradients[name], value.grad.numpy(), **CLOSE)
+@pytest.mark.parametrize("number", range(len(LAYERS)))
+def test_outputs_and_gradients_are_pytorchs(number, probe):
+    layer, shape, n = LAYERS[number]
+    tried, random = probe(layer, shape), np.random.default_rng(4)
+    parameters = {name: torch.from_numpy(value).requires_grad_() for name, value in tried.parameters.items()}
+    x = random.standard_normal((n, *shape))
+    if isinstance(layer, MaxPooling):  # whole numbers, so that windows have equal maxima
+        x = np.rint(2 * x)
+    agree(tried, x, lambda t: outputs(layer, t, shape, **parameters))
+    assert tried.gradients.keys() == parameters.keys()
+    for name, parameter in parameters.items():
+        np.testing.assert_allclose(tried.gradients[name], parameter.grad.numpy(), **CLOSE)
 
 
 def test_sigmoid_at_both_ends(kernels):
@@ -103,66 +114,9 @@ def test_sigmoid_at_both_ends(kernels):
     np.testing.assert_allclose(y, [[0, 1 / (1 + math.e), 0.5, 1 / (1 + math.exp(-1)), 1]], rtol=1e-14, atol=1e-14)
 
 
-POOLS = [
-    ((13, 13, 4), 3, 2, 0),
-    ((14, 11, 3), 3, 2, 0),
-    ((12, 9, 2), 2, 2, 0),
-    ((7, 7, 2), 3, 1, 1),
-    ((9, 14, 3), 3, 2, 1),
-    ((10, 10, 2), 5, 3, 2),
-    ((8, 7, 2), 2, 3, 0),
-    ((8, 9, 2), 2, 3, 1),
-    ((8, 8, 5), 8, 8, 0),
-]
-
-
-@pytest.mark.parametrize("mode", ["floor", "ceil"])
-@pytest.mark.parametrize(("shape", "kernel", "stride", "padding"), POOLS)
-def test_max_pooling(shape, kernel, stride, padding, mode, probe):
-    tried = probe(MaxPooling("p", kernel, stride=stride, padding=padding, mode=mode), shape)
-    # whole numbers, so that windows have equal maxima
-    x = np.random.default_rng(6).integers(-3, 3, (2, *shape)).astype(float)
-    agree(tried, x, lambda t: functional.max_pool2d(t, kernel, stride, padding, ceil_mode=mode == "ceil"))
-
-
-@pytest.mark.parametrize("mode", ["floor", "ceil"])
-@pytest.mark.parametrize(("shape", "kernel", "stride", "padding"), POOLS)
-def test_average_pooling(shape, kernel, stride, padding, mode, probe):
-    tried = probe(AveragePooling("p", kernel, stride=stride, padding=padding, mode=mode), shape)
-    x = np.random.default_rng(7).standard_normal((2, *shape))
-    agree(
-        tried,
-        x,
-        lambda t: functional.avg_pool2d(
-            t, kernel, stride, padding, ceil_mode=mode == "ceil", count_include_pad=True
-        ),
-    )
-
-
-def test_the_largest_window_that_a_byte_can_index(probe):
-    """Larger windows use another kernel."""
-    for side in (16, 17):
-        x = np.arange(side * side * 2, dtype=float).reshape(1, side, side, 2)
-        agree(
-            probe(MaxPooling("p", side), (side, side, 2)), x, lambda t, side=side: functional.max_pool2d(t, side)
-        )
-
-
-def test_global_average(probe):
-    x = np.random.default_rng(8).standard_normal((3, 6, 5, 7))
-    agree(probe(GlobalAverage("p"), (6, 5, 7)), x, lambda t: t.mean(dim=(2, 3)))
-
-
-@pytest.mark.parametrize(("size", "channels"), [(5, 9), (3, 2), (1, 4), (9, 4)])
-def test_local_response_normalisation(size, channels, probe):
-    x = 3 * np.random.default_rng(9).standard_normal((2, 3, 4, channels))
-    tried = probe(LRN("n", size, alpha=0.9, beta=0.75, k=2.0), (3, 4, channels))
-    agree(tried, x, lambda t: functional.local_response_norm(t, size, alpha=0.9, beta=0.75, k=2.0))
-
-
 @pytest.mark.parametrize("shape", [(5, 4, 6), (6,)])
 def test_batch_norm_in_training_and_evaluation(shape, probe, kernels):
-    tried = probe(BatchNorm("b", eps=1e-3, momentum=0.8, gamma=gaussian(1.0)), shape)
+    tried = probe(BatchNorm("b", eps=1e-3, momentum=0.8, gamma=some), shape)
     kind = torch.nn.BatchNorm2d if len(shape) == 3 else torch.nn.BatchNorm1d
     theirs = kind(6, eps=1e-3, momentum=0.2).double()
     with torch.no_grad():
@@ -170,8 +124,8 @@ def test_batch_norm_in_training_and_evaluation(shape, probe, kernels):
     random = np.random.default_rng(10)
     for _ in range(3):
         agree(tried, 2 + 3 * random.standard_normal((4, *shape)), theirs)
-        np.testing.assert_allclose(tried.gradients["gamma"], theirs.weight.grad.numpy(), **CLOSE)
-        np.testing.assert_allclose(tried.gradients["beta"], theirs.bias.grad.numpy(), **CLOSE)
+        for name, parameter in (("gamma", theirs.weight), ("beta", theirs.bias)):
+            np.testing.assert_allclose(tried.gradients[name], parameter.grad.numpy(), **CLOSE)
         theirs.zero_grad()
     running = np.concatenate([theirs.running_mean.numpy(), theirs.running_var.numpy()])
     np.testing.assert_allclose(kernels.to_host(tried.replica.state), running, **CLOSE)

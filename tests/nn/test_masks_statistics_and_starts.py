@@ -9,9 +9,7 @@ from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 
-
-def host(replica, array):
-    return replica.backend.to_host(array).copy()
+from .conftest import host
 
 
 def test_dropout_masks(kernels):

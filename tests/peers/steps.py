@@ -19,7 +19,7 @@ from pathlib import Path
 
 from turns import ROOT, THREADS, ensembles, processor, quartiles, serve
 
-sys.path[:0] = [str(ROOT / "tests/models")]
+sys.path[:0] = [str(ROOT / "tests/models"), str(ROOT / "tests")]
 
 NETWORKS = {
     "lenet5": ((28, 28, 1), 10, 24),
@@ -50,29 +50,21 @@ def draw(shape, classes, batch):
 
 def hpcdls(name, kind, batch):
     """Return a function that executes a training step with hpcdl."""
-    from hpcdl import registry
+    from contract import networks
+
     from hpcdl.nn.backend import backend
     from hpcdl.nn.replica import Replica
     from hpcdl.optim.parts.per_tensor import Multipliers
     from hpcdl.optim.sgd import SGD
 
     shape, classes, _ = NETWORKS[name]
-    model = registry.find("models", name)
-    dropout = {key: 0.0 for key in registry.settings_of(model) if "dropout" in key}
-    replica = Replica(model(shape, classes, **dropout), shape, backend=backend(kind), seed=1)
+    replica = Replica(networks.layers(name, shape, classes), shape, backend=backend(kind), seed=1)
     images, labels = draw(shape, classes, batch)
     optimizer = SGD(momentum=MOMENTUM, weight_decay=DECAY)
     optimizer.multipliers = Multipliers.of(replica.tensors)
 
     def step():
-        x = images
-        for stage in replica.stages:
-            x = stage.forward(x)
-        _, _, x = replica.loss(x, labels, 1 / batch)
-        for head in replica.heads:
-            head.aim(labels, 1 / batch)
-        for stage in reversed(replica.stages):
-            x = stage.backward(x)
+        networks.backward(replica, networks.forward(replica, images), labels, 1 / batch)
         optimizer.update(replica.parameters, replica.gradients, RATE)
 
     return step

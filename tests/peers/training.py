@@ -27,6 +27,7 @@ RATE, MOMENTUM, DECAY = 1e-4, 0.9, 2e-4
 
 
 def play_hpcdl(name, aggregation, bucket_bytes):
+    from contract.networks import layers
     from contract.sessions import training_session
     from steps import NETWORKS, draw
 
@@ -43,11 +44,8 @@ def play_hpcdl(name, aggregation, bucket_bytes):
     kernels = backend("numba")
     if kernels.prepare is not None:
         kernels.prepare("float32")
-    model = registry.find("models", name)
-    dropout = {key: 0.0 for key in registry.settings_of(model) if "dropout" in key}
     mpi = Mpi()
-    network = model(shape, classes, **dropout)
-    replica = Replica(network, shape, backend=kernels, seed=1, allocate=mpi.memory.allocate)
+    replica = Replica(layers(name, shape, classes), shape, backend=kernels, seed=1, allocate=mpi.memory.allocate)
     batch = draw(shape, classes, BATCHES[name])
 
     def answer(together, steps):
