@@ -5,14 +5,13 @@ from math import prod
 
 import numpy as np
 import pytest
-from contract.compression import Side, planned
+from contract.compression import Side, exchanged, planned
 from contract.compressors import layout
 
 from hpcdl.compression.kernels.low_rank import orthonormalize
 from hpcdl.compression.power_sgd import PowerSGD
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.training.parts.compressed.plan import of_sizes
 
@@ -78,16 +77,7 @@ def transcription(rows, shapes, rank, seed, steps):
 
 def side_sums(rows, shapes=SHAPES, **settings):
     """Return the sums of rows (steps, ranks, size) and the sides of the ranks."""
-    chosen, tensors = planned("power_sgd", "ring", **settings), layout(shapes).tensors
-    sides = [Side(chosen, rows.shape[2], tensors=tensors) for _ in range(rows.shape[1])]
-    sums = rows.copy()
-
-    async def program(comm):
-        for step in sums:
-            await sides[comm.rank].reduce(comm, step[comm.rank])
-
-    in_process(rows.shape[1]).run(program)
-    return sums, sides
+    return exchanged(planned("power_sgd", "ring", **settings), rows, tensors=layout(shapes).tensors)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 4])

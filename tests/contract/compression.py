@@ -1,6 +1,6 @@
 """Exchanges of compressed vectors by in-process ranks, for every compressor and scheme of the package."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from hpcdl.cases.keys.scheme import plan
 from hpcdl.cases.replay import ReplaySpec
 from hpcdl.compression.parts.protocol import Layout, to_device, to_host
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.nn.replica import Tensor
 from hpcdl.training.parts.compressed.compressed import Compressed
 
 COMPRESSORS = [name for name in registry.names("compression") if name != "none"]
@@ -25,24 +26,13 @@ SCHEMES = {
 }
 
 
-@dataclass(frozen=True)
-class Tensor:
-    name: str
-    offset: int
-    shape: tuple[int, ...]
-
-    @property
-    def span(self):
-        return slice(self.offset, self.offset + prod(self.shape))
-
-
 def tensors_of(size):
     """Return tensors of a vector: matrices of 7 inputs, and what remains as a bias."""
     rows = size // 7
     first = rows // 3
     shapes = [shape for shape in ((first, 7), (rows - first, 7), (size - 7 * rows,)) if prod(shape)]
     offsets = np.cumsum([0, *map(prod, shapes)]).tolist()
-    return [Tensor(f"layer{i}.weight", offsets[i], shape) for i, shape in enumerate(shapes)]
+    return [Tensor(f"layer{i}.weight", offsets[i], shape, decay=False) for i, shape in enumerate(shapes)]
 
 
 def named(compressor):
@@ -100,13 +90,13 @@ class Side:
         await self.compressed.reduce(comm, span, gradient[span], self.aggregate)
 
 
-def exchanged(chosen, steps, seed=0, device=None):
+def exchanged(chosen, steps, seed=0, device=None, tensors=None):
     """Return the sums (steps, ranks, size) of rows (steps, ranks, size) and the sides of the ranks.
 
     The rows are on ``device`` meanwhile, unless it is None.
     """
     _, ranks, size = steps.shape
-    sides = [Side(chosen, size, str(steps.dtype), device=device) for _ in range(ranks)]
+    sides = [Side(chosen, size, str(steps.dtype), tensors, device) for _ in range(ranks)]
     sums = steps.copy()
 
     async def program(comm):

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from turns import ROOT, ensembles, mpich, open_mpi, processor, quartiles, serve
+from turns import ROOT, ensembles, mpich, open_mpi, parser, processor, ratio, serve
 
 SCHEMES = ("ring", "segmented_ring", "halving_doubling", "butterfly", "direct", "two_shot", "auto")
 NATIVES = ("native", "native_reduce_scatter_allgather")
@@ -154,19 +154,13 @@ def best(times, contenders):
     return min(contenders, key=lambda one: statistics.median(times[one]))
 
 
-def ratio(times, above, below):
-    low, middle, high = quartiles([a / b for a, b in zip(times[above], times[below], strict=True)])
-    return f"{middle:.2f} | {low:.2f} to {high:.2f}"
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", default="2,4")
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--mpi", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--gloo", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--ranks", default="2,4")
+    arguments.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    arguments.add_argument("--mpi", action="store_true", help=argparse.SUPPRESS)
+    arguments.add_argument("--gloo", nargs=3, help=argparse.SUPPRESS)
+    options = arguments.parse_args()
     if options.mpi:
         play_mpi()
         return
@@ -194,10 +188,10 @@ def main():
             for library in ("MPICH", "Open MPI"):
                 there = [one for one in times if one[0] == library and one[1] != "auto"]
                 automatic = (library, "auto")
-                row = ratio(times, best(times, there), automatic)
+                row = ratio(times[best(times, there)], times[automatic])
                 took = f"{statistics.median(times[automatic]) * 1e6:.1f}"
                 autos.append(f"{library} {chosen[automatic]} | {took} | {row}")
-            print(f"| {ranks} | {size} | {' | '.join(cells)} | {ratio(times, its, mine)} | {autos[0]} |")
+            print(f"| {ranks} | {size} | {' | '.join(cells)} | {ratio(times[its], times[mine])} | {autos[0]} |")
             pair = [("MPICH", "native"), *([("OSU", "osu_allreduce")] if OSU else [])]
             beside = "; ".join(f"{' '.join(one)} {statistics.median(times[one]) * 1e6:.2f} us" for one in pair)
             print(f"| | | {beside} | | | | | | {autos[1]} |", flush=True)

@@ -6,34 +6,26 @@ Over rounds all turns are shuffled; quartiles are those over rounds. A compresso
 over all of its rounds. Selected entries are coded by ``--code``.
 """
 
-import argparse
 import math
 import os
 import random
 import statistics
 import sys
 import time
-from dataclasses import dataclass
 
 import numpy as np
 from torch_compressors import peer
-from turns import THREADS, processor, quartiles
+from turns import ROOT, THREADS, parser, processor, ratio
 
 from hpcdl import registry
 from hpcdl.compression.parts.message_encoders import SparseMessages
-from hpcdl.compression.parts.protocol import Layout
+
+sys.path[:0] = [str(ROOT / "tests")]
 
 COMPRESSORS = [name for name in registry.names("compression") if name != "none"]
 ELEMENTS = 25_000_000
 LAYER = (512, 4608)
 """Shape of a convolution of ResNet-50 with 512 filters of 3 x 3 x 512."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    name: str
-    span: slice
-    shape: tuple[int, ...]
 
 
 def layers(elements):
@@ -42,19 +34,12 @@ def layers(elements):
     return [LAYER] * (elements // each) + [(elements % each,)] * (elements % each > 0)
 
 
-def layout(shapes):
-    tensors, begin = [], 0
-    for number, shape in enumerate(shapes):
-        end = begin + math.prod(shape)
-        tensors.append(Tensor(f"{number}.weight", slice(begin, end), shape))
-        begin = end
-    return Layout(size=begin, tensors=tensors)
-
-
 class Contender:
     """A compressor's turns: each takes a copy of the gradient, which is not timed."""
 
     def __init__(self, name, shapes, gradient, code):
+        from contract.compressors import layout
+
         described = layout(shapes)
         made = registry.find("compression", name)(described)
         self.name, self.span, self.step = name, slice(0, described.size), 0
@@ -106,11 +91,6 @@ def measured(contender, rounds, shuffled):
     return times
 
 
-def ratio(above, below):
-    low, middle, high = quartiles([a / b for a, b in zip(above, below, strict=True)])
-    return f"{middle:.2f} | {low:.2f} to {high:.2f}"
-
-
 def row(contender, times):
     """One line of the table; a part that a compressor has not is left empty."""
     cells = [contender.name, f"{contender.gradient.nbytes / max(1, contender.bytes):.1f}"]
@@ -127,12 +107,11 @@ def row(contender, times):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--elements", type=int, default=ELEMENTS)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--code", default="rice", choices=registry.names("codes"))
-    parser.add_argument("--only", default=",".join(COMPRESSORS), help="compressors, with commas")
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--elements", type=int, default=ELEMENTS)
+    arguments.add_argument("--code", default="rice", choices=registry.names("codes"))
+    arguments.add_argument("--only", default=",".join(COMPRESSORS), help="compressors, with commas")
+    options = arguments.parse_args()
     if any(os.environ.get(one) != "1" for one in THREADS):  # libraries read them when they are imported
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **dict.fromkeys(THREADS, "1")})
     code = registry.find("codes", options.code)()

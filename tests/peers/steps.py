@@ -17,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from turns import ROOT, THREADS, ensembles, processor, quartiles, serve
+from turns import ROOT, THREADS, ensembles, parser, processor, quartiles, serve
 
 sys.path[:0] = [str(ROOT / "tests/models"), str(ROOT / "tests")]
 
@@ -202,14 +202,13 @@ def rows(name, batch, backend, peers, counts, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(NETWORKS), help="NAME or NAME:BATCH, with commas")
-    parser.add_argument("--backend", default="numba")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1, help="also so many threads of each contender")
-    parser.add_argument("--compile", action="store_true", help="also torch.compile, which needs a C++ compiler")
-    parser.add_argument("--play", nargs=4, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--models", default=",".join(NETWORKS), help="NAME or NAME:BATCH, with commas")
+    arguments.add_argument("--backend", default="numba")
+    arguments.add_argument("--threads", type=int, default=1, help="also so many threads of each contender")
+    arguments.add_argument("--compile", action="store_true", help="also torch.compile, which needs a C++ compiler")
+    arguments.add_argument("--play", nargs=4, help=argparse.SUPPRESS)
+    options = arguments.parse_args()
     if options.play:
         kind, name, batch, count = options.play
         contend(kind, name, int(batch), int(count))

@@ -14,7 +14,7 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from turns import ROOT, ensembles, mpich, open_mpi, processor, quartiles, serve
+from turns import ROOT, ensembles, mpich, open_mpi, parser, processor, quartiles, serve
 
 sys.path[:0] = [str(ROOT / "tests/models"), str(ROOT / "tests")]
 
@@ -133,14 +133,13 @@ def compare(name, rounds, aggregation, bucket_bytes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default=",".join(BATCHES))
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--aggregation", default="halving_doubling")
-    parser.add_argument("--bucket-bytes", type=int, default=1 << 22)
-    parser.add_argument("--hpcdl", help=argparse.SUPPRESS)
-    parser.add_argument("--pytorch", nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--models", default=",".join(BATCHES))
+    arguments.add_argument("--aggregation", default="halving_doubling")
+    arguments.add_argument("--bucket-bytes", type=int, default=1 << 22)
+    arguments.add_argument("--hpcdl", help=argparse.SUPPRESS)
+    arguments.add_argument("--pytorch", nargs=3, help=argparse.SUPPRESS)
+    options = arguments.parse_args()
     if options.hpcdl:
         play_hpcdl(options.hpcdl, options.aggregation, options.bucket_bytes)
         return

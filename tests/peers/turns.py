@@ -4,6 +4,7 @@ A conductor starts every ensemble (an MPI job, say) once. Its players connect to
 sleep in a read until it is their ensemble's turn: nobody spins beside the one that is measured.
 """
 
+import argparse
 import json
 import os
 import socket
@@ -98,6 +99,19 @@ def serve(rank, answer):
 def quartiles(values):
     """Lower quartile, median, upper quartile."""
     return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
+
+
+def ratio(above, below):
+    """Median and quartiles of the rounds' ratios, as cells."""
+    low, middle, high = quartiles([a / b for a, b in zip(above, below, strict=True)])
+    return f"{middle:.2f} | {low:.2f} to {high:.2f}"
+
+
+def parser(about):
+    """Parser of a program that plays several rounds."""
+    made = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--rounds", type=int, default=9)
+    return made
 
 
 def processor():
