@@ -7,6 +7,8 @@ from hpcdl.trace.recorder import CaseRecord, Evaluation, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 from hpcdl.training.parts.traits import Strategy
 
+pytest.register_assert_rewrite("contract")
+
 
 def pytest_addoption(parser):
     parser.addoption("--grids", action="store_true", help="test all combinations of parameters, not a sample")
@@ -61,7 +63,7 @@ TRAINING = {
 
 def declared(training):
     """Return the fields of a record that the strategy declares; one that is not ours keeps no common step."""
-    from contract.records import choice  # late: its asserts are rewritten when conftest.py of a folder is read
+    from contract.records import choice  # late: first its asserts are rewritten
 
     named = choice("training", training)
     if named.name not in registry.names("training"):

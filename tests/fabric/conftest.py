@@ -6,8 +6,6 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 
-pytest.register_assert_rewrite("contract")
-
 
 class OneProcess:
     """All ranks are here."""

@@ -18,8 +18,6 @@ from hpcdl.fabric.mpi.backoff import sleep_until
 from hpcdl.fabric.mpi.comm import Mpi
 from hpcdl.fabric.virtual.inprocess import in_process
 
-pytest.register_assert_rewrite("contract")
-
 LIMIT = 60
 """Time limit of one test in seconds; tests take a few."""
 

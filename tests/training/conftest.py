@@ -1,8 +1,6 @@
 import pytest
 from threadpoolctl import threadpool_limits
 
-pytest.register_assert_rewrite("contract")
-
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
