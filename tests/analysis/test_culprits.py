@@ -9,23 +9,26 @@ from contract.nights import slow_hosts, slow_links
 from hpcdl.analysis.over_time import suspects
 
 
+def names_of(departures):
+    return [f"n{host:02d}" for host in range(len(departures))]
+
+
 def by_links(departures):
-    return suspects.by_departures({str(host): row for host, row in enumerate(departures)}, "host")
+    return suspects.by_departures(dict(zip(names_of(departures), departures, strict=True)), "host")
 
 
 def by_times(departures, times):
-    names = [str(host) for host in range(len(departures))]
-    return suspects.by_times(times, np.isfinite(departures), names, {})
+    return suspects.by_times(times, np.isfinite(departures), names_of(departures), {})
 
 
-def test_a_slow_host_is_named_by_link_measurements():
-    for seed in range(2):
-        (slow,), departures, _ = slow_hosts(np.random.default_rng(seed), runs=60, onset=10)
-        (found,) = by_links(departures)
-        there = np.flatnonzero(np.isfinite(departures[slow, 10:])) + 10
-        assert (found.name, found.first, found.ended) == (str(slow), there[0], None)
-        assert found.found <= there[3]
-        assert found.ratio == pytest.approx(1 / 0.85, rel=0.05)
+@pytest.mark.parametrize("seed", range(2))
+def test_a_slow_host_is_named_by_link_measurements(seed):
+    (slow,), departures, _ = slow_hosts(np.random.default_rng(seed), runs=60, onset=10)
+    (suspect,) = by_links(departures)
+    there = np.flatnonzero(np.isfinite(departures[slow, 10:])) + 10
+    assert (suspect.name, suspect.first, suspect.ended) == (f"n{slow:02d}", there[0], None)
+    assert suspect.found <= there[3]
+    assert suspect.ratio == pytest.approx(1 / 0.85, rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -34,7 +37,7 @@ def test_slow_hosts_are_named_by_the_times_of_cases_and_no_others(seed, slow):
     """Of half a switch that is slow any run has a host: the others are not told apart, and none is accused."""
     rng = np.random.default_rng(seed)
     slow, departures, times = slow_hosts(rng, slow, runs=100, onset=40, hosts=24, per_run=(4, 12), slower=0.2)
-    named = {int(one.name) for one in by_times(departures, times) if one.kind == "host"}
+    named = {int(suspect.name[1:]) for suspect in by_times(departures, times) if suspect.kind == "host"}
     assert named == slow if len(slow) <= 2 else named <= slow
 
 
@@ -42,19 +45,22 @@ def test_of_two_hosts_that_are_always_together_one_is_slow():
     slow, departures, times = slow_hosts(np.random.default_rng(0), runs=80, onset=40, hosts=8, per_run=3)
     departures = np.vstack([departures, departures[[*slow]]])
     (group,) = by_times(departures, times)
-    assert group.name == f"one of [{slow.pop()},8]"
+    assert group.name == f"one of n[{slow.pop():02d},08]"
     assert (group.kind, group.ended) == ("hosts", None)
+    times = np.random.default_rng(3).normal(0, 0.02, (5, 40))
+    times[:, 20:] += 0.3
+    assert not by_times(np.zeros((4, 40)), times), "hosts that are in all runs cannot be told apart"
 
 
-def test_a_change_of_all_hosts_bad_nights_or_two_states_name_none():
+@pytest.mark.parametrize("seed", range(4))
+def test_a_change_of_all_hosts_bad_nights_or_two_states_name_none(seed):
     """In a system with two states slow nights follow each other, and some host is in all of them."""
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        _, departures, times = slow_hosts(rng, 0, runs=100, onset=100, hosts=24, per_run=(4, 12))
-        bad = np.where(rng.random(100) < 0.05, 0.2, 0)
-        states = 0.2 * (np.cumsum(rng.random(100) > 0.93) % 2)
-        for slower in (bad + 0.2 * (np.arange(100) >= 60), states):
-            assert not by_times(departures, times + slower)
+    rng = np.random.default_rng(seed)
+    _, departures, times = slow_hosts(rng, 0, runs=100, onset=100, hosts=24, per_run=(4, 12))
+    bad = np.where(rng.random(100) < 0.05, 0.2, 0)
+    states = 0.2 * (np.cumsum(rng.random(100) > 0.93) % 2)
+    for slower in (bad + 0.2 * (np.arange(100) >= 60), states):
+        assert not by_times(departures, times + slower)
 
 
 @pytest.mark.parametrize("per_run", [4, 8])
@@ -63,30 +69,27 @@ def test_outliers_in_a_row_name_no_link_of_an_archive_and_a_slow_link_is_named(p
         rng = np.random.default_rng(seed)
         assert not suspects.by_departures(slow_links(rng, runs=100, per_run=per_run), "link")
         departures = slow_links(rng, runs=60, onset=20, slow=["1 - 2"], per_run=per_run)
-        (found,) = suspects.by_departures(departures, "link")
-        assert found.name == "1 - 2"
-        assert 3 <= np.isfinite(departures["1 - 2"][found.first : found.found + 1]).sum() <= 4
+        (link,) = suspects.by_departures(departures, "link")
+        assert link.name == "1 - 2"
+        assert 3 <= np.isfinite(departures["1 - 2"][link.first : link.found + 1]).sum() <= 4
 
 
 @pytest.mark.parametrize("slow", [range(4), range(8), range(5, 12)])
 def test_slow_neighbours_are_named_by_the_times_of_cases(slow):
     """Eight of 32 hosts a night: nearly each has one of eight slow ones. Those at the ends may need more nights."""
     for seed in range(3):
-        rng = np.random.default_rng(seed)
-        _, departures, times = slow_hosts(rng, slow, runs=100, onset=20, per_run=8)
-        there = np.isfinite(departures)
-        (found,) = suspects.by_times(times, there, [f"n{host:02d}" for host in range(32)], {})
-        assert (found.kind, found.ended) == ("neighbours", None)
-        first, last = map(int, re.fullmatch(r"n\[(\d+)-(\d+)\]", found.name).groups())
+        _, departures, times = slow_hosts(np.random.default_rng(seed), slow, runs=100, onset=20, per_run=8)
+        (group,) = by_times(departures, times)
+        assert (group.kind, group.ended) == ("neighbours", None)
+        first, last = map(int, re.fullmatch(r"n\[(\d+)-(\d+)\]", group.name).groups())
         assert {first - slow[0], slow[-1] - last} <= {0, 1}
 
 
 def test_slow_neighbours_by_link_measurements_are_one_finding():
     """Of 32 hosts of one prefix four are no large share."""
     _, departures, _ = slow_hosts(np.random.default_rng(0), [3, 4, 5, 6, 20], runs=70, onset=10)
-    named = suspects.by_departures({f"n{host:02d}": row for host, row in enumerate(departures)}, "host")
-    every = suspects.grouped(named, [f"n{host:02d}" for host in range(32)], {})
-    assert {(one.kind, one.name) for one in every} == {("host", "n20"), ("neighbours", "n[03-06]")}
+    every = suspects.grouped(by_links(departures), names_of(departures), {})
+    assert {(suspect.kind, suspect.name) for suspect in every} == {("host", "n20"), ("neighbours", "n[03-06]")}
 
 
 def test_hosts_are_listed_as_slurm_does():
@@ -102,33 +105,20 @@ def test_a_later_run_alters_no_named_host(seed):
 
     def named(end):
         every = by_links(departures[:, :end]) + by_times(departures[:, :end], times[:, :end])
-        return [(one.name, one.source, one.first, one.found) for one in every]
+        return [(suspect.name, suspect.source, suspect.first, suspect.found) for suspect in every]
 
     for end in (20, 30, 40, 55):
-        assert named(end) == [one for one in named(70) if one[-1] < end]
+        assert named(end) == [suspect for suspect in named(70) if suspect[-1] < end]
 
 
-def test_none_is_named_where_none_is_slow():
+def test_none_is_named_where_none_is_slow_and_a_restored_host_is_cleared():
     for spread in [0.0, 0.03]:
         for seed in range(2):
             _, departures, times = slow_hosts(np.random.default_rng(seed), 0, runs=60, onset=60, spread=spread)
             assert not by_links(departures)
             assert not by_times(departures, times) or spread
-
-
-def test_hosts_that_are_always_together_cannot_be_told_apart():
-    rng = np.random.default_rng(3)
-    times = rng.normal(0, 0.02, (5, 40))
-    times[:, 20:] += 0.3
-    assert not by_times(np.zeros((4, 40)), times)
-
-
-def test_a_restored_host_is_cleared():
+    assert not by_links(np.full((3, 20), np.nan))
     departures = np.random.default_rng(4).normal(0, 0.02, (6, 60))
     departures[2, 20:40] += 0.3
-    (found,) = by_links(departures)
-    assert (found.name, found.first, found.ended) == ("2", 20, 40)
-
-
-def test_nothing_measured_names_none():
-    assert not by_links(np.full((3, 20), np.nan))
+    (suspect,) = by_links(departures)
+    assert (suspect.name, suspect.first, suspect.ended) == ("n02", 20, 40)

@@ -1,12 +1,19 @@
-"""Series: one number per case, measure and launch, and the small file that keeps them beside a run."""
+"""Series: one number per case, measure and launch, the small file that keeps them beside a run, and archives."""
 
+import datetime as dt
 import json
+from dataclasses import replace
 
 import pytest
+from contract.archives import case
+from contract.archives import run as night
 
 from hpcdl.analysis.over_time import archive as series_file
-from hpcdl.analysis.over_time.archive import read_series
+from hpcdl.analysis.over_time.archive import read_archive, read_series
+from hpcdl.analysis.over_time.series import histories
 from hpcdl.analysis.run.pooling import runs_in
+from hpcdl.report.history import day
+from hpcdl.trace import schema
 from hpcdl.trace.files import verified_checksum
 from hpcdl.trace.recorder import SCHEMA, TraceError
 
@@ -17,7 +24,7 @@ COLLECTIVE = {
     "collective": "allreduce",
     "aggregation": "ring",
     "message_bytes": 64,
-    "warmup_steps": 1,
+    "warmup_steps": 0,
     "environment_key": "k",
 }
 ENVIRONMENT = {
@@ -33,28 +40,27 @@ ENVIRONMENT = {
 @pytest.fixture
 def run(hand, tmp_path):
     """A collective, a training that reaches its target, one with an error, a wrong one, a simulated one."""
-    hand.case([[900.0, 1.0, 2.0, 9.0], [900.0, 3.0, 2.0, 1.0]], **COLLECTIVE)
+    hand.case([[900.0, 1.0, 2.0, 9.0], [900.0, 3.0, 2.0, 1.0]], **{**COLLECTIVE, "warmup_steps": 1})
     seen = [(1, 0.5, 2.0, 0.5, 0.6, 16, 0.0), (2, 1.0, 5.0, 0.4, 0.8, 32, 0.0)]
     hand.train([[9.0, 9.0, 4.0, 5.0, 6.0]], evaluations=seen, case="t", target_accuracy=0.7)
-    hand.case([[1.0]], **{**COLLECTIVE, "case": "e", "warmup_steps": 0}, error="broke")
-    hand.case([[1.0]], **{**COLLECTIVE, "case": "w", "warmup_steps": 0}, correct=False)
-    hand.case([[1.0]], **{**COLLECTIVE, "case": "sim", "warmup_steps": 0}, network="gemini")
+    for name, fields in (("e", {"error": "broke"}), ("w", {"correct": False}), ("sim", {"network": "gemini"})):
+        hand.case([[1.0]], **{**COLLECTIVE, "case": name}, **fields)
     hand.read(ENVIRONMENT)
     return tmp_path
 
 
 def test_each_case_gives_one_number_per_measure(run):
-    found = read_series(run)
-    cases = {one.case: one for one in found.cases}
+    series = read_series(run)
+    cases = {case.case: case for case in series.cases}
     assert cases["ring"].values == {"time_p50_seconds": pytest.approx(3e-3)}
     assert cases["t"].values == {"step_seconds": pytest.approx(5e-3), "seconds_to_target": 5.0}
-    assert (cases["ring"].failure, cases["e"].failure) == ("", "broke")
-    assert cases["w"].failure == "a check of the result failed"
-    assert "sim" not in cases
-    assert found.simulated == 1
-    assert found.without_result == {"broken": "out of memory", "tree": "needs a GPU"}
-    assert (found.suite, found.date, found.complete) == ("s", ENVIRONMENT["date"], True)
-    assert found.environment["link_counters"] == ENVIRONMENT["link_counters"]
+    failures = {"ring": "", "t": "", "e": "broke", "w": "a check of the result failed"}
+    assert {name: case.failure for name, case in cases.items()} == failures
+    assert series.simulated == 1
+    assert series.without_result == {"broken": "out of memory", "tree": "needs a GPU"}
+    assert (series.suite, series.date, series.complete) == ("s", ENVIRONMENT["date"], True)
+    assert series.environment["link_counters"] == ENVIRONMENT["link_counters"]
+    assert [sorted(rank) for rank in series.environment["ranks"]] == [["affinity", "hostname"]] * 2
 
 
 def test_series_are_kept_beside_the_run_and_equal(run, monkeypatch):
@@ -76,7 +82,7 @@ def test_kept_series_that_do_not_fit_are_computed_anew(run, damage):
 
 
 @pytest.mark.parametrize(
-    "change", [lambda _: None, lambda found: [found], lambda found: found | {"cases": [{}]}, lambda _: {}]
+    "change", [lambda _: None, lambda kept: [kept], lambda kept: kept | {"cases": [{}]}, lambda _: {}]
 )
 def test_kept_series_with_other_contents_and_a_right_checksum_are_computed_anew(run, change):
     first = read_series(run)
@@ -98,16 +104,23 @@ def test_settings_of_sampling_make_no_other_case(hand, tmp_path):
     for number, settings in enumerate(
         ({"ranks": 2, "repetitions": 5}, {"ranks": 2}, {"ranks": 2, "start": "window"})
     ):
-        hand.case([[1.0]], **{**COLLECTIVE, "case": str(number), "warmup_steps": 0}, settings=settings)
+        hand.case([[1.0]], **{**COLLECTIVE, "case": str(number)}, settings=settings)
     hand.read()
-    first, second, third = (one.settings for one in read_series(tmp_path).cases)
+    first, second, third = (case.settings for case in read_series(tmp_path).cases)
     assert first == second != third
+
+
+def test_tables_that_are_not_wanted_are_empty(hand, tmp_path):
+    hand.case([[1.0, 2.0]], **COLLECTIVE).read()
+    whole, part = schema.read(tmp_path), schema.read(tmp_path, wanted=("ranks",))
+    assert (len(whole.steps), len(part.steps)) == (2, 0)
+    assert part.ranks.equals(whole.ranks)
 
 
 def test_a_folder_of_launches_is_its_launches(tmp_path):
     for name in ("launch-10", "launch-2", "launch-1", "launch-x"):
         (tmp_path / name).mkdir()
-    assert [one.name for one in runs_in(tmp_path)] == ["launch-1", "launch-2", "launch-10"]
+    assert [launch.name for launch in runs_in(tmp_path)] == ["launch-1", "launch-2", "launch-10"]
     assert runs_in(tmp_path / "launch-1") == [tmp_path / "launch-1"]
     (tmp_path / "run.h5").touch()
     assert runs_in(tmp_path) == [tmp_path]
@@ -116,22 +129,50 @@ def test_a_folder_of_launches_is_its_launches(tmp_path):
 @pytest.mark.parametrize(
     ("variables", "job"),
     [
+        ({}, "night"),
         ({"SLURM_JOB_ID": "7"}, "Slurm job 7"),
         ({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}, "Slurm job 7_2"),
     ],
 )
-def test_a_slurm_job_is_one_job(hand, tmp_path, variables, job):
-    hand.case([[1.0]], **{**COLLECTIVE, "warmup_steps": 0}).read({"variables": variables})
-    assert read_series(tmp_path).job == job
-
-
-def test_launches_of_one_folder_are_one_job(hand, tmp_path):
-    jobs = set()
+def test_a_slurm_job_or_a_folder_of_launches_is_one_job(hand, tmp_path, variables, job):
     for number in (1, 2):
         folder = tmp_path / "night" / f"launch-{number}"
         folder.mkdir(parents=True)
-        type(hand)(folder).case([[1.0]], **{**COLLECTIVE, "warmup_steps": 0}).read()
-        jobs.add(read_series(folder).job)
-    assert jobs == {str(tmp_path / "night")}
+        type(hand)(folder).case([[1.0]], **COLLECTIVE).read({"variables": variables})
+        assert read_series(folder).job == (job if variables else str(tmp_path / job))
     (tmp_path / "night").rename(tmp_path / "moved")
-    assert read_series(tmp_path / "moved" / "launch-1").job == str(tmp_path / "moved")
+    assert read_series(tmp_path / "moved" / "launch-1").job == (job if variables else str(tmp_path / "moved"))
+
+
+def test_runs_read_before_an_interruption_are_kept(tmp_path):
+    runs, now = 9, dt.datetime(2026, 12, 1, tzinfo=dt.UTC)
+    for number in range(runs):
+        folder = tmp_path / f"{number:02d}"
+        folder.mkdir()
+        schema.merge([], folder / "run.h5", {"date": f"2026-11-{number + 1:02d}T01:00:00+00:00"}, "")
+
+    def interrupt(done, new):
+        assert new == runs
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        read_archive(tmp_path, now, interrupt)
+    left = []
+    series, skipped, _ = read_archive(tmp_path, now, lambda done, new: left.append(new))
+    assert (len(series), skipped) == (runs, [])
+    assert [run.date for run in series] == sorted(run.date for run in series)
+    assert set(left) <= {*range(runs - 4)}
+    read_archive(tmp_path, now, lambda done, new: pytest.fail("all series are kept"))
+
+
+def test_nights_with_several_offsets_from_utc_are_sorted_by_time():
+    """The clocks go back: as text the night at 02:10+01:00 is before the one at 02:50+02:00, 20 minutes earlier."""
+    dates = ("2026-10-25T02:50:00+02:00", "2026-10-25T02:10:00+01:00", "2026-10-25T01:30:00+00:00")
+    nights = [replace(night(number, [case("c", 1.0)]), date=date) for number, date in enumerate(dates)]
+    undated = [
+        replace(nights[0], date=date) for date in ("", "soon", "2026-10-25T01:00:00", "0001-01-01T00:00:00+09:00")
+    ]
+    (history,) = histories([nights[1], *undated, nights[2], nights[0]])
+    assert [job.path for job in history.jobs] == [night.path for night in nights]
+    assert [day(job) for job in history.jobs] == [f"2026-10-25 {time}" for time in ("00:50", "01:10", "01:30")]

@@ -1,3 +1,5 @@
+"""Intervals of medians, means and ratios, Welch's test, and its adjustment for many comparisons."""
+
 import math
 
 import numpy as np
@@ -5,6 +7,7 @@ import pytest
 import scipy.stats
 
 from hpcdl.analysis.run.scaling import bus_factor
+from hpcdl.analysis.statistics.differences import adjusted, difference
 from hpcdl.analysis.statistics.estimates import (
     difference_interval,
     launches_interval,
@@ -14,44 +17,37 @@ from hpcdl.analysis.statistics.estimates import (
 )
 
 
+def is_unknown(*values):
+    return np.isnan(values).all()
+
+
 def test_order_statistics_are_those_of_the_books():
-    for n, low, high in [
-        (6, 1, 6),
-        (8, 1, 8),
-        (9, 2, 8),
-        (10, 2, 9),
-        (15, 4, 12),
-        (20, 6, 15),
-        (25, 8, 18),
-        (100, 40, 61),
-    ]:
+    for n, low, high in [(6, 1, 6), (8, 1, 8), (9, 2, 8), (10, 2, 9), (15, 4, 12), (20, 6, 15), (25, 8, 18), (100, 40, 61)]:  # fmt: skip
         values = np.random.default_rng(n).permutation(np.arange(1, n + 1))
         assert median_interval(values) == ((n + 1) / 2, low, high)
 
 
 def test_too_little_data_has_no_interval():
     for n in range(1, 6):
-        found = median_interval(np.arange(n))
-        assert found.value == (n - 1) / 2
-        assert math.isnan(found.low)
-        assert math.isnan(found.high)
-    assert all(map(math.isnan, median_interval([])))
-
-
-def test_a_single_value_has_a_mean_and_no_interval():
-    found = mean_interval([4.0])
-    assert found.value == 4.0
-    assert math.isnan(found.low)
-    assert all(map(math.isnan, mean_interval([])))
+        value, *bounds = median_interval(np.arange(n))
+        assert value == (n - 1) / 2
+        assert is_unknown(*bounds)
+    value, *bounds = mean_interval([4.0])
+    assert value == 4.0
+    assert is_unknown(*bounds, *median_interval([]), *mean_interval([]), *launches_interval([np.empty(0)]))
+    some = np.arange(1.0, 11)
+    value, *bounds = ratio_interval([some], [some[:3]])
+    assert value == 5.5 / 2
+    assert is_unknown(*bounds, *ratio_interval([], [some]), *ratio_interval([some], [np.zeros(10)]))
 
 
 def test_means_feel_what_medians_do_not():
     rare = np.array([1.0] * 19 + [21.0])
     assert launches_interval([rare]).value == 1.0
     assert launches_interval([rare], "mean").value == 2.0
-    found = ratio_interval([rare], [np.ones(20)], middles=("mean", "median"))
-    assert found.value == 2.0
-    assert found.low < 2.0 < found.high
+    ratio = ratio_interval([rare], [np.ones(20)], middles=("mean", "median"))
+    assert ratio.value == 2.0
+    assert ratio.low < 2.0 < ratio.high
 
 
 def test_launches_are_the_unit():
@@ -60,41 +56,61 @@ def test_launches_are_the_unit():
     few = launches_interval([np.full(9, 2.0), np.full(5, 8.0)])
     reach = scipy.stats.t.ppf(0.975, 1) * math.log(2)  # logarithms differ by log(2) from their mean
     assert few == pytest.approx((5, 4 * math.exp(-reach), 4 * math.exp(reach)))
-    assert all(map(math.isnan, launches_interval([np.empty(0)])))
 
 
 def test_ratio_of_medians_of_one_launch_has_the_bounds_of_both_intervals():
     random = np.random.default_rng(1)
     a, b = random.exponential(size=30), 1 + random.exponential(size=41)
-    ratio, own, other = ratio_interval([a], [b]), median_interval(a), median_interval(b)
-    assert ratio == (np.median(a) / np.median(b), own.low / other.high, own.high / other.low)
+    ratio, first, second = ratio_interval([a], [b]), median_interval(a), median_interval(b)
+    assert ratio == (np.median(a) / np.median(b), first.low / second.high, first.high / second.low)
 
 
-def test_welchs_interval_is_scipys():
+def test_intervals_of_ratios_and_differences_are_scipys():
     random = np.random.default_rng(6)
     sides = [[random.lognormal(mean, 0.2, 9) for _ in range(count)] for mean, count in ((0, 3), (0.5, 4))]
-    a, b = ([math.log(np.median(launch)) for launch in side] for side in sides)
-    expected = scipy.stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
-    found = ratio_interval(*sides)
-    assert (found.low, found.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
-    difference = difference_interval(*sides)
     medians = [[np.median(launch) for launch in side] for side in sides]
-    expected = scipy.stats.ttest_ind(*medians, equal_var=False).confidence_interval(0.95)
-    assert (difference.low, difference.high) == pytest.approx((expected.low, expected.high))
+    for interval, values in ((ratio_interval, list(map(np.log, medians))), (difference_interval, medians)):
+        expected = scipy.stats.ttest_ind(*values, equal_var=False).confidence_interval(0.95)
+        bounds = np.array(interval(*sides)[1:])
+        bounds = np.log(bounds) if interval is ratio_interval else bounds
+        assert bounds == pytest.approx((expected.low, expected.high))
 
 
-def test_ratio_with_too_little_data():
-    some = np.arange(1.0, 11)
-    assert ratio_interval([some], [some[:3]])[0] == 5.5 / 2
-    assert math.isnan(ratio_interval([some], [some[:3]]).low)
-    assert all(map(math.isnan, ratio_interval([], [some])))
-    assert all(map(math.isnan, ratio_interval([some], [np.zeros(10)])))
+@pytest.mark.parametrize("sizes", [(2, 2), (3, 7), (20, 4)])
+def test_p_values_and_intervals_are_those_of_scipy(sizes):
+    generator = np.random.default_rng(3)
+    before, now = generator.normal(0, 1, (40, sizes[0])), generator.normal(0.5, 3, (40, sizes[1]))
+    welch, theirs = difference(before, now), scipy.stats.ttest_ind(now, before, axis=1, equal_var=False)
+    assert welch.p == pytest.approx(theirs.pvalue, rel=1e-4)
+    for bound, expected in zip(welch.bounds(), theirs.confidence_interval(0.95), strict=True):
+        assert bound == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
+def test_a_side_of_one_value_takes_the_variance_of_the_other():
+    many, single = np.array([1.0, 2.0, 4.0, 5.0]), np.array([9.0])
+    student = difference([many], [single])
+    assert student.freedom == 3
+    assert student.p == pytest.approx(scipy.stats.ttest_ind(many, single).pvalue)
+    assert is_unknown(*difference([single], [single]).p)
+
+
+def test_values_without_spread():
+    same, other = np.ones(3), np.full(3, 2.0)
+    exact = difference([same, same], [same, other])
+    assert exact.p == pytest.approx([1, 0])
+    assert [bound.tolist() for bound in exact.bounds()] == [[0, 1], [0, 1]]
+
+
+def test_adjusted_p_values_are_those_of_scipy():
+    p = np.random.default_rng(0).uniform(0, 1, 50) ** 3
+    assert adjusted(p) == pytest.approx(scipy.stats.false_discovery_control(p))
+    first, unknown, second = adjusted(np.array([0.01, np.nan, 0.04]))
+    assert (first, second) == pytest.approx((0.02, 0.04))
+    assert is_unknown(unknown)
 
 
 def test_bus_factors_are_those_of_nccl_tests():
-    assert bus_factor("allreduce", 4) == 1.5
-    assert bus_factor("allreduce", 2) == 1.0
-    assert bus_factor("allreduce", 1) == 0.0
+    assert [bus_factor("allreduce", ranks) for ranks in (1, 2, 4)] == [0.0, 1.0, 1.5]
     for collective in ("reduce_scatter", "allgather", "all_to_all"):
         assert bus_factor(collective, 4) == 0.75
     for collective in ("broadcast", "reduce", "exchange"):

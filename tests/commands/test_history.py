@@ -10,28 +10,18 @@ from xml.etree import ElementTree as ET
 import h5py
 import numpy as np
 import pytest
+from conftest import Hand
 from contract.traces import changed
 
 from hpcdl.analysis.over_time import archive as series_file
 from hpcdl.cli import main
 from hpcdl.fabric.pairs import rounds
 from hpcdl.trace import schema
-from hpcdl.trace.recorder import CaseRecord, Recorder, Step
-from hpcdl.trace.schema import merge, write_part
+from hpcdl.trace.schema import merge
 
 CASES = ("ring", "tree")
 DISTURBED = {"wall_ns": 10**9, "cpu_ns": 10**9, "busy_ns": 2 * 10**9, "foreign_ns": 10**9}
 DISTURBED |= {"foreign_error_ns": 0, "idle_cores": 0, "steal_ns": 0, "involuntary_switches": 9, "load": 2.0}
-
-
-def recorded(durations):
-    """What a rank records of exchanges that take so long (s)."""
-    recorder, clock = Recorder(), 10**9
-    for step, seconds in enumerate(durations):
-        end = clock + round(seconds * 1e9)
-        recorder.steps.append(Step(step, 0, clock, end, 0.0, 0, 0, 0, 1, 1))
-        clock = end
-    return recorder.pack()
 
 
 class Archive:
@@ -42,51 +32,46 @@ class Archive:
         self.rng = np.random.default_rng(5)
         self.runs = 0
 
-    def run(
-        self, factor=1.0, hosts=("a", "b", "c", "d"), slow=(), cases=CASES, key="k", disturbed=(), **environment
-    ):
+    def run(self, factor=1.0, hosts=("a", "b", "c", "d"), slow=(), cases=CASES, disturbed=(), **environment):
         date = dt.datetime(2026, 3, 1, tzinfo=dt.UTC) + dt.timedelta(days=self.runs)
         folder = self.folder / f"night-{self.runs:02d}"
         folder.mkdir(parents=True)
-        env = {
-            "key": key,
-            "date": date.isoformat(),
-            "ranks": [{"hostname": host, "affinity": "0"} for host in hosts],
-            **environment,
-        }
-        shared = {"suite": "s", "message_bytes": 1 << 20, "ranks": len(hosts), "environment_key": key}
-        parts = []
+        hand = Hand(folder)
+        shared = {"suite": "s", "message_bytes": 1 << 20, "environment_key": "k", "warmup_steps": 0}
         for number, name in enumerate(cases):
-            took = 1e-3 * (1 + number) * factor * self.rng.lognormal(0, 0.005)
-            took *= 1.25 if {*slow} & {*hosts} else 1
+            took = (1 + number) * factor * self.rng.lognormal(0, 0.005) * (1.25 if {*slow} & {*hosts} else 1)
             fields = {"kind": "collective", "collective": "allreduce", "aggregation": name, "case": name, **shared}
-            parts.append(folder / f"part{number}.h5")
-            rank = recorded([took] * 3) | (DISTURBED if name in disturbed else {})
-            write_part(parts[-1], CaseRecord(fields, [rank] * len(hosts)), environment=env)
+            counters = [DISTURBED] * len(hosts) if name in disturbed else None
+            hand.case([[took] * 3] * len(hosts), **fields, counters=counters)
         if len(hosts) >= 3 and not disturbed:
-            table = rounds(len(hosts), "all_pairs")
             pairs = {pair: self.rng.lognormal(0, 0.005) for pair in np.ndindex(len(hosts), len(hosts))}
             times = [
                 [
-                    1e-3
-                    * pairs[min(me, turn[me]), max(me, turn[me])]
+                    pairs[min(me, turn[me]), max(me, turn[me])]
                     * (1.25 if {*slow} & {hosts[me], hosts[turn[me]]} else 1)
-                    for turn in table
+                    for turn in rounds(len(hosts), "all_pairs")
                     for _ in range(2)
                 ]
                 for me in range(len(hosts))
             ]
             fields = {"kind": "pairwise", "pattern": "all_pairs", "case": "pairs", "repetitions": 2, **shared}
-            parts.append(folder / "pairs.h5")
-            write_part(parts[-1], CaseRecord(fields, list(map(recorded, times))), environment=env)
-        merge(parts, folder / "run.h5", env, "")
-        for part in parts:
-            part.unlink()
+            hand.case(times, **fields)
+        ranks = [{"hostname": host, "affinity": "0"} for host in hosts]
+        hand.read({"key": "k", "date": date.isoformat(), "ranks": ranks, **environment})
         self.runs += 1
         return folder
 
+    def nights(self, number, *arguments, **options):
+        for _ in range(number):
+            self.run(*arguments, **options)
+
     def history(self, *options):
         return main(["history", str(self.folder), *map(str, options)])
+
+
+def words(capsys):
+    """Return what was printed, with single spaces."""
+    return " ".join(capsys.readouterr().out.split())
 
 
 @pytest.fixture
@@ -94,49 +79,59 @@ def archive(tmp_path):
     return Archive(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def thirteen(tmp_path_factory):
+    """Return an archive of 13 usual nights, whose series are kept."""
+    made = Archive(tmp_path_factory.mktemp("usual"))
+    made.nights(13)
+    made.history()
+    return made
+
+
+@pytest.fixture
+def usual(archive, thirteen):
+    """Return a copy of it, for more nights."""
+    shutil.copytree(thirteen.folder, archive.folder)
+    archive.runs = thirteen.runs
+    return archive
+
+
 def test_a_slow_link_is_found_with_its_host_and_its_repair_too(archive, capsys):
     waits = [{"link_counters": {"c": {"m/1": {"port_xmit_wait": wait}}}} for wait in (100, 900)]
-    for _ in range(12):
-        archive.run(**waits[0])
+    archive.nights(12, **waits[0])
     assert archive.history() == 3
-    assert "has 13 runs. It can be judged from 2026-03-13." in " ".join(capsys.readouterr().out.split())
+    assert "has 13 runs. It can be judged from 2026-03-13." in words(capsys)
     archive.run()
     assert archive.history() == 0
     assert "FINE" in capsys.readouterr().out
-    for _ in range(3):
-        archive.run(slow="c", **waits[1])
+    archive.nights(3, slow="c", **waits[1])
     assert archive.history("--json") == 1
     (suite,) = json.loads(capsys.readouterr().out)["suites"]
     (event,) = suite["events"]
     assert (event["verdict"], event["open"]) == ("regressed", True)
     assert event["first_run"].endswith("night-13")
-    assert {one["case"] for one in event["changes"]} >= set(CASES)
-    assert [(one["name"], one["kind"]) for one in event["likely"]] == [("c", "host")]
+    assert {change["case"] for change in event["changes"]} >= set(CASES)
+    assert [(suspect["name"], suspect["kind"]) for suspect in event["likely"]] == [("c", "host")]
     (counter,) = event["link_counters"]
     assert counter == {"host": "c", "device": "m/1", "name": "port_xmit_wait", "before": [100] * 12, "now": [900]}
     archive.history()
-    page = " ".join(capsys.readouterr().out.split())
+    page = words(capsys)
     assert "With it port_xmit_wait of c m/1 grew by 900, and by 100 in 12 runs before." in page
-    for _ in range(3):
-        archive.run()
+    archive.nights(3)
     assert archive.history() == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = words(capsys)
     assert "RESTORED: " in out and "since 2026-03-17" in out
     assert "until 2026-03-17" in out
 
 
 def test_a_regression_is_reported_until_it_is_repaired_however_the_calls_are_spaced(archive, capsys, tmp_path):
     metrics, junit = tmp_path / "hpcdl.prom", tmp_path / "junit.xml"
-    for _ in range(10):
-        archive.run()
-    for _ in range(8):
-        archive.run(1.25)
-    codes = []
+    archive.nights(10)
+    archive.nights(8, 1.25)
     for _ in range(3):
         archive.run(1.25)
-        codes.append(archive.history("--metrics", metrics, "--junit", junit))
-    assert codes == [1, 1, 1]
-    out = " ".join(capsys.readouterr().out.split())
+        assert archive.history("--metrics", metrics, "--junit", junit) == 1
+    out = words(capsys)
     assert re.search(r"REGRESSED: \w+ \(p50\) takes 2\d.\d % longer \(95 %: .{5,30}\) since 2026-03-11", out)
     assert "Found 8 runs before the newest" in out
     assert "FINE" not in out
@@ -148,17 +143,14 @@ def test_a_regression_is_reported_until_it_is_repaired_however_the_calls_are_spa
     assert "RESTORED" in capsys.readouterr().out
 
 
-def test_an_old_newest_run_is_exit_code_3(archive, capsys):
-    for _ in range(13):
-        archive.run()
-    assert archive.history("--stale", "36h") == 3
+def test_an_old_newest_run_is_exit_code_3(usual, capsys):
+    assert usual.history("--stale", "36h") == 3
     out = capsys.readouterr().out
     assert "STALE: the newest run began at 2026-03-13 00:00" in " ".join(out.split())
     assert "FINE" not in out
-    assert archive.history("--stale", "9999d") == 0
-    for _ in range(4):
-        archive.run(1.25)
-    assert archive.history("--stale", "36h") == 1
+    assert usual.history("--stale", "9999d") == 0
+    usual.nights(4, 1.25)
+    assert usual.history("--stale", "36h") == 1
 
 
 def test_slow_hosts_of_one_switch_are_one_finding(archive, capsys, tmp_path):
@@ -169,25 +161,23 @@ def test_slow_hosts_of_one_switch_are_one_finding(archive, capsys, tmp_path):
         archive.run(hosts=here, slow=slow if number >= 10 else ())
     assert archive.history("--json") == 1
     (suite,) = json.loads(capsys.readouterr().out)["suites"]
-    named = {
-        one["name"] for one in [*suite["slow"], *(one for event in suite["events"] for one in event["likely"])]
-    }
+    likely = [suspect for event in suite["events"] for suspect in event["likely"]]
+    named = {suspect["name"] for suspect in [*suite["slow"], *likely]}
     assert named == {"3 of 6 of r2n (r2n[0,3-4])", "r1n5"}
     file = tmp_path / "switches"
     file.write_text("# switch and hosts\nleft r1n5 r2n0 r2n3 r2n4 r3n0\n")
     archive.history("--switches", file)
-    assert "4 of 5 of left (r2n[0,3-4],r1n5)" in " ".join(capsys.readouterr().out.split())
+    assert "4 of 5 of left (r2n[0,3-4],r1n5)" in words(capsys)
 
 
 def test_a_disturbed_night_is_not_fine(archive, capsys):
     """Nothing of it counts, so that it says nothing; a case that does count is judged."""
-    for _ in range(13):
-        archive.run(hosts=("a", "b"))
+    archive.nights(13, hosts=("a", "b"))
     assert archive.history() == 0
     assert "DISTURBED" not in capsys.readouterr().out
     archive.run(hosts=("a", "b"), disturbed=["ring"])
     assert archive.history() == 0
-    out = " ".join(capsys.readouterr().out.split())
+    out = words(capsys)
     assert "DISTURBED in the newest run: 1 case, not judged: ring: other processes took 1.00 cores" in out
     assert "FINE" in out
     archive.run(hosts=("a", "b"), disturbed=CASES)
@@ -198,28 +188,22 @@ def test_a_disturbed_night_is_not_fine(archive, capsys):
     assert "DISTURBED in the newest run: 2 cases" in out
 
 
-def test_files_that_are_no_runs_are_named_and_skipped(archive, capsys):
-    for _ in range(13):
-        archive.run()
-    truncated, older = archive.run() / "run.h5", archive.run() / "run.h5"
+def test_files_that_are_no_runs_are_named_and_skipped(usual, capsys):
+    truncated, older = usual.run() / "run.h5", usual.run() / "run.h5"
     truncated.write_bytes(truncated.read_bytes()[:3000])
     with changed(older) as file:
         file.attrs["schema"] = 1
-    (archive.folder / "junk.h5").write_text("junk")
-    with h5py.File(archive.folder / "foreign.h5", "w") as file:
+    (usual.folder / "junk.h5").write_text("junk")
+    with h5py.File(usual.folder / "foreign.h5", "w") as file:
         file["x"] = 1
-    (archive.folder / "empty" / "parts").mkdir(parents=True)
-    wrong = archive.folder / "wrong-date"
-    wrong.mkdir()
-    merge([], wrong / "run.h5", {"date": "yesterday"}, "")
-    later = archive.folder / "later"
-    later.mkdir()
-    merge([], later / "run.h5", {"date": "2100-01-01T00:00:00+00:00"}, "")
-    shutil.copytree(archive.folder / "night-03", archive.folder / "copy")
-    assert archive.history() == 0
-    lines = [
-        line for line in capsys.readouterr().err.splitlines() if "runs read" not in line
-    ]  # where it takes long
+    (usual.folder / "empty" / "parts").mkdir(parents=True)
+    for name, date in (("wrong-date", "yesterday"), ("later", "2100-01-01T00:00:00+00:00")):
+        (usual.folder / name).mkdir()
+        merge([], usual.folder / name / "run.h5", {"date": date}, "")
+    shutil.copytree(usual.folder / "night-03", usual.folder / "copy")
+    assert usual.history() == 0
+    # it may take long
+    lines = [line for line in capsys.readouterr().err.splitlines() if "runs read" not in line]
     assert len(lines) == 8
     for name in ("night-13", "night-14", "junk.h5", "foreign.h5", "empty", "wrong-date", "later", "night-03"):
         (line,) = (line for line in lines if name in line)
@@ -227,25 +211,23 @@ def test_files_that_are_no_runs_are_named_and_skipped(archive, capsys):
         assert line.endswith("; skipped")
 
 
-def test_a_folder_that_cannot_be_read_is_exit_code_3(archive, capsys, monkeypatch):
-    for _ in range(13):
-        archive.run()
+def test_a_folder_that_cannot_be_read_is_exit_code_3(usual, capsys, monkeypatch):
     walk = os.walk
 
     def refuse(folder, onerror):
-        onerror(PermissionError(13, "Permission denied", str(archive.folder / "closed")))
+        onerror(PermissionError(13, "Permission denied", str(usual.folder / "closed")))
         return walk(folder, onerror=onerror)
 
     monkeypatch.setattr(series_file.os, "walk", refuse)
-    assert archive.history() == 3
-    assert " ".join(capsys.readouterr().out.split()).endswith("closed: Permission denied.")
+    assert usual.history() == 3
+    assert words(capsys).endswith("closed: Permission denied.")
 
 
 def test_a_regressed_case_that_leaves_the_suite_is_missing(archive, capsys):
-    for number in range(26):
-        archive.run(1.0 if number < 10 else 1.2, cases=CASES if number < 14 else CASES[:1], hosts=("a", "b"))
+    for number, factor, cases in ((10, 1.0, CASES), (4, 1.2, CASES), (12, 1.2, CASES[:1])):
+        archive.nights(number, factor, cases=cases, hosts=("a", "b"))
     assert archive.history() == 1
-    out = " ".join(capsys.readouterr().out.split())
+    out = words(capsys)
     assert "MISSING in the newest run: tree: it left the suite, regressed since 2026-03-11" in out
 
 
@@ -253,8 +235,8 @@ def test_a_regressed_case_that_leaves_the_suite_is_missing(archive, capsys):
 def regressed(tmp_path_factory):
     """Return an archive whose newest three of 13 nights are slow."""
     made = Archive(tmp_path_factory.mktemp("regressed"))
-    for number in range(13):
-        made.run(1.0 if number < 10 else 1.2)
+    made.nights(10)
+    made.nights(3, 1.2)
     return made
 
 
@@ -300,20 +282,12 @@ def test_a_page_with_figures_is_written(archive, regressed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        ["--stale", "yesterday"],
-        ["--switches", "none/x"],
-        ["--metrics", "none/x"],
-        ["-o", "x.pdf"],
-        ["-o", "none/x.html"],
-    ],
+    "options", ["--stale yesterday", "--switches none/x", "--metrics none/x", "-o x.pdf", "-o none/x.html"]
 )
-def test_wrong_usage_is_one_line(archive, capsys, options, tmp_path, monkeypatch):
+def test_wrong_usage_is_one_line(thirteen, capsys, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    archive.run()
     try:
-        code = archive.history(*options)
+        code = thirteen.history(*options.split())
     except SystemExit as error:
         code = error.code
     assert code == 2

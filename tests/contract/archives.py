@@ -11,17 +11,20 @@ from hpcdl.analysis.over_time.verdict import SuiteVerdict
 BEGIN = dt.datetime(2026, 1, 1, 1, tzinfo=dt.UTC)
 
 
-def case(name, seconds, key="k"):
-    return CaseSeries(
-        "nightly", name, "{}", "collective", 4, 1 << 20, key, {"time_p50_seconds": seconds}, "", {}, {}
-    )
+def case(
+    name, seconds, key="k", *, measure="time_p50_seconds", failure="", settings="{}", suite="nightly", **more
+):
+    """A collective that takes so long (s), or has no value; ``more``: values of further measures."""
+    values = more if seconds is None else {measure: seconds, **more}
+    return CaseSeries(suite, name, settings, "collective", 4, 1 << 20, key, values, failure, {}, {})
 
 
-def run(number, cases, **environment):
-    date = (BEGIN + dt.timedelta(days=number)).isoformat()
-    path = f"runs/{number:04d}"
+def run(number, cases, *, job="", suite="nightly", complete=True, without_result=(), disturbed=(), **environment):
+    """A run of a night by its number; ``without_result``: (case, reason) of each; ``disturbed``: names of cases."""
+    date, path = (BEGIN + dt.timedelta(days=number)).isoformat(), f"runs/{number:04d}"
     env = {"ranks": [{"hostname": f"h{rank}"} for rank in range(4)], **environment}
-    return RunSeries(path, date, path, "nightly", True, env, {}, tuple(cases), {}, {}, 0)
+    others = dict(without_result), dict.fromkeys(disturbed, "other processes")
+    return RunSeries(path, date, job or path, suite, complete, env, {}, tuple(cases), *others, 0)
 
 
 def archive(

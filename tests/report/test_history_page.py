@@ -14,16 +14,22 @@ from hpcdl.analysis.over_time.series import histories
 from hpcdl.analysis.over_time.verdict import SuiteVerdict
 from hpcdl.report import history as figures
 from hpcdl.report.formats.html import written
+from hpcdl.report.history_exports import record
 from hpcdl.report.verdicts import words
 
 
+def said(suite):
+    """Return the words of a suite's verdicts."""
+    return [verdict.word for verdict in figures.verdicts(suite)]
+
+
 @pytest.fixture(scope="module")
-def found():
+def changed():
     return archive(12, 40, [(row, 36 - 3 * row, 1.3) for row in range(3)])
 
 
-def test_a_page_is_well_formed_and_needs_nothing_else(found):
-    text = written(figures.pages([found, found], whole=True))
+def test_a_page_is_well_formed_and_needs_nothing_else(changed):
+    text = written(figures.pages([changed, changed], whole=True))
     page = Page(text)
     assert not page.open
     assert not {"script", "link", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in page.seen}
@@ -34,8 +40,10 @@ def test_a_page_is_well_formed_and_needs_nothing_else(found):
             assert attributes.get(name, "#").startswith("#"), (tag, attributes)
 
 
-def test_a_changed_measure_has_a_figure_with_its_levels_and_numbers(found):
-    first = next(one for one in figures.of_changed(found) if one.title == "allreduce 1 (p50)")
+def test_measures_that_changed_come_first_with_their_levels_and_each_measure_is_in_the_table(changed):
+    charts = {chart.title: chart for chart in figures.of_changed(changed)}
+    assert charts.keys() >= {f"allreduce {row} (p50)" for row in (1, 2)}
+    first = charts["allreduce 1 (p50)"]
     times, level = first.series
     assert len(times.points) == 40
     assert level.role == "reference"
@@ -43,16 +51,10 @@ def test_a_changed_measure_has_a_figure_with_its_levels_and_numbers(found):
     assert after / before == pytest.approx(1.3, rel=0.03)
     assert "Slower since 2026-" in first.note
     assert len(first.numbers()) == 1 + 40 + len(level.points)
-    text = written(figures.pages([found], whole=True))
-    figure = next(one for one in re.findall("<figure.*?</figure>", text, re.DOTALL) if first.title in one)
+    text = written(figures.pages([changed], whole=True))
+    figure = next(part for part in re.findall("<figure.*?</figure>", text, re.DOTALL) if first.title in part)
     assert figure.count("<tr>") == len(first.numbers())
-
-
-def test_measures_that_changed_come_first_and_each_measure_is_in_the_table(found):
-    text = written(figures.pages([found], whole=True))
     assert text.index("Measures that changed</h2>") < text.index("All measures</h2>")
-    changed = {one.title for one in figures.of_changed(found)}
-    assert changed >= {f"allreduce {row} (p50)" for row in (1, 2)}
     table = text[text.rindex("All measures</h2>") :]
     assert all(f"<td>allreduce {row} (p50)</td>" in table for row in range(12))
 
@@ -69,7 +71,7 @@ def wandering():
 
 
 def test_the_worst_open_change_is_the_headline_and_a_small_one_is_not_open(wandering):
-    first, second, *others = [one.sentence for one in figures.verdicts(wandering)]
+    first, second, *others = [verdict.sentence for verdict in figures.verdicts(wandering)]
     assert first.startswith("REGRESSED: allreduce 2 (p50) takes 100.0 % longer (95 %: +9")
     command = " --with ".join(" ".join(f"runs/00{run}" for run in side) for side in ((42, 43, 44), (45, 46, 47)))
     assert first.endswith(f"Compare: hpcdl compare {command}.")
@@ -77,7 +79,7 @@ def test_the_worst_open_change_is_the_headline_and_a_small_one_is_not_open(wande
     assert "; 1 measure, 1 more repaired, median +8" in second
     assert not others
     small = [figures.of_event(wandering, event) for event in wandering.events if event.first == 28]
-    assert [one.word for one in small] == ["small"]
+    assert [verdict.word for verdict in small] == ["small"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_an_outlier_is_said_but_fine_unless_it_lasts_or_half_of_the_measures_sha
 ):
     logs = np.random.default_rng(1).normal(0, 0.02, (series, 40))
     logs[:departing, -nights:] += 0.3
-    assert [one.word for one in figures.verdicts(archive_of(logs))] == words
+    assert said(archive_of(logs)) == words
 
 
 def test_slow_neighbours_are_the_likely_cause():
@@ -103,7 +105,7 @@ def test_slow_neighbours_are_the_likely_cause():
     hosts = [sorted(rng.permutation([f"n{host:02d}" for host in range(1, 17)])[:4]) for _ in range(70)]
     logs = rng.normal(0, 0.01, (6, 70))
     logs[:, [night > 20 and bool({"n05", "n06", "n07"} & {*here}) for night, here in enumerate(hosts)]] += 0.2
-    texts = " ".join(one.sentence for one in figures.verdicts(archive_of(logs, hosts)))
+    texts = " ".join(verdict.sentence for verdict in figures.verdicts(archive_of(logs, hosts)))
     assert re.search(r"[Hh]osts n\[05-07\], one switch\?, \+2\d\.\d % in \d+ slow runs since 2026-01-2", texts)
 
 
@@ -111,7 +113,7 @@ def test_a_value_that_lasts_and_is_no_change_yet_is_not_judged():
     """Its noise is that of all, so that three values are no change among 200 series; the fifth decides."""
     logs = np.random.default_rng(1).normal(0, 0.06, (200, 23))
     logs[0] = np.r_[[0.0] * 20, [0.11] * 3]
-    assert [one.word for one in figures.verdicts(archive_of(logs))] == ["departing"]
+    assert said(archive_of(logs)) == ["departing"]
 
 
 def test_a_series_with_two_states_from_its_start_is_judged():
@@ -123,8 +125,7 @@ def test_a_series_with_two_states_from_its_start_is_judged():
 
 @pytest.mark.parametrize(("kind", "times"), [("wandering", 1), ("AR .6", 1), ("outliers", 0), ("weekly", 0)])
 def test_measures_that_wander_are_said_to_once(kind, times):
-    said = figures.verdicts(archive(60, 60, seed=7, kind=kind))
-    assert [one.word for one in said].count("wandering") == times
+    assert said(archive(60, 60, seed=7, kind=kind)).count("wandering") == times
 
 
 def test_each_sentence_of_history_appears(wandering):
@@ -144,34 +145,28 @@ def test_each_sentence_of_history_appears(wandering):
         wandering,
         archive(4, 13, kind="normal"),
     ]
-    last = archives[-1].history.jobs[-1].runs[-1]
-    less = replace(last, cases=last.cases[:2], disturbed={"allreduce 2": "other processes"})
-    new = replace(last, date="2026-02-01T00:00:00+00:00", path="n", job="n", cases=(*last.cases, case("new", 1.0)))
-    first = archives[-1].history.jobs
+    before = [run for job in archives[-1].history.jobs for run in job.runs]
+    next_run = replace(before[-1], date="2026-02-01T00:00:00+00:00", path="n", job="n")
+    less = replace(next_run, cases=next_run.cases[:2], disturbed={"allreduce 2": "other processes"})
+    more = replace(next_run, cases=(*next_run.cases, case("new", 1.0)))
     archives += [
-        SuiteVerdict(
-            histories([*(run for job in first for run in job.runs), replace(less, path="l", job="l")])[0]
-        ),
-        SuiteVerdict(histories([*(run for job in first for run in job.runs), new])[0], age=dt.timedelta(days=2)),
+        SuiteVerdict(histories([*before, less])[0]),
+        SuiteVerdict(histories([*before, more])[0], age=dt.timedelta(days=2)),
         archive(60, 60, seed=7, kind="wandering"),
     ]
-    said = [one for suite in archives for one in figures.verdicts(suite)]
-    said += [figures.of_event(suite, event) for suite in archives for event in suite.events]
-    assert all(one.sentence for one in said)
-    assert {one.word for one in said} | {"no runs", "not read", "slow"} == words("history")
-    assert [figures.worst(figures.verdicts(suite)) for suite in archives[:11]] == [
-        "fine",
-        "regressed",
-        "improved",
-        "regressed",
-        "fine",
-        "not judged",
-        "fine",
-        "not judged",
-        "too few runs",
-        "regressed",
-        "fine",
-    ]
+    every = [verdict for suite in archives for verdict in figures.verdicts(suite)]
+    every += [figures.of_event(suite, event) for suite in archives for event in suite.events]
+    assert all(verdict.sentence for verdict in every)
+    assert {verdict.word for verdict in every} | {"no runs", "not read", "slow"} == words("history")
+    records = [record(suite) for suite in archives]
+    expected = (
+        "fine, regressed, improved, regressed, fine, not judged, fine, not judged, too few runs, regressed, fine"
+    )
+    assert ", ".join(document["verdict"] for document in records[:11]) == expected
+    states = [[(event["open"], event["accepted"]) for event in document["events"]] for document in records[:3]]
+    assert states == [[(False, True)], [(True, False)], [(False, False)] * 2]
+    assert [document["too_few_runs"] for document in records[8:13]] == [4, 0, 0, 0, 1]
+    assert [document["judged"] for document in records[8:13]] == [0, 4, 4, 2, 4]
     assert "accepted only up to +30 %" in figures.verdicts(archives[1])[0].sentence
 
 
