@@ -25,10 +25,9 @@ def _machine() -> int:
     import os
 
     from hpcdl.launch.preflight import preflight, preflight_of_job
-    from hpcdl.launch.process import launched, leftover
+    from hpcdl.launch.process import check_leftover, launched
 
-    if line := leftover(os.environ):
-        raise UsageError(line)
+    check_leftover(os.environ)
     findings = preflight_of_job() if launched(os.environ) else preflight()
     failed = False
     for finding in findings:

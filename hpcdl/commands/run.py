@@ -55,11 +55,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from hpcdl.launch.process import is_first, launched, leftover
+    from hpcdl.launch.process import check_leftover, is_first, launched
     from hpcdl.launch.testbed import emulated
 
-    if line := leftover(os.environ):
-        raise UsageError(line)
+    check_leftover(os.environ)
     emulated()  # raises LaunchError before any rank starts
     if options.case_timeout is not None and not 1 <= options.case_timeout < float("inf"):
         raise UsageError(f"--case-timeout {options.case_timeout:g}: must be at least 1, in seconds")

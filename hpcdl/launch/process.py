@@ -71,18 +71,17 @@ def launched(environment: Mapping[str, str]) -> bool:
     return by_pmix or _size_variable(environment) is not None
 
 
-def leftover(environment: Mapping[str, str]) -> str | None:
-    """Return one line if variables are left from a launcher that has ended, as in a notebook; None otherwise."""
+def check_leftover(environment: Mapping[str, str]) -> None:
+    """Raise UsageError for variables that are left from a launcher that has ended, as in a notebook."""
     descriptor = environment.get("PMI_FD", "")
     try:
         os.fstat(int(descriptor))
     except ValueError:
-        return None
+        pass
     except OSError:
-        return (
+        raise UsageError(
             f"PMI_FD={descriptor} is not open, so that a launcher which has ended left it; {advice(environment)}"
-        )
-    return None
+        ) from None
 
 
 def advice(environment: Mapping[str, str]) -> str:

@@ -10,15 +10,16 @@ import time
 
 import pytest
 
+from hpcdl.exit_codes import UsageError
 from hpcdl.launch.process import (
     LaunchError,
     Library,
     batch_advice,
     check_launcher,
+    check_leftover,
     check_size,
     is_first,
     launched,
-    leftover,
 )
 
 IN_JOB = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
@@ -108,8 +109,9 @@ def test_a_shell_of_srun_is_known_by_its_terminal():
 
 def test_variables_of_a_launcher_that_has_ended_are_named():
     variables = {"PMI_FD": "999", "PMI_SIZE": "1", "PATH": "/bin"}
-    assert leftover(variables).endswith("env -u PMI_FD -u PMI_SIZE hpcdl ...")
-    assert leftover({**variables, "PMI_FD": "0"}) is None
+    with pytest.raises(UsageError, match=r"env -u PMI_FD -u PMI_SIZE hpcdl \.\.\.$"):
+        check_leftover(variables)
+    check_leftover({**variables, "PMI_FD": "0"})
     assert "unset ${!SLURM_*}" in batch_advice(IN_JOB)
 
 

@@ -18,23 +18,18 @@ if TYPE_CHECKING:
     from hpcdl.suite import Suite
 
 
-def load_suite(options: argparse.Namespace) -> Suite:
-    """Read and check the suite. Raises UsageError."""
+def load_suite(options: argparse.Namespace, text: str | None = None) -> Suite:
+    """Read and check the suite, or its ``text``. Raises UsageError."""
     from hpcdl import suite
     from hpcdl.launch.testbed import emulated
 
     testbed = emulated()
     ranks = options.ranks or (testbed["hosts"] if testbed else None)
-    if options.text is not None:
-        return parsed(options.text, options, ranks)
-    return suite.load(options.suite, options.overrides, options.case, ranks=ranks, full=options.full)
-
-
-def parsed(text: str, options: argparse.Namespace, ranks: int | None) -> Suite:
-    """Return the suite of a text with the options. Raises UsageError."""
-    from hpcdl import suite
-
-    return suite.parse(text, str(options.suite), options.overrides, options.case, ranks=ranks, full=options.full)
+    text = options.text if text is None else text
+    chosen = options.overrides, options.case
+    if text is None:
+        return suite.load(options.suite, *chosen, ranks=ranks, full=options.full)
+    return suite.parse(text, str(options.suite), *chosen, ranks=ranks, full=options.full)
 
 
 def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
@@ -56,10 +51,11 @@ def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
     return next(runs / name for name in names if not (runs / name).exists())
 
 
-def writable(folder: Path, suite: str, *, resume: bool) -> Path:
-    """Create the run folder, which may have a run of the same suite with ``resume``. Raises UsageError."""
+def writable_folder(options: argparse.Namespace, chosen: Suite) -> Path:
+    """Create the run folder, which may have a run of the same suite with --resume. Raises UsageError."""
     from hpcdl.analysis.run.pooling import runs_in
 
+    folder = folder_of(options, chosen)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
@@ -69,10 +65,10 @@ def writable(folder: Path, suite: str, *, resume: bool) -> Path:
     if runs_in(folder) != [folder]:
         raise UsageError(f"-o {folder}: holds launches; resume them with --launches N, or choose another folder")
     if (folder / "parts").exists():
-        if not resume:
+        if not options.resume:
             raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")
-        if (other := _suite_and_state(folder)[0]) not in {None, suite}:
-            raise UsageError(f"-o {folder}: holds a run of the suite {other!r}, and this is {suite!r}")
+        if (other := _suite_and_state(folder)[0]) not in {None, chosen.name}:
+            raise UsageError(f"-o {folder}: holds a run of the suite {other!r}, and this is {chosen.name!r}")
     return folder
 
 
@@ -139,7 +135,7 @@ def from_shell(options: argparse.Namespace, given: list[str]) -> int:
     chosen = load_suite(options)
     ranks = ranks_to_start(options, chosen)
     check_memory(chosen, ranks)
-    folder = writable(folder_of(options, chosen), chosen.name, resume=options.resume)
+    folder = writable_folder(options, chosen)
     if options.folder is None:
         given = [*given, "-o", str(folder)]
     return run_cases(chosen, folder, ranks, given, options.given)
@@ -184,14 +180,14 @@ def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
         try:
             chosen = load_suite(options)
             text = chosen.text
-            folder = writable(folder_of(options, chosen), chosen.name, resume=options.resume)
+            folder = writable_folder(options, chosen)
             held.enter_context(claimed(folder))
         except UsageError as error:
             complaint = str(error)
     text, complaint = library.bcast((text, complaint))
     if not complaint:
         try:
-            chosen = parsed(text, options, mpi.comm.size)
+            chosen = load_suite(options, text)
         except UsageError as error:
             complaint = f"rank {mpi.comm.rank}: {error}"  # for example a file that only rank 0 can read
         complaint = next(filter(None, library.allgather(complaint)), "")
