@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.job import from_shell, in_job
 from hpcdl.commands.parts.message_sizes import declare, suite_text
-from hpcdl.commands.parts.parser import Command
+from hpcdl.commands.parts.parser import Arguments, Command
 from hpcdl.exit_codes import UsageError
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ MAX_INTERPOLATED: Final = 100
 """Repetitions up to which the 99 % quantile lies between the two longest."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def arguments(parser: Arguments) -> None:
     declare(parser)
     late = "seconds by which ranks come late: of each rank, such as 0,0.2,0,0, or RANK:SECONDS of one"
-    parser.add_argument("--delays", metavar="SECONDS", help=late)
+    parser.option("--delays SECONDS", late)
     parser.set_defaults(
         suite=Path("bench"),
         overrides=[],

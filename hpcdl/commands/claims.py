@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import analysis_of, check_page, name_copies, write_page
-from hpcdl.commands.parts.parser import Command, path
+from hpcdl.commands.parts.parser import Arguments, Command, path
 from hpcdl.exit_codes import INCONCLUSIVE, OK, UsageError
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", type=path, metavar="FOLDER", help="has the runs, or their records, each named after its suite"
-    )
-    parser.add_argument("-o", dest="output", type=path, metavar="FILE", help="write a page too: .html or .md")
+def arguments(parser: Arguments) -> None:
+    parser.option("runs FOLDER", "has the runs, or their records, each named after its suite", type=path)
+    parser.option("-o FILE", "write a page too: .html or .md", dest="output", type=path)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -9,37 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import check_page, share, write_output, write_page
-from hpcdl.commands.parts.parser import Command, path
+from hpcdl.commands.parts.parser import Arguments, Command, path
 from hpcdl.exit_codes import UsageError
 
 if TYPE_CHECKING:
     from hpcdl.analysis.over_time.series import RunSeries
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def arguments(parser: Arguments) -> None:
     run = "a run folder, a folder of --launches, a run.h5, or records, .json.gz; each run is one launch"
-    parser.add_argument("baseline", nargs="+", type=path, metavar="BASELINE", help=run)
-    parser.add_argument(
-        "--with", nargs="+", type=path, required=True, dest="candidate", metavar="CANDIDATE", help="the same"
-    )
-    parser.add_argument(
-        "--min-effect",
-        type=share,
-        default=0.03,
-        metavar="SHARE",
-        help="changes up to this are none (default: 3%%)",
-    )
-    parser.add_argument(
-        "--between-jobs",
+    parser.option("baseline BASELINE", run, nargs="+", type=path)
+    parser.option("--with CANDIDATE", "the same", nargs="+", type=path, required=True, dest="candidate")
+    parser.option("--min-effect SHARE", "changes up to this are none (default: 3%%)", type=share, default=0.03)
+    parser.option(
+        "--between-jobs SHARE",
+        "if each side is one job: standard deviation between jobs of the same software (default: 2%%)",
         type=share,
         default=0.02,
-        metavar="SHARE",
-        help="if each side is one job: standard deviation between jobs of the same software (default: 2%%)",
     )
-    parser.add_argument("--accept", type=path, metavar="FILE", help="TOML file of accepted regressions")
-    parser.add_argument("-o", dest="output", type=path, metavar="FILE", help="write a page too: .html or .md")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--junit", type=path, metavar="FILE", help="write JUnit XML too")
+    parser.option("--accept FILE", "TOML file of accepted regressions", type=path)
+    parser.option("-o FILE", "write a page too: .html or .md", dest="output", type=path)
+    parser.option("--json", "one JSON document")
+    parser.option("--junit FILE", "write JUnit XML too", type=path)
 
 
 def execute(options: argparse.Namespace) -> int:

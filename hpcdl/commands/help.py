@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from hpcdl.commands.parts.parser import Command, chosen
+from hpcdl.commands.parts.parser import Arguments, Command, chosen
 from hpcdl.exit_codes import OK
 
 PACKAGE: Final = Path(__file__).parents[1]
@@ -18,8 +18,8 @@ def pages() -> dict[str, Path]:
     return of_docs | {topic: PACKAGE / folder / "README.md" for topic, folder in BESIDE_THEIR_SUBJECT.items()}
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", nargs="?", type=_topic, metavar="TOPIC", help="a page; without it a list of them")
+def arguments(parser: Arguments) -> None:
+    parser.option("topic TOPIC", "a page; without it a list of them", nargs="?", type=_topic)
 
 
 def _topic(word: str) -> str:

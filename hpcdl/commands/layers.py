@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import output_path
-from hpcdl.commands.parts.parser import Command, whole_number
+from hpcdl.commands.parts.parser import Arguments, Command, whole_number
 from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
@@ -18,18 +18,15 @@ SHOWN: Final = 10
 """Layers that are printed, those with the most parameters."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source",
-        metavar="MODEL|RUN|TRACE",
-        help="a network of `hpcdl list models`, a run (its first training), a PyTorch profiler's trace (.json, "
+def arguments(parser: Arguments) -> None:
+    parser.option(
+        "source MODEL|RUN|TRACE",
+        "a network of `hpcdl list models`, a run (its first training), a PyTorch profiler's trace (.json, "
         ".json.gz), a Chakra trace (.et), or a table (.csv)",
     )
-    parser.add_argument("-o", dest="file", type=Path, metavar="TABLE.csv", help="write all layers")
-    parser.add_argument("--shape", type=_shape, metavar="HxWxC", help="of an image, or the tokens of a sequence")
-    parser.add_argument(
-        "--batch", type=whole_number, metavar="N", help="samples of a forward pass, if a Chakra trace states none"
-    )
+    parser.option("-o TABLE.csv", "write all layers", dest="file", type=Path)
+    parser.option("--shape HxWxC", "of an image, or the tokens of a sequence", type=_shape)
+    parser.option("--batch N", "samples of a forward pass, if a Chakra trace states none", type=whole_number)
 
 
 def _shape(text: str) -> tuple[int, ...]:

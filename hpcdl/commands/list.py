@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.parser import Command, chosen, whole_number
+from hpcdl.commands.parts.parser import Arguments, Command, chosen, whole_number
 from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
@@ -24,14 +24,13 @@ MAX_IMAGES: Final = 10**9
 USUAL_BATCH: Final = 256
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", nargs="?", type=_subject, metavar="SUBJECT", help=", ".join(SUBJECTS))
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument(
-        "--batch",
+def arguments(parser: Arguments) -> None:
+    parser.option("subject SUBJECT", ", ".join(SUBJECTS), nargs="?", type=_subject)
+    parser.option("--json", "one JSON document")
+    parser.option(
+        "--batch N,...",
+        "with models: weight bytes |W|, data bytes |D|, FLOP and bytes of outputs of a step on N images",
         type=_batches,
-        metavar="N,...",
-        help="with models: weight bytes |W|, data bytes |D|, FLOP and bytes of outputs of a step on N images",
     )
 
 

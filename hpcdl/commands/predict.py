@@ -6,34 +6,30 @@ from time import monotonic
 from typing import Final
 
 from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import Command, case_patterns, path, suite_argument, whole_number
+from hpcdl.commands.parts.parser import Arguments, Command, case_patterns, path, suite_argument, whole_number
 from hpcdl.exit_codes import OK
 
 SILENCE: Final = 10.0
 """Seconds after which each simulation is announced."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def arguments(parser: Arguments) -> None:
     suite_argument(parser, "source", "SUITE|RUN")
-    parser.add_argument("--network", required=True, metavar="NAME|RUN|FILE.toml")
-    parser.add_argument("--ranks", default="", metavar="N,...", help="ascending (default: those of the cases)")
-    parser.add_argument(
-        "--ranks-per-host", type=whole_number, metavar="N", help="ranks per host (default: one, or as in the run)"
-    )
+    parser.option("--network NAME|RUN|FILE.toml", required=True)
+    parser.option("--ranks N,...", "ascending (default: those of the cases)", default="")
+    parser.option("--ranks-per-host N", "ranks per host (default: one, or as in the run)", type=whole_number)
     case_patterns(parser, "select cases by name; others are not checked")
-    parser.add_argument(
+    parser.option(
         "--parallelism",
-        action="store_true",
-        help="with trainings: the cheapest split of each layer, and the step time of every mesh of the ranks",
+        "with trainings: the cheapest split of each layer, and the step time of every mesh of the ranks",
     )
-    parser.add_argument(
-        "--jitter",
+    parser.option(
+        "--jitter CV",
+        "standard deviation of a rank's computing in a step, by its mean; 0: none (default: as in the trace)",
         type=_deviation,
-        metavar="CV",
-        help="standard deviation of a rank's computing in a step, by its mean; 0: none (default: as in the trace)",
     )
-    parser.add_argument("--save", type=path, metavar="FILE.toml", help="write the network to a file")
-    parser.add_argument("--json", action="store_true", help="one JSON document with a record per case")
+    parser.option("--save FILE.toml", "write the network to a file", type=path)
+    parser.option("--json", "one JSON document with a record per case")
 
 
 def _deviation(text: str) -> float:

@@ -6,34 +6,23 @@ from pathlib import Path
 from typing import Final
 
 from hpcdl.commands.parts.output import write_output, write_records
-from hpcdl.commands.parts.parser import Command, path
+from hpcdl.commands.parts.parser import Arguments, Command, path
 from hpcdl.exit_codes import OK, UsageError
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs",
-        nargs="+",
-        type=path,
-        metavar="RUN",
-        help="a run folder, a folder of --launches, a run.h5, or records, .json.gz",
+def arguments(parser: Arguments) -> None:
+    parser.option(
+        "runs RUN", "a run folder, a folder of --launches, a run.h5, or records, .json.gz", nargs="+", type=path
     )
-    parser.add_argument(
-        "-o",
+    parser.option(
+        "-o FILE",
+        "write to a file: .html, .md, .tex, .csv, .json, .svg, or .json.gz: records, to be reported later",
         dest="output",
         type=path,
-        metavar="FILE",
-        help="write to a file: .html, .md, .tex, .csv, .json, .svg, or .json.gz: records, to be reported later",
     )
-    parser.add_argument(
-        "--figure", metavar="TITLE", default="", help="of an .svg: the figure, by its title's beginning"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document with a record per case")
-    parser.add_argument(
-        "--together",
-        action="store_true",
-        help="pool the runs: launches of one suite, also on several numbers of nodes",
-    )
+    parser.option("--figure TITLE", "of an .svg: the figure, by its title's beginning", default="")
+    parser.option("--json", "one JSON document with a record per case")
+    parser.option("--together", "pool the runs: launches of one suite, also on several numbers of nodes")
 
 
 def execute(options: argparse.Namespace) -> int:

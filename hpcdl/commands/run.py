@@ -6,50 +6,38 @@ from functools import partial
 from typing import Final
 
 from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
-from hpcdl.commands.parts.parser import Command, case_options, path, suite_argument, whole_number
+from hpcdl.commands.parts.parser import Arguments, Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK, UsageError
 
 MAX_LAUNCHES: Final = 1000
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def arguments(parser: Arguments) -> None:
     suite_argument(parser, "suite", "SUITE", "a suite file, or a name from `hpcdl list suites`")
-    parser.add_argument(
-        "-n",
-        "--ranks",
-        type=whole_number,
-        metavar="RANKS",
-        help="ranks to start (default: those of the largest case)",
-    )
-    parser.add_argument(
-        "-o", dest="folder", type=path, metavar="DIR", help="run folder (default: runs/SUITE-TIME)"
-    )
+    parser.option("-n --ranks RANKS", "ranks to start (default: those of the largest case)", type=whole_number)
+    parser.option("-o DIR", "run folder (default: runs/SUITE-TIME)", dest="folder", type=path)
     chosen = "select cases by name; data and sizes of others are not checked"
     case_options(parser, chosen, "replace a key of every case that has it; values are TOML")
-    parser.add_argument(
+    parser.option(
         "--resume",
-        action="store_true",
-        help="keep the finished cases of DIR and run the others (default DIR: newest unfinished run of the suite)",
+        "keep the finished cases of DIR and run the others (default DIR: newest unfinished run of the suite)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="check everything, list the cases, run nothing")
-    parser.add_argument(
-        "--launches",
+    parser.option("--dry-run", "check everything, list the cases, run nothing")
+    parser.option(
+        "--launches N",
+        "start the ranks N times, into DIR/launch-1, ..., and pool the results",
         type=whole_number,
         default=1,
-        metavar="N",
-        help="start the ranks N times, into DIR/launch-1, ..., and pool the results",
     )
-    parser.add_argument(
-        "--case-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="time limit of each case, instead of timeout_seconds of the suite (default: a case fails when no "
+    parser.option(
+        "--case-timeout SECONDS",
+        "time limit of each case, instead of timeout_seconds of the suite (default: a case fails when no "
         "operation has ended for half an hour)",
+        type=float,
     )
-    parser.add_argument(
+    parser.option(
         "--mix-environments",
-        action="store_true",
-        help="with --resume: allow finished cases of another machine or MPI library; the report names them",
+        "with --resume: allow finished cases of another machine or MPI library; the report names them",
     )
     parser.set_defaults(text=None, finished=None, show=partial(print, flush=True))
 

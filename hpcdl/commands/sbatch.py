@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import Command, case_options, path, suite_argument, whole_number
+from hpcdl.commands.parts.parser import Arguments, Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK, UsageError
 
 if TYPE_CHECKING:
@@ -22,33 +22,24 @@ if TYPE_CHECKING:
     from hpcdl.suite import Suite
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def arguments(parser: Arguments) -> None:
     suite_argument(parser, "suite", "SUITE", "a suite file, or the name of a shipped suite")
-    parser.add_argument(
-        "--nodes",
+    parser.option(
+        "--nodes N[,N...]",
+        "one number: one job for all cases; several: one job each, with all cases on all of its ranks",
         type=_counts,
         required=True,
-        metavar="N[,N...]",
-        help="one number: one job for all cases; several: one job each, with all cases on all of its ranks",
     )
-    parser.add_argument("--ranks-per-node", type=whole_number, default=1, metavar="N", help="default: 1")
-    parser.add_argument("--cpus-per-rank", type=whole_number, metavar="N", help="cores and threads of a rank")
-    parser.add_argument(
-        "--gpus-per-node", type=whole_number, metavar="N", help="the cases are checked on the nodes, not here"
-    )
-    parser.add_argument("--time", metavar="LIMIT", help="default: the partition's")
-    parser.add_argument(
-        "--launches", type=whole_number, default=1, metavar="N", help="a job array of N independent launches"
-    )
+    parser.option("--ranks-per-node N", "default: 1", type=whole_number, default=1)
+    parser.option("--cpus-per-rank N", "cores and threads of a rank", type=whole_number)
+    parser.option("--gpus-per-node N", "the cases are checked on the nodes, not here", type=whole_number)
+    parser.option("--time LIMIT", "default: the partition's")
+    parser.option("--launches N", "a job array of N independent launches", type=whole_number, default=1)
     case_options(parser, "as of hpcdl run", "as of hpcdl run")
-    parser.add_argument("--site", type=path, metavar="FILE", help="a site profile in the place of the usual ones")
-    parser.add_argument("-o", dest="script", type=path, metavar="FILE", help="default: SUITE.sbatch")
-    parser.add_argument("--dry-run", action="store_true", help="show the script, write and submit nothing")
-    parser.add_argument(
-        "--submit",
-        action="store_true",
-        help="submit the jobs, and one that reports them together when all have ended",
-    )
+    parser.option("--site FILE", "a site profile in the place of the usual ones", type=path)
+    parser.option("-o FILE", "default: SUITE.sbatch", dest="script", type=path)
+    parser.option("--dry-run", "show the script, write and submit nothing")
+    parser.option("--submit", "submit the jobs, and one that reports them together when all have ended")
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -3,28 +3,19 @@
 import argparse
 from typing import Final
 
-from hpcdl.commands.parts.parser import Command, duration, whole_number
+from hpcdl.commands.parts.parser import Arguments, Command, duration, whole_number
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--hosts", type=whole_number, required=True, metavar="N", help="host1, host2, ...; at most 64"
-    )
-    parser.add_argument(
-        "--rate",
-        required=True,
-        help="rate of each link in both directions, in bits: 200mbit, 1gbit",
-    )
-    parser.add_argument(
-        "--slow", action="append", default=[], metavar="HOST:RATE", help="a host with another rate; repeatable"
-    )
-    parser.add_argument(
-        "--trunk",
+def arguments(parser: Arguments) -> None:
+    parser.option("--hosts N", "host1, host2, ...; at most 64", type=whole_number, required=True)
+    parser.option("--rate RATE", "rate of each link in both directions, in bits: 200mbit, 1gbit", required=True)
+    parser.option("--slow HOST:RATE", "a host with another rate; repeatable", action="append", default=[])
+    parser.option(
+        "--trunk RATE",
+        "two switches, each with half of the hosts, and a link of this rate between them",
         default="",
-        metavar="RATE",
-        help="two switches, each with half of the hosts, and a link of this rate between them",
     )
-    parser.add_argument("--latency", type=duration, metavar="TIME", help="delay from host to host: 30ms, 500us")
+    parser.option("--latency TIME", "delay from host to host: 30ms, 500us", type=duration)
     parser.add_argument("words", nargs="*", metavar="-- COMMAND", help="command to run, with its arguments")
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import output_path
-from hpcdl.commands.parts.parser import Command, case_patterns, path, whole_number
+from hpcdl.commands.parts.parser import Arguments, Command, case_patterns, path, whole_number
 from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
@@ -19,22 +19,13 @@ MAX_EVENTS_SHOWN: Final = 1 << 20
 """Ranks or steps that a range may have."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", type=path, metavar="RUN", help="a run folder or a run.h5; of a folder of --launches, the first"
-    )
-    parser.add_argument(
-        "-o",
-        dest="file",
-        type=path,
-        required=True,
-        metavar="FILE",
-        help="such as run.pftrace; with chakra a folder",
-    )
-    parser.add_argument("--format", choices=FORMATS, default="perfetto", help="(default: perfetto)")
+def arguments(parser: Arguments) -> None:
+    parser.option("run RUN", "a run folder or a run.h5; of a folder of --launches, the first", type=path)
+    parser.option("-o FILE", "such as run.pftrace; with chakra a folder", dest="file", type=path, required=True)
+    parser.option("--format", "(default: perfetto)", choices=FORMATS, default="perfetto")
     case_patterns(parser, "the case, if the run has several")
-    parser.add_argument("--ranks", type=_numbers, metavar="N-M,...", help="only these ranks (default: all)")
-    parser.add_argument("--steps", type=_numbers, metavar="N-M,...", help="only these steps (default: all)")
+    parser.option("--ranks N-M,...", "only these ranks (default: all)", type=_numbers)
+    parser.option("--steps N-M,...", "only these steps (default: all)", type=_numbers)
 
 
 def _numbers(text: str) -> list[int]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.commands.parts.job import folder_of, from_shell
 from hpcdl.commands.parts.message_sizes import declare, suite_text
-from hpcdl.commands.parts.parser import Command, whole_number
+from hpcdl.commands.parts.parser import Arguments, Command, whole_number
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, OK, UsageError
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ Cell = tuple[Any, ...]
 """Problem and number of ranks; of a replay, with its scheme."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def arguments(parser: Arguments) -> None:
     declare(parser, "SUITE|COLLECTIVE")
     several = "launches of the second run (default: 5)"
-    parser.add_argument("--launches", type=whole_number, default=5, metavar="N", help=several)
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.option("--launches N", several, type=whole_number, default=5)
+    parser.option("--json", "one JSON document")
     parser.set_defaults(aggregation="all", factor=4, repetitions=10)
 
 

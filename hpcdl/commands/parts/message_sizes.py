@@ -4,42 +4,29 @@ import argparse
 import json
 from typing import Final
 
-from hpcdl.commands.parts.parser import path, whole_number
+from hpcdl.commands.parts.parser import Arguments, path, whole_number
 from hpcdl.exit_codes import UsageError
 
 MIN_FACTOR: Final = 2
 
 
-def declare(parser: argparse.ArgumentParser, metavar: str = "COLLECTIVE") -> None:
+def declare(parser: Arguments, metavar: str = "COLLECTIVE") -> None:
     """Declare the collective, sizes, schemes, ranks and run folder."""
-    parser.add_argument(
-        "collective",
-        nargs="?",
-        default="allreduce",
-        metavar=metavar,
-        help="allreduce (default), reduce_scatter, allgather, all_to_all, broadcast or reduce",
-    )
-    parser.add_argument("-b", dest="least", default="8", metavar="SIZE", help="smallest size (default: 8)")
-    parser.add_argument("-e", dest="most", default="4M", metavar="SIZE", help="largest size (default: 4M)")
-    parser.add_argument(
-        "-f", dest="factor", type=whole_number, default=2, metavar="N", help="between sizes (default: %(default)s)"
-    )
-    parser.add_argument(
-        "-a",
-        "--aggregation",
+    names = "allreduce (default), reduce_scatter, allgather, all_to_all, broadcast or reduce"
+    parser.option(f"collective {metavar}", names, nargs="?", default="allreduce")
+    parser.option("-b SIZE", "smallest size (default: 8)", dest="least", default="8")
+    parser.option("-e SIZE", "largest size (default: 4M)", dest="most", default="4M")
+    parser.option("-f N", "between sizes (default: %(default)s)", dest="factor", type=whole_number, default=2)
+    parser.option(
+        "-a --aggregation NAMES",
+        "schemes, of `hpcdl list aggregation` (default: %(default)s)",
         default="native,ring",
-        metavar="NAMES",
-        help="schemes, of `hpcdl list aggregation` (default: %(default)s)",
     )
-    parser.add_argument("-n", "--ranks", type=whole_number, metavar="RANKS", help="ranks (default: one per core)")
-    parser.add_argument(
-        "-r", "--repetitions", type=whole_number, default=20, metavar="N", help="(default: %(default)s)"
-    )
-    parser.add_argument("-d", "--dtype", default="float32", metavar="TYPE", help="float32 (default) or float64")
-    parser.add_argument(
-        "-o", dest="folder", type=path, metavar="DIR", help="keep the run here (default: runs/bench-TIME)"
-    )
-    parser.add_argument("--resume", action="store_true", help="measure the rows that the run in DIR lacks")
+    parser.option("-n --ranks RANKS", "ranks (default: one per core)", type=whole_number)
+    parser.option("-r --repetitions N", "(default: %(default)s)", type=whole_number, default=20)
+    parser.option("-d --dtype TYPE", "float32 (default) or float64", default="float32")
+    parser.option("-o DIR", "keep the run here (default: runs/bench-TIME)", dest="folder", type=path)
+    parser.option("--resume", "measure the rows that the run in DIR lacks")
 
 
 def suite_text(options: argparse.Namespace, name: str) -> str:

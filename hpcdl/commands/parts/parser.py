@@ -29,7 +29,7 @@ class Command:
     """Line in ``hpcdl --help``."""
     description: str
     """First paragraph of the command's own ``--help``."""
-    arguments: Callable[[argparse.ArgumentParser], None]
+    arguments: Callable[["Arguments"], None]
     execute: Callable[[argparse.Namespace], int]
     """Run the command with its options; return the exit code."""
     example: str
@@ -38,6 +38,20 @@ class Command:
 
 class Arguments(argparse.ArgumentParser):
     """argparse's parser with one line per error, printed by one rank of a job, without the usage."""
+
+    def option(self, usage: str, effect: str | None = None, **settings: Any) -> argparse.Action:
+        """Declare an option by its usage, ``-n --ranks RANKS``, or an argument by name and metavar, ``run RUN``.
+
+        An option without a metavar is True if it is given. ``effect`` is the help; ``settings``: see argparse.
+        """
+        words = usage.split()
+        flags = [word for word in words if word.startswith("-")]
+        names, metavars = (flags, words[len(flags) :]) if flags else (words[:1], words[1:])
+        if metavars:
+            settings["metavar"] = metavars[0]
+        elif flags and "choices" not in settings:
+            settings["action"] = "store_true"
+        return self.add_argument(*names, help=effect, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
@@ -103,28 +117,22 @@ def chosen(word: str, names: Sequence[str]) -> str:
     return word
 
 
-def case_patterns(parser: argparse.ArgumentParser, effect: str) -> None:
+def case_patterns(parser: Arguments, effect: str) -> None:
     """Declare ``--case``, which may be repeated; ``effect`` is its help."""
-    patterns = parser.add_argument(
-        "--case",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help=f"{effect}; repeated, any of the patterns must match",
+    patterns = parser.option(
+        "--case GLOB", f"{effect}; repeated, any of the patterns must match", action="append", default=[]
     )
     complete(patterns, cases)
 
 
-def case_options(parser: argparse.ArgumentParser, effect: str, replacement: str) -> None:
+def case_options(parser: Arguments, effect: str, replacement: str) -> None:
     """Declare ``--case``, with the help ``effect``, ``--full``, and ``--set``, with the help ``replacement``."""
     case_patterns(parser, effect)
-    parser.add_argument("--full", action="store_true", help="run also the cases that the suite marks `full`")
-    parser.add_argument(
-        "--set", action="append", default=[], dest="overrides", metavar="case.KEY=VALUE", help=replacement
-    )
+    parser.option("--full", "run also the cases that the suite marks `full`")
+    parser.option("--set case.KEY=VALUE", replacement, action="append", default=[], dest="overrides")
 
 
-def suite_argument(parser: argparse.ArgumentParser, name: str, metavar: str, effect: str | None = None) -> None:
+def suite_argument(parser: Arguments, name: str, metavar: str, effect: str | None = None) -> None:
     """Declare the argument ``name``, a suite; ``effect`` is its help."""
     complete(parser.add_argument(name, type=suite_path, metavar=metavar, help=effect), suites_and_files)
 
