@@ -21,12 +21,8 @@ def arguments(parser: Arguments) -> None:
     parser.option("baseline BASELINE", run, nargs="+", type=path)
     parser.option("--with CANDIDATE", "the same", nargs="+", type=path, required=True, dest="candidate")
     parser.option("--min-effect SHARE", "changes up to this are none (default: 3%%)", type=share, default=0.03)
-    parser.option(
-        "--between-jobs SHARE",
-        "if each side is one job: standard deviation between jobs of the same software (default: 2%%)",
-        type=share,
-        default=0.02,
-    )
+    effect = "if each side is one job: standard deviation between jobs of the same software (default: 2%%)"
+    parser.option("--between-jobs SHARE", effect, type=share, default=0.02)
     parser.option("--accept FILE", "TOML file of accepted regressions", type=path)
     parser.option("-o FILE", "write a page too: .html or .md", dest="output", type=path)
     parser.option("--json", "one JSON document")

@@ -9,39 +9,22 @@ from time import monotonic
 from typing import Final
 
 from hpcdl.commands.parts.output import check_page, write_output, write_page
-from hpcdl.commands.parts.parser import Command, duration, path
+from hpcdl.commands.parts.parser import Arguments, Command, duration, path
 from hpcdl.exit_codes import UsageError
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=path, metavar="DIR", help="folder of run folders, at any depth")
-    parser.add_argument(
-        "--stale",
-        type=duration,
-        metavar="36h",
-        help="exit code 3 if the newest run began longer ago, in hours or days (3d)",
-    )
-    parser.add_argument(
-        "--accept",
-        type=path,
-        metavar="FILE",
-        help="TOML file of accepted regressions, slow hosts and missing cases",
-    )
-    parser.add_argument(
-        "--switches",
-        type=path,
-        metavar="FILE",
-        help="each line names a switch and its hosts (default: hosts whose names differ in the last number)",
-    )
-    parser.add_argument(
-        "--calibrate", action="store_true", help="print the rate of false alarms on this archive's own noise"
-    )
-    parser.add_argument(
-        "-o", dest="output", type=path, metavar="FILE", help="write a page with figures too: .html"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
-    parser.add_argument("--metrics", type=path, metavar="FILE", help="write OpenMetrics text too, for Prometheus")
-    parser.add_argument("--junit", type=path, metavar="FILE", help="write JUnit XML too")
+def arguments(parser: Arguments) -> None:
+    parser.option("folder DIR", "folder of run folders, at any depth", type=path)
+    stale = "exit code 3 if the newest run began longer ago, in hours or days (3d)"
+    parser.option("--stale 36h", stale, type=duration)
+    parser.option("--accept FILE", "TOML file of accepted regressions, slow hosts and missing cases", type=path)
+    switches = "each line names a switch and its hosts (default: hosts whose names differ in the last number)"
+    parser.option("--switches FILE", switches, type=path)
+    parser.option("--calibrate", "print the rate of false alarms on this archive's own noise")
+    parser.option("-o FILE", "write a page with figures too: .html", dest="output", type=path)
+    parser.option("--json", "one JSON document")
+    parser.option("--metrics FILE", "write OpenMetrics text too, for Prometheus", type=path)
+    parser.option("--junit FILE", "write JUnit XML too", type=path)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -27,11 +27,8 @@ USUAL_BATCH: Final = 256
 def arguments(parser: Arguments) -> None:
     parser.option("subject SUBJECT", ", ".join(SUBJECTS), nargs="?", type=_subject)
     parser.option("--json", "one JSON document")
-    parser.option(
-        "--batch N,...",
-        "with models: weight bytes |W|, data bytes |D|, FLOP and bytes of outputs of a step on N images",
-        type=_batches,
-    )
+    effect = "with models: weight bytes |W|, data bytes |D|, FLOP and bytes of outputs of a step on N images"
+    parser.option("--batch N,...", effect, type=_batches)
 
 
 def _subject(word: str) -> str:

@@ -19,15 +19,10 @@ def arguments(parser: Arguments) -> None:
     parser.option("--ranks N,...", "ascending (default: those of the cases)", default="")
     parser.option("--ranks-per-host N", "ranks per host (default: one, or as in the run)", type=whole_number)
     case_patterns(parser, "select cases by name; others are not checked")
-    parser.option(
-        "--parallelism",
-        "with trainings: the cheapest split of each layer, and the step time of every mesh of the ranks",
-    )
-    parser.option(
-        "--jitter CV",
-        "standard deviation of a rank's computing in a step, by its mean; 0: none (default: as in the trace)",
-        type=_deviation,
-    )
+    effect = "with trainings: the cheapest split of each layer, and the step time of every mesh of the ranks"
+    parser.option("--parallelism", effect)
+    effect = "standard deviation of a rank's computing in a step, by its mean; 0: none (default: as in the trace)"
+    parser.option("--jitter CV", effect, type=_deviation)
     parser.option("--save FILE.toml", "write the network to a file", type=path)
     parser.option("--json", "one JSON document with a record per case")
 

@@ -14,12 +14,8 @@ def arguments(parser: Arguments) -> None:
     parser.option(
         "runs RUN", "a run folder, a folder of --launches, a run.h5, or records, .json.gz", nargs="+", type=path
     )
-    parser.option(
-        "-o FILE",
-        "write to a file: .html, .md, .tex, .csv, .json, .svg, or .json.gz: records, to be reported later",
-        dest="output",
-        type=path,
-    )
+    effect = "write to a file: .html, .md, .tex, .csv, .json, .svg, or .json.gz: records, to be reported later"
+    parser.option("-o FILE", effect, dest="output", type=path)
     parser.option("--figure TITLE", "of an .svg: the figure, by its title's beginning", default="")
     parser.option("--json", "one JSON document with a record per case")
     parser.option("--together", "pool the runs: launches of one suite, also on several numbers of nodes")

@@ -18,27 +18,18 @@ def arguments(parser: Arguments) -> None:
     parser.option("-o DIR", "run folder (default: runs/SUITE-TIME)", dest="folder", type=path)
     chosen = "select cases by name; data and sizes of others are not checked"
     case_options(parser, chosen, "replace a key of every case that has it; values are TOML")
-    parser.option(
-        "--resume",
-        "keep the finished cases of DIR and run the others (default DIR: newest unfinished run of the suite)",
-    )
+    effect = "keep the finished cases of DIR and run the others (default DIR: newest unfinished run of the suite)"
+    parser.option("--resume", effect)
     parser.option("--dry-run", "check everything, list the cases, run nothing")
-    parser.option(
-        "--launches N",
-        "start the ranks N times, into DIR/launch-1, ..., and pool the results",
-        type=whole_number,
-        default=1,
-    )
-    parser.option(
-        "--case-timeout SECONDS",
+    effect = "start the ranks N times, into DIR/launch-1, ..., and pool the results"
+    parser.option("--launches N", effect, type=whole_number, default=1)
+    effect = (
         "time limit of each case, instead of timeout_seconds of the suite (default: a case fails when no "
-        "operation has ended for half an hour)",
-        type=float,
+        "operation has ended for half an hour)"
     )
-    parser.option(
-        "--mix-environments",
-        "with --resume: allow finished cases of another machine or MPI library; the report names them",
-    )
+    parser.option("--case-timeout SECONDS", effect, type=float)
+    effect = "with --resume: allow finished cases of another machine or MPI library; the report names them"
+    parser.option("--mix-environments", effect)
     parser.set_defaults(text=None, finished=None, show=partial(print, flush=True))
 
 

@@ -24,12 +24,8 @@ if TYPE_CHECKING:
 
 def arguments(parser: Arguments) -> None:
     suite_argument(parser, "suite", "SUITE", "a suite file, or the name of a shipped suite")
-    parser.option(
-        "--nodes N[,N...]",
-        "one number: one job for all cases; several: one job each, with all cases on all of its ranks",
-        type=_counts,
-        required=True,
-    )
+    effect = "one number: one job for all cases; several: one job each, with all cases on all of its ranks"
+    parser.option("--nodes N[,N...]", effect, type=_counts, required=True)
     parser.option("--ranks-per-node N", "default: 1", type=whole_number, default=1)
     parser.option("--cpus-per-rank N", "cores and threads of a rank", type=whole_number)
     parser.option("--gpus-per-node N", "the cases are checked on the nodes, not here", type=whole_number)

@@ -17,11 +17,8 @@ def declare(parser: Arguments, metavar: str = "COLLECTIVE") -> None:
     parser.option("-b SIZE", "smallest size (default: 8)", dest="least", default="8")
     parser.option("-e SIZE", "largest size (default: 4M)", dest="most", default="4M")
     parser.option("-f N", "between sizes (default: %(default)s)", dest="factor", type=whole_number, default=2)
-    parser.option(
-        "-a --aggregation NAMES",
-        "schemes, of `hpcdl list aggregation` (default: %(default)s)",
-        default="native,ring",
-    )
+    effect = "schemes, of `hpcdl list aggregation` (default: %(default)s)"
+    parser.option("-a --aggregation NAMES", effect, default="native,ring")
     parser.option("-n --ranks RANKS", "ranks (default: one per core)", type=whole_number)
     parser.option("-r --repetitions N", "(default: %(default)s)", type=whole_number, default=20)
     parser.option("-d --dtype TYPE", "float32 (default) or float64", default="float32")
