@@ -22,7 +22,7 @@ from hpcdl.fabric.faults import Failure
 from hpcdl.fabric.task import Program
 from hpcdl.launch.machine import node_memory_bytes, shortage
 from hpcdl.launch.testbed import emulated
-from hpcdl.trace.files import JsonObject, parse_toml, read_text
+from hpcdl.trace.files import JsonMapping, JsonObject, parse_toml, read_text
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.split.mesh import Mesh
@@ -33,7 +33,6 @@ PAPERS: Final = Path(__file__).parent / "papers"
 """Files with the figures of papers, which a suite may name."""
 PROCESS_BYTES: Final = 60_000_000
 """Memory of an idle rank: Python, numpy and MPI."""
-SECTIONS: Final = Path(__file__).parent / "report/sections"
 """Sections of a report, one of which answers a suite's question; those who write a report import them."""
 
 
@@ -264,13 +263,7 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
     registry.trust(written, Path(source).parent)
     suite_tables.check_keys(head, ("name", "question", "answer", "papers"), f"{source}: [suite]")
     name, question = head.get("name"), head.get("question", "")
-    for key, folder in (("papers", PAPERS), ("answer", SECTIONS)):
-        known = sorted(path.stem for path in folder.glob("[a-z]*.*"))
-        named = head.get(key, [])
-        for value in named if isinstance(named, list) else [named]:
-            if value not in known:
-                near = registry.nearest(str(value), known)
-                raise UsageError(f"{source}: [suite]: {key}: unknown {value!r}{near}")
+    check_named(head, "papers", sorted(path.stem for path in PAPERS.glob("[a-z]*.*")), source)
     if name is None:
         raise UsageError(f"{source}: [suite]: name: a suite needs a name")
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]*", name):
@@ -293,6 +286,15 @@ def head(text: str) -> JsonObject:
     except ValueError:  # a report cannot mend it
         return {}
     return table if isinstance(table, dict) else {}
+
+
+def check_named(head: JsonMapping, key: str, valid: Sequence[str], source: object) -> None:
+    """Raise UsageError if a key of the table ``[suite]`` names something that is not ``valid``."""
+    named = head.get(key, [])
+    for value in named if isinstance(named, list) else [named]:
+        if value not in valid:
+            near = registry.nearest(str(value), valid)
+            raise UsageError(f"{source}: [suite]: {key}: unknown {value!r}{near}")
 
 
 def papers(text: str) -> list[str]:

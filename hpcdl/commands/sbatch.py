@@ -50,12 +50,14 @@ def _counts(text: str) -> tuple[int, ...]:
 def execute(options: argparse.Namespace) -> int:
     from hpcdl import suite
     from hpcdl.launch.batch_script import BatchJob, batch_script, report_script, site_profile
+    from hpcdl.report.run.contents import check_answer
 
     on_gpus = options.gpus_per_node is not None
     ranks = options.nodes[0] * options.ranks_per_node
     chosen = suite.load(
         options.suite, options.overrides, options.case, ranks=ranks, full=options.full, check=not on_gpus
     )
+    check_answer(chosen, options.suite)
     _check(options, chosen)
     site = site_profile(options.site)
     more = ["--full"] * options.full

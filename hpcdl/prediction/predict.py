@@ -262,7 +262,7 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
 
     Returns None for fewer than :data:`CHECKED` measured times per cost parameter.
     """
-    predicted = [replace(record) for record in measured]
+    predicted = [record.but() for record in measured]
     kept, notes = with_own_cores(predicted)
     programs = [program for record in kept for program in _simulable(record)]
     chosen = cheapest(programs, MAX_REPORT_MESSAGES)

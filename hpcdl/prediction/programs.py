@@ -186,8 +186,7 @@ def predicted_record(
     ``halves``: of the 95 % intervals of the time's logarithm. ``farthest``: see :meth:`PricedNetwork.distance`.
     """
     low, high = bounds(seconds, *halves)
-    return replace(
-        like.described,
+    return like.described.but(
         ranks=ranks,
         predicted_seconds=seconds,
         predicted_low_seconds=low,

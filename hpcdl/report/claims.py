@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
@@ -41,6 +41,7 @@ from hpcdl.report.published_results import number
 from hpcdl.report.verdicts import Verdict
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping
+from hpcdl.trace.quantities import COLUMNS
 
 SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
 """Files, in the order of the page."""
@@ -48,19 +49,9 @@ HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run
 MARKS: Final = {HOLDS: "\N{CHECK MARK}", FAILS: "\N{BALLOT X}", OPEN: "?", ABSENT: "?"}
 """Mark of a verdict, before its words."""
 EXPECTED: Final = {"holds": HOLDS, "fails": FAILS}
-SEEDED: Final = {
-    "final_accuracy",
-    "best_accuracy",
-    "train_accuracy",
-    "final_loss",
-    "sharpness",
-    "diverged",
-    "smallest_eigenvalue",
-    "test_loss",
-    "test_accuracy",
-}
+SEEDED: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if quantity.seeded)}
 """Fields that depend on the seed, as those of a target do: one seed decides nothing."""
-SHARES: Final = {"diverged", *(field.name for field in fields(Record) if field.type == "bool | None")}
+SHARES: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if "boolean" in quantity.types)}
 """Fields that are true or false of each seed: their number is a share of seeds, with exact bounds."""
 COUNTED: Final = {
     "flop_by_byte_of_parameters",
@@ -73,8 +64,6 @@ COUNTED: Final = {
     "tuning_images",
 }
 """Fields that are counted, as those with bytes are; arithmetic decides them."""
-BOUNDS: Final = {"time_p50_seconds": ("time_p50_low_seconds", "time_p50_high_seconds")}
-"""Fields of an interval that are not named after their field."""
 ONE_SEED, ONE_LAUNCH, CORES = "one seed", "one launch", "oversubscribed"
 REMEDIES: Final = {
     "": "more seeds or launches: the interval contains the limit",
@@ -408,5 +397,8 @@ def _value(field: str, side: Side) -> Interval:
 
 def _bounds(record: Record, field: str) -> tuple[float, float] | None:
     """Return the bounds of a record's interval; None if it has none."""
-    low, high = (record.stated(name) for name in BOUNDS.get(field, (f"{field}_low", f"{field}_high")))
+    quantity = COLUMNS.get(field)
+    if quantity is None or quantity.low is None or quantity.high is None:
+        return None
+    low, high = quantity.low.of(record), quantity.high.of(record)
     return None if low is None or high is None else (float(low), float(high))

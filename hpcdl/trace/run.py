@@ -19,45 +19,14 @@ import numpy as np
 from hpcdl.trace.files import JsonMapping, JsonObject, from_json, parse_json
 from hpcdl.trace.link_counters import Growth
 from hpcdl.trace.older_names import spelled_now
+from hpcdl.trace.quantities import QUANTITIES
+from hpcdl.trace.quantity import JSON_TYPES
 from hpcdl.trace.recorder import TABLES, Rows, Scalar
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-FIELD_TYPES: Final = {
-    "string": "suite case kind model dataset dataset_source dataset_digest image_shape backend device dtype "
-    "training system aggregation compression optimizer schedule parallelism shares collective concurrent start "
-    "placement scaling pattern network times compute_times straggler failure process_failure settings "
-    "environment_key digest tuned chosen error",
-    "integer": "ranks ranks_per_host nodes threads_per_rank launch seed draw global_batch batch_per_rank steps "
-    "planned_steps warmup_steps message_bytes bucket_bytes stages microbatches gradients_in_flight "
-    "communicators parameters tuning tuning_images residual_bytes activation_bytes_per_rank simulated_ranks "
-    "late_rank",
-    "number": "learning_rate epochs target_accuracy flops jitter time_scale straggler_factor "
-    "straggler_pause_seconds straggler_pause_share compression_ratio encode_seconds decode_seconds "
-    "bits_per_entry entropy_bits_per_entry discarded_share noise_scale_q1 noise_scale_q2 noise_scale_q3 "
-    "noise_scale_q4 test_loss test_accuracy train_accuracy sharpness smallest_eigenvalue replica_drift "
-    "staleness_mean staleness_max operations bytes_sent_per_host predicted_seconds modelled_compute_seconds "
-    "simulation_seconds late_seconds clock_error_seconds start_error_seconds start_lead_seconds starts_late "
-    "from_first_arrival_seconds from_last_arrival_seconds alone_p50_seconds alone_p99_seconds "
-    "beside_p50_seconds beside_p99_seconds concurrent_alone_p50_seconds concurrent_alone_p99_seconds "
-    "concurrent_beside_p50_seconds concurrent_beside_p99_seconds",
-    "boolean": "lockstep independent served correct copied same_bits",
-    "integer string": "straggler_rank",
-}
-"""Types of the fields that kinds of cases record, by JSON's names: None too, but for :data:`NEEDED`.
-
-A field that is not here, such as that of a user's kind, may be any scalar.
-"""
-NEEDED: Final = {"kind", "ranks"}
-CHOICES: Final = {"scaling": ("strong", "weak"), "pattern": ("pair", "all_pairs", "bisection")}
-DECLARED: Final[dict[str, list[str]]] = {
-    name: [*kinds.split(), *(() if name in NEEDED else ("null",))]
-    for kinds, names in FIELD_TYPES.items()
-    for name in names.split()
-}
-TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 MAX_RANKS: Final = 1 << 17
 MAX_INTEGER: Final = 1 << 63
 
@@ -83,13 +52,12 @@ AFFINITY: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*|unknown|
 def check_fields(fields: Mapping[str, Scalar]) -> None:
     """Raise ValueError, naming the field, for a value that is not of its declared type or range."""
     for name, value in fields.items():
-        kind, allowed = TYPES.get(type(value)), DECLARED.get(name)
-        fits = kind in allowed or (kind == "integer" and "number" in allowed) if allowed else kind is not None
-        if not fits or (isinstance(value, int) and not -1 <= value < MAX_INTEGER):
-            raise ValueError(f"field {name!r}: {value!a:.40} is not {allowed or 'a scalar'}")
-        choices = [*CHOICES.get(name, [value]), None]
-        if value not in choices:
-            raise ValueError(f"field {name!r}: {value!a:.40} is not one of {choices}")
+        if isinstance(value, int) and not -1 <= value < MAX_INTEGER:
+            raise ValueError(f"field {name!r}: {value!a:.40} is out of range")
+        if name in QUANTITIES and name != "settings":  # text here, an object in --json
+            QUANTITIES[name].check(value)
+        elif type(value) not in JSON_TYPES:
+            raise ValueError(f"field {name!r}: {value!a:.40} is not a scalar")
     if not 0 <= int(fields["ranks"] or 0) <= MAX_RANKS:
         raise ValueError(f"no case has {fields['ranks']} ranks")
     if not isinstance(json.loads(str(fields.get("settings") or "{}")), dict):

@@ -191,7 +191,7 @@ def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
         for training in ("synchronous", "synchronous(bucket_bytes=120000)")
         if record.training == "synchronous"
     ]
-    subject = [replace(record, bucket_bytes=None) for record in records]
+    subject = [record.but(bucket_bytes=None) for record in records]
     times = partial(_times, [Recorded(read(trained.folder))])
     rows, left_out = predicted_steps.predicted_steps(subject, times, free, [8], source=records)
     assert left_out == []

@@ -8,7 +8,7 @@ import pytest
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.grouping import Row, Scale
-from hpcdl.report.sections import compression, fidelity
+from hpcdl.report.sections import compression
 
 
 def row(name, **fields):
@@ -49,7 +49,7 @@ def test_below_the_bandwidth_the_saved_bytes_take_longer_than_the_added_work():
 
 
 def test_break_even_is_saved_bytes_by_added_seconds():
-    assert compression._cost(SPARSE, DENSE)[-3] == "110 MB/s"
+    assert compression.Pair(SPARSE, DENSE).break_even == "110 MB/s"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_verdict_says_whether_it_pays(monkeypatch, fields, words):
     class Found:
         problems = ([],)
 
-    assert words in compression.answer(Found()).headline
+    assert words in compression.cost_answer(Found()).headline
 
 
 def compressed_run(hand):
@@ -98,6 +98,6 @@ def compressed_run(hand):
 def test_residuals_are_shown_by_quarters(hand):
     found = findings([compressed_run(hand)])[0]
     assert found.records[1].residual_to_gradient_q3 == pytest.approx(3)
-    (table,) = fidelity.page(found).tables
+    (table,) = compression.fidelity_page(found).tables
     assert table.header[-5:] == ("quarter 1", "quarter 2", "quarter 3", "quarter 4", "memory")
     assert table.rows[0][-5:-1] == ("1.00", "2.00", "3.00", "4.00")

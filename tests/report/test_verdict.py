@@ -250,7 +250,7 @@ def test_each_sentence_on_accuracy_and_on_a_run_appears(tmp_path):
     several = []
     for name, values in seeds.items():
         records = [Record(ranks=4, seed=seed, final_accuracy=value) for seed, value in enumerate(values)]
-        known = {"final_accuracy": values, "images_per_second": [20.0 if name == "tree" else 10.0] * 3}
+        known = {Record.final_accuracy: values, Record.images_per_second: [20.0 if name == "tree" else 10.0] * 3}
         scale = SimpleNamespace(record=records[0], records=records, values=known.get)
         scale.median = lambda column, known=known: sorted(known[column])[1]
         several.append(SimpleNamespace(name=name, scale=scale))

@@ -158,8 +158,8 @@ WRONG_FILES = [
     (f'[suite]\nname = "../x"\n{CASE}', "[suite]: name: must be a word that can name a folder, not '../x'"),
     (f'[suite]\nname = "s"\nquestion = 1\n{CASE}', "[suite]: question: must be str, not 1"),
     (
-        f'[suite]\nname = "s"\nanswer = "scalin"\n{CASE}',
-        "[suite]: answer: unknown 'scalin'; did you mean 'scaling'?",
+        f'[suite]\nname = "s"\npapers = "firecafe"\n{CASE}',
+        "[suite]: papers: unknown 'firecafe'; did you mean 'firecaffe'?",
     ),
     (f'[suite]\nname = "s"\nnaem = "s"\n{CASE}', "[suite]: naem: unknown key; did you mean 'name'?"),
     (f'[suite]\nname = "s"\n{CASE}{CASE}', "the case 'pairwise-exchange-fabric-4B' is there twice"),

@@ -13,7 +13,7 @@ from hpcdl import cli, suite
 from hpcdl.cli import main
 from hpcdl.registry import find, names, settings_of
 
-from .tables import with_tables
+from .tables import REPORT, SCHEMA, schema, with_columns, with_tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = [f"hpcdl/docs/{file.name}" for file in sorted((ROOT / "hpcdl/docs").glob("*.md"))]
@@ -171,6 +171,10 @@ def test_values_of_settings_are_the_documented_ones():
 def test_tables_of_pages_are_those_of_hpcdl_list():
     for text in map(text_of, PAGES):
         assert text == with_tables(text), "python tests/suite/tables.py writes them again"
+    described, text = REPORT.read_text(encoding="utf-8"), SCHEMA.read_text(encoding="utf-8")
+    assert (described, text) == (with_columns(described), schema()), (
+        "python tests/suite/tables.py writes them again"
+    )
 
 
 def test_a_newcomer_finds_the_question_in_the_list_of_pages(capsys):

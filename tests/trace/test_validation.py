@@ -1,16 +1,13 @@
 """Damaged traces are read correctly, or refused in one line that names the file."""
 
 import shutil
-from typing import get_args, get_type_hints
 
 import h5py
 import pytest
 from contract.traces import changed
 
-from hpcdl.analysis.run.record import Record
 from hpcdl.launch.environment import describe_job, describe_rank
 from hpcdl.trace.recorder import TraceError
-from hpcdl.trace.run import DECLARED, TYPES
 from hpcdl.trace.schema import merge, read
 
 SUITE = "[suite]\nname = 's'\nquestion = 'Which?'\n"
@@ -120,11 +117,3 @@ def test_a_sparse_file_is_refused_unread(whole):
     with whole.open("r+b") as file:
         file.truncate(1 << 40)
     refused(whole, "its checksum does not fit")
-
-
-def test_recorded_fields_have_the_types_of_the_record():
-    hints = get_type_hints(Record)
-    for name, allowed in DECLARED.items():
-        if name != "settings":  # text in a file
-            kinds = {TYPES[kind] for kind in get_args(hints[name]) or [hints[name]]}
-            assert kinds | {"null"} == {*allowed, "null"}, name

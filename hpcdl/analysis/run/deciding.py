@@ -10,7 +10,7 @@ correlate, so that the test does not pair them.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -95,7 +95,7 @@ def _pooled(together: Sequence[Launch]) -> Record:
     """Return the case of the first, with any aggregation where the others have another."""
     record = together[0].record
     several = len({launch.record.aggregation for launch in together}) > 1
-    return replace(record, aggregation=ANY) if several else record
+    return record.but(aggregation=ANY) if several else record
 
 
 @dataclass(frozen=True)

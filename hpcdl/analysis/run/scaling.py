@@ -27,7 +27,6 @@ decides: over launches, which draw their own random times, or over the steps of 
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
 
@@ -36,7 +35,7 @@ import numpy as np
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.outcome import fidelity, kept, learned
 from hpcdl.analysis.run.pooling import Point, points_of
-from hpcdl.analysis.run.record import ANY, MEDIANS, Record
+from hpcdl.analysis.run.record import ANY, Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import (
     NOTHING,
@@ -46,6 +45,7 @@ from hpcdl.analysis.statistics.estimates import (
     launches_interval,
     ratio_interval,
 )
+from hpcdl.trace.quantities import COLUMNS
 from hpcdl.trace.recorder import Rows
 
 
@@ -203,7 +203,7 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
     }
     several = len(point.launches) > 1  # columns of one launch do not hold for all
     known = {name: _json(value) for name, value in measured.items() if several or value is not None}
-    return replace(point.record, launch=None, **known)
+    return point.record.but(launch=None, **known)
 
 
 def _waiting(point: Point) -> Columns:
@@ -320,8 +320,9 @@ def _collective(point: Point) -> Columns:
         "algbw_bytes_per_second": bandwidth,
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
         **{
-            column: _median([value for one in point.timed if (value := getattr(one.record, column)) is not None])
-            for column in MEDIANS
+            name: _median([value for launch in point.timed if (value := quantity.of(launch.record)) is not None])
+            for name, quantity in COLUMNS.items()
+            if quantity.per_launch
         },
     }
 

@@ -22,14 +22,17 @@ def load_suite(options: argparse.Namespace, text: str | None = None) -> Suite:
     """Read and check the suite, or its ``text``. Raises UsageError."""
     from hpcdl import suite
     from hpcdl.launch.testbed import emulated
+    from hpcdl.report.run.contents import check_answer
 
     testbed = emulated()
     ranks = options.ranks or (testbed["hosts"] if testbed else None)
     text = options.text if text is None else text
     chosen = options.overrides, options.case
-    if text is None:
-        return suite.load(options.suite, *chosen, ranks=ranks, full=options.full)
-    return suite.parse(text, str(options.suite), *chosen, ranks=ranks, full=options.full)
+    if text is not None:
+        return suite.parse(text, str(options.suite), *chosen, ranks=ranks, full=options.full)
+    loaded = suite.load(options.suite, *chosen, ranks=ranks, full=options.full)
+    check_answer(loaded, options.suite)
+    return loaded
 
 
 def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:

@@ -116,6 +116,10 @@ def rate(value: Number) -> str:
     return NONE if value is None else _decimal(value, "B/s")
 
 
+FORMATS: Final = {"": digits, "s": seconds, "B": volume, "B/s": rate}
+"""Text of a number by its unit."""
+
+
 def interval(low: Number, high: Number, shown: Callable[[Number], str] = digits) -> str:
     """Two bounds: "0.941 to 0.962", "1.20 to 3.40 ms"; a dash when either is unknown."""
     if low is None or high is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -163,6 +163,8 @@ class Table:
     """True where the last rows are the ones to read."""
     left_out: str = ""
     """Line about the rows that a shortened table leaves out."""
+    hidden: Collection[str] = ()
+    """Headers of the columns that a terminal does not show."""
     key: str = ""
     """Header of the column that answers, which stays visible on a narrow screen; empty: the last one, in text."""
 
@@ -218,7 +220,41 @@ def joined(tables: Sequence[Table], heading: str, most: int) -> Table:
     rest = f"{len(rows)} of {every} rows, at most {each} of each {heading}{order and ', '}{order}; all are {REST}."
     notes = [note for note in tables[0].notes if all(note in table.notes for table in tables)]
     left_out = rest if every > len(rows) else ""
-    return Table("", (heading, *header), rows, tables[0].left + 1, notes, left_out=left_out)
+    return Table(
+        "", (heading, *header), rows, tables[0].left + 1, notes, left_out=left_out, hidden=tables[0].hidden
+    )
+
+
+R_contra = TypeVar("R_contra", contravariant=True)
+Part = Literal["paragraphs", "points", "tables"]
+
+
+@dataclass(frozen=True)
+class Column(Generic[R_contra]):
+    """A column of a table whose rows are made of objects of one type."""
+
+    heading: str
+    cell: Callable[[R_contra], str]
+    note: str = ""
+    """Stated below the table if the column is not empty."""
+    terminal: bool = True
+    """False: left out on a terminal."""
+
+
+def table(
+    columns: Sequence[Column[R_contra]],
+    rows: Iterable[R_contra],
+    title: str = "",
+    notes: Iterable[str] = (),
+    **options: Any,
+) -> Table:
+    """Return a table without its empty columns; ``notes`` precede those of the columns. ``options``: of Table."""
+    cells = [tuple(column.cell(row) for column in columns) for row in rows]
+    hidden = frozenset(column.heading for column in columns if not column.terminal)
+    made = Table(title, tuple(column.heading for column in columns), cells, hidden=hidden, **options)
+    made = made.without_empty()
+    stated = (column.note for column in columns if column.note and column.heading in made.header)
+    return replace(made, notes=[*notes, *stated])
 
 
 @dataclass(frozen=True)
@@ -262,6 +298,12 @@ class Section:
         shown += [f"{count} {what} {REST}" for what, count in counts.items() if count]
         verbatim = "" if lines > MAX_LINES else self.verbatim
         return replace(self, points=shown, tables=kept, verbatim=verbatim)
+
+    def reduced(self, parts: Collection[Part]) -> Section:
+        """Return some parts of it, without the columns that a terminal does not show."""
+        kept: dict[str, Any] = {part: getattr(self, part) for part in parts}
+        kept["tables"] = [table.without(*table.hidden) for table in kept.get("tables", ())]
+        return Section(self.title, **kept)
 
     def visible(self) -> Section:
         """Return it without control characters in any text except :attr:`verbatim`."""

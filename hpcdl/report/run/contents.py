@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 from hpcdl.analysis.run.record import Record
 from hpcdl.report import sections
 from hpcdl.report.formats.cells import plural
-from hpcdl.report.formats.document import Chart, Document, Section, Table
+from hpcdl.report.formats.document import Chart, Column, Document, Part, R_contra, Section, table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method
 from hpcdl.report.run.warnings import failures, unfinished
 from hpcdl.report.verdicts import Verdict
+from hpcdl.suite import Suite, check_named, head
 
 ROWS: Final = 24
 """Rows of a section in a short report, all tables together."""
@@ -56,17 +57,14 @@ class Declaration:
     """Content of a short report; None: the first rows of all content."""
     rows: int | None = None
     """Rows in a short report; None: :data:`ROWS`, or :data:`FURTHER`."""
-    terminal: Callable[[Section], Section] | None = None
-    """Content on a terminal, made of that of a short report; None: not shown there."""
+    terminal: Sequence[Part] = ()
+    """Parts of a short report that a terminal shows; empty: none."""
     answer: Callable[[Findings], Answer | None] | None = None
     """Contribution to the verdict, or beginning of the section if another one answers the suite's question."""
     figures: Sequence[Callable[[Findings], Sequence[Chart]]] = ()
     """Charts of a page with figures, before the tables."""
-
-    @property
-    def file(self) -> str:
-        """Name of its file, by which a suite names it as ``answer``."""
-        return self.page.__module__.rpartition(".")[2]
+    name: str = ""
+    """Name by which a suite asks for its answer; empty: that of its file."""
 
 
 def certainty(records: Sequence[Record]) -> str:
@@ -86,26 +84,19 @@ def certainty(records: Sequence[Record]) -> str:
     return ", ".join(words)
 
 
-def without(*columns: str) -> Callable[[Section], Section]:
-    """Return the content on a terminal: tables without these columns and without notes."""
-    return lambda section: Section(
-        section.title, tables=[replace(table.without(*columns), notes=[]) for table in section.tables]
-    )
-
-
 def per_setting(
     findings: Findings,
     title: str,
-    header: tuple[str, ...],
-    cells: Callable[[Sequence[Method]], Sequence[tuple[str, ...]]],
+    columns: Sequence[Column[R_contra]],
+    rows: Callable[[Sequence[Method]], Sequence[R_contra]],
     note: str = "",
     order: str = "",
 ) -> Section:
-    """Return a section with one table per problem; ``cells``: the rows of a problem's methods, perhaps none."""
+    """Return a section with one table per problem; ``rows``: those of a problem's methods, perhaps none."""
     tables = [
-        Table(findings.settings.title(methods[0].record), header, rows, order=order).without_empty()
+        table(columns, made, findings.settings.title(methods[0].record), order=order)
         for methods in findings.problems
-        if (rows := cells(methods))
+        if (made := rows(methods))
     ]
     return Section(title, [note] if tables and note else [], tables=tables, per="setting")
 
@@ -114,15 +105,27 @@ def per_setting(
 def declared() -> list[Declaration]:
     """Return the sections of the files in ``hpcdl/report/sections``, in their order."""
     names = [module.name for module in pkgutil.iter_modules(sections.__path__)]
-    modules = [importlib.import_module(f"{sections.__name__}.{name}") for name in names]
-    known = [value for module in modules for value in vars(module).values() if isinstance(value, Declaration)]
+    modules = {name: importlib.import_module(f"{sections.__name__}.{name}") for name in names}
+    known = [
+        replace(value, name=value.name or name)
+        for name, module in modules.items()
+        for value in vars(module).values()
+        if isinstance(value, Declaration)
+    ]
     return sorted(known, key=lambda section: section.order)
+
+
+def check_answer(suite: Suite, source: object) -> None:
+    """Raise UsageError if a suite names a section for its answer that is not there."""
+    table = head(suite.text)
+    if "answer" in table:  # sections take half a second to import
+        check_named(table, "answer", sorted({section.name for section in declared()}), source)
 
 
 def _rank(section: Declaration, findings: Findings) -> int:
     """Return the place of a section's file among those that the suite names; their number if it is not named."""
     names = findings.answered_by
-    return names.index(section.file) if section.file in names else len(names)
+    return names.index(section.name) if section.name in names else len(names)
 
 
 def answers(findings: Findings) -> tuple[dict[Declaration, Answer], dict[Declaration, Answer]]:
@@ -164,7 +167,7 @@ def summary(findings: Findings) -> Document:
     for section, page, headline in _pages(findings, whole=False):
         if section.terminal and page:
             rows = _rows(section, findings) if section.short else TERMINAL_ROWS
-            shown = section.terminal(page.shortened(rows, TERMINAL_POINTS))
+            shown = page.shortened(rows, TERMINAL_POINTS).reduced(section.terminal)
             pages.append(replace(shown, paragraphs=list(dict.fromkeys([*headline, *shown.paragraphs]))))
     return _document(findings, pages)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from string import ascii_uppercase
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.analysis.run.record import ANY, Key, Record
 from hpcdl.report.formats.cells import digits, plural
 from hpcdl.report.run.method_names import Names
+from hpcdl.trace.quantity import Quantity
 
 
 @dataclass(frozen=True)
@@ -25,24 +26,20 @@ class Scale:
         """That of the first seed, for what does not depend on it."""
         return self.records[0]
 
-    def values(self, column: str) -> list[float]:
-        """Return the known values of a column, one per seed."""
-        return [value for record in self.records if (value := getattr(record, column)) is not None]
+    def values(self, quantity: Quantity[Any]) -> list[float]:
+        """Return the known values, one per seed."""
+        return [value for record in self.records if (value := quantity.of(record)) is not None]
 
-    def median(self, name: str) -> float | None:
+    def median(self, quantity: Quantity[Any]) -> float | None:
         """Over seeds; None when unknown."""
-        values = self.values(name)
+        values = self.values(quantity)
         return float(np.median(values)) if values else None
 
-    def low(self, name: str) -> float | None:
-        """The smallest over seeds; None when unknown for any."""
-        values = self.values(name)
-        return min(values) if len(values) == len(self.records) else None
-
-    def high(self, name: str) -> float | None:
-        """The largest over seeds; None when unknown for any."""
-        values = self.values(name)
-        return max(values) if len(values) == len(self.records) else None
+    def bounds(self, quantity: Quantity[Any]) -> tuple[float | None, float | None]:
+        """Return the widest interval over seeds; of a quantity without one the range; None if unknown for any."""
+        low, high = self.values(quantity.low or quantity), self.values(quantity.high or quantity)
+        count = len(self.records)
+        return min(low) if len(low) == count else None, max(high) if len(high) == count else None
 
     @property
     def is_base(self) -> bool:
@@ -86,7 +83,7 @@ class Method:
     @property
     def is_compared(self) -> bool:
         """True if an efficiency was measured at any scale beyond the base."""
-        return any(not scale.is_base and scale.values("efficiency") for scale in self.scales)
+        return any(not scale.is_base and scale.values(Record.efficiency) for scale in self.scales)
 
 
 @dataclass(frozen=True)
@@ -105,8 +102,8 @@ class Row:
     @property
     def step_seconds(self) -> float | None:
         """Median step; of pooled methods that are the base of others, the base's."""
-        pooled = self.scale.median("base_step_seconds") if self.members and self.scale.is_base else None
-        return self.scale.median("step_seconds") if pooled is None else pooled
+        pooled = self.scale.median(Record.base_step_seconds) if self.members and self.scale.is_base else None
+        return self.scale.median(Record.step_seconds) if pooled is None else pooled
 
 
 def problems(records: Iterable[Record]) -> list[list[Method]]:
@@ -149,7 +146,7 @@ def _pooled(alike: Sequence[Row], names: Names) -> Row:
     if len(alike) == 1:
         return alike[0]
     records = [record for row in alike for record in row.scale.records]
-    name = names(replace(records[0], aggregation=ANY))
+    name = names(records[0].but(aggregation=ANY))
     compared = any(row.is_compared for row in alike)
     return Row(f"1 rank ({name})", Scale(records), is_compared=compared, members=alike)
 

@@ -110,12 +110,6 @@ def _written(runs: Sequence[Findings], name: str, title: str) -> str:
 
 Row = dict[str, Any]
 
-ORIGIN: Final = (
-    *("run", "date", "hosts", "mpi_library", "mpi_version", "hpcdl_version", "commit", "environment_key"),
-    "slurm_job",
-)
-"""Columns that say when, where and with what software a row was measured."""
-
 
 def cases(runs: Sequence[Findings]) -> list[Row]:
     """Return the rows of all runs; an unknown value is None."""
@@ -127,7 +121,7 @@ def cases(runs: Sequence[Findings]) -> list[Row]:
 
 
 def _with_origin(findings: Findings, record: Record) -> Row:
-    """Return the row of a record, with its settings and the columns of :data:`ORIGIN`."""
+    """Return the row of a record, with when, where and with what software it was measured."""
     run = findings.run
     env = run.environment_with(record.environment_key)
     mpi, software, git = (facts(env, key) for key in ("mpi", "software", "git"))
@@ -147,7 +141,7 @@ def _with_origin(findings: Findings, record: Record) -> Row:
     known = {key: None if value in ("", UNKNOWN) else value for key, value in origin.items()}
     row = record.row
     known = {key: row.get(key) or value for key, value in known.items()}
-    return {**row, "run": findings.name, **known, "settings": dict(record.settings)}
+    return {**row, "run": findings.name, **known}
 
 
 def frame(runs: Sequence[Run]) -> pd.DataFrame:

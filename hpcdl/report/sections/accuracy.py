@@ -1,21 +1,23 @@
 """Accuracy at the end, and its course over time and epochs."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.analysis.run.deciding import Candidate, Field
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
-from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.warnings import diverged
 from hpcdl.report.sections.compression import points_of
 from hpcdl.report.verdicts import Verdict
+from hpcdl.trace.quantity import Quantity
 
 HEADER: Final = (
     *("method", "ranks", "final accuracy", "best accuracy", "final loss", "target reached"),
@@ -28,7 +30,7 @@ def _learned(methods: Sequence[Method]) -> list[Row]:
     return [
         member
         for row in rows(methods)
-        if (row.scale.values("final_accuracy") or diverged(row.scale.records)) and not row.is_ceiling
+        if (row.scale.values(Record.final_accuracy) or diverged(row.scale.records)) and not row.is_ceiling
         for member in ([row] if _learned_alike(row.scale) else row.members)
     ]
 
@@ -54,19 +56,27 @@ def page(findings: Findings) -> Section:
         if any(len(row.scale.records) > 1 for row in learned):
             notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
         title, cells = findings.settings.title(methods[0].record), [_accuracy(row) for row in learned]
-        table = Table(title, HEADER, cells, 1, notes, "highest final accuracy first")
+        table = Table(
+            title,
+            HEADER,
+            cells,
+            1,
+            notes,
+            "highest final accuracy first",
+            hidden=("final loss", "samples", "epochs"),
+        )
         missed = target is not None and any(_reached(row.scale) < len(row.scale.records) for row in learned)
         tables.append((table if missed else table.without("best accuracy")).without_empty())
     return Section("Accuracy", tables=tables, per="setting")
 
 
 def _order(row: Row) -> tuple[float, float]:
-    time = row.scale.median("seconds_to_target")
-    return -(row.scale.median("final_accuracy") or 0.0), np.inf if time is None else time
+    time = row.scale.median(Record.seconds_to_target)
+    return -(row.scale.median(Record.final_accuracy) or 0.0), np.inf if time is None else time
 
 
 def _reached(scale: Scale) -> int:
-    return len(scale.values("seconds_to_target"))
+    return len(scale.values(Record.seconds_to_target))
 
 
 def _accuracy(row: Row) -> tuple[str, ...]:
@@ -76,12 +86,12 @@ def _accuracy(row: Row) -> tuple[str, ...]:
     return (
         row.name,
         str(scale.record.ranks),
-        _diverged(scale) or _ranged(scale, "final_accuracy", digits),
-        *(_ranged(scale, name, digits) for name in ("best_accuracy", "final_loss")),
+        _diverged(scale) or _ranged(scale, Record.final_accuracy, digits),
+        *(_ranged(scale, quantity, digits) for quantity in (Record.best_accuracy, Record.final_loss)),
         NONE if scale.record.target_accuracy is None else answer,
-        _ranged(scale, "seconds_to_target", seconds),
-        _ranged(scale, "samples_to_target", lambda value: NONE if value is None else f"{value:.0f}"),
-        _ranged(scale, "epochs_to_target", digits),
+        _ranged(scale, Record.seconds_to_target, seconds),
+        _ranged(scale, Record.samples_to_target, lambda value: NONE if value is None else f"{value:.0f}"),
+        _ranged(scale, Record.epochs_to_target, digits),
     )
 
 
@@ -92,12 +102,12 @@ def _diverged(scale: Scale) -> str:
     return f"none ({f'{len(steps)} of {tried} ' if tried > 1 else ''}diverged at step {min(steps)})"
 
 
-def _ranged(scale: Scale, name: str, shown: Callable[[Number], str]) -> str:
+def _ranged(scale: Scale, quantity: Quantity[Any], shown: Callable[[Number], str]) -> str:
     """Return the median with its range; neither if some seeds have no value."""
-    low, high = scale.low(name), scale.high(name)
+    low, high = scale.bounds(quantity)
     if low is None or high is None:
         return NONE
-    return shown(low) if low == high else f"{shown(scale.median(name))} ({interval(low, high, shown)})"
+    return shown(low) if low == high else f"{shown(scale.median(quantity))} ({interval(low, high, shown)})"
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -130,9 +140,9 @@ def _beside_synchronous(name: str, learned: Sequence[Row], counts: str) -> Verdi
     others, samples = zip(*paired, strict=True)
     change = difference([np.zeros(len(points)) for points in samples], samples)  # by seed: beside no difference
     tied, lower = [], []
-    speed = base[0].scale.median("images_per_second")
+    speed = base[0].scale.median(Record.images_per_second)
     for row, points, chance in zip(others, change.value, adjusted(change.p), strict=True):
-        own = row.scale.median("images_per_second")
+        own = row.scale.median(Record.images_per_second)
         pace = f", {digits(own / speed)} times its images/s" if own and speed else ""
         if chance < ALPHA and points < 0:
             lower.append((points, f"{row.name} by {digits(-points)} points"))
@@ -140,8 +150,8 @@ def _beside_synchronous(name: str, learned: Sequence[Row], counts: str) -> Verdi
             tied.append((-(own or 0.0), f"{row.name} ({points:+.1f} points{pace})"))
     facts = {
         "of": f"{name}: " if name else "",
-        "seeds": plural(len(base[0].scale.values("final_accuracy")), "seed"),
-        "base": digits(base[0].scale.median("final_accuracy")),
+        "seeds": plural(len(base[0].scale.values(Record.final_accuracy)), "seed"),
+        "base": digits(base[0].scale.median(Record.final_accuracy)),
         "tied": _named(tied),
         "lower": _named(lower),
         "counts": counts,
@@ -161,7 +171,7 @@ def _accuracy_range(name: str, learned: Sequence[Row], counts: str) -> Verdict:
     known = [row for row in learned if not _diverged(row.scale)]
     if not known:
         return Verdict(topic="accuracy", word="none", case=name, facts=facts)
-    ordered = sorted((row.scale.median("final_accuracy") or 0.0, row.name) for row in known)
+    ordered = sorted((row.scale.median(Record.final_accuracy) or 0.0, row.name) for row in known)
     (low, least), (high, most) = ((digits(value), method) for value, method in (ordered[0], ordered[-1]))
     facts |= {"low": low, "least": least, "high": high, "most": most}
     word = "range" if low != high else "equal" if len(known) > 1 else "one"
@@ -217,6 +227,4 @@ def _points(candidate: Candidate, column: str) -> list[Point]:
     return [Point(*row) if len(seen) > 1 else Point(*row[:2]) for row in finite]
 
 
-SECTION: Final = Declaration(
-    60, page, terminal=without("final loss", "samples", "epochs"), answer=answer, figures=(charts,)
-)
+SECTION: Final = Declaration(60, page, terminal=("tables",), answer=answer, figures=(charts,))

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import digits, seconds
 from hpcdl.report.formats.document import Axis, Bars, Section, Table
 from hpcdl.report.published_results import number
@@ -42,7 +43,7 @@ def networks(findings: Findings) -> list[Network]:
     known = [
         Network(row, number(row.scale.record, "flop_by_byte_of_parameters") or math.nan, efficiency)
         for row in every
-        if row.scale.record.ranks == largest and (efficiency := row.scale.median("efficiency")) is not None
+        if row.scale.record.ranks == largest and (efficiency := row.scale.median(Record.efficiency)) is not None
     ]
     return sorted((one for one in known if math.isfinite(one.flop)), key=lambda one: one.flop)
 

@@ -3,18 +3,20 @@
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.report.formats.cells import NONE, digits, interval, whole
-from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
+from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.grouping import Scale
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.verdicts import Verdict
+from hpcdl.trace.quantity import Quantity
 
 LEAST: Final = 3
 """Batches of a method, at least."""
@@ -46,10 +48,9 @@ class Batch(NamedTuple):
         """Seeds that missed the target."""
         return sum(not record.samples_to_target for record in self.records)
 
-    def median(self, name: str) -> float | None:
-        """Return the median over seeds of a field; None if it is unknown."""
-        known = [value for record in self.records if (value := getattr(record, name)) is not None]
-        return float(np.median(known)) if known else None
+    def median(self, quantity: Quantity[Any]) -> float | None:
+        """Return the median over seeds; None if it is unknown."""
+        return Scale([*self.records]).median(quantity)
 
     @property
     def sharpness(self) -> Interval | None:
@@ -115,22 +116,6 @@ def _knee(images: Sequence[int], efficiency: Sequence[float]) -> float:
     return math.inf if points else math.nan
 
 
-HEADER: Final = (
-    "method",
-    "batch",
-    "steps",
-    "bounds",
-    "missed",
-    "efficiency in steps",
-    "its bounds",
-    "epochs",
-    "final accuracy",
-    "train - test",
-    "sharpness",
-    "smallest eigenvalue",
-    "noise scale",
-    "tuned",
-)
 NOTE: Final = (
     "Steps to the target, medians over seeds; their bounds are the evaluation before the target, least of all "
     "seeds, and that at the target, largest of all. Missed: seeds that missed the target. Efficiency in steps: "
@@ -140,28 +125,60 @@ NOTE: Final = (
 )
 
 
+class Tried(NamedTuple):
+    """A batch of a method, and its efficiency in steps."""
+
+    method: str
+    batch: Batch
+    efficiency: Interval
+
+
+def _steps(tried: Tried) -> str:
+    return digits(tried.batch.steps.value) if math.isfinite(tried.batch.steps.value) else "missed"
+
+
+def _step_bounds(tried: Tried) -> str:
+    _, low, high = tried.batch.steps
+    return interval(low, high) if math.isfinite(high) else f"> {digits(low)}"
+
+
+def _efficiency_bounds(tried: Tried) -> str:
+    _, low, high = tried.efficiency
+    return interval(low, high) if high > 0 else NONE
+
+
+def _median(quantity: Quantity[Any]) -> Column[Tried]:
+    return Column(quantity.heading, lambda tried: digits(tried.batch.median(quantity)))
+
+
+COLUMNS: Final = (
+    Column[Tried]("method", lambda tried: tried.method),
+    Column[Tried]("batch", lambda tried: str(tried.batch.images)),
+    Column("steps", _steps),
+    Column("bounds", _step_bounds),
+    Column[Tried]("missed", lambda tried: str(tried.batch.missed or NONE)),
+    Column[Tried](
+        "efficiency in steps", lambda tried: digits(tried.efficiency.value) if tried.efficiency.value > 0 else NONE
+    ),
+    Column("its bounds", _efficiency_bounds),
+    _median(Record.epochs_to_target),
+    _median(Record.final_accuracy),
+    Column[Tried]("train - test", lambda tried: digits(tried.batch.gap)),
+    _median(Record.sharpness),
+    _median(Record.smallest_eigenvalue),
+    _median(Record.noise_scale_q4),
+    Column[Tried]("tuned", lambda tried: str(tried.batch.records[0].tuned or NONE)),
+)
+
+
 def page(findings: Findings) -> Section:
     """Return a table of all methods and batches."""
-    rows = [
-        (
-            name,
-            str(batch.images),
-            digits(steps.value) if math.isfinite(steps.value) else "missed",
-            interval(steps.low, steps.high) if math.isfinite(steps.high) else f"> {digits(steps.low)}",
-            str(batch.missed or NONE),
-            digits(efficiency.value) if efficiency.value > 0 else NONE,
-            interval(efficiency.low, efficiency.high) if efficiency.high > 0 else NONE,
-            digits(batch.median("epochs_to_target")),
-            digits(batch.median("final_accuracy")),
-            digits(batch.gap),
-            *(digits(batch.median(field)) for field in ("sharpness", "smallest_eigenvalue", "noise_scale_q4")),
-            str(batch.records[0].tuned or NONE),
-        )
+    tried = [
+        Tried(name, *pair)
         for name, batches in _methods(findings).items()
-        for batch, efficiency in zip(batches, efficiencies(batches), strict=True)
-        for steps in [batch.steps]
+        for pair in zip(batches, efficiencies(batches), strict=True)
     ]
-    return Section("Large batches", tables=[Table("", HEADER, rows, 1, [NOTE]).without_empty()] if rows else [])
+    return Section("Large batches", tables=[table(COLUMNS, tried, notes=[NOTE])] if tried else [])
 
 
 def verdicts(findings: Findings) -> list[Verdict]:
@@ -199,7 +216,10 @@ def _noise(findings: Findings) -> list[Verdict]:
     """Return for which methods the noise scale is near the batch at which the efficiency in steps is a half."""
     found: dict[str, list[str]] = {}
     for name, batches in _methods(findings).items():
-        at, scales = knee(batches).value, [batch.median("noise_scale_q4") for batch in batches if not batch.missed]
+        at, scales = (
+            knee(batches).value,
+            [batch.median(Record.noise_scale_q4) for batch in batches if not batch.missed],
+        )
         known = [scale for scale in scales if scale]
         if math.isfinite(at) and known:
             scale = float(np.median(known))

@@ -3,12 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from itertools import starmap
+from typing import Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, spread, volume
-from hpcdl.report.formats.document import REST, Section, Table
+from hpcdl.report.formats.cells import NONE, digits, plural, rate, seconds, spread, volume
+from hpcdl.report.formats.document import REST, Column, Section, Table, table
+from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
@@ -25,6 +27,7 @@ from hpcdl.report.run.operations import (
     sizes,
 )
 from hpcdl.report.verdicts import Verdict
+from hpcdl.trace.quantity import Quantity
 
 MOST: Final = 5
 """Algorithms of a size in a short report, at most."""
@@ -76,49 +79,92 @@ def page(findings: Findings) -> Section:
 
 
 def _table(group: Group, rows: Sequence[Record]) -> Table:
-    header = (
-        *("size", "algorithm", "simulated" if group.network else "p50"),
-        *("95 %", "p95", "p99", "max", "algbw", "busbw"),
-        *("of best", "of native", "fastest", "closed form", "share", "simulated ranks"),
-        *("from first", "from last", "late rank"),
-        *("first alone", "beside second", "second alone", "beside first", "overlap", "correct"),
-    )
-    cells = [_cells(record, peers) for peers in sizes(rows).values() for record in peers]
-    return Table(group.title, header, cells, 2, ascending=True).without_empty()
+    peers = sizes(rows)
+    among = [Among(record, alike) for alike in peers.values() for record in alike]
+    return table(_columns(simulated=bool(group.network)), among, group.title, left=2, ascending=True)
 
 
-def _cells(record: Record, peers: Sequence[Record]) -> tuple[str, ...]:
-    time, simulated = record.time_p50_seconds, bool(record.network)
-    stated = record.predicted_seconds if simulated else None
-    spread = (
-        interval(record.time_p50_low_seconds, record.time_p50_high_seconds, seconds),
-        *map(seconds, (record.time_p95_seconds, record.time_p99_seconds, record.time_max_seconds)),
-    )
-    return (
-        volume(record.message_bytes),
-        " = ".join(filter(None, (scheme_name(record), record.chosen))),
-        seconds(time),
-        *((NONE,) * len(spread) if simulated else spread),
-        rate(record.algbw_bytes_per_second),
-        rate(record.busbw_bytes_per_second),
-        _share(ranked(peers), record),
-        _share(ranked(peer for peer in peers if peer.aggregation == "native" and not simulated), record),
-        place(record, peers),
-        seconds(stated),
-        digits(stated / time) if stated is not None and time else NONE,
-        str(record.simulated_ranks or NONE),
-        seconds(record.from_first_arrival_seconds),
-        seconds(record.from_last_arrival_seconds),
-        NONE if record.late_rank is None or not record.straggler else str(record.late_rank),
-        *(_both(record, f"{which}{how}") for which in ("", "concurrent_") for how in ("alone", "beside")),
-        digits(_apart(record) / time) if _apart(record) and time else NONE,
-        NONE if simulated else CHECKED[record.correct],
-    )
+class Among(NamedTuple):
+    """A record among those of the same size."""
+
+    record: Record
+    peers: Sequence[Record]
+
+    def share_of(self, others: Iterable[Record]) -> str:
+        """Return the time of the fastest of others by its own."""
+        fastest, time = ranked(others)[:1], self.record.time_p50_seconds
+        return digits((fastest[0].time_p50_seconds or 0) / time) if fastest and time else NONE
+
+    @property
+    def natives(self) -> list[Record]:
+        """Those of the MPI library."""
+        return [peer for peer in self.peers if peer.aggregation == "native"]
+
+    @property
+    def predicted_share(self) -> str:
+        """Closed form by simulated time."""
+        stated, time = self.record.predicted_seconds, self.record.time_p50_seconds
+        return digits(stated / time) if stated is not None and time else NONE
 
 
-def _both(record: Record, name: str) -> str:
-    middle, high = (getattr(record, f"{name}_p{percent}_seconds") for percent in (50, 99))
-    return NONE if middle is None else f"{seconds(middle)} ({seconds(high)})"
+def _of(column: Column[Record]) -> Column[Among]:
+    return Column(column.heading, lambda among: column.cell(among.record))
+
+
+def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) -> Column[Among]:
+    def cell(among: Among) -> str:
+        time = middle.of(among.record)
+        return NONE if time is None else f"{seconds(time)} ({seconds(high.of(among.record))})"
+
+    return Column(heading, cell)
+
+
+def _late_rank(record: Record) -> str:
+    return NONE if record.late_rank is None or not record.straggler else str(record.late_rank)
+
+
+def _overlap(record: Record) -> str:
+    time = record.time_p50_seconds
+    return digits(_apart(record) / time) if _apart(record) and time else NONE
+
+
+def _columns(*, simulated: bool) -> list[Column[Among]]:
+    """Return the columns; simulated times have no quantiles, no intervals and no checks."""
+    measured = [
+        bounds(Record.time_p50_seconds),
+        value(Record.time_p95_seconds),
+        value(Record.time_p99_seconds),
+        value(Record.time_max_seconds),
+    ]
+    return [
+        _of(value(Record.message_bytes)),
+        _of(Column("algorithm", lambda record: " = ".join(filter(None, (scheme_name(record), record.chosen))))),
+        _of(value(Record.time_p50_seconds, "simulated" if simulated else "")),
+        *map(_of, [] if simulated else measured),
+        _of(value(Record.algbw_bytes_per_second)),
+        _of(value(Record.busbw_bytes_per_second)),
+        Column("of best", lambda among: among.share_of(among.peers)),
+        Column("of native", lambda among: NONE if simulated else among.share_of(among.natives)),
+        Column("fastest", lambda among: place(*among)),
+        Column("closed form", lambda among: seconds(among.record.predicted_seconds) if simulated else NONE),
+        Column("share", lambda among: among.predicted_share if simulated else NONE),
+        _of(Column("simulated ranks", lambda record: str(record.simulated_ranks or NONE))),
+        _of(value(Record.from_first_arrival_seconds)),
+        _of(value(Record.from_last_arrival_seconds)),
+        _of(Column("late rank", _late_rank)),
+        *starmap(_alone_and_beside, AT_ONCE),
+        _of(Column("overlap", _overlap)),
+        _of(Column("correct", lambda record: NONE if simulated else CHECKED[record.correct])),
+    ]
+
+
+AT_ONCE: Final = (
+    ("first alone", Record.alone_p50_seconds, Record.alone_p99_seconds),
+    ("beside second", Record.beside_p50_seconds, Record.beside_p99_seconds),
+    ("second alone", Record.concurrent_alone_p50_seconds, Record.concurrent_alone_p99_seconds),
+    ("beside first", Record.concurrent_beside_p50_seconds, Record.concurrent_beside_p99_seconds),
+)
+"""Column, median and 99th percentile of each of two collectives."""
 
 
 def _apart(record: Record) -> float:
@@ -162,11 +208,6 @@ def _counted(findings: Findings) -> list[Verdict]:
         "basis": certainty([record for record in findings.records if record.concurrent]),
     }
     return [*([Verdict(topic="at-once", word="counted", facts=facts)] if len(pairs) > 1 else []), *pairs]
-
-
-def _share(ordered: Sequence[Record], record: Record) -> str:
-    time = record.time_p50_seconds
-    return digits((ordered[0].time_p50_seconds or 0) / time) if ordered and time else NONE
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -284,7 +325,7 @@ SECTION = Declaration(
     page,
     short,
     100,
-    terminal=lambda section: section,
+    terminal=("paragraphs", "points", "tables"),
     answer=answer,
     figures=(collective_time, bus_bandwidth),
 )

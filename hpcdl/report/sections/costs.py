@@ -1,7 +1,6 @@
 """Costs of the fabric and of tracing: the same program with and without, measured in one run."""
 
 import math
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,8 +14,8 @@ from hpcdl.analysis.statistics.estimates import (
     ratio_interval,
 )
 from hpcdl.report.formats.cells import NONE, digits, interval, seconds, spread, volume
-from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.formats.document import Column, Section, table
+from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 
@@ -27,6 +26,7 @@ HANDED_ON: Final = {"fabric": True, "raw": False}
 class Cost(NamedTuple):
     """One program measured both ways; seconds of a step, or of one operation, each of the slowest rank."""
 
+    of: str
     record: Record
     without: Interval
     having: Interval
@@ -39,16 +39,14 @@ class Cost(NamedTuple):
         return self.ratio.value <= 1 or self.ratio.low <= 1
 
     @property
-    def cells(self) -> tuple[str, ...]:
-        """Both times, their difference, and their ratio with its interval."""
-        difference = self.having.value - self.without.value
-        return (
-            seconds(self.without.value),
-            seconds(self.having.value),
-            "within noise" if self.is_noise else seconds(difference),
-            digits(self.ratio.value),
-            interval(self.ratio.low, self.ratio.high) if math.isfinite(self.ratio.low) else NONE,
-        )
+    def difference(self) -> str:
+        """Difference of both times."""
+        return "within noise" if self.is_noise else seconds(self.having.value - self.without.value)
+
+    @property
+    def bounds(self) -> str:
+        """Interval of the ratio."""
+        return interval(self.ratio.low, self.ratio.high) if math.isfinite(self.ratio.low) else NONE
 
 
 def of_fabric(findings: Findings) -> list[Cost]:
@@ -62,6 +60,7 @@ def of_fabric(findings: Findings) -> list[Cost]:
             sides[HANDED_ON[aggregation]].append(launch.seconds)
     costs = [
         Cost(
+            "fabric",
             fields,
             launches_interval(sides[False]),
             launches_interval(sides[True]),
@@ -90,11 +89,10 @@ def of_tracing(findings: Findings) -> list[Cost]:
     for fields, sides in groups.values():
         without, having = (np.array([np.median(launch) for launch in sides[side]]) for side in (False, True))
         both = launches_interval(sides[False]), launches_interval(sides[True])
-        costs.append(Cost(fields, *both, median_interval(having / without)))
+        costs.append(Cost("tracing", fields, *both, median_interval(having / without)))
     return sorted(costs, key=lambda cost: cost.ratio.value)
 
 
-HEADER: Final = ("of", "case", "ranks", "without", "with", "difference", "ratio", "95 %")
 NOTE: Final = (
     "Fabric: mpi4py's Sendrecv, and the same exchange as every algorithm here does it, up to 64 KiB with "
     "persistent requests; the rest is the price of programs in Python. Tracing: of the same training, odd steps "
@@ -103,25 +101,32 @@ NOTE: Final = (
 )
 
 
-def page(findings: Findings) -> Section:
-    """Return one row per exchange, and per training that traced every second step."""
-    rows = [
-        (what, _name(cost.record), str(cost.record.ranks), *cost.cells)
-        for what, costs in (("fabric", of_fabric(findings)), ("tracing", of_tracing(findings)))
-        for cost in costs
-    ]
-    return Section(
-        "Cost of the fabric and of tracing", tables=[Table("", HEADER, rows, 2, [NOTE])] if rows else []
-    )
-
-
 def _name(record: Record) -> str:
     if record.kind == "pairwise":
         return volume(record.message_bytes)
-    name = scheme_name(replace(record, aggregation=ANY) if record.ranks == 1 else record)
+    name = scheme_name(record.but(aggregation=ANY) if record.ranks == 1 else record)
     if record.kind == "train":
         return name
     return f"{record.collective} {name} {volume(record.message_bytes)}"
+
+
+COLUMNS: Final = (
+    Column[Cost]("of", lambda cost: cost.of),
+    Column[Cost]("case", lambda cost: _name(cost.record)),
+    Column[Cost]("ranks", lambda cost: str(cost.record.ranks)),
+    Column[Cost]("without", lambda cost: seconds(cost.without.value)),
+    Column[Cost]("with", lambda cost: seconds(cost.having.value)),
+    Column[Cost]("difference", lambda cost: cost.difference),
+    Column[Cost]("ratio", lambda cost: digits(cost.ratio.value)),
+    Column[Cost]("95 %", lambda cost: cost.bounds, terminal=False),
+)
+
+
+def page(findings: Findings) -> Section:
+    """Return one row per exchange, and per training that traced every second step."""
+    costs = [*of_fabric(findings), *of_tracing(findings)]
+    made = [table(COLUMNS, costs, notes=[NOTE], left=2)] if costs else []
+    return Section("Cost of the fabric and of tracing", tables=made)
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -138,4 +143,4 @@ def answer(findings: Findings) -> Answer | None:
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-SECTION: Final = Declaration(20, page, terminal=without("95 %"), answer=answer)
+SECTION: Final = Declaration(20, page, terminal=("tables",), answer=answer)

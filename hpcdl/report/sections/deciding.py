@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -67,7 +66,7 @@ def naming(decisions: Sequence[Decision]) -> Naming:
 
 def _untuned(record: Record) -> Record:
     """Return the case without a learning rate that a search replaced."""
-    return replace(record, learning_rate=None) if record.tuned else record
+    return record.but(learning_rate=None) if record.tuned else record
 
 
 def _words(decision: Decision) -> list[str]:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,38 +11,36 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report import link_counters
 from hpcdl.report.formats.cells import NONE, interval, plural, rate, seconds, volume
-from hpcdl.report.formats.document import Axis, HeatMap, Section, Table
-from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, without
+from hpcdl.report.formats.document import Axis, Column, HeatMap, Section, Table, table
+from hpcdl.report.run.columns import bounds, value
+from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped
 from hpcdl.report.sections.collectives import one_launch
 from hpcdl.trace.link_counters import recorded
 
+EXCHANGES: Final = (
+    value(Record.message_bytes),
+    Column("program", scheme_name),
+    value(Record.time_p50_seconds),
+    bounds(Record.time_p50_seconds, terminal=False),
+    value(Record.time_p99_seconds),
+    value(Record.time_max_seconds, terminal=False),
+    value(Record.algbw_bytes_per_second),
+    Column[Record]("correct", lambda record: CHECKED[record.correct]),
+)
+
 
 def pairwise_page(findings: Findings) -> Section:
     """Return one table per group of comparable exchanges."""
     groups = grouped(findings.records, "pairwise")
-    header = ("size", "program", "p50", "95 %", "p99", "max", "algbw", "correct")
-    tables = [Table(group.title, header, [*map(_exchange, rows)], 2) for group, rows in groups.items()]
+    tables = [table(EXCHANGES, rows, group.title, left=2) for group, rows in groups.items()]
     records = [record for rows in groups.values() for record in rows]
     return Section("Pairwise exchange", one_launch(records), tables=tables, per="exchange")
 
 
-def _exchange(record: Record) -> tuple[str, ...]:
-    return (
-        volume(record.message_bytes),
-        scheme_name(record),
-        seconds(record.time_p50_seconds),
-        interval(record.time_p50_low_seconds, record.time_p50_high_seconds, seconds),
-        seconds(record.time_p99_seconds),
-        seconds(record.time_max_seconds),
-        rate(record.algbw_bytes_per_second),
-        CHECKED[record.correct],
-    )
-
-
-PAIRWISE: Final = Declaration(120, pairwise_page, terminal=without("95 %", "max"))
+PAIRWISE: Final = Declaration(120, pairwise_page, terminal=("tables",))
 
 
 MAX_RANKS: Final = 48
@@ -184,7 +181,7 @@ def _seen(shares: Sequence[Interval]) -> str:
 LINKS: Final = Declaration(
     10,
     page,
-    terminal=lambda section: replace(section, paragraphs=[], tables=[]),
+    terminal=("points",),
     answer=answer,
     figures=(link_map,),
 )

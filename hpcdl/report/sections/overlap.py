@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, interval, percent, plural, seconds
@@ -13,10 +13,10 @@ from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Scale, rows
 from hpcdl.report.run.method_names import Names, scheme_name
+from hpcdl.trace.quantity import Quantity
 
 STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
-EXPOSED: Final = "exposed_communication_seconds"
 
 
 class Timed(NamedTuple):
@@ -36,7 +36,7 @@ def _groups(methods: Sequence[Method]) -> list[list[Timed]]:
     for row in rows(methods):
         record = row.scale.record
         if record.strategy in STRATEGIES and record.ranks > 1 and not row.is_ceiling and row.step_seconds:
-            key = (record.ranks, replace(record, training="").configuration("training"))
+            key = (record.ranks, record.but(training="").configuration("training"))
             groups.setdefault(key, []).append(row.scale)
     return [_timed(scales) for scales in groups.values() if len(scales) > 1]
 
@@ -46,20 +46,22 @@ def _timed(scales: Sequence[Scale]) -> list[Timed]:
     whole = next(filter(_is_one_sum, scales), None)
     return [
         Timed(
-            names(scale.records[0]), scale, _less(scale, scales[0], "step_seconds"), _less(scale, whole, EXPOSED)
+            names(scale.records[0]),
+            scale,
+            _less(scale, scales[0], Record.step_seconds),
+            _less(scale, whole, Record.exposed_communication_seconds),
         )
         for scale in scales
     ]
 
 
-def _less(scale: Scale, base: Scale | None, name: str) -> Interval:
-    """Return 1 less the ratio of a field to the base's, within the bounds of both; NaN if unknown."""
+def _less(scale: Scale, base: Scale | None, quantity: Quantity[Any]) -> Interval:
+    """Return 1 less the ratio of a time to the base's, within the bounds of both; NaN if unknown."""
     if base is None or scale is base:
         return NOTHING
     (value, low, high), (whole, least, most) = (
-        (math.nan if known is None else known for known in (one.median(name), one.low(low), one.high(high)))
-        for one in (scale, base)
-        for low, high in [(f"{name}_low", f"{name}_high")]
+        (math.nan if number is None else number for number in (side.median(quantity), *side.bounds(quantity)))
+        for side in (scale, base)
     )
     if not whole > 0:
         return NOTHING
@@ -90,7 +92,7 @@ def answer(findings: Findings) -> Answer | None:
             exposed = "of the communication that one sum after backward exposes"
             shares.append(f"{where}: {_gains('overlaps', known)} {exposed} ({basis}).")
         saved = _gains("saves", [(one.name, one.saved) for one in group[1:]])
-        step = seconds(scale.median("step_seconds"))
+        step = seconds(scale.median(Record.step_seconds))
         times.append(f"{where}: {saved} of the step of {group[0].name}, {step} ({basis}).")
     lines = [*shares, *times]
     return Answer(lines[0], lines[1:]) if lines else None

@@ -12,7 +12,7 @@ from hpcdl.report import published_results
 from hpcdl.report.formats.cells import digits, percent, plural, rate
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.predictions import network, predicted
-from hpcdl.report.run.contents import Answer, Declaration, certainty, without
+from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 
@@ -26,7 +26,7 @@ def published_answer(findings: Findings) -> Answer | None:
 PUBLISHED: Final = Declaration(
     20,
     lambda findings: published_results.section(findings.papers, findings.records),
-    terminal=without("place in the paper"),
+    terminal=("tables",),
     answer=published_answer,
 )
 

@@ -1,53 +1,31 @@
 """Scaling: step time and efficiency by the number of ranks, and which methods are near-linear."""
 
+import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.fabric.network import Network
 from hpcdl.nn.layers.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, spread, whole
-from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
-from hpcdl.report.run.contents import Answer, Declaration, without
+from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, Table, table
+from hpcdl.report.run.columns import RANKS, median, stated
+from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
 from hpcdl.report.sections.collectives import one_launch
 from hpcdl.report.verdicts import Verdict
+from hpcdl.trace.quantity import Quantity
 
-EXPOSED: Final = "exposed_communication_seconds"
-"""In a record; its bounds have the ending _low and _high."""
 NOISE: Final = "~0"
 BACKWARD: Final = 2 / 3
 """Share of backward in computing: two of three products of equal size."""
-HEADER: Final = (
-    *("method", "ranks", "nodes", "step", "95 %", "images/s", "speedup", "efficiency", "efficiency 95 %", "base"),
-    *("load balance", "communication", "input", "exposed", "exposed 95 %", "r", "predicted", "error"),
-    *("to target", "near-linear", "simulated ranks"),
-)
 BASE: Final = "Base: ranks and step of the case that efficiency and speedup are relative to."
-COLUMN_NOTES: Final = {
-    "images/s": "Images/s: all measured images by the time that they took, pauses included. Steps are medians.",
-    "load balance": (
-        "Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: compute "
-        "time of the slowest rank by the step time. Their product is the share of the step in which ranks compute."
-    ),
-    "input": "Input: share of the step in which the rank that waits longest waits for its images.",
-    "r": (
-        "r: time of the bytes of a ring on the network fitted to this run, by the time of backward. Below 1 an "
-        "exchange can hide behind backward."
-    ),
-    "to target": (
-        "To target: time until an evaluation reached the target accuracy, the median over seeds. Where batches "
-        "grow with the ranks there are fewer steps only as long as a larger batch saves some."
-    ),
-    "simulated ranks": "Simulated ranks: those that stand for all by symmetry; all, where there is none.",
-}
-"""Note by column, if the column is not empty."""
 POOLED: Final = (
     "1 rank exchanges nothing: cases that differ in their scheme alone are one program. Their median is shown "
     "and, instead of an interval, their range."
@@ -63,38 +41,73 @@ def page(findings: Findings) -> Section:
 
 def _table(methods: Sequence[Method], settings: Settings, network: Network | None) -> Table:
     shown = sorted(
-        rows(methods), key=lambda row: (-row.scale.record.ranks, -(row.scale.median("images_per_second") or 0))
+        rows(methods),
+        key=lambda row: (-row.scale.record.ranks, -(row.scale.median(Record.images_per_second) or 0)),
     )
     bases = {_base(row) for row in shown} - {NONE}
-    reached = any(_reached(row.scale) for row in shown)
-    cells = [
-        (
-            row.name + (" (no communication)" if row.is_ceiling else ""),
-            str(row.scale.record.ranks),
-            str(row.scale.record.nodes or NONE),
-            seconds(row.step_seconds),
-            _step_bounds(row),
-            digits(row.scale.median("images_per_second")),
-            *_efficiency(row),
-            _base(row) if len(bases) > 1 else NONE,
-            digits(row.scale.median("load_balance")),
-            digits(row.scale.median("communication_efficiency")),
-            percent(row.scale.median("input_seconds"), row.step_seconds),
-            *_exposed(row),
-            digits(_exchange_by_backward(row.scale, network)),
-            *_predicted(row.scale),
-            seconds(_reached(row.scale)) if _reached(row.scale) or not reached else "not reached",
-            NONE if row.is_ceiling or row.scale.is_base else verdict(row.scale),
-            str(row.scale.record.simulated_ranks or NONE),
-        )
-        for row in shown
+    return table(
+        _columns(network, several_bases=len(bases) > 1, reached=any(_reached(row.scale) for row in shown)),
+        shown,
+        settings.title(methods[0].record),
+        _notes(methods, shown, bases),
+        order="most ranks first, then most images/s",
+        key="near-linear",
+    )
+
+
+def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> list[Column[Row]]:
+    """Return the columns; ``reached``: a method of the table reached its target."""
+    missed = "not reached" if reached else NONE
+    return [
+        Column("method", lambda row: row.name + (" (no communication)" if row.is_ceiling else "")),
+        RANKS,
+        stated(Record.nodes, terminal=False),
+        Column("step", lambda row: seconds(row.step_seconds)),
+        Column("95 %", _step_bounds, terminal=False),
+        median(
+            Record.images_per_second,
+            note="Images/s: all measured images by the time that they took, pauses included. Steps are medians.",
+        ),
+        Column("speedup", lambda row: digits(_compared(row, Record.speedup)), terminal=False),
+        Column("efficiency", lambda row: digits(_compared(row, Record.efficiency))),
+        Column("efficiency 95 %", _efficiency_bounds, terminal=False),
+        Column("base", lambda row: _base(row) if several_bases else NONE, terminal=False),
+        median(
+            Record.load_balance,
+            note="Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: "
+            "compute time of the slowest rank by the step time. Their product is the share of the step in which "
+            "ranks compute.",
+            terminal=False,
+        ),
+        median(Record.communication_efficiency, terminal=False),
+        Column(
+            "input",
+            lambda row: percent(row.scale.median(Record.input_seconds), row.step_seconds),
+            "Input: share of the step in which the rank that waits longest waits for its images.",
+            terminal=False,
+        ),
+        Column("exposed", _exposed),
+        Column("exposed 95 %", _exposed_bounds, terminal=False),
+        Column(
+            "r",
+            lambda row: digits(_exchange_by_backward(row.scale, network)),
+            "r: time of the bytes of a ring on the network fitted to this run, by the time of backward. Below 1 "
+            "an exchange can hide behind backward.",
+        ),
+        median(Record.predicted_seconds),
+        Column("error", _prediction_error),
+        Column(
+            "to target",
+            lambda row: seconds(reach) if (reach := _reached(row.scale)) else missed,
+            "To target: time until an evaluation reached the target accuracy, the median over seeds. Where "
+            "batches grow with the ranks there are fewer steps only as long as a larger batch saves some.",
+        ),
+        Column("near-linear", lambda row: NONE if row.is_ceiling or row.scale.is_base else verdict(row.scale)),
+        stated(
+            Record.simulated_ranks,
+            "Simulated ranks: those that stand for all by symmetry; all, where there is none.",
+        ),
     ]
-    order = "most ranks first, then most images/s"
-    title = settings.title(methods[0].record)
-    table = Table(title, HEADER, cells, order=order, key="near-linear").without_empty()
-    table.notes.extend(_notes(methods, shown, bases))
-    table.notes.extend(note for column, note in COLUMN_NOTES.items() if column in table.header)
-    return table
 
 
 def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[str]) -> list[str]:
@@ -110,7 +123,7 @@ def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[st
         **({BASE: True} if len(bases) > 1 else {f"Base {base}{relative}.": True for base in bases}),
         f"Medians over up to {seeds} seeds; the bounds are the lowest and the highest of all seeds.": seeds > 1,
         **dict.fromkeys(one_launch(record for row in shown for record in row.scale.records), True),
-        f"{NOISE}: no slower than without communication.": any(_exposed(row)[0] == NOISE for row in shown),
+        f"{NOISE}: no slower than without communication.": any(_exposed(row) == NOISE for row in shown),
         f"Exposed at {', '.join(map(str, doubtful))} ranks is doubtful: the case without communication was "
         "disturbed.": bool(doubtful),
     }
@@ -118,8 +131,8 @@ def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[st
 
 
 def _reached(scale: Scale) -> float | None:
-    times = scale.values("seconds_to_target")
-    return median(times) if len(times) == len(scale.records) else None
+    times = scale.values(Record.seconds_to_target)
+    return statistics.median(times) if len(times) == len(scale.records) else None
 
 
 def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None:
@@ -132,37 +145,45 @@ def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None
     return float(2 * (ranks - 1) / ranks * FLOAT_BYTES * parameters * link.beta / (BACKWARD * computing))
 
 
-def _predicted(scale: Scale) -> tuple[str, str]:
-    predicted, measured = scale.median("predicted_seconds"), scale.median("step_seconds")
-    error = f"{100 * (predicted / measured - 1):+.1f} %" if predicted and measured else NONE
-    return seconds(predicted), error
+def _prediction_error(row: Row) -> str:
+    predicted, measured = row.scale.median(Record.predicted_seconds), row.scale.median(Record.step_seconds)
+    return f"{100 * (predicted / measured - 1):+.1f} %" if predicted and measured else NONE
 
 
-def _efficiency(row: Row) -> tuple[str, str, str]:
-    scale = row.scale
+def _compared(row: Row, quantity: Quantity[Any]) -> float | None:
+    return row.scale.median(quantity) if row.is_compared else None
+
+
+def _efficiency_bounds(row: Row) -> str:
     if not row.is_compared:
-        return NONE, NONE, NONE
-    bounds = "base" if scale.is_base else interval(scale.low("efficiency_low"), scale.high("efficiency_high"))
-    return digits(scale.median("speedup")), digits(scale.median("efficiency")), bounds
+        return NONE
+    return "base" if row.scale.is_base else interval(*row.scale.bounds(Record.efficiency))
 
 
 def _step_bounds(row: Row) -> str:
     """Return the interval; of pooled methods the range of their medians."""
-    low, high = ("step_seconds_low", "step_seconds_high") if not row.members else ("step_seconds",) * 2
-    return interval(row.scale.low(low), row.scale.high(high), seconds)
+    if row.members:
+        steps = row.scale.values(Record.step_seconds)
+        return interval(min(steps, default=None), max(steps, default=None), seconds)
+    return interval(*row.scale.bounds(Record.step_seconds), seconds)
 
 
-def _exposed(row: Row) -> tuple[str, str]:
-    """Return exposed communication and its interval; 0 by definition without communication."""
-    middle = row.scale.median(EXPOSED)
-    if row.is_ceiling or row.scale.record.ranks == 1:
-        return seconds(middle), NONE
-    bounds = interval(row.scale.low(f"{EXPOSED}_low"), row.scale.high(f"{EXPOSED}_high"), seconds)
-    return NOISE if middle == 0 else seconds(middle), bounds
+def _exposed(row: Row) -> str:
+    """Return exposed communication; 0 by definition without communication."""
+    exposed = row.scale.median(Record.exposed_communication_seconds)
+    return NOISE if exposed == 0 and not _is_alone(row) else seconds(exposed)
+
+
+def _exposed_bounds(row: Row) -> str:
+    return NONE if _is_alone(row) else interval(*row.scale.bounds(Record.exposed_communication_seconds), seconds)
+
+
+def _is_alone(row: Row) -> bool:
+    return row.is_ceiling or row.scale.record.ranks == 1
 
 
 def _base(row: Row) -> str:
-    ranks, step = row.scale.record.base_ranks, row.scale.median("base_step_seconds")
+    ranks, step = row.scale.record.base_ranks, row.scale.median(Record.base_step_seconds)
     return f"{plural(ranks, 'rank')}, step {seconds(step)}" if row.is_compared and ranks else NONE
 
 
@@ -172,7 +193,7 @@ def verdict(scale: Scale) -> str:
         return "disturbed"
     if scale.near_linear is not None:
         return "yes" if scale.near_linear else "no"
-    low, high = scale.low("efficiency_low"), scale.high("efficiency_high")
+    low, high = scale.bounds(Record.efficiency)
     if scale.is_one_launch:
         reason = "one launch"
     elif low is None or high is None:
@@ -190,7 +211,7 @@ def answer(findings: Findings) -> Answer | None:
     problems: list[tuple[str, list[Method]]] = []
     for methods in findings.problems:
         compared = [method for method in methods if method.is_compared and not method.is_ceiling]
-        compared = [method for method in compared if method.scales[-1].values("efficiency")]
+        compared = [method for method in compared if method.scales[-1].values(Record.efficiency)]
         name = findings.settings.name(methods[0].record)
         problems += [(name or str(methods[0].record.model), compared)] * bool(compared)
         soonest += _soonest(name, methods)
@@ -224,9 +245,9 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
         near = beyond[place][reached - 1]
         at = [one.near_linear for scales in beyond for one in scales if one.record.ranks == near.record.ranks]
         open_ones = f", {at.count(None)} undecided" if None in at else ""
-        bounds = interval(near.low("efficiency_low"), near.high("efficiency_high"))
+        bounds = interval(*near.bounds(Record.efficiency))
         facts = {
-            "efficiency": digits(near.median("efficiency")) + (f", {bounds}" if bounds != NONE else ""),
+            "efficiency": digits(near.median(Record.efficiency)) + (f", {bounds}" if bounds != NONE else ""),
             "ranks": ("up to " if reached < len(beyond[place]) else "at ") + plural(near.record.ranks, "rank"),
             "method": methods[place].name,
             "others": f"; near-linear: {at.count(True)} of {len(at)} methods{open_ones}" if len(at) > 1 else "",
@@ -234,15 +255,15 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
         return near.record.ranks, Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
     ends = [method.scales[-1] for method in methods]
     reasons = dict.fromkeys(verdict(end) for end in ends if end.near_linear is None)
-    bounds = interval(ends[0].low("efficiency_low"), ends[0].high("efficiency_high")) if len(ends) == 1 else NONE
+    bounds = interval(*ends[0].bounds(Record.efficiency)) if len(ends) == 1 else NONE
     efficiency = f"efficiency {spread(map(_end, methods))}" + (f", {bounds}" if bounds != NONE else "")
     failed = sum(end.near_linear is False for end in ends) > len(ends) / 2
-    known = [scale for method in methods for scale in method.scales if scale.values("speedup")]
-    fastest = max(known, key=lambda scale: scale.median("speedup") or 0.0)
+    known = [scale for method in methods for scale in method.scales if scale.values(Record.speedup)]
+    fastest = max(known, key=lambda scale: scale.median(Record.speedup) or 0.0)
     least, last = beyond[place][0], beyond[place][-1].record.ranks
     below = failed and least.near_linear is False and least.record.ranks < last
     facts = {
-        "speedup": f"{digits(fastest.median('speedup'))} on {fastest.record.ranks}",
+        "speedup": f"{digits(fastest.median(Record.speedup))} on {fastest.record.ranks}",
         "ranks": plural(last, "rank") + (f", nor at {least.record.ranks}" if below else ""),
         "range": "; ".join([efficiency, *(() if failed else reasons)]),
     }
@@ -251,7 +272,7 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
 
 
 def _end(method: Method) -> float:
-    return method.scales[-1].median("efficiency") or 0.0
+    return method.scales[-1].median(Record.efficiency) or 0.0
 
 
 def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
@@ -270,7 +291,7 @@ def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
         return []
     _, method, best = min(known, key=lambda one: one[0])
     others = [scale for scale in method.scales if scale is not best and _reached(scale) is not None]
-    times = [np.log(scale.values("seconds_to_target")) for scale in (best, *others)]
+    times = [np.log(scale.values(Record.seconds_to_target)) for scale in (best, *others)]
     later = difference(times[:1] * len(others), times[1:])
     ratio, low, high = np.exp([later.value[0], *(bound[0] for bound in later.bounds())])
     apart = adjusted(later.p) < ALPHA
@@ -282,7 +303,7 @@ def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
         "ranks": plural(best.record.ranks, "rank"),
         "faster": digits(ratio) + (f" ({interval(low, high)})" if seeds > 1 else ""),
         "base": str(base.record.ranks),
-        "speedup": digits(best.median("speedup")),
+        "speedup": digits(best.median(Record.speedup)),
         "seeds": plural(seeds, "seed"),
         "near": f"; not distinguished from {near}" if near else "",
     }
@@ -303,7 +324,7 @@ def _least_exposed(name: str, methods: Sequence[Method]) -> list[Verdict]:
         for scale in method.scales[-1:]
         if scale.record.ranks == largest > 1 and not method.is_ceiling
         if not (scale.disturbed or scale.record.ceiling_disturbed)
-        for time, step in [(scale.median(EXPOSED), scale.median("step_seconds"))]
+        for time, step in [(scale.median(Record.exposed_communication_seconds), scale.median(Record.step_seconds))]
         if time is not None and step
     ]
     if len(known) < 2:
@@ -329,9 +350,9 @@ def times_to_target(findings: Findings) -> list[Lines]:
         for method in methods:
             reached = [scale for scale in method.scales if _reached(scale) is not None]
             points = [
-                Point(scale.record.ranks, median(times), min(times), max(times))
+                Point(scale.record.ranks, statistics.median(times), min(times), max(times))
                 for scale in reached
-                for times in [scale.values("seconds_to_target")]
+                for times in [scale.values(Record.seconds_to_target)]
             ]
             series += [Series(", ".join(filter(None, (setting, method.name))), points)] * (len(points) > 1)
     if not series:
@@ -369,8 +390,8 @@ def _speedup(methods: Sequence[Method], settings: Settings) -> Lines | None:
 def _speedup_points(method: Method) -> list[Point]:
     points = []
     for scale in method.scales:
-        ranks, value = scale.record.ranks, scale.median("efficiency")
-        low, high = scale.low("efficiency_low"), scale.high("efficiency_high")
+        ranks, value = scale.record.ranks, scale.median(Record.efficiency)
+        low, high = scale.bounds(Record.efficiency)
         if value:
             bounds = (None, None) if low is None or high is None else (low * ranks, high * ranks)
             points.append(Point(ranks, value * ranks, *bounds))
@@ -380,10 +401,7 @@ def _speedup_points(method: Method) -> list[Point]:
 SECTION = Declaration(
     50,
     page,
-    terminal=without(
-        *("nodes", "95 %", "speedup", "efficiency 95 %", "base", "load balance", "communication", "input"),
-        "exposed 95 %",
-    ),
+    terminal=("tables",),
     answer=answer,
     figures=(charts, times_to_target),
 )

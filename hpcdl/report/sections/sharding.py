@@ -6,16 +6,14 @@ from typing import Final
 
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds, volume
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds
+from hpcdl.report.formats.document import Column
+from hpcdl.report.run.columns import METHOD, RANKS, median
 from hpcdl.report.run.contents import Answer, Declaration, certainty, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
 from hpcdl.training.parts.traits import Strategy
 
-HEADER: Final = (
-    *("method", "ranks", "step", "beyond computing", "sent per rank", "sent per host"),
-    *("memory per rank", "rate for 0.9"),
-)
 NOTE: Final = (
     "Beyond computing: step less a rank's computing. Sent: by the rank that sends most in a step; messages that "
     "overlap with the next step count there, so that busy cores raise it. Sent per host: to others, if simulated "
@@ -37,23 +35,34 @@ def _shards(record: Record) -> bool:
     return False
 
 
-def _cells(methods: Sequence[Method]) -> list[tuple[str, ...]]:
-    cells: list[tuple[str, ...]] = []
-    for row in _compared(methods):
-        scale, step = row.scale, row.step_seconds or 0.0
-        sent, computing = scale.median("bytes_sent_per_rank") or 0.0, scale.median("compute_seconds") or 0.0
-        times = (seconds(step), seconds(max(0.0, step - computing) if computing else None))
-        sizes = (sent, scale.median("bytes_sent_per_host"), scale.median("memory_bytes_per_rank"))
-        needed = interval(0.9 * sent / computing, 9 * sent / computing, rate) if computing else NONE
-        cells.append((row.name, str(scale.record.ranks), *times, *map(volume, sizes), needed))
-    return cells
+def _computing(row: Row) -> float:
+    return row.scale.median(Record.compute_seconds) or 0.0
 
 
-COMPARED: Final = {
-    "bytes_sent_per_rank": "sends {} times the bytes",
-    "memory_bytes_per_rank": "holds {} of the memory",
-    "step_seconds": "takes {} times the step",
-}
+def _beyond_computing(row: Row) -> str:
+    return seconds(max(0.0, (row.step_seconds or 0.0) - _computing(row)) if _computing(row) else None)
+
+
+def _needed_rate(row: Row) -> str:
+    sent, computing = row.scale.median(Record.bytes_sent_per_rank) or 0.0, _computing(row)
+    return interval(0.9 * sent / computing, 9 * sent / computing, rate) if computing else NONE
+
+
+COLUMNS: Final = (
+    METHOD,
+    RANKS,
+    Column[Row]("step", lambda row: seconds(row.step_seconds or 0.0)),
+    Column("beyond computing", _beyond_computing),
+    median(Record.bytes_sent_per_rank, "sent per rank"),
+    median(Record.bytes_sent_per_host),
+    median(Record.memory_bytes_per_rank),
+    Column("rate for 0.9", _needed_rate),
+)
+COMPARED: Final = (
+    (Record.bytes_sent_per_rank, "sends {} times the bytes"),
+    (Record.memory_bytes_per_rank, "holds {} of the memory"),
+    (Record.step_seconds, "takes {} times the step"),
+)
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -63,7 +72,7 @@ def answer(findings: Findings) -> Answer | None:
         most = [row for row in _compared(methods) if row.scale.record.ranks == methods[0].scales[-1].record.ranks]
         bases = [row.scale for row in most if row.scale.record.strategy == "synchronous"]
         for row, base in ((row, base) for row in most for base in bases[:1] if row.scale is not base):
-            pairs = ((words, row.scale.median(name), base.median(name)) for name, words in COMPARED.items())
+            pairs = ((words, row.scale.median(quantity), base.median(quantity)) for quantity, words in COMPARED)
             shares = [words.format(digits(own / whole)) for words, own, whole in pairs if own and whole]
             where = f"{findings.settings.name(methods[0].record)} on {plural(row.scale.record.ranks, 'rank')}"
             basis = certainty([*row.scale.records, *base.records])
@@ -73,6 +82,6 @@ def answer(findings: Findings) -> Answer | None:
 
 SECTION: Final = Declaration(
     88,
-    lambda findings: per_setting(findings, "Sharding", HEADER, _cells, NOTE, "most ranks first"),
+    lambda findings: per_setting(findings, "Sharding", COLUMNS, _compared, NOTE, "most ranks first"),
     answer=answer,
 )

@@ -4,19 +4,15 @@ from collections.abc import Sequence
 from typing import Final
 
 from hpcdl.analysis.run.record import Key, Record
-from hpcdl.report.formats.cells import NONE, digits, percent
-from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.cells import percent
+from hpcdl.report.formats.document import Column, Section
+from hpcdl.report.run.columns import METHOD, RANKS, median, stated
 from hpcdl.report.run.contents import EVIDENCE, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, rows
+from hpcdl.report.run.grouping import Method, Row, rows
 
 SHOWN: Final = 4
 """Staleness values with one column each: 0 to 3."""
-HEADER: Final = (
-    *("method", "ranks", "workers", "gradients an update", "discarded", "mean", "expected", "max"),
-    *(f"at {age}" for age in range(SHOWN)),
-    f"at {SHOWN} or more",
-)
 NOTE: Final = (
     "Staleness of a gradient: updates that the parameters saw from when they were fetched for it until it was "
     "applied. Expected: the long-run mean if workers never wait and fetch with every push, which is "
@@ -28,30 +24,35 @@ NOTE: Final = (
 
 def page(findings: Findings) -> Section:
     """Return one table per problem in which gradients were applied to newer parameters."""
+    shares: dict[Key, list[Sequence[float]]] = {}
+    for record, stale in findings.staleness:
+        shares.setdefault(_key(record), []).append(stale.shares)
 
-    def cells(methods: Sequence[Method]) -> list[tuple[str, ...]]:
-        table = []
-        for row in sorted(rows(methods), key=lambda row: -(row.scale.median("staleness_mean") or 0.0)):
-            scale, keys = row.scale, {_key(record) for record in row.scale.records}
-            known = [stale.shares for record, stale in findings.staleness if _key(record) in keys]
-            if not known:
-                continue
-            shares = [sum(each[age] for each in known if age < len(each)) / len(known) for age in range(SHOWN)]
-            table.append(
-                (
-                    row.name,
-                    str(scale.record.ranks),
-                    str(scale.record.workers or NONE),
-                    digits(scale.median("gradients_per_update")),
-                    percent(scale.median("discarded_share"), 1),
-                    *(digits(scale.median(name)) for name in ("staleness_mean", "staleness_expected")),
-                    f"{scale.high('staleness_max') or 0:.0f}",
-                    *(percent(share, 1) for share in (*shares, max(0.0, 1 - sum(shares)))),
-                )
-            )
-        return table
+    def at(row: Row, age: int) -> float:
+        """Return the share of gradients of a staleness, or at least as many updates as columns, over launches."""
+        known = [each for key in {*map(_key, row.scale.records)} for each in shares.get(key, ())]
+        below = [sum(each[age] for each in known if age < len(each)) / len(known) for age in range(SHOWN)]
+        return below[age] if age < SHOWN else max(0.0, 1 - sum(below))
 
-    return per_setting(findings, "Staleness", HEADER, cells, NOTE, "highest mean first")
+    def stale_rows(methods: Sequence[Method]) -> list[Row]:
+        known = [row for row in rows(methods) if any(_key(record) in shares for record in row.scale.records)]
+        return sorted(known, key=lambda row: -(row.scale.median(Record.staleness_mean) or 0.0))
+
+    columns: list[Column[Row]] = [
+        METHOD,
+        RANKS,
+        stated(Record.workers),
+        median(Record.gradients_per_update),
+        Column("discarded", lambda row: percent(row.scale.median(Record.discarded_share), 1)),
+        median(Record.staleness_mean),
+        median(Record.staleness_expected),
+        Column[Row]("max", lambda row: f"{row.scale.bounds(Record.staleness_max)[1] or 0:.0f}"),
+        *(
+            Column[Row](f"at {age}" + " or more" * (age == SHOWN), lambda row, age=age: percent(at(row, age), 1))  # type: ignore[misc]
+            for age in range(SHOWN + 1)
+        ),
+    ]
+    return per_setting(findings, "Staleness", columns, stale_rows, NOTE, "highest mean first")
 
 
 def _key(record: Record) -> Key:

@@ -4,19 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from hpcdl.analysis.run.record import Key
+from hpcdl.analysis.run.record import Key, Record
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, digits, percent, seconds, spread, volume, whole
-from hpcdl.report.formats.document import Axis, Bars, Section
+from hpcdl.report.formats.document import Axis, Bars, Column, Section, Table
+from hpcdl.report.run.columns import METHOD, RANKS, median, stated
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
 from hpcdl.training.parts.split.schedules import bubble_share
 
-PIPELINES: Final = (
-    *("method", "ranks", "stages", "microbatches", "bubble", "of these stages", "(S-1)/(M+S-1)"),
-    *("mean/longest stage", "activations", "vectors"),
-)
 PIPELINE_NOTE: Final = (
     "Bubble: share of a step in which a rank does not compute, mean over ranks. Of these stages: bubble of "
     "S stages of these times and M microbatches without messages, 1 - M b/(M - 1 + S b), where b is the mean "
@@ -27,29 +24,28 @@ PIPELINE_NOTE: Final = (
 )
 
 
-def _pipelines(methods: Sequence[Method]) -> list[tuple[str, ...]]:
-    cells: list[tuple[str, ...]] = []
-    for row in rows(methods):
-        scale = row.scale
-        if not scale.record.stages:
-            continue
-        stages, microbatches = int(scale.record.stages), int(scale.record.microbatches or 1)
-        balance = scale.median("load_balance")
-        cells.append(
-            (
-                row.name,
-                str(scale.record.ranks),
-                str(stages),
-                str(microbatches),
-                digits(scale.median("bubble_share")),
-                digits(bubble_share(stages, microbatches, balance) if balance else None),
-                digits(bubble_share(stages, microbatches)),
-                digits(balance),
-                volume(scale.record.activation_bytes_per_rank),
-                volume(scale.median("memory_bytes_per_rank")),
-            )
-        )
-    return cells
+def _bubble_of(row: Row, balance: float | None) -> str:
+    """Return the bubble of pipelines with this balance of stages, without messages."""
+    record = row.scale.record
+    return digits(bubble_share(record.stages or 1, record.microbatches or 1, balance) if balance else None)
+
+
+PIPELINES: Final[tuple[Column[Row], ...]] = (
+    METHOD,
+    RANKS,
+    stated(Record.stages),
+    Column[Row]("microbatches", lambda row: str(row.scale.record.microbatches or 1)),
+    median(Record.bubble_share),
+    Column("of these stages", lambda row: _bubble_of(row, row.scale.median(Record.load_balance))),
+    Column("(S-1)/(M+S-1)", lambda row: _bubble_of(row, 1.0)),
+    median(Record.load_balance, "mean/longest stage"),
+    median(Record.activation_bytes_per_rank),
+    median(Record.memory_bytes_per_rank, "vectors"),
+)
+
+
+def _pipelines(methods: Sequence[Method]) -> list[Row]:
+    return [row for row in rows(methods) if row.scale.record.stages]
 
 
 def pipeline_answer(findings: Findings) -> Answer | None:
@@ -58,13 +54,13 @@ def pipeline_answer(findings: Findings) -> Answer | None:
     for row in (row for methods in findings.problems for row in rows(methods) if row.scale.record.stages):
         record = row.scale.record
         schedule = parts(str(record.training))[1].get("schedule", "gpipe")
-        key = (replace(record, training="").configuration("training"), record.ranks, record.microbatches)
+        key = (record.but(training="").configuration("training"), record.ranks, record.microbatches)
         schedules.setdefault(schedule, {})[key] = row
     if not schedules:
         return None
     words = []
     for schedule, alike in schedules.items():
-        shares = [row.scale.median("bubble_share") for row in alike.values()]
+        shares = [row.scale.median(Record.bubble_share) for row in alike.values()]
         memory = {key: float(row.scale.record.activation_bytes_per_rank or 0) for key, row in alike.items()}
         first = next(iter(schedules.values()))
         of_first = {key: row.scale.record.activation_bytes_per_rank for key, row in first.items()}
@@ -89,7 +85,6 @@ PIPELINE: Final = Declaration(
     answer=pipeline_answer,
 )
 
-MEMORY: Final = ("method", "ranks", "memory per rank", "of the parameters", "consensus distance")
 MEMORY_NOTE: Final = (
     "Memory: vectors of the rank that holds most, also as a multiple of the parameters: parameters, "
     "gradients, what optimizer and strategy keep, and copies that wait for the test set, one for each look at "
@@ -98,29 +93,40 @@ MEMORY_NOTE: Final = (
 )
 
 
-def _memory(methods: Sequence[Method]) -> list[tuple[str, ...]]:
-    """Return one row per method; those that are all alike have one row."""
-    cells: list[tuple[str, ...]] = []
-    for row in sorted(rows(methods), key=lambda row: -(row.scale.median("memory_bytes_per_rank") or 0)):
-        scale = row.scale
-        size, parameters = scale.median("memory_bytes_per_rank"), scale.record.parameters
-        if size:
-            item = 8 if scale.record.dtype == "float64" else 4  # below float32 parameters are kept in float32
-            times = f"{digits(size / (parameters * item))} x" if parameters else NONE
-            consensus = digits(scale.median("consensus_distance"))
-            cells.append((row.name, str(scale.record.ranks), volume(size), times, consensus))
-    if len(cells) > 1 and len({row[2:] for row in cells}) == 1:
-        return [(f"all {len(cells)}", NONE, *cells[0][2:])]
-    return cells
+def _times_the_parameters(row: Row) -> str:
+    size, parameters = row.scale.median(Record.memory_bytes_per_rank), row.scale.record.parameters
+    item = 8 if row.scale.record.dtype == "float64" else 4  # below float32 parameters are kept in float32
+    return f"{digits(size / (parameters * item))} x" if size and parameters else NONE
 
 
-MEMORY_AND_CONSENSUS: Final = Declaration(
-    90,
-    lambda findings: per_setting(
-        findings, "Memory and consensus", MEMORY, _memory, MEMORY_NOTE, "most memory first"
-    ),
-    rows=EVIDENCE,
+MEMORY: Final = (
+    METHOD,
+    RANKS,
+    median(Record.memory_bytes_per_rank),
+    Column("of the parameters", _times_the_parameters),
+    median(Record.consensus_distance),
 )
+
+
+def _memory(methods: Sequence[Method]) -> list[Row]:
+    """Return the rows, most memory first."""
+    known = [row for row in rows(methods) if row.scale.median(Record.memory_bytes_per_rank)]
+    return sorted(known, key=lambda row: -(row.scale.median(Record.memory_bytes_per_rank) or 0))
+
+
+def memory_page(findings: Findings) -> Section:
+    """Return one table per problem; methods that are all alike have one row."""
+    section = per_setting(findings, "Memory and consensus", MEMORY, _memory, MEMORY_NOTE, "most memory first")
+    return replace(section, tables=[_joined(table) for table in section.tables])
+
+
+def _joined(table: Table) -> Table:
+    if len(table.rows) == 1 or len({row[2:] for row in table.rows}) > 1:
+        return table
+    return replace(table, rows=[(f"all {len(table.rows)}", NONE, *table.rows[0][2:])]).without_empty()
+
+
+MEMORY_AND_CONSENSUS: Final = Declaration(90, memory_page, rows=EVIDENCE)
 
 
 MAX_BARS: Final = 16
@@ -139,7 +145,7 @@ def step_breakdown(findings: Findings) -> list[Bars]:
     """Return one chart per problem: one rank, and each method at its largest number of ranks."""
     made = []
     for methods in findings.problems:
-        known = [row for row in rows(methods) if row.step_seconds and row.scale.median("compute_seconds")]
+        known = [row for row in rows(methods) if row.step_seconds and row.scale.median(Record.compute_seconds)]
         largest = max((row.scale.record.ranks for row in known), default=0)
         shown = [row for row in known if row.scale.record.ranks in {1, largest}]
         shown.sort(key=lambda row: (row.scale.record.ranks, not row.is_ceiling, row.step_seconds))
@@ -159,12 +165,12 @@ def step_breakdown(findings: Findings) -> list[Bars]:
 def _split(row: Row) -> tuple[float, ...]:
     """Return the lengths of :data:`PARTS` (s); together they are the step."""
     scale, left, lengths = row.scale, row.step_seconds or 0.0, []
-    computed = (scale.median("compute_seconds") or 0.0) * (scale.median("load_balance") or 1.0)
-    for length in (computed, scale.median("waiting_seconds"), scale.median("transfer_seconds")):
+    computed = (scale.median(Record.compute_seconds) or 0.0) * (scale.median(Record.load_balance) or 1.0)
+    for length in (computed, scale.median(Record.waiting_seconds), scale.median(Record.transfer_seconds)):
         lengths.append(min(left, length or 0.0))
         left -= lengths[-1]
     compute, waiting, transfer = lengths
-    images = min(compute, scale.median("input_seconds") or 0.0)
+    images = min(compute, scale.median(Record.input_seconds) or 0.0)
     return compute - images, images, waiting, transfer, left
 
 

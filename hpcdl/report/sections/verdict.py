@@ -12,7 +12,7 @@ from hpcdl.report.run.warnings import diverged, failed_processes, failures, unfi
 WARNINGS: Final = Declaration(
     5,
     lambda findings: Section("Warnings", points=findings.warnings, folded=True),
-    terminal=lambda section: section,
+    terminal=("paragraphs", "points", "tables"),
 )
 
 
@@ -42,4 +42,4 @@ def _state(findings: Findings) -> str:
     return " ".join(states) or "Nothing failed."
 
 
-VERDICT: Final = Declaration(0, verdict_page, terminal=lambda section: section)
+VERDICT: Final = Declaration(0, verdict_page, terminal=("paragraphs", "points", "tables"))

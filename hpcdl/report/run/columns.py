@@ -1,0 +1,52 @@
+"""Columns that several sections have: the method, its scale, and any quantity of a case or over its seeds."""
+
+from typing import Any, Final, Protocol
+
+from hpcdl.analysis.run.record import Record
+from hpcdl.report.formats.cells import FORMATS, NONE, interval
+from hpcdl.report.formats.document import Column
+from hpcdl.report.run.grouping import Scale
+from hpcdl.trace.quantity import Quantity
+
+
+class OfMethod(Protocol):
+    """A row of a table about a method at one scale."""
+
+    @property
+    def name(self) -> str:
+        """Name of the method."""
+
+    @property
+    def scale(self) -> Scale:
+        """Its records."""
+
+
+METHOD: Final = Column[OfMethod]("method", lambda row: row.name)
+RANKS: Final = Column[OfMethod]("ranks", lambda row: str(row.scale.record.ranks))
+
+
+def median(
+    quantity: Quantity[Any], heading: str = "", note: str = "", *, terminal: bool = True
+) -> Column[OfMethod]:
+    """Return the column of a number: its median over seeds, in its unit."""
+    shown = FORMATS[quantity.unit]
+    return Column(heading or quantity.heading, lambda row: shown(row.scale.median(quantity)), note, terminal)
+
+
+def stated(quantity: Quantity[Any], note: str = "", *, terminal: bool = True) -> Column[OfMethod]:
+    """Return the column of a property that does not depend on the seed; a dash if it is unknown or 0."""
+    return Column(quantity.heading, lambda row: str(quantity.of(row.scale.record) or NONE), note, terminal)
+
+
+def value(quantity: Quantity[Any], heading: str = "", *, terminal: bool = True) -> Column[Record]:
+    """Return the column of a number of each case, in its unit."""
+    shown = FORMATS[quantity.unit]
+    return Column(heading or quantity.heading, lambda record: shown(quantity.of(record)), terminal=terminal)
+
+
+def bounds(quantity: Quantity[Any], heading: str = "95 %", *, terminal: bool = True) -> Column[Record]:
+    """Return the column of the interval of a number of each case."""
+    low, high, shown = quantity.low, quantity.high, FORMATS[quantity.unit]
+    if low is None or high is None:
+        raise ValueError(f"{quantity.name} has no interval")
+    return Column(heading, lambda record: interval(low.of(record), high.of(record), shown), terminal=terminal)

@@ -1,0 +1,394 @@
+"""Quantities of a case: all that a trace records of it, and all that the analysis computes from its trace.
+
+The classes are the chapters of the description of CSV and JSON (``hpcdl/report/README.md``), which is made of
+them, as is the JSON Schema. A new quantity is one line here: a kind of case records it, or the analysis computes
+it, by its name, and tables show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hpcdl.trace.files import JsonMapping
+from hpcdl.trace.quantity import NOTHING, Quantity, count, declared, flag, known_count, number, seconds, text
+
+
+class Description:
+    """The case."""
+
+    suite = text("names of the suite and of the case")
+    case = text()
+    kind = Quantity("string", "train", "`train`, `replay`, `collective` or `pairwise`")
+    model = text("model and its training data; in a collective case the model whose gradient gives the size")
+    dataset = text()
+    backend = text("the library that computes, and the type of the numbers")
+    dtype = text()
+    training = text("training strategy with its settings")
+    aggregation = text(
+        "algorithm that sums over ranks; `own`: the strategy moves its messages itself; of a pairwise case "
+        "`fabric` or `raw`"
+    )
+    compression = text("compressor of the gradients")
+    optimizer = text("update rule, how the rate changes, and the rate itself")
+    schedule = text()
+    learning_rate = number()
+    ranks = Quantity(
+        "integer", 1, "MPI processes, and hosts that they ran on; of a simulated case the modelled ones"
+    )
+    nodes = count(heading="nodes")
+    threads_per_rank = count("threads for BLAS and compiled kernels")
+    global_batch = count("images in a step of all ranks; images of one rank, in weak scaling")
+    batch_per_rank = count()
+    scaling = text(
+        "`strong`: the global batch stays; `weak`: the batch of a rank stays", choices=("strong", "weak")
+    )
+    epochs = number("length that the suite asks for, in epochs or in steps; steps that were taken")
+    planned_steps = count()
+    steps = count()
+    target_accuracy = number("accuracy, 0 to 1, that the training should reach")
+    collective = text("operation, and the size of each rank's vector")
+    message_bytes = count(unit="B", heading="size")
+    pattern = text(
+        "of a pairwise case: `pair`, `all_pairs` or `bisection`", choices=("pair", "all_pairs", "bisection")
+    )
+    start = text("of a collective: how ranks begin together, and whether operand and result are one vector")
+    placement = text()
+    seed = count("seed of initial values, shuffles, augmentation and dropout")
+    draw = count(
+        "number of the launch's random compute times (`jitter`) and pauses, from 0; empty if nothing is "
+        "random, or for several launches"
+    )
+    parallelism = text(
+        "how layers are split among ranks: the case's `mesh`, such as `hybrid(data=1)`; empty if they are whole"
+    )
+    shares = text("unequal shares of a batch, such as `3:1`")
+    straggler = text(
+        "the slow rank in words; its number, or `all`; how many times as slow; length of its pauses; share of"
+        " its batches before which it pauses"
+    )
+    straggler_rank: Quantity[int | str | None] = Quantity("integer string null", None)
+    straggler_factor = number()
+    straggler_pause_seconds = seconds()
+    straggler_pause_share = number()
+    failure = text("planned failure of a rank; the ranks that failed")
+    process_failure = text()
+    network = text("model of the network of a simulated case; empty: measured")
+    ranks_per_host = count()
+    device = text(
+        "source of the times of simulated or replayed work: a device, a rate in FLOP/s, or a recorded run"
+    )
+    flops = number()
+    times = text()
+    jitter = number("standard deviation of a simulated batch's compute time, relative to it")
+    time_scale = number("of a replay: factor on all compute times")
+    settings: Quantity[JsonMapping] = Quantity(
+        "object",
+        NOTHING,
+        "the settings of the case that differ from their defaults, by key of the suite: an object in JSON, "
+        "JSON text in CSV",
+    )
+    digest = text("hash of all settings of the case: equal in all runs of the same case")
+    lockstep = flag(
+        "whether all ranks take every step together, so that the slowest rank's step is the training's"
+    )
+    independent = flag("whether ranks exchange nothing, so that replicas are independent")
+    served = flag("whether servers apply the gradients that workers push")
+    gradients_in_flight = count(
+        "gradients of a worker between the pull of their parameters and their push, where workers wait for none"
+    )
+    system = text("name of the strategy with these settings in the literature")
+    image_shape = text("shape of the images; where they come from; hash of their values")
+    dataset_source = text()
+    dataset_digest = text()
+    parameters = count("numbers in the model")
+
+
+class Origin:
+    """When, where and with what software."""
+
+    run = text("name of the run folder, with as many parent folders as tell it from the other runs of the report")
+    date = text("when the run began, UTC, ISO 8601")
+    hosts = text("names of the hosts of the case's ranks, with spaces between them")
+    mpi_library = text("as MPI itself states them")
+    mpi_version = text()
+    hpcdl_version = text("version of hpcdl; git commit of its checkout, with `-dirty` where files were changed")
+    commit = text()
+    environment_key = text(
+        "hash of the stable properties of machine and software: rows with different keys are from different "
+        "machines or libraries"
+    )
+    slurm_job = text("number of the Slurm job, `JOB_TASK` in a job array")
+    launches = known_count(
+        "launches of the case whose times count in this row; disturbed ones that do not, as others are undisturbed"
+    )
+    launches_left_out = known_count()
+
+
+class TrainingNumbers:
+    """Training."""
+
+    step_seconds = seconds("median time of a step of the slowest rank, with its 95 % interval")
+    step_seconds_low, step_seconds_high = step_seconds.bounds()
+    images_per_second = number(
+        "all measured images by the time that they took, pauses included; median over launches", heading="images/s"
+    )
+    speedup = number("throughput by that of the base")
+    efficiency = number("speedup by the ratio of the ranks, with its 95 % interval; 1 is linear")
+    efficiency_low, efficiency_high = efficiency.bounds()
+    base_ranks = count(
+        "what speedup and efficiency are relative to: ranks, aggregation (`any`: several taken together), "
+        "launches, step time"
+    )
+    base_aggregation = text()
+    base_launches = count()
+    base_step_seconds = seconds()
+    near_linear = flag(
+        "`True`: the efficiency is above `0.90`, `False`: below, by Welch's test over launches; empty: "
+        "inconclusive, disturbed, or a base. p-value of `0.90`, adjusted over the cases of the run (Benjamini"
+        " & Hochberg)"
+    )
+    near_linear_p = number()
+    base_disturbed = flag("whether all launches of the base were disturbed")
+    compute_seconds = seconds("local work of the rank that computes longest, in a step, input included")
+    input_seconds = seconds("part of it that the rank which waits longest waits for its images")
+    exposed_communication_seconds = seconds(
+        "step time less that of the same case without communication, with its 95 % interval"
+    )
+    exposed_communication_seconds_low, exposed_communication_seconds_high = exposed_communication_seconds.bounds()
+    ceiling_disturbed = flag("whether all launches of the case without communication were disturbed")
+    load_balance = number(
+        "mean compute time over ranks by the largest; largest compute time by step time", heading="load balance"
+    )
+    communication_efficiency = number(heading="communication")
+    bytes_sent_per_rank = number("in a step, of the rank that sends most", unit="B")
+    messages_per_rank = number()
+    compression_ratio = number(
+        "bytes of a dense ring, by bytes sent, of all ranks; dense first steps excluded", heading="ratio"
+    )
+    encode_seconds = seconds("arithmetic of compressors in a step, on rank 0 (s)", heading="encode")
+    decode_seconds = seconds(heading="decode")
+    residual_bytes = count(
+        "memory of residuals and of the compressor's vectors, on rank 0", unit="B", heading="memory"
+    )
+    noise_scale_q1 = number(
+        "gradient noise scale in images (McCandlish et al. 2018), in each quarter of a `synchronous` training"
+        " with dense sums"
+    )
+    noise_scale_q2 = number()
+    noise_scale_q3 = number()
+    noise_scale_q4 = number(heading="noise scale")
+    train_accuracy = number(
+        "after the end, on a fixed sample of training images: accuracy, and the largest and the smallest "
+        "eigenvalue of the Hessian of the loss; a negative one belongs to a saddle point",
+        seeded=True,
+    )
+    sharpness = number(seeded=True, heading="sharpness")
+    smallest_eigenvalue = number(seeded=True, heading="smallest eigenvalue")
+    discarded_share = number('share of the gradients that a server received and discarded (`stale = "drop"`)')
+    replica_drift = number(
+        "root mean square distance of replicas from their average just before it, by the norm of the average "
+        "(`parameter_averaging`)"
+    )
+    tuning = count("trials of a search, the settings it found, and the training images it took")
+    tuned = text()
+    tuning_images = count()
+    test_loss = number(
+        "on the test set at the end, if a validation set was held out; then `final_loss` and `final_accuracy`"
+        " are the same",
+        seeded=True,
+    )
+    test_accuracy = number(seeded=True)
+    bits_per_entry = number(
+        "bits of a message for an entry, and of an ideal code for the positions of the last message, on rank 0",
+        heading="bits",
+    )
+    entropy_bits_per_entry = number(heading="entropy")
+    residual_norm = number(
+        "norm of what is not sent, root mean square over ranks: at the end, and the largest at an evaluation",
+        heading="residual",
+    )
+    residual_norm_largest = number(heading="largest")
+    residual_to_gradient_q1 = number(
+        "norm of what a rank has not sent by that of its gradient, mean over each quarter of the training",
+        heading="quarter 1",
+    )
+    residual_to_gradient_q2 = number(heading="quarter 2")
+    residual_to_gradient_q3 = number(heading="quarter 3")
+    residual_to_gradient_q4 = number(heading="quarter 4")
+    gradient_cosine = number(
+        "cosine of the angle between compressed and dense sum of the last step, and norm of their difference "
+        "by that of the dense sum",
+        heading="cosine",
+    )
+    gradient_error = number(heading="error")
+    bucket_bytes = count("size of the pieces that gradients are sent in", unit="B")
+    chosen = text('what `aggregation = "auto"` measured to be best')
+    stages = count(
+        "of a pipeline: ranks that have the layers among them, and parts of a batch that pass through them",
+        heading="stages",
+    )
+    microbatches = count()
+    bubble_share = number(
+        "of a pipeline: share of a step in which a rank does not compute, mean over ranks; `load_balance` is "
+        "that of its stages",
+        heading="bubble",
+    )
+    activation_bytes_per_rank = count(
+        "outputs of a rank's layers for all images in flight, of the rank with most, by the sizes of the layers",
+        unit="B",
+        heading="activations",
+    )
+    memory_bytes_per_rank = count(
+        "vectors as long as the parameters, of the rank that holds most", unit="B", heading="memory per rank"
+    )
+    diverged_step = count(
+        "training diverged: smallest step, from 0, with a loss that is not finite, or after as many steps "
+        "parameters that are not; lowest such rank. Then accuracy, loss and times to the target are empty"
+    )
+    diverged_rank = count()
+    final_loss = number("on the test set at the end; the best of all evaluations", seeded=True)
+    final_accuracy = number(seeded=True, heading="final accuracy")
+    best_accuracy = number(seeded=True)
+    seconds_to_target = number("training time, images and epochs until `target_accuracy` was reached")
+    samples_to_target = count()
+    epochs_to_target = number(heading="epochs")
+    samples_before_target = number(
+        "images at the last evaluation before that, or at the last one if the target was missed"
+    )
+    staleness_mean = number(
+        "updates that the parameters saw while a gradient was computed: mean, largest, and what theory expects",
+        heading="mean",
+    )
+    staleness_max = number()
+    staleness_expected = number(heading="expected")
+    workers = count("ranks whose gradients a server applied, and gradients in one update", heading="workers")
+    gradients_per_update = number(heading="gradients an update")
+    consensus_distance = number(
+        "root mean square distance of the ranks' parameters from their average, at the end",
+        heading="consensus distance",
+    )
+    modelled_compute_seconds = seconds("of a replay: compute time of a step that it was given")
+
+
+class OperationNumbers:
+    """Collectives and exchanges."""
+
+    time_p50_seconds = seconds("median time of the slowest rank, with its 95 % interval", heading="p50")
+    time_p50_low_seconds, time_p50_high_seconds = time_p50_seconds.bounds()
+    time_p95_seconds = seconds("quantiles over repetitions, and the longest", heading="p95")
+    time_p99_seconds = seconds(heading="p99")
+    time_max_seconds = seconds(heading="max")
+    algbw_bytes_per_second = number(
+        "`message_bytes` by the median time; the same times the factor of nccl-tests", unit="B/s", heading="algbw"
+    )
+    busbw_bytes_per_second = number(unit="B/s", heading="busbw")
+    operations = number(
+        "of one repetition: up to 64 KiB a loop of about two milliseconds is timed, and divided by this number"
+    )
+    copied = flag("the operand was copied first, within the time")
+    same_bits = flag("all ranks have the same bits")
+    start_error_seconds = seconds(
+        'of `start = "window"`: error bound of the agreed moment; how long before it was announced; share of '
+        "repetitions in which a rank was late"
+    )
+    start_lead_seconds = seconds()
+    starts_late = number()
+    from_first_arrival_seconds = seconds(
+        "of a collective with a straggler: median time from the first, and from the last, rank's arrival "
+        "until the last rank has ended",
+        per_launch=True,
+        heading="from first",
+    )
+    from_last_arrival_seconds = seconds(per_launch=True, heading="from last")
+    concurrent = text(
+        "of two collectives at once: the second one, and the number of communicators; `time_p50_seconds` is "
+        "until both have ended"
+    )
+    communicators = count()
+    alone_p50_seconds = seconds("the first of two collectives, alone and beside the other", per_launch=True)
+    alone_p99_seconds = seconds(per_launch=True)
+    beside_p50_seconds = seconds(per_launch=True)
+    beside_p99_seconds = seconds(per_launch=True)
+    concurrent_alone_p50_seconds = seconds("the second one, alone and beside the first", per_launch=True)
+    concurrent_alone_p99_seconds = seconds(per_launch=True)
+    concurrent_beside_p50_seconds = seconds(per_launch=True)
+    concurrent_beside_p99_seconds = seconds(per_launch=True)
+    simulation_seconds = seconds("how long the simulation itself took")
+    simulated_ranks = count(
+        "of a simulated collective, replay or predicted step: number of ranks that stood for all by symmetry;"
+        " all, where method or network has none",
+        heading="simulated ranks",
+    )
+    bytes_sent_per_host = number(
+        "of a simulated replay without a topology: bytes that a host sends to others in a step, mean over hosts",
+        unit="B",
+        heading="sent per host",
+    )
+
+
+class CommonNumbers:
+    """All kinds."""
+
+    launch_seconds: Quantity[Sequence[float] | None] = Quantity(
+        "array null", None, "median time of a step or repetition in each launch: a list"
+    )
+    waiting_seconds = seconds(
+        "in a step or repetition, mean over ranks: time in which a rank does not compute and waits for "
+        "another rank to begin; in which it moves bytes. Empty: the trace has no messages"
+    )
+    transfer_seconds = seconds()
+    late_rank = count(
+        "rank that is late in most steps; longest waiting of another rank for it, mean over steps; of a "
+        "simulated replay by how much its straggler delays it more than any other rank. Empty: no rank is "
+        "late"
+    )
+    late_seconds = seconds()
+    clock_error_seconds = seconds(
+        "greatest error of the ranks' clock offsets; 0 on one host; `late_rank` is late by more than twice this"
+    )
+    correct = flag("`False`: a check of the result failed; empty: not checked")
+    error = text("what broke the case")
+    disturbed = text(
+        "which rank was disturbed from outside the job, by what and how much, if all launches were; empty: "
+        "undisturbed, or not recorded. Limits: `hpcdl/analysis/run/disturbance.py`"
+    )
+    emulated = flag(
+        "the hosts are those of `hpcdl testbed`; ranks want more cores than their node has (empty: unknown)"
+    )
+    oversubscribed = flag()
+    stolen = Quantity(
+        "number null",
+        0.0,
+        "share of its time that the hypervisor took from the rank that lost most, mean over launches",
+    )
+    predicted_seconds = seconds(
+        "the same programs on a network model: of measured collectives and exchanges the model that was "
+        "fitted to the run, of simulated ones the formula",
+        heading="predicted",
+    )
+    predicted_low_seconds = seconds("95 % interval of a time that `hpcdl predict` prints")
+    predicted_high_seconds = seconds()
+    predicted_images_per_second = number(
+        "of a training step: throughput and mean staleness of the simulated ranks"
+    )
+    predicted_staleness_mean = number()
+    times_the_measured_ranks = number("ranks of a prediction by the most ranks that the network was fitted to")
+    undetermined = flag("the prediction depends on a cost of the network that the measured times do not determine")
+    library_decides = flag("the scheme is the MPI library's own; predicted is the best published one")
+    compute_times = text("the measured case whose compute times a prediction uses")
+    warmup_steps = known_count("leading steps or repetitions that are left out; those that were measured")
+    measured_steps = known_count()
+    ranks_recorded = known_count("ranks that left a trace")
+
+
+class Unreported:
+    """Quantities that CSV and JSON do not have."""
+
+    launch = count("number of the launch, from 1, among several that are pooled")
+
+
+CHAPTERS: Final = (Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbers)
+COLUMNS: Final = {quantity.name: quantity for chapter in CHAPTERS for quantity in declared(chapter)}
+"""Columns of CSV and JSON by name, in their order."""
+QUANTITIES: Final = COLUMNS | {quantity.name: quantity for quantity in declared(Unreported)}

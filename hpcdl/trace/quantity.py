@@ -1,0 +1,141 @@
+"""A quantity of a case, declared once: its name in every record, its type, unit, meaning and heading.
+
+The class of a record has quantities as attributes: ``Record.step_seconds`` is the quantity, and
+``record.step_seconds`` its value for one case. The trace checks recorded fields against them; columns of CSV and
+JSON, their JSON Schema and their description, and columns of tables are made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, overload
+
+from hpcdl.trace.files import JsonMapping, JsonObject
+
+T = TypeVar("T")
+Unit = Literal["", "s", "B", "B/s"]
+"""Of a value; a pure number, a count or a word has none."""
+JSON_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+class HasValues(Protocol):
+    """An object whose class has quantities as attributes."""
+
+    values: dict[str, Any]
+    """By the name of the quantity; a missing one has its default."""
+
+
+class Quantity(Generic[T]):
+    """A number, word or flag about a case. One without a meaning is described together with the one before."""
+
+    name: str
+
+    def __init__(
+        self,
+        types: str,
+        default: T,
+        meaning: str = "",
+        heading: str = "",
+        *,
+        unit: Unit = "",
+        choices: Sequence[str] = (),
+        per_launch: bool = False,
+        seeded: bool = False,
+    ) -> None:
+        self.types: Final = tuple(types.split())
+        """Of JSON."""
+        self.default: Final = default
+        self.meaning: Final = meaning
+        self.heading: Final = heading
+        """Short name, as in the header of a table."""
+        self.unit: Final = unit
+        self.choices: Final = choices
+        """Words that are valid; empty: any."""
+        self.per_launch: Final = per_launch
+        """True: each launch of a case records it, and the record of the case has the median."""
+        self.seeded: Final = seeded
+        """True: it depends on the seed, so that one seed decides nothing."""
+        self.low: Quantity[T] | None = None
+        self.high: Quantity[T] | None = None
+        """Bounds of its 95 % interval."""
+
+    def bounds(self) -> tuple[Quantity[T], Quantity[T]]:
+        """Declare the bounds of its 95 % interval."""
+        types = " ".join(self.types)
+        self.low, self.high = (Quantity(types, self.default, unit=self.unit) for _ in range(2))
+        return self.low, self.high
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, record: None, owner: type) -> Quantity[T]: ...
+
+    @overload
+    def __get__(self, record: HasValues, owner: type) -> T: ...
+
+    def __get__(self, record: HasValues | None, owner: type) -> Quantity[T] | T:
+        return self if record is None else self.of(record)
+
+    def __set__(self, record: HasValues, value: T) -> None:
+        record.values[self.name] = value
+
+    def of(self, record: HasValues) -> T:
+        """Return its value for a case."""
+        value: T = record.values.get(self.name, self.default)
+        return value
+
+    @property
+    def schema(self) -> JsonObject:
+        """The JSON Schema of its value."""
+        if self.choices:
+            return {"enum": [*self.choices, *([None] if "null" in self.types else [])]}
+        return {"type": list(self.types) if len(self.types) > 1 else self.types[0]}
+
+    def check(self, value: object) -> None:
+        """Raise ValueError, naming the field, for a value of another type, or a word that is no choice."""
+        kind = JSON_TYPES.get(type(value), "")
+        if kind not in self.types and not (kind == "integer" and "number" in self.types):
+            raise ValueError(f"field {self.name!r}: {value!a:.40} is not {list(self.types)}")
+        if self.choices and value is not None and value not in self.choices:
+            raise ValueError(f"field {self.name!r}: {value!a:.40} is not one of {[*self.choices, None]}")
+
+
+def text(meaning: str = "", heading: str = "", *, choices: Sequence[str] = ()) -> Quantity[str | None]:
+    """Declare a word or a sentence."""
+    return Quantity("string null", None, meaning, heading, choices=choices)
+
+
+def count(meaning: str = "", heading: str = "", *, unit: Unit = "") -> Quantity[int | None]:
+    """Declare a whole number."""
+    return Quantity("integer null", None, meaning, heading, unit=unit)
+
+
+def known_count(meaning: str = "") -> Quantity[int]:
+    """Declare a whole number that every record has; 0 unless it is stated."""
+    return Quantity("integer null", 0, meaning)
+
+
+def number(
+    meaning: str = "", heading: str = "", *, unit: Unit = "", seeded: bool = False
+) -> Quantity[float | None]:
+    """Declare a number."""
+    return Quantity("number null", None, meaning, heading, unit=unit, seeded=seeded)
+
+
+def seconds(meaning: str = "", heading: str = "", *, per_launch: bool = False) -> Quantity[float | None]:
+    """Declare a time."""
+    return Quantity("number null", None, meaning, heading, unit="s", per_launch=per_launch)
+
+
+def flag(meaning: str = "", heading: str = "") -> Quantity[bool | None]:
+    """Declare a property that a case has or has not."""
+    return Quantity("boolean null", None, meaning, heading)
+
+
+def declared(chapter: type) -> list[Quantity[Any]]:
+    """Return the quantities that a class declares, in their order."""
+    return [value for value in vars(chapter).values() if isinstance(value, Quantity)]
+
+
+NOTHING: Final[JsonMapping] = {}
