@@ -87,20 +87,12 @@ OLDER = {at: name for at, name in {**STEP, 40: "output 6 40 4 a b", 65: "output 
 
 def write_marks(path, *steps):
     """Write a profile by hand, whose steps begin at 0, 1000, 2000 us; each has its marks by time from its begin."""
-    marks = [
-        {
-            "ph": "X",
-            "cat": "user_annotation",
-            "name": f"hpcdl {name}",
-            "ts": 1000 * number + at,
-            "dur": 1,
-            "pid": 1,
-        }
-        for number, step in enumerate(steps)
-        for at, name in {0: "input", **step}.items()
-    ]
-    others = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 30, "dur": 5}, {"ph": "M"}]
-    path.write_text(json.dumps({"traceEvents": [*marks[::-1], *others]}))
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 30, "dur": 5}, {"ph": "M"}]
+    for number, step in enumerate(steps):
+        for at, name in {0: "input", **step}.items():
+            mark = {"ph": "X", "cat": "user_annotation", "name": f"hpcdl {name}", "ts": 1000 * number + at}
+            events.insert(0, {**mark, "dur": 1, "pid": 1})
+    path.write_text(json.dumps({"traceEvents": events}))
     return path
 
 
@@ -161,29 +153,15 @@ def networks(torch):
     heads = Net(lambda net, x: {"a": net.a(x), "b": [net.b(x)]}, a=linear(64, 8), b=linear(64, 4))
     loss = Net(lambda _, outputs: outputs["a"].mean() + outputs["b"][0].mean())
     scalar = Net(lambda net, x: net.loss(net.heads(x)), heads=heads, loss=loss)
+    sequence = torch.zeros(50, 4, 16)
     return {
-        "tied": (
-            tied,
-            words,
-            4,
-            {"emb": (32_000, 1600), "body": (1056, 1600), "head": (0, 50_000), "rest": (0, 0)},
-        ),
-        "frozen": (two[0], rows, 32, {"a": (0, 256), "b": (2570, 10), "rest": (0, 0)}),
-        "accumulation": (two[1], rows, 128, {"a": (16_640, 256), "b": (2570, 10), "rest": (0, 0)}),
-        "sequence first": (
-            lstm,
-            torch.zeros(50, 4, 16),
-            4,
-            {"lstm": (6400, 52 * 32), "head": (165, 5), "rest": (0, 0)},
-        ),
-        "flattened": (flat, words, 4, {"emb": (3200, 1600), "head": (3300, 5000), "rest": (0, 0)}),
-        "ModuleList": (
-            stages,
-            rows,
-            32,
-            {"stages.0": (4160, 64), "stages.1": (4160, 64), "head": (650, 10), "rest": (64, 0)},
-        ),
-        "dict and scalar": (scalar, rows, 32, {"heads": (780, 12), "loss": (0, 1), "rest": (0, 0)}),
+        "tied": (tied, words, 4, "emb 32000 1600, body 1056 1600, head 0 50000, rest 0 0"),
+        "frozen": (two[0], rows, 32, "a 0 256, b 2570 10, rest 0 0"),
+        "accumulation": (two[1], rows, 128, "a 16640 256, b 2570 10, rest 0 0"),
+        "sequence first": (lstm, sequence, 4, "lstm 6400 1664, head 165 5, rest 0 0"),
+        "flattened": (flat, words, 4, "emb 3200 1600, head 3300 5000, rest 0 0"),
+        "ModuleList": (stages, rows, 32, "stages.0 4160 64, stages.1 4160 64, head 650 10, rest 64 0"),
+        "dict and scalar": (scalar, rows, 32, "heads 780 12, loss 0 1, rest 0 0"),
     }
 
 
@@ -216,7 +194,7 @@ def test_of_a_profile_that_the_page_records(kind, table, tmp_path):
     path = tmp_path / "t.json.gz"
     samples, sizes = record(pytest.importorskip("torch"), kind, path)
     layers, lines = table(path)
-    assert {name: (layer.parameters, layer.activations) for name, layer in layers.items()} == sizes
+    assert sizes == ", ".join(f"{name} {layer.parameters} {layer.activations}" for name, layer in layers.items())
     named = "warning: 64 parameters are in no layer: row 'rest'" in lines
     assert named == (kind == "ModuleList")
     assert {layer.batch for layer in layers.values()} == {samples}
@@ -242,46 +220,39 @@ def test_a_profile_of_steps_that_wait_for_other_ranks_is_refused(tmp_path, capsy
     assert re.search(r"t\.json: steps wait for other ranks \(.*\): record", capsys.readouterr().err)
 
 
+LATER = {
+    "batches of 4 and 3 samples: record equal ones": {250: "step 3 15 0"},
+    "steps that train 15 and 14 parameters": {250: "step 4 14 0"},
+    "marks of ranks 0 and 1: give the file of one": {250: "step 4 15 1"},
+    "layer 'a b' gives 40 and 30 elements in steps of equal samples": {40: "outputs 6 30 a b"},
+    "layer 'a b' has 6 and 5 parameters, or two layers have this name": {40: "outputs 5 40 a b"},
+}
+"""Marks in the place of others, or beside them, in a step's repetition only, and the reason why it is refused."""
+TWICE = {40: "forward c", 45: "outputs 5 8 c", 65: "outputs 6 40 a b"}
+AS_REST = {50: "outputs 5 8 c", 55: "forward rest", 65: "outputs 0 8 rest"}
+AGAIN = {130: "forward c", 140: "output 5 8 4 c", 150: "backward c"}
 OPEN = {
-    # marks of a step, those in their place or beside them, and whether in its repetition only
-    "batches of 4 and 3 samples: record equal ones": (STEP, {250: "step 3 15 0"}, True),
-    "steps that train 15 and 14 parameters": (STEP, {250: "step 4 14 0"}, True),
-    "marks of ranks 0 and 1: give the file of one": (STEP, {250: "step 4 15 1"}, True),
-    "layer 'a b' gives 40 and 30 elements in steps of equal samples": (STEP, {40: "outputs 6 30 a b"}, True),
-    "layer 'a b' has 6 and 5 parameters, or two layers have this name": (STEP, {40: "outputs 5 40 a b"}, True),
-    "mark 'forward' of 'c' between forward and output of 'a b'": (
-        STEP,
-        {40: "forward c", 45: "outputs 5 8 c", 65: "outputs 6 40 a b"},
-        False,
-    ),
-    "mark 'backward' of 'a b' between forward and output of 'c'": (STEP, {100: "forward c"}, False),
-    "layer 'c' has 2 forward and 1 backward marks": (STEP, {100: "forward c", 110: "outputs 5 8 c"}, False),
-    "layer 'a b' has 1 forward and 0 backward marks": (STEP, {120: "other"}, False),
-    "1 parameters of its layers are not the optimizer's": (STEP, {250: "step 4 10 0"}, False),
-    "no two steps with marks of layers": (STEP, {250: "other"}, False),
-    "steps of 0 samples": (STEP, {250: "step 0 15 0"}, False),
-    "layer 'rest' has the name of the row": (
-        STEP,
-        {50: "outputs 5 8 c", 55: "forward rest", 65: "outputs 0 8 rest"},
-        False,
-    ),
-    "batches of 4 and 2 samples: record equal ones": (OLDER, {65: "output 5 8 2 c"}, False),
-    "layer 'c' has 2 forward marks in a step whose samples are not stated": (
-        OLDER,
-        {130: "forward c", 140: "output 5 8 4 c", 150: "backward c"},
-        False,
-    ),
-    "layer 'c' may share its 6 parameters with another": (OLDER, {65: "output 6 8 4 c"}, False),
-    "layer 'c' has 1 forward and 0 backward marks": (OLDER, {80: "other"}, False),
-    "most of a step is in none of the layers": (OLDER, {20: "output 6 40 4 a b", 40: "", 100: "", 130: ""}, False),
+    "mark 'forward' of 'c' between forward and output of 'a b'": (STEP, TWICE),
+    "mark 'backward' of 'a b' between forward and output of 'c'": (STEP, {100: "forward c"}),
+    "layer 'c' has 2 forward and 1 backward marks": (STEP, {100: "forward c", 110: "outputs 5 8 c"}),
+    "layer 'a b' has 1 forward and 0 backward marks": (STEP, {120: "other"}),
+    "1 parameters of its layers are not the optimizer's": (STEP, {250: "step 4 10 0"}),
+    "no two steps with marks of layers": (STEP, {250: "other"}),
+    "steps of 0 samples": (STEP, {250: "step 0 15 0"}),
+    "layer 'rest' has the name of the row": (STEP, AS_REST),
+    "batches of 4 and 2 samples: record equal ones": (OLDER, {65: "output 5 8 2 c"}),
+    "layer 'c' has 2 forward marks in a step whose samples are not stated": (OLDER, AGAIN),
+    "layer 'c' may share its 6 parameters with another": (OLDER, {65: "output 6 8 4 c"}),
+    "layer 'c' has 1 forward and 0 backward marks": (OLDER, {80: "other"}),
+    "most of a step is in none of the layers": (OLDER, {20: "output 6 40 4 a b", 40: "", 100: "", 130: ""}),
 }
 
 
-@pytest.mark.parametrize("reason", OPEN)
+@pytest.mark.parametrize("reason", [*LATER, *OPEN])
 def test_a_profile_that_leaves_sizes_or_times_open_is_refused_in_one_line(reason, tmp_path, capsys):
-    step, others, only_last = OPEN[reason]
+    step, others = OPEN.get(reason) or (STEP, LATER[reason])
     changed = dict(sorted({**step, **others}.items()))
-    write_marks(tmp_path / "t.json", step, step if only_last else changed, changed, {})
+    write_marks(tmp_path / "t.json", step, step if reason in LATER else changed, changed, {})
     assert main(["layers", str(tmp_path / "t.json")]) == 2
     message = capsys.readouterr().err
     assert f"t.json: {reason}" in message
@@ -353,47 +324,40 @@ def test_a_chakra_trace_that_leaves_sizes_open_is_refused_in_one_line(reason, tm
     assert message.count("\n") == 1
 
 
+NO_PROFILE = "no trace of a PyTorch profiler with marks of layers: "
 BAD = {
-    "lenett": "unknown 'lenett'; did you mean 'lenet5'?",
-    "no.json": "no.json: missing",
-    "empty.json": "no trace of a PyTorch profiler with marks of layers: ",
-    "deep.json": "no trace of a PyTorch profiler with marks of layers: ",
-    "list.json": "no two steps with marks of layers; `hpcdl help networks` records them",
-    "numbers.json": "traceEvents[0]: not a dict",
-    "object.json": "traceEvents: not a list",
-    "records.json.gz": "it has the records of a run, which lack times of layers; give the folder of the run",
-    "plain.json": "no two steps with marks of layers; `hpcdl help networks` records them",
-    "mark.json": "no trace of a PyTorch profiler with marks of layers: ",
-    "time.json": "a mark has no finite time",
-    "binary.et": "no Chakra trace: ",
-    "empty.et": "no ",
-    "text.txt": "text.txt: not a trace of hpcdl",
-    "binary.csv": "cannot be read: not UTF-8 text",
+    "lenett": ("unknown 'lenett'; did you mean 'lenet5'?", None),
+    "no.json": ("no.json: missing", None),
+    "empty.json": (NO_PROFILE, b""),
+    "deep.json": (NO_PROFILE, b"[" * 100_000),
+    "list.json": ("no two steps with marks of layers; `hpcdl help networks` records them", b"[]"),
+    "numbers.json": ("traceEvents[0]: not a dict", b"[1, 2]"),
+    "object.json": ("traceEvents: not a list", b"{}"),
+    "records.json.gz": (
+        "it has the records of a run, which lack times of layers; give the folder of the run",
+        gzip.compress(b'{"hpcdl records of schema": 6}'),
+    ),
+    "mark.json": (NO_PROFILE, b'[{"cat": "user_annotation", "name": "hpcdl outputs 6 a", "ts": 0}]'),
+    "time.json": (
+        "a mark has no finite time",
+        b'[{"cat": "user_annotation", "name": "hpcdl input", "ts": 1e999}]',
+    ),
+    "binary.et": ("no Chakra trace: ", b"\xff" * 100),
+    "empty.et": ("no ", b""),
+    "text.txt": ("text.txt: not a trace of hpcdl", b"text"),
+    "binary.csv": ("cannot be read: not UTF-8 text", b"\xff"),
 }
-CONTENTS = {
-    "empty.json": b"",
-    "deep.json": b"[" * 100_000,
-    "list.json": b"[]",
-    "numbers.json": b"[1, 2]",
-    "object.json": b"{}",
-    "records.json.gz": gzip.compress(b'{"hpcdl records of schema": 6}'),
-    "plain.json": b'{"traceEvents": []}',
-    "time.json": b'{"traceEvents": [{"cat": "user_annotation", "name": "hpcdl input", "ts": 1e999}]}',
-    "mark.json": b'{"traceEvents": [{"cat": "user_annotation", "name": "hpcdl outputs 6 a", "ts": 0}]}',
-    "binary.et": b"\xff" * 100,
-    "empty.et": b"",
-    "text.txt": b"text",
-    "binary.csv": b"\xff",
-}
+"""Sources with the reason why they are refused; the contents of a file."""
 
 
 @pytest.mark.parametrize("source", BAD)
 def test_a_bad_source_is_refused_in_one_line(source, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    if source in CONTENTS:
-        (tmp_path / source).write_bytes(CONTENTS[source])
+    reason, content = BAD[source]
+    if content is not None:
+        (tmp_path / source).write_bytes(content)
     assert main(["layers", source]) == 2
     message = capsys.readouterr().err
     assert message.startswith(f"hpcdl: {source}: ")
-    assert BAD[source] in message
+    assert reason in message
     assert message.count("\n") == 1

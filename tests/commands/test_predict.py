@@ -3,21 +3,15 @@
 import json
 
 import pytest
+from contract import measured
+from contract.measured import measure
 
 from hpcdl.cli import main
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.prediction.predict import predict
 
 SCHEMES = ("ring", "tree(arity=4)", "butterfly")
-SUITE = """
-[suite]
-name = "sums"
-[[case]]
-kind = "collective"
-aggregation = ["ring", {name = "tree", arity = 4}, "butterfly"]
-ranks = [2, 4]
-message_bytes = [4096, 1048576]
-"""
+SUITE = measured.SUITE.format('["ring", {name = "tree", arity = 4}, "butterfly"]', [4096, 1048576])
+NETWORK = NETWORKS["ethernet-1g"]
 
 
 @pytest.fixture
@@ -28,22 +22,9 @@ def suite(tmp_path):
 
 
 @pytest.fixture
-def run(hand, suite):
+def run(hand):
     """Return a run on four hosts whose times are exactly those of ethernet-1g."""
-    common = {
-        "kind": "collective",
-        "collective": "allreduce",
-        "dtype": "float32",
-        "warmup_steps": 0,
-        "correct": True,
-    }
-    for row in predict(suite, "ethernet-1g").rows:
-        names = ("case", "aggregation", "message_bytes")
-        times = [[1e3 * row.predicted_seconds]] * row.ranks
-        hand.case(times, **common, **{name: getattr(row, name) for name in names})
-    hand.read(
-        {"ranks": [{"hostname": f"n{rank}"} for rank in range(4)], "mpi": {"library": "MPICH", "version": "5"}}
-    )
+    measure(hand, NETWORK, SUITE, {**measured.HOSTS, "mpi": {"library": "MPICH", "version": "5"}})
     return hand.folder
 
 
@@ -104,12 +85,7 @@ def test_a_saved_network_gives_the_same_predictions(capsys, run, suite, tmp_path
 def test_a_saved_network_keeps_its_warnings(capsys, hand, suite, tmp_path, monkeypatch):
     """A ring alone leaves beta and gamma undetermined: a tree has the same ratio of bytes sent and reduced, a butterfly not."""
     monkeypatch.setenv("COLUMNS", "200")  # wide enough that no verdict is wrapped
-    common = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0}
-    for row in predict(suite, "ethernet-1g").rows:
-        if row.aggregation == "ring":
-            times = [[1e3 * row.predicted_seconds]] * row.ranks
-            hand.case(times, **common, aggregation="ring", case=row.case, message_bytes=row.message_bytes)
-    hand.read({"ranks": [{"hostname": f"n{rank}"} for rank in range(4)]})
+    measure(hand, NETWORK, measured.SUITE.format('"ring"', [4096, 1048576]))
     file = tmp_path / "ours.toml"
     first = message(capsys, suite, "--network", hand.folder, "--ranks", "64", "--save", file)
     again = message(capsys, suite, "--network", file, "--ranks", "64")
@@ -128,20 +104,9 @@ def test_a_saved_network_keeps_its_warnings(capsys, hand, suite, tmp_path, monke
 
 def test_oversubscribed_ranks_are_left_out_of_the_fit(capsys, suite, hand):
     """Four ranks on two cores take ten times as long as the network predicts."""
-    common = {
-        "kind": "collective",
-        "collective": "allreduce",
-        "dtype": "float32",
-        "nodes": 1,
-        "threads_per_rank": 1,
-    }
-    for row in predict(suite, "ethernet-1g").rows:
-        slower = 10 if row.ranks == 4 else 1
-        times = [[slower * 1e3 * row.predicted_seconds]] * row.ranks
-        names = ("case", "aggregation", "message_bytes")
-        hand.case(times, **common, warmup_steps=0, **{name: getattr(row, name) for name in names})
-    cpu = {"physical_cores": 2}
-    hand.read({"cpu": cpu, "ranks": [{"hostname": "n"}] * 4})
+    slow = lambda fields: 10 if fields["ranks"] == 4 else 1
+    environment = {"cpu": {"physical_cores": 2}, "ranks": [{"hostname": "n"}] * 4}
+    measure(hand, NETWORK, SUITE, environment, slow, nodes=1, threads_per_rank=1)
     page = " ".join(message(capsys, suite, "--network", hand.folder, "--ranks", "2").split())
     assert "Left out of the fit: 6 of 12 cases, on 4 oversubscribed ranks." in page
     whole = json.loads(message(capsys, suite, "--network", hand.folder, "--ranks", "2", "--json"))

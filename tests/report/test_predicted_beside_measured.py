@@ -3,33 +3,16 @@
 import json
 
 import pytest
+from contract.measured import SUITE, measure
 
-from hpcdl import suite
-from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import Link, Network
-from hpcdl.prediction.programs import program_of
 from hpcdl.report.run.render import render
 
 MACHINE = Network("machine", Link(3e-5, 1e-9), source="none", gamma=2e-9)
-SUITE = """
-[suite]
-name = "sums"
-[[case]]
-kind = "collective"
-aggregation = {schemes}
-ranks = [2, 4]
-message_bytes = [4096, 65536, 1048576]
-"""
 
 
-def measured(hand, schemes=("ring", "tree", "butterfly", "native"), slow=None):
-    """Measure each scheme on the machine; ``slow`` takes twice as long, ``native`` whatever it likes."""
-    for case in suite.parse(SUITE.format(schemes=json.dumps(list(schemes))), "s.toml").cases:
-        fields = dict(case.fields())
-        scheme, ranks = fields["aggregation"], fields["ranks"]
-        time = program_of(Record.of(fields), ranks).simulate(MACHINE).seconds * (2 if scheme == slow else 1)
-        hand.case([[1e3 * time] * 6] * fields.pop("ranks"), **{**fields, "warmup_steps": 0, "correct": True})
-    return hand.read({"ranks": [{"hostname": f"n{rank}"} for rank in range(4)]})
+def measured(hand, schemes='["ring", "tree", "butterfly", "native"]'):
+    return measure(hand, MACHINE, SUITE.format(schemes, [4096, 65536, 1048576]))
 
 
 def test_each_time_stands_beside_its_prediction(hand, row, whole):
@@ -67,6 +50,6 @@ def test_what_takes_long_to_simulate_is_counted(hand, monkeypatch):
 
 def test_too_few_times_are_passed_over(hand):
     """Three costs and six times: they would fit whatever they were."""
-    run = measured(hand, schemes=["ring"])
+    run = measured(hand, '"ring"')
     assert "Predicted and measured" not in render([run], "md")
     assert json.loads(render([run], "json"))["networks"] == []
