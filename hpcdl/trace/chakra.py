@@ -11,9 +11,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hpcdl.trace.export import Operation, Selection, numbered, schedule
+from hpcdl.trace.export import Operation, Selection, schedule
 from hpcdl.trace.files import MAX_DATA, JsonObject, atomic_write, read_bytes
-from hpcdl.trace.run import matched
 
 PACKAGE: Final = "ChakraProtoMsg"
 
@@ -66,10 +65,10 @@ def message_types() -> JsonObject:
     file = descriptor_pb2.FileDescriptorProto(name="hpcdl/chakra.proto", package=PACKAGE, syntax="proto3")
     kinds = descriptor_pb2.FieldDescriptorProto
     for message, fields in MESSAGES.items():
-        described = file.message_type.add(name=message)
+        declared = file.message_type.add(name=message)
         for text in fields.split():
             name, kind, number = re.split("[:=]", text)
-            field = described.field.add(name=name, number=int(number))
+            field = declared.field.add(name=name, number=int(number))
             field.label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
             kind = kind.rstrip("*")
             if kind in MESSAGES:
@@ -77,13 +76,13 @@ def message_types() -> JsonObject:
             else:
                 field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
             if name.endswith(VALUES):
-                if not described.oneof_decl:
-                    described.oneof_decl.add(name="value")
+                if not declared.oneof_decl:
+                    declared.oneof_decl.add(name="value")
                 field.oneof_index = 0
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    found = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
-    return {name: message_factory.GetMessageClass(described) for name, described in found.items()}
+    described = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
+    return {name: message_factory.GetMessageClass(message) for name, message in described.items()}
 
 
 def write_chakra(folder: Path, selection: Selection, layers: str = "") -> int:
@@ -95,20 +94,18 @@ def write_chakra(folder: Path, selection: Selection, layers: str = "") -> int:
     """
     from google.protobuf import proto
 
-    types, events = message_types(), selection.events
-    messages, ranks = matched(events), sorted(set(events["rank"]))
-    tags = numbered(messages)
+    types, ranks = message_types(), selection.ranks
     folder.mkdir(parents=True, exist_ok=True)
-    for place, rank in enumerate(ranks):
+    for number, rank in enumerate(ranks):
         metadata = types["GlobalMetadata"](version="0.0.4")
         metadata.attr.add(name="case", string_val=selection.name)
         metadata.attr.add(name="rank", int64_val=rank)
         metadata.attr.add(name=LAYERS, string_val=layers)
-        with atomic_write(folder / f"hpcdl.{place}.et") as temporary, temporary.open("wb") as file:
+        with atomic_write(folder / f"hpcdl.{number}.et") as temporary, temporary.open("wb") as file:
             proto.serialize_length_prefixed(metadata, file)
-            for operation in schedule(events[events["rank"] == rank], tags):
-                proto.serialize_length_prefixed(_node(types["Node"], operation, place, ranks), file)
-    return len(messages)
+            for operation in schedule(selection, rank):
+                proto.serialize_length_prefixed(_node(types["Node"], operation, number, ranks), file)
+    return len(selection.messages) // 2
 
 
 def _node(make: Any, operation: Operation, rank: int, ranks: list[int]) -> Any:

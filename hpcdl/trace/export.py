@@ -11,6 +11,7 @@ import itertools
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -31,6 +32,17 @@ class Selection:
     """rank, step, begin, end."""
     dropped: int
     """Events that the recorder had no room for."""
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """Ranks that have events, ascending."""
+        return sorted(set(self.events["rank"]))
+
+    @cached_property
+    def messages(self) -> dict[int, int]:
+        """Number of its message, from 0, by row of a send or receive whose other end is selected too."""
+        pairs = matched(self.events)
+        return {row: number for side in ("send", "recv") for number, row in enumerate(pairs[side])}
 
 
 def select(
@@ -77,21 +89,18 @@ def write_goal(path: Path, selection: Selection) -> int:
             f"{selection.name} calls {label!r}, whose messages the MPI library does not show"
             + (f"; leave its steps out: --steps {steps}" if steps else ", in every step")
         )
-    messages, ranks = matched(events), sorted(set(events["rank"]))
-    tags, numbers = numbered(messages), {rank: number for number, rank in enumerate(ranks)}
+    numbers = {rank: number for number, rank in enumerate(selection.ranks)}
     with path.open("w", encoding="ascii") as file:
-        file.write(f"num_ranks {len(ranks)}\n")
-        for rank in ranks:
-            file.write(f"\nrank {numbers[rank]} {{\n")
-            for number, label, _, length, peer, size, tag, required in schedule(
-                events[events["rank"] == rank], tags
-            ):
+        file.write(f"num_ranks {len(numbers)}\n")
+        for rank, block in numbers.items():
+            file.write(f"\nrank {block} {{\n")
+            for number, label, _, length, peer, size, tag, required in schedule(selection, rank):
                 direction = {"send": "to", "recv": "from"}.get(label)
                 text = f"{label} {size}b {direction} {numbers[peer]} tag {tag}" if direction else f"calc {length}"
                 file.write(f"l{number}: {text}\n")
                 file.writelines(f"l{number} requires l{other}\n" for other in required)
             file.write("}\n")
-    return len(messages)
+    return len(selection.messages) // 2
 
 
 def _without(steps: pd.DataFrame, events: pd.DataFrame) -> list[int]:
@@ -112,11 +121,6 @@ def _longest_range(numbers: list[int]) -> str:
     return f"{longest[0]}-{longest[-1]}" if longest else ""
 
 
-def numbered(messages: pd.DataFrame) -> dict[int, int]:
-    """Return the number of its message, from 0, for each row of a matched send or receive."""
-    return {row: number for side in ("send", "recv") for number, row in enumerate(messages[side])}
-
-
 class Operation(NamedTuple):
     """Event of a rank, or its time without a recorded event, in a schedule. Times in ns."""
 
@@ -134,48 +138,39 @@ class Operation(NamedTuple):
     """Numbers of the operations that end before it begins."""
 
 
-def schedule(events: pd.DataFrame, tags: dict[int, int]) -> Iterator[Operation]:
-    """Yield the operations of a rank, in the order of their begins; messages without a tag are left out."""
+def schedule(selection: Selection, rank: int) -> Iterator[Operation]:
+    """Yield the operations of a rank in the order of their begins, without messages whose other end is missing."""
     number = 0
     written: dict[int, int] = {}  # row: its number
-    for row, gap, label, begin, length, peer, size, required in _required(
-        events.sort_values(["begin", "end"], kind="stable")
-    ):
-        before = sorted({written[row] for row in required if row in written})
-        if gap > 0:
-            number += 1
-            yield Operation(number, "", begin - gap, gap, -1, 0, -1, before)
-            before = [number]
-        if label not in {"send", "recv"} or row in tags:
-            number += 1
-            written[row] = number
-            yield Operation(number, label, begin, length, peer, size, tags.get(row, -1), before)
-
-
-def _required(ordered: pd.DataFrame) -> Iterator[tuple[int, int, str, int, int, int, int, set[int]]]:
-    """Yield each event: row, idle time before it, label, begin, length, peer, bytes, and the rows it requires."""
     last: tuple[int, int] | None = None  # end and row of the event that ended last before the current one began
     running: list[tuple[int, int]] = []  # end and row of events that have not ended
     open_rows: dict[int, list[tuple[int, int]]] = {}  # task: its events that no later one of the task requires
     before: dict[int, tuple[int, set[int]]] = {}  # task: begin of its event before, and what that requires
-    names = ("task", "label", "begin", "end", "peer", "bytes")
-    for row, task, label, begin, end, peer, size in zip(
-        ordered.index, *(ordered[name].tolist() for name in names), strict=True
-    ):
+    events, tags = selection.events, selection.messages
+    ordered = events[events["rank"] == rank].sort_values(["begin", "end"], kind="stable")
+    columns = (ordered[name].tolist() for name in ("task", "label", "begin", "end", "peer", "bytes"))
+    for row, task, label, begin, end, peer, size in zip(ordered.index, *columns, strict=True):
         ended = [event for event in running if event[0] <= begin]
         running = [event for event in running if event[0] > begin]
         last = max([*ended, last] if last else ended, default=None)
         if task in before and before[task][0] == begin:  # both ends of an exchange
             required = before[task][1]
         else:
-            mine = open_rows.get(task, [])
-            required = {event for at, event in mine if at <= begin}
-            open_rows[task] = [event for event in mine if event[0] > begin]
-            required |= {last[1]} if last else set()
+            of_task = open_rows.get(task, [])
+            required = {event for at, event in of_task if at <= begin} | ({last[1]} if last else set())
+            open_rows[task] = [event for event in of_task if event[0] > begin]
         before[task] = begin, required
         open_rows.setdefault(task, []).append((end, row))
         running.append((end, row))
-        yield row, begin - last[0] if last else begin, label, begin, end - begin, peer, size, required
+        numbers = sorted({written[other] for other in required if other in written})
+        if (gap := begin - last[0] if last else begin) > 0:
+            number += 1
+            yield Operation(number, "", begin - gap, gap, -1, 0, -1, numbers)
+            numbers = [number]
+        if label not in {"send", "recv"} or row in tags:
+            number += 1
+            written[row] = number
+            yield Operation(number, label, begin, end - begin, peer, size, tags.get(row, -1), numbers)
 
 
 BATCH: Final = 20_000
@@ -190,13 +185,14 @@ _KINDS: Final = {"send": "send", "recv": "receive"}
 _TO: Final = {"send": "send to ", "receive": "receive from "}
 
 
-class _Slice(NamedTuple):
+class _Edge(NamedTuple):
+    """Begin or end of a slice on a track."""
+
     time: int
-    order: int
+    begins: bool
     """At the same time ends come before begins."""
     track: int
     name: str
-    begins: bool
     bytes: int
     flow: int
     """0: none."""
@@ -209,59 +205,45 @@ def write_perfetto(path: Path, selection: Selection) -> int:
     """
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
-    messages = matched(selection.events)
-    flows = dict(zip(messages["send"], range(1, len(messages) + 1), strict=True))
-    flows |= dict(zip(messages["recv"], range(1, len(messages) + 1), strict=True))
     tracks: dict[tuple[int, str], int] = {}
-    slices = sorted([*_events(selection.events, flows, tracks), *_steps(selection.steps, tracks)])
-    names = {name: number for number, name in enumerate(dict.fromkeys(edge.name for edge in slices), 1)}
+    edges = sorted(_edges(selection, tracks))
+    names = {name: number for number, name in enumerate(dict.fromkeys(edge.name for edge in edges), 1)}
     with path.open("wb") as file:
         head = Trace()
         _describe(head, tracks, names)
         file.write(head.SerializeToString())
-        for first in range(0, len(slices), BATCH):
+        for first in range(0, len(edges), BATCH):
             batch = Trace()
-            for edge in slices[first : first + BATCH]:
+            for edge in edges[first : first + BATCH]:
                 _add(batch.packet.add(), edge, names)
             packed = Trace()
             packed.packet.add().compressed_packets = zlib.compress(batch.SerializeToString())
             file.write(packed.SerializeToString())
-    return len(messages)
+    return len(selection.messages) // 2
 
 
-def _events(
-    events: pd.DataFrame, flows: dict[object, int], tracks: dict[tuple[int, str], int]
-) -> Iterator[_Slice]:
-    """Yield the slices of events; add their tracks."""
+def _edges(selection: Selection, tracks: dict[tuple[int, str], int]) -> Iterator[_Edge]:
+    """Yield both edges of events and steps; add their tracks."""
+    events, steps = selection.events, selection.steps
     labels = events["label"].astype(str)
     kinds = labels.map(lambda label: _KINDS.get(label, "compute"))
     names = labels.where(kinds == "compute", kinds.map(_TO) + events["peer"].astype(str))
-    ends_after = events["end"].clip(lower=events["begin"] + 1)  # a slice of no length could not be shown
-    table = events.assign(kind=kinds, name=names, end=ends_after).sort_values("begin", kind="stable")
-    for key, group in table.groupby(["rank", "kind"], sort=True):
-        rank, kind = cast("tuple[int, str]", key)
-        begins, ends, sizes = (group[column].tolist() for column in ("begin", "end", "bytes"))
-        for row, begin, end, lane, name, size in zip(
-            group.index, begins, ends, _lanes(begins, ends), group["name"], sizes, strict=True
-        ):
-            track = tracks.setdefault((rank, kind if lane == 0 else f"{kind} {lane + 1}"), len(tracks) + 1)
-            flow = flows.get(row, 0)
-            yield from _slice(begin, end, track, name, size, *((0, flow) if kind == "receive" else (flow, 0)))
-
-
-def _steps(steps: pd.DataFrame, tracks: dict[tuple[int, str], int]) -> Iterator[_Slice]:
-    for rank, step, begin, end in zip(
-        *(steps[name].tolist() for name in ("rank", "step", "begin", "end")), strict=True
+    flows = [selection.messages.get(row, -1) + 1 for row in events.index]
+    for table in (
+        events.assign(kind=kinds, name=names, flow=flows),
+        steps.assign(kind="steps", name="step " + steps["step"].astype(str), bytes=0, flow=0),
     ):
-        track = tracks.setdefault((rank, "steps"), len(tracks) + 1)
-        yield from _slice(begin, max(end, begin + 1), track, f"step {step}")
-
-
-def _slice(
-    begin: int, end: int, track: int, name: str, size: int = 0, flow_at_begin: int = 0, flow_at_end: int = 0
-) -> Iterator[_Slice]:
-    yield _Slice(begin, 1, track, name, begins=True, bytes=size, flow=flow_at_begin)
-    yield _Slice(end, 0, track, name, begins=False, bytes=0, flow=flow_at_end)
+        for key, group in table.sort_values("begin", kind="stable").groupby(["rank", "kind"]):
+            rank, kind = cast("tuple[int, str]", key)
+            ends = group["end"].clip(lower=group["begin"] + 1).tolist()  # one of no length could not be shown
+            begins, *others = (group[column].tolist() for column in ("begin", "name", "bytes", "flow"))
+            for begin, end, lane, name, size, flow in zip(
+                begins, ends, _lanes(begins, ends), *others, strict=True
+            ):
+                track = tracks.setdefault((rank, kind if lane == 0 else f"{kind} {lane + 1}"), len(tracks) + 1)
+                of_begin, of_end = (0, flow) if kind == "receive" else (flow, 0)
+                yield _Edge(begin, True, track, name, size, of_begin)
+                yield _Edge(end, False, track, name, 0, of_end)
 
 
 def _lanes(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
@@ -295,7 +277,7 @@ def _describe(trace: Any, tracks: dict[tuple[int, str], int], names: dict[str, i
     packet.interned_data.debug_annotation_names.add(iid=_BYTES, name="bytes")
 
 
-def _add(packet: Any, edge: _Slice, names: dict[str, int]) -> None:
+def _add(packet: Any, edge: _Edge, names: dict[str, int]) -> None:
     packet.timestamp = edge.time
     packet.trusted_packet_sequence_id, packet.sequence_flags = _SEQUENCE, _NEEDS_STATE
     event = packet.track_event

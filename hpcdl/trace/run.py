@@ -254,9 +254,6 @@ def frame(table: str, rows: Sequence[Rows], indices: Sequence[int] | None = None
     return pd.DataFrame({"case_index": index, **{name: joined[name] for name in joined.dtype.names or ()}})
 
 
-_LINK: Final = ["source", "dest"]
-
-
 def matched(events: pd.DataFrame) -> pd.DataFrame:
     """Return the matched messages of one case: columns ``send`` and ``recv``, labels of rows in ``events``.
 
@@ -264,32 +261,18 @@ def matched(events: pd.DataFrame) -> pd.DataFrame:
     If the tasks of both ranks have sent and received alike, only ends of equal task numbers match. Events that
     were dropped leave their partner unmatched.
     """
-    sent, received = (events["label"] == label for label in ("send", "recv"))
-    if not (sent.any() and received.any()):
-        return events[[]].iloc[:0].assign(send=events.index[:0], recv=events.index[:0])
-    sends = _side(events[sent], "rank", "peer").rename(columns={"row": "send"})
-    receives = _side(events[received], "peer", "rank").rename(columns={"row": "recv"})
-    key = [*_LINK, "bytes", "task"]
-    counts = (
-        sends.groupby(key).size().to_frame("sent").join(receives.groupby(key).size().to_frame("got"), how="outer")
+    ends = events[events["label"].isin(["send", "recv"])].sort_values("end", kind="stable")
+    sent = ends["label"] == "send"
+    ends = ends.assign(
+        row=ends.index,
+        balance=2 * sent - 1,
+        source=ends["rank"].where(sent, ends["peer"]),
+        dest=ends["peer"].where(sent, ends["rank"]),
     )
-    alike = (counts["sent"] == counts["got"]).groupby(level=_LINK).all().rename("alike").reset_index()
-    sides = []
-    for side in (sends, receives):
-        merged = side.merge(alike, on=_LINK, how="left")
-        merged["task"] = merged["task"].where(merged["alike"], -1)
-        merged["turn"] = merged.groupby(key).cumcount()
-        sides.append(merged)
-    return sides[0].merge(sides[1], on=[*key, "turn"])[["send", "recv"]]
-
-
-def _side(events: pd.DataFrame, source: str, dest: str) -> pd.DataFrame:
-    """Return source, dest, bytes, task and row of sends or of receives, ascending in their ends."""
-    ordered = events.sort_values("end", kind="stable")
-    columns = {
-        "source": ordered[source],
-        "dest": ordered[dest],
-        "bytes": ordered["bytes"],
-        "task": ordered["task"],
-    }
-    return ordered[[]].assign(**columns, row=ordered.index).reset_index(drop=True)
+    link, key = ["source", "dest"], ["source", "dest", "bytes", "task"]
+    is_even = ends.groupby(key)["balance"].transform("sum") == 0
+    ends["task"] = ends["task"].where(is_even.groupby([ends[name] for name in link]).transform("all"), -1)
+    ends["turn"] = ends.groupby([*key, "balance"]).cumcount()
+    sends, receives = (ends.loc[side, [*key, "turn", "row"]] for side in (sent, ~sent))
+    pairs = sends.merge(receives, on=[*key, "turn"], suffixes=("_send", "_recv"))
+    return pairs.rename(columns={"row_send": "send", "row_recv": "recv"})[["send", "recv"]]
