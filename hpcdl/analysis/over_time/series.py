@@ -28,7 +28,7 @@ import numpy as np
 from hpcdl.analysis.network.links import Links, links
 from hpcdl.analysis.run.disturbance import slurm_job
 from hpcdl.analysis.run.launches import Launch, launches
-from hpcdl.analysis.run.outcome import learned
+from hpcdl.analysis.run.outcome import at_target
 from hpcdl.analysis.statistics.differences import Matrix
 from hpcdl.cases.keys.suite_tables import role_of
 from hpcdl.registry import label
@@ -168,7 +168,7 @@ def _case(launch: Launch, exchanges: Mapping[str, Links], identity: str) -> Case
 def _values(launch: Launch) -> dict[str, float]:
     typical = launch.typical(launch.seconds) if len(launch.seconds) else None
     measures = (
-        {"step_seconds": typical, "seconds_to_target": learned([launch])["seconds_to_target"]}
+        {"step_seconds": typical, "seconds_to_target": at_target(launch, "training_seconds")}
         if launch.record.is_training
         else {"time_p50_seconds": typical}
     )

@@ -4,8 +4,9 @@ Numbers are medians over launches.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -52,37 +53,68 @@ def staleness(launch: Launch) -> Staleness | None:
     )
 
 
-def learned(launches: Sequence[Launch]) -> JsonObject:
-    """Return final loss and accuracy, best accuracy, and time, samples and epochs to the target; None if unknown.
+AT_END: Final = {
+    "final_loss": "loss",
+    "final_accuracy": "accuracy",
+    "consensus_distance": "consensus",
+    **{name: name for name in ("residual_norm", "gradient_cosine", "gradient_error")},
+}
+"""Columns of the last evaluation by column of the record."""
+AT_TARGET: Final = {
+    "seconds_to_target": "training_seconds",
+    "samples_to_target": "samples",
+    "epochs_to_target": "epoch",
+}
+"""Columns of the first evaluation at the target by column of the record."""
 
-    A target that one launch missed has no median time. If one launch diverged there are only the step and the rank
-    at which a loss or parameter was first not finite.
+
+def outcome(launches: Sequence[Launch]) -> JsonObject:
+    """Return the columns of a record about accuracy, memory, staleness and compression; None if unknown.
+
+    A target that one launch missed has no median time. If one launch diverged there are neither losses nor
+    accuracies, but the step and the rank at which a loss or parameter was first not finite.
     """
     diverged = min((launch.diverged for launch in launches if launch.diverged), default=None)
-    ends: dict[str, list[float]] = {"loss": [], "accuracy": [], "best": []}
-    for launch in () if diverged else launches:
-        seen = launch.evaluations
-        if len(seen):
-            for name in ("loss", "accuracy"):
-                tested = {"loss": launch.record.test_loss, "accuracy": launch.record.test_accuracy}[name]
-                ends[name].append(float(seen[name][np.argmax(seen["step"])] if tested is None else tested))
-            ends["best"].append(float(seen["accuracy"].max()))
-        elif launch.last_loss is not None:
-            ends["loss"].append(launch.last_loss)
-    columns = ("training_seconds", "samples", "epoch")
-    reached = np.median([[at_target(launch, column) for column in columns] for launch in launches], axis=0)
-    missed = any(at_target(launch, "step") == np.inf for launch in launches)
-    seconds, samples, epochs = (None, None, None) if missed else reached.tolist()
-    return {
-        **dict(zip(("diverged_step", "diverged_rank"), diverged or (None, None), strict=True)),
-        "final_loss": _median(ends["loss"]),
-        "final_accuracy": _median(ends["accuracy"]),
-        "best_accuracy": _median(ends["best"]),
-        "seconds_to_target": seconds,
-        "samples_to_target": None if samples is None else int(samples),
-        "samples_before_target": float(np.median([before_target(launch, "samples") for launch in launches])),
-        "epochs_to_target": epochs,
+    staleness_of = list(filter(None, map(staleness, launches)))
+    numbers = [_numbers(launch) for launch in launches]
+    columns: JsonObject = {
+        name: median_of(each.get(name) for each in numbers) for name in dict.fromkeys(chain.from_iterable(numbers))
     }
+    if any(each["seconds_to_target"] == np.inf for each in numbers):
+        columns |= dict.fromkeys(AT_TARGET)
+    elif columns["samples_to_target"] is not None:
+        columns["samples_to_target"] = int(columns["samples_to_target"])
+    if diverged:
+        columns |= dict.fromkeys(("final_loss", "final_accuracy", "best_accuracy"))
+    return {
+        **columns,
+        **dict(zip(("diverged_step", "diverged_rank"), diverged or (None, None), strict=True)),
+        "memory_bytes_per_rank": max(launch.memory_bytes for launch in launches) or None,
+        "staleness_mean": median_of(stale.mean for stale in staleness_of),
+        "staleness_max": max((stale.largest for stale in staleness_of), default=None),
+        "staleness_expected": median_of(stale.expected for stale in staleness_of),
+        "workers": max((stale.workers for stale in staleness_of), default=None),
+        "gradients_per_update": median_of(stale.collect for stale in staleness_of),
+    }
+
+
+def _numbers(launch: Launch) -> dict[str, float]:
+    """Return the columns of a record that are medians over launches; not finite where unknown."""
+    tests, tested = launch.evaluations, {"loss": launch.record.test_loss, "accuracy": launch.record.test_accuracy}
+    numbers = {name: at_target(launch, column) for name, column in AT_TARGET.items()}
+    numbers["samples_before_target"] = before_target(launch, "samples")
+    for quarter, ratio in enumerate(residual_to_gradient(launch), 1):
+        numbers[f"residual_to_gradient_q{quarter}"] = ratio
+    if len(tests):
+        last = tests[np.argmax(tests["step"])]
+        for name, column in AT_END.items():
+            value = tested.get(column)
+            numbers[name] = float(last[column]) if value is None else value
+        numbers["best_accuracy"] = float(tests["accuracy"].max())
+        numbers["residual_norm_largest"] = float(tests["residual_norm"].max())
+    elif launch.last_loss is not None:
+        numbers["final_loss"] = launch.last_loss
+    return numbers
 
 
 def at_target(launch: Launch, column: str) -> float:
@@ -98,39 +130,6 @@ def before_target(launch: Launch, column: str) -> float:
     """Return a column of the last evaluation before the target was reached, of the last one if it was not."""
     seen = launch.evaluations
     return float(seen[column][seen["step"] < at_target(launch, "step")].max(initial=0))
-
-
-def kept(launches: Sequence[Launch]) -> JsonObject:
-    """Return memory per rank, staleness of gradients, and distance between the ranks' parameters."""
-    stale_launches = list(filter(None, map(staleness, launches)))
-    last = [
-        float(seen["consensus"][np.argmax(seen["step"])]) for launch in launches if len(seen := launch.evaluations)
-    ]
-    return {
-        "memory_bytes_per_rank": max(launch.memory_bytes for launch in launches) or None,
-        "consensus_distance": _median(list(filter(math.isfinite, last))),
-        "staleness_mean": _median([stale.mean for stale in stale_launches]),
-        "staleness_max": max((stale.largest for stale in stale_launches), default=None),
-        "staleness_expected": _median([stale.expected for stale in stale_launches if stale.expected is not None]),
-        "workers": max((stale.workers for stale in stale_launches), default=None),
-        "gradients_per_update": _median([stale.collect for stale in stale_launches if stale.collect is not None]),
-    }
-
-
-def fidelity(launches: Sequence[Launch]) -> JsonObject:
-    """Return norms of residuals, and the gradient's cosine and error by compression; None if dense."""
-    columns: dict[str, list[float]] = {}
-    largest: list[float] = []
-    for seen in (launch.evaluations for launch in launches if len(launch.evaluations)):
-        last = int(np.argmax(seen["step"]))
-        for name in ("residual_norm", "gradient_cosine", "gradient_error"):
-            columns.setdefault(name, []).append(float(seen[name][last]))
-        largest.append(float(np.max(seen["residual_norm"])))
-    columns["residual_norm_largest"] = largest
-    for launch in launches:
-        for number, value in enumerate(residual_to_gradient(launch), 1):
-            columns.setdefault(f"residual_to_gradient_q{number}", []).append(value)
-    return {name: _median(list(filter(math.isfinite, values))) for name, values in columns.items()}
 
 
 def residual_to_gradient(launch: Launch) -> list[float]:
@@ -153,5 +152,7 @@ def residual_to_gradient(launch: Launch) -> list[float]:
     return [float(ratios.mean()) if len(ratios) else math.nan for ratios in of_quarters]
 
 
-def _median(values: Sequence[float]) -> float | None:
-    return float(np.median(values)) if len(values) else None
+def median_of(values: Iterable[float | None]) -> float | None:
+    """Return the median of the finite values; None without such."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return float(np.median(finite)) if finite else None

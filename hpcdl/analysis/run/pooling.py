@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from hpcdl.analysis.run.launches import Launch, undisturbed
@@ -177,15 +178,10 @@ class AmbiguousCaseError(Exception):
     """Two cases that nothing tells apart; pooling them would be a silent mistake."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Point:
     """The launches of one configuration at one scale with one seed; it becomes one record."""
 
-    key: Key
-    problem: Key
-    aggregation: str
-    ranks: int
-    seed: int | None
     launches: list[Launch]
 
     @property
@@ -193,7 +189,17 @@ class Point:
         """The case as its first launch describes it."""
         return self.launches[0].record
 
-    @property
+    @cached_property
+    def configuration(self) -> Key:
+        """Return the configuration of the case."""
+        return self.record.configuration()
+
+    @cached_property
+    def problem(self) -> Key:
+        """Return the problem of the case."""
+        return self.record.problem()
+
+    @cached_property
     def timed(self) -> list[Launch]:
         """Launches whose times count: the undisturbed ones; all if all are disturbed."""
         return undisturbed(self.launches)
@@ -208,21 +214,14 @@ class Point:
         """Statistic of the step times."""
         return self.launches[0].middle
 
-    @property
-    def is_training(self) -> bool:
-        """True if its steps are those of a training, measured or replayed."""
-        return self.record.is_training
-
 
 def points_of(launches: Iterable[Launch]) -> list[Point]:
     """Group launches by configuration, ranks and seed. Raises AmbiguousCaseError."""
-    points: dict[Key, Point] = {}
+    points: dict[Key, list[Launch]] = {}
     for launch in launches:
         record = launch.record
-        key, ranks, seed = record.configuration(), record.ranks, record.seed
-        empty = Point(key, record.problem(), record.aggregation or "none", ranks, seed, [])
-        point = points.setdefault((key, ranks, seed), empty)
-        for other in point.launches:
+        together = points.setdefault((record.configuration(), record.ranks, record.seed), [])
+        for other in together:
             # One launch runs a case once: two with one key differ in something that no key tells.
             if other.record.launch == record.launch:
                 raise AmbiguousCaseError(
@@ -230,5 +229,5 @@ def points_of(launches: Iterable[Launch]) -> list[Point]:
                     f"{record.launch}) differ in nothing the analysis knows; "
                     "what tells them apart belongs in the field 'settings'"
                 )
-        point.launches.append(launch)
-    return list(points.values())
+        together.append(launch)
+    return [Point(together) for together in points.values()]

@@ -33,7 +33,7 @@ from typing import Any, Final
 import numpy as np
 
 from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.outcome import fidelity, kept, learned
+from hpcdl.analysis.run.outcome import median_of, outcome
 from hpcdl.analysis.run.pooling import Point, points_of
 from hpcdl.analysis.run.record import ANY, Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
@@ -52,13 +52,13 @@ from hpcdl.trace.recorder import Rows
 def base_of(point: Point, points: Sequence[Point]) -> list[Point]:
     """Return the measured cases of all seeds that are the base of ``point``: of one scale and one program."""
     measured = [other for other in points if other.problem == point.problem and any(map(len, other.seconds))]
-    single = [other for other in measured if other.ranks == 1]
+    single = [other for other in measured if other.record.ranks == 1]
     for name in ("compression", "optimizer", "training"):
         single = _nearest(single, point, name)
     if single:
         return single
-    own = [other for other in measured if other.key == point.key]
-    return [other for other in own if other.ranks == min(point.ranks for point in own)]
+    own = [other for other in measured if other.configuration == point.configuration]
+    return [other for other in own if other.record.ranks == min(point.record.ranks for point in own)]
 
 
 def without_communication(point: Point, points: Sequence[Point]) -> list[Point]:
@@ -67,7 +67,7 @@ def without_communication(point: Point, points: Sequence[Point]) -> list[Point]:
         other
         for other in points
         if other.record.independent
-        and (other.problem, other.ranks) == (point.problem, point.ranks)
+        and (other.problem, other.record.ranks) == (point.problem, point.record.ranks)
         and other.middle == point.middle
     ]
     return _nearest(_nearest(alike, point, "training"), point, "optimizer")
@@ -88,7 +88,7 @@ def _nearest(points: Sequence[Point], to: Point, name: str) -> list[Point]:
 
 def same_seed(points: Sequence[Point], seed: object) -> list[Launch]:
     """Return the launches whose times count, of ``seed`` if it is there, else of every seed."""
-    same = [point for point in points if point.seed == seed] or points
+    same = [point for point in points if point.record.seed == seed] or points
     return undisturbed([launch for point in same for launch in point.launches if len(launch.seconds)])
 
 
@@ -179,14 +179,14 @@ Columns = dict[str, Any]
 
 def _record(point: Point, points: Sequence[Point]) -> Record:
     measured: Columns = {
-        "seed": point.seed,
+        "seed": point.record.seed,
         "draw": point.record.draw if len(point.launches) == 1 else None,
         "launches": len(point.timed),
         "launches_left_out": len(point.launches) - len(point.timed),
-        "ranks": point.ranks,
-        "scaling": point.record.scaling if point.is_training else None,
+        "ranks": point.record.ranks,
+        "scaling": point.record.scaling if point.record.is_training else None,
         "steps": max(launch.total_steps for launch in point.launches) or None,
-        "planned_steps": point.record.planned_steps if point.is_training else None,
+        "planned_steps": point.record.planned_steps if point.record.is_training else None,
         "warmup_steps": point.record.warmup_steps,
         "measured_steps": sum(launch.measured_steps for launch in point.timed),
         "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
@@ -199,7 +199,7 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         or None,
         "error": next((text for launch in point.launches if (text := launch.record.error)), None),
         **_waiting(point),
-        **(_training(point, points) if point.is_training else _collective(point)),
+        **(_training(point, points) if point.record.is_training else _collective(point)),
     }
     several = len(point.launches) > 1  # columns of one launch do not hold for all
     known = {name: _json(value) for name, value in measured.items() if several or value is not None}
@@ -210,7 +210,7 @@ def _waiting(point: Point) -> Columns:
     """Return the medians over launches; a late rank if it is the same in all of them, and they are undisturbed."""
     late = {None if launch.disturbed else launch.late_rank for launch in point.timed}
     medians = {
-        name: _median([value for launch in point.timed if (value := getattr(launch, name)) is not None])
+        name: median_of(getattr(launch, name) for launch in point.timed)
         for name in ("waiting_seconds", "transfer_seconds", "late_seconds")
     }
     late_rank = late.pop() if len(late) == 1 else None
@@ -230,7 +230,7 @@ def _training(point: Point, points: Sequence[Point]) -> Columns:
         "step_seconds": step.value,
         "step_seconds_low": step.low,
         "step_seconds_high": step.high,
-        "images_per_second": _median([launch.images_per_second for launch in point.timed if launch.seconds.any()]),
+        "images_per_second": median_of(launch.images_per_second for launch in point.timed),
         **_scaling(point, points),
         "compute_seconds": compute,
         "input_seconds": _middle(point, itemgetter("input_seconds")) or None,
@@ -245,9 +245,7 @@ def _training(point: Point, points: Sequence[Point]) -> Columns:
         "bubble_share": _middle(point, lambda steps: 1 - _share(steps, "mean_compute_seconds", "seconds"))
         if point.record.stages
         else None,
-        **learned(point.launches),
-        **kept(point.launches),
-        **fidelity(point.launches),
+        **outcome(point.launches),
     }
 
 
@@ -260,12 +258,12 @@ def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | No
     """Return the exposed communication, and whether the case without communication was disturbed."""
     if not any(map(len, point.seconds)):
         return NOTHING, None
-    if point.ranks == 1 or point.record.independent:
+    if point.record.ranks == 1 or point.record.independent:
         return Interval(0.0, 0.0, 0.0), None
     ceiling = without_communication(point, points)
     if not ceiling:
         return NOTHING, None
-    others = same_seed(ceiling, point.seed)
+    others = same_seed(ceiling, point.record.seed)
     exposed = difference_interval(
         point.seconds, [launch.seconds for launch in others], middles=(point.middle, point.middle)
     )
@@ -275,25 +273,25 @@ def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | No
 def _scaling(point: Point, points: Sequence[Point]) -> Columns:
     scaling = point.record.scaling
     base = base_of(point, points)
-    of_base = same_seed(base, point.seed)
+    of_base = same_seed(base, point.record.seed)
     if scaling not in {"strong", "weak"} or not of_base or not any(map(len, point.seconds)):
         return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
     simulated = bool(point.record.network)
     times, own = (_step_times(side, simulated=simulated) for side in (of_base, point.timed))
-    scale = point.ranks / base[0].ranks
+    scale = point.record.ranks / base[0].record.ranks
     itself = any(other is point for other in base)
     per_rank = 1 / scale if scaling == "strong" else 1.0
     low = high = ratio = 1.0
     if not itself:
         ratio, low, high = ratio_interval(times, own, middles=(base[0].middle, point.middle))
-    aggregations = {other.aggregation for other in base}
+    aggregations = [*dict.fromkeys(other.record.aggregation or "none" for other in base)]
     return {
         "speedup": ratio if scaling == "strong" else ratio * scale,
         "efficiency": ratio * per_rank,
         "efficiency_low": low * per_rank,
         "efficiency_high": high * per_rank,
-        "base_ranks": base[0].ranks,
-        "base_aggregation": ANY if len(aggregations) > 1 else base[0].aggregation,
+        "base_ranks": base[0].record.ranks,
+        "base_aggregation": ANY if len(aggregations) > 1 else aggregations[0],
         "base_launches": len(times),
         "base_step_seconds": launches_interval(times, base[0].middle).value,
         "base_disturbed": any(launch.disturbed for launch in of_base),
@@ -308,19 +306,19 @@ def _collective(point: Point) -> Columns:
     size = None if point.record.concurrent else point.record.message_bytes
     name = str(point.record.collective or point.record.kind)
     bandwidth = size / times.value if size is not None and times.value > 0 else None
-    factor = bus_factor(name, point.ranks)
+    factor = bus_factor(name, point.record.ranks)
     measured = [vector for vector in point.seconds if len(vector)]
     return {
         "time_p50_seconds": times.value,
         "time_p50_low_seconds": times.low,
         "time_p50_high_seconds": times.high,
-        "time_p95_seconds": _median([np.quantile(vector, 0.95) for vector in measured]),
-        "time_p99_seconds": _median([np.quantile(vector, 0.99) for vector in measured]),
+        "time_p95_seconds": median_of(np.quantile(vector, 0.95) for vector in measured),
+        "time_p99_seconds": median_of(np.quantile(vector, 0.99) for vector in measured),
         "time_max_seconds": max((float(vector.max()) for vector in measured), default=None),
         "algbw_bytes_per_second": bandwidth,
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
         **{
-            name: _median([value for launch in point.timed if (value := quantity.of(launch.record)) is not None])
+            name: median_of(quantity.of(launch.record) for launch in point.timed)
             for name, quantity in COLUMNS.items()
             if quantity.per_launch
         },
@@ -336,16 +334,12 @@ def _verdict(point: Point) -> bool | None:
 def _middle(point: Point, of: Callable[[Rows], Vector]) -> float | None:
     """Median over launches of the median over measured steps, or of the mean over windows, of ``of`` them."""
     vectors = [(launch, of(launch.measured)) for launch in point.timed]
-    return _median([launch.typical(vector) for launch, vector in vectors if len(vector)])
+    return median_of(launch.typical(vector) for launch, vector in vectors if len(vector))
 
 
 def _share(steps: Rows, part: str, whole: str) -> Vector:
     steps = steps[steps[whole] > 0]
     return np.asarray(steps[part] / steps[whole], np.float64)
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return float(np.median(values)) if len(values) else None
 
 
 def _json(value: object) -> Any:
