@@ -1,29 +1,34 @@
-"""Optimizers against PyTorch where the rules coincide, against closed forms elsewhere, and against themselves in shards."""
+"""Optimizers against PyTorch, closed forms, and themselves by tensor and in shards; decay and rates of models."""
 
 import inspect
+import itertools
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from hpcdl.nn.backend import backend
+from hpcdl.nn.replica import Replica
 from hpcdl.optim.adaptive import Adagrad, Adam, AdamW, RMSProp
 from hpcdl.optim.lars import LAMB, LARS
 from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.parts.per_tensor import Multipliers
 from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.optim.sgd import SGD, Nesterov
+from hpcdl.registry import find, names
 
-MAKERS = {
+RULES = {
     "sgd": SGD,
-    "sgd decayed": lambda: SGD(weight_decay=0.01),
-    "sgd momentum": lambda: SGD(momentum=0.9, weight_decay=2e-4),
-    "nesterov": lambda: Nesterov(momentum=0.9, weight_decay=1e-3),
-    "adagrad": lambda: Adagrad(weight_decay=1e-3),
-    "rmsprop": lambda: RMSProp(smoothing=0.9, weight_decay=1e-3),
-    "adam": lambda: Adam(weight_decay=1e-3),
-    "adamw": lambda: AdamW(weight_decay=1e-3),
+    "momentum": partial(SGD, momentum=0.9),
+    "nesterov": Nesterov,
+    "adagrad": Adagrad,
+    "rmsprop": RMSProp,
+    "adam": Adam,
+    "adamw": AdamW,
 }
-each_optimizer = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+each_rule = pytest.mark.parametrize("make", RULES.values(), ids=RULES)
 each_dtype = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
@@ -84,7 +89,7 @@ TENSORS = [(0, 40, True, 1.0), (40, 7, False, 2.0), (47, 30, True, 1.0), (77, 3,
 
 
 def by_tensor(rule):
-    rule.multipliers = per_tensor.Multipliers.of(
+    rule.multipliers = Multipliers.of(
         [SimpleNamespace(span=slice(a, a + n), decay=decay, rate=rate) for a, n, decay, rate in TENSORS]
     )
     return rule
@@ -182,11 +187,11 @@ def test_adam_continues_from_state_and_steps():
     )
 
 
-@each_optimizer
+@each_rule
 @each_dtype
 def test_dtype_stays_gradients_stay_and_state_is_like_the_parameters(make, dtype):
     gradients = gradients_of(1, 40, dtype)
-    kept, optimizer, w = gradients.copy(), make(), np.ones(40, dtype)
+    kept, optimizer, w = gradients.copy(), make(weight_decay=1e-3), np.ones(40, dtype)
     assert optimizer.state == {}
     optimizer.update(w, gradients[0], np.float64(0.1))
     np.testing.assert_array_equal(gradients, kept)
@@ -196,7 +201,7 @@ def test_dtype_stays_gradients_stay_and_state_is_like_the_parameters(make, dtype
         assert (vector.dtype, vector.shape) == (w.dtype, w.shape)
 
 
-@each_optimizer
+@each_rule
 def test_shapes_that_do_not_fit_are_refused(make):
     optimizer = make()
     with pytest.raises(ValueError, match=r"one length, got shapes \(3,\), \(2,\)"):
@@ -205,10 +210,10 @@ def test_shapes_that_do_not_fit_are_refused(make):
         make().update(np.ones((3, 1)), np.ones((3, 1)), 0.1)
 
 
-@pytest.mark.parametrize("name", ["sgd momentum", "nesterov", "adagrad", "rmsprop", "adam"])
+@pytest.mark.parametrize("name", ["momentum", "nesterov", "adagrad", "rmsprop", "adam"])
 @pytest.mark.parametrize("other", [np.ones(4), np.ones(3, "float32")], ids=["length", "dtype"])
 def test_state_belongs_to_one_vector(name, other):
-    optimizer = MAKERS[name]()
+    optimizer = RULES[name]()
     optimizer.update(np.ones(3), np.ones(3), 0.1)
     with pytest.raises(ValueError, match="was made for float64 parameters"):
         optimizer.update(other, np.ones_like(other), 0.1)
@@ -242,3 +247,88 @@ def test_nesterov_without_lookahead_is_sutskevers_rule():
             x = x + v
             optimizer.update(y, scale * y, 0.1)
         assert np.abs(y - x).max() > 0.1
+
+
+SIZES = [(40, True, 1.0), (5, False, 2.0), (1, True, 1.0), (30, True, 0.1), (7, False, 1.0), (0, False, 2.0)]
+"""Entries of the tensors of a vector, whether they decay, and the multiple of their rate."""
+STEPS = 6
+DECAY = 0.1
+
+
+def tensors():
+    offset = 0
+    for size, decay, rate in SIZES:
+        yield SimpleNamespace(span=slice(offset, offset + size), decay=decay, rate=rate)
+        offset += size
+
+
+N = sum(size for size, _, _ in SIZES)
+START = np.random.default_rng(1).standard_normal(N)
+GRADIENTS = np.random.default_rng(2).standard_normal((STEPS, N))
+RATES = 0.1 / np.arange(1, STEPS + 1)
+
+
+def trained(optimizer, span=slice(0, N)):
+    return run(optimizer, START[span], GRADIENTS[:, span], RATES)
+
+
+def each_tensor_by_itself(make):
+    """Update with one optimizer per tensor, with its own decay and rate."""
+    w = START.copy()
+    for tensor in tensors():
+        optimizer = make(weight_decay=DECAY if tensor.decay else 0.0)
+        w[tensor.span] = run(optimizer, w[tensor.span], GRADIENTS[:, tensor.span], tensor.rate * RATES)
+    return w
+
+
+@each_rule
+@pytest.mark.parametrize("piece_bytes", [8, 24, 56, 808, 1 << 17])
+def test_the_whole_vector_is_updated_as_tensor_by_tensor(make, piece_bytes, monkeypatch):
+    monkeypatch.setattr(per_tensor, "BLOCK_BYTES", piece_bytes)
+    optimizer = make(weight_decay=DECAY)
+    optimizer.multipliers = Multipliers.of(tensors())
+    np.testing.assert_allclose(trained(optimizer), each_tensor_by_itself(make), rtol=1e-12)
+
+
+@each_rule
+def test_a_part_of_the_vector_is_updated_as_in_the_whole(make):
+    """For any part: a server's shard, or a layer."""
+    optimizer = make(weight_decay=DECAY)
+    optimizer.multipliers = whole = Multipliers.of(tensors())
+    expected = trained(optimizer)
+    for begin, end in itertools.pairwise([0, 0, 3, 42, 43, 44, 45, 46, 80, N]):
+        optimizer = make(weight_decay=DECAY)
+        optimizer.multipliers = whole.part(slice(begin, end))
+        np.testing.assert_array_equal(trained(optimizer, slice(begin, end)), expected[begin:end])
+
+
+def test_without_a_gradient_biases_and_batch_normalisation_stay_and_weights_shrink():
+    data = find("datasets", "synthetic")(shape=[8, 8, 3], classes=4)
+    network = find("models", "resnet20")(data.shape, data.classes)
+    replica = Replica(network, data.shape, backend=backend("numpy"), dtype="float64")
+    replica.parameters += 1
+    before, optimizer = replica.parameters.copy(), SGD(weight_decay=0.5)
+    optimizer.multipliers = Multipliers.of(replica.tensors)
+    optimizer.update(replica.parameters, replica.gradients, 0.1)
+    for tensor in replica.tensors:
+        is_weight = tensor.name.endswith("weight")
+        factor = 0.95 if is_weight else 1.0
+        assert tensor.decay == is_weight, tensor.name
+        np.testing.assert_allclose(replica.parameters[tensor.span], factor * before[tensor.span], rtol=1e-15)
+
+
+CAFFES = {"alexnet", "cifar_quick", "googlenet", "lenet5", "nin", "nin_cifar"}
+"""Models whose published training file gives biases twice the learning rate."""
+
+
+def test_only_caffes_models_have_factors_on_the_rate():
+    for name in {*names("models")} - {"layers"}:
+        model, found = find("models", name), {}
+        shape = inspect.signature(model).parameters["shape"].default
+        for layer in model():
+            found |= {f"{layer.name}.{one.name}": one.rate for one in layer.declare(shape) if one.trained}
+            shape = layer.output(shape)
+        tenth = {"cccp6.weight", "cccp6.bias"} if name == "nin_cifar" else set()
+        for variable, rate in found.items():
+            twice = name in CAFFES and variable.endswith("bias")
+            assert rate == (0.1 if variable in tenth else 2 if twice else 1), variable
