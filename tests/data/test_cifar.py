@@ -1,6 +1,5 @@
 """CIFAR's binary files: records of labels and colour planes, and messages for damage."""
 
-import gzip
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +7,8 @@ import pytest
 
 from hpcdl.data import cifar
 from hpcdl.data.cifar import cifar10, cifar100
-from hpcdl.data.parts.dataset import DataError
+
+from .conftest import everything, message_of, write
 
 RANDOM = np.random.default_rng(0)
 SMALL_TEN = {"data_batch_1.bin": 30, "data_batch_2.bin": 20}
@@ -36,32 +36,23 @@ def records(count, *classes):
     return array
 
 
-def write(folder, files, *classes, suffix=""):
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {name: records(count, *classes) for name, count in files.items()}
-    for name, array in written.items():
-        content = array.tobytes()
-        (folder / (name + suffix)).write_bytes(gzip.compress(content) if suffix else content)
-    return written
-
-
-def message_of(call, **settings):
-    with pytest.raises(DataError) as caught:
-        call(**settings)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def written(folder, files, *classes, suffix=""):
+    arrays = {name: records(count, *classes) for name, count in files.items()}
+    for name, array in arrays.items():
+        write(folder / (name + suffix), array.tobytes())
+    return arrays
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_planes_become_pixels_and_files_are_concatenated(tmp_path, suffix):
-    written = write(tmp_path, *TEN, suffix=suffix)
+    files = written(tmp_path, *TEN, suffix=suffix)
     found = cifar10(path=str(tmp_path))
     assert (found.name, found.shape, found.classes) == ("cifar10", (32, 32, 3), 10)
     assert (len(found.train), len(found.test), found.source) == (50, 10, str(tmp_path))
-    train = np.concatenate([written["data_batch_1.bin"], written["data_batch_2.bin"]])
+    train = np.concatenate([files["data_batch_1.bin"], files["data_batch_2.bin"]])
     np.testing.assert_array_equal(found.train.labels, train[:, 0])
-    np.testing.assert_array_equal(found.test.labels, written["test_batch.bin"][:, 0])
-    images = found.train.batch(np.arange(50), "float64")[0]
+    np.testing.assert_array_equal(found.test.labels, files["test_batch.bin"][:, 0])
+    images = everything(found.train)[0]
     for channel in range(3):
         plane = train[:, 1 + 1024 * channel :][:, :1024] / 255
         normal = (plane - plane.mean()) / plane.std()
@@ -70,11 +61,11 @@ def test_planes_become_pixels_and_files_are_concatenated(tmp_path, suffix):
 
 
 def test_labels_are_the_fine_ones(tmp_path):
-    written = write(tmp_path, *HUNDRED)
+    files = written(tmp_path, *HUNDRED)
     found = cifar100(path=str(tmp_path))
     assert (found.name, found.shape, found.classes) == ("cifar100", (32, 32, 3), 100)
-    np.testing.assert_array_equal(found.train.labels, written["train.bin"][:, 1])
-    np.testing.assert_array_equal(found.test.labels, written["test.bin"][:, 1])
+    np.testing.assert_array_equal(found.train.labels, files["train.bin"][:, 1])
+    np.testing.assert_array_equal(found.test.labels, files["test.bin"][:, 1])
 
 
 def test_message_for_missing_files_says_where_to_get_them(tmp_path, monkeypatch):
@@ -83,7 +74,7 @@ def test_message_for_missing_files_says_where_to_get_them(tmp_path, monkeypatch)
     text = message_of(cifar100)
     assert f"cifar100: not found in {tmp_path / 'cifar100'}, {tmp_path / 'cifar-100-binary'}, {tmp_path}; " in text
     assert "holds train.bin, test.bin" in text
-    write(tmp_path, *TEN)
+    written(tmp_path, *TEN)
     (tmp_path / "data_batch_2.bin").unlink()
     assert message_of(cifar10).startswith(f"{tmp_path / 'data_batch_2.bin'}: missing")
 
@@ -99,7 +90,7 @@ def test_message_for_missing_files_says_where_to_get_them(tmp_path, monkeypatch)
     ],
 )
 def test_message_for_damage_names_the_file(tmp_path, change, said):
-    write(tmp_path, *TEN)
+    written(tmp_path, *TEN)
     path = tmp_path / "data_batch_2.bin"
     path.write_bytes(change(path.read_bytes()))
     assert message_of(cifar10, path=str(tmp_path)) == f"{path}: {said}"
@@ -107,7 +98,7 @@ def test_message_for_damage_names_the_file(tmp_path, change, said):
 
 def test_both_labels_are_checked(tmp_path):
     for place, said in enumerate(("coarse label 20 at 2 is out of range: 20", "fine label 100 at 2 is out")):
-        array = write(tmp_path, *HUNDRED)["test.bin"]
+        array = written(tmp_path, *HUNDRED)["test.bin"]
         array[2, place] = (20, 100)[place]
         (tmp_path / "test.bin").write_bytes(array.tobytes())
         assert message_of(cifar100, path=str(tmp_path)).startswith(f"{tmp_path / 'test.bin'}: {said}")

@@ -8,8 +8,9 @@ import pytest
 
 from hpcdl.data.hdf5 import SAMPLED, Images, hdf5
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError
 from hpcdl.data.parts.splits import in_memory_dataset
+
+from .conftest import everything, message_of
 
 RANDOM = np.random.default_rng(0)
 
@@ -74,13 +75,13 @@ def test_opening_reads_a_sample_and_no_more(tmp_path, monkeypatch):
     path = write(tmp_path / "a.h5", train_images=many[0], train_labels=many[1])
     found = hdf5(path=path)
     assert SAMPLED < len(read) < 300 < len(found.train)
-    images = found.train.batch(np.arange(600), "float64")[0]
+    images = everything(found.train)[0]
     assert np.abs(images.mean(axis=(0, 1, 2))).max() < 0.05
     read.clear()
     described = {"mean": [0.5, 0.25, 0.75], "std": [0.1, 0.2, 0.3]}
     found = hdf5(path=write(tmp_path / "b.h5", described))
     assert len(read) == 32
-    got = found.train.batch(np.arange(50), "float64")[0]
+    got = everything(found.train)[0]
     np.testing.assert_allclose(got, (TRAIN[0] / 255 - described["mean"]) / described["std"], atol=1e-12)
 
 
@@ -114,13 +115,6 @@ def test_threads_may_read_at_once(tmp_path):
         np.testing.assert_array_equal(images, expected.train.batch(order, "float32")[0])
 
 
-def message_of(**settings):
-    with pytest.raises(DataError) as caught:
-        hdf5(**settings)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 IMAGES, LABELS = TRAIN
 
 WRONG = [
@@ -148,7 +142,7 @@ WRONG = [
 @pytest.mark.parametrize(("written", "said"), WRONG, ids=lambda value: value if isinstance(value, str) else "")
 def test_messages_for_invalid_files(tmp_path, written, said):
     path = write(tmp_path / "a.h5", **written)
-    message = message_of(path=path)
+    message = message_of(hdf5, path=path)
     assert message.startswith(f"{path}: ")
     assert said in message
 
@@ -172,7 +166,7 @@ def test_values_that_hdf5_would_fill_in_are_refused(tmp_path, layout, said):
             file.create_dataset("train/images", **layout)[:16] = IMAGES[:16]
         else:
             file.create_dataset("train/images", **layout)
-    assert message_of(path=path).startswith(f"{path}: train/images: {said}")
+    assert message_of(hdf5, path=path).startswith(f"{path}: train/images: {said}")
 
 
 def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
@@ -183,16 +177,16 @@ def test_files_that_cannot_be_opened(tmp_path, monkeypatch):
     text.write_text("not at all")
     empty.write_bytes(b"")
     cut.write_bytes(whole.read_bytes()[:-100])
-    assert message_of(path=str(tmp_path / "nothing.h5")) == f"{tmp_path / 'nothing.h5'}: missing"
+    assert message_of(hdf5, path=str(tmp_path / "nothing.h5")) == f"{tmp_path / 'nothing.h5'}: missing"
     for path in (text, empty, cut):
-        assert message_of(path=str(path)).startswith(f"{path}: cannot be read: not HDF5, or truncated: ")
-    assert message_of(path=str(tmp_path)) == f"{tmp_path}: cannot be read: Is a directory"
+        assert message_of(hdf5, path=str(path)).startswith(f"{path}: cannot be read: not HDF5, or truncated: ")
+    assert message_of(hdf5, path=str(tmp_path)) == f"{tmp_path}: cannot be read: Is a directory"
     for root in ("", str(tmp_path)):
         monkeypatch.setenv("HPCDL_DATA", root)
-        assert message_of(path="a\0b") == "a\0b: missing"
-        assert message_of(path="x" * 5000).endswith("x: cannot be read: File name too long")
+        assert message_of(hdf5, path="a\0b") == "a\0b: missing"
+        assert message_of(hdf5, path="x" * 5000).endswith("x: cannot be read: File name too long")
     for path in ("", 3):
-        assert message_of(path=path) == f"hdf5: path must be the name of an HDF5 file, not {path!r}"
+        assert message_of(hdf5, path=path) == f"hdf5: path must be the name of an HDF5 file, not {path!r}"
 
 
 def test_message_for_a_damaged_image_names_it(tmp_path):

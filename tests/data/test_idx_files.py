@@ -7,21 +7,16 @@ import numpy as np
 import pytest
 
 from hpcdl.data.idx import DEBIAN, FILES, fashion_mnist, mnist, read_idx, read_labelled_images
-from hpcdl.data.parts.dataset import DataError
+
+from .conftest import everything, message_of, write
 
 
 def idx_bytes(array):
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-def write(path, content):
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    return path
-
-
 def write_four(folder, suffix="", train=30, test=10, seed=0):
     rng = np.random.default_rng(seed)
-    folder.mkdir(parents=True, exist_ok=True)
     arrays = [
         rng.integers(0, 256, (train, 5, 4)),
         rng.integers(0, 10, train),
@@ -32,14 +27,6 @@ def write_four(folder, suffix="", train=30, test=10, seed=0):
     for file, array in zip(FILES, arrays, strict=True):
         write(folder / (file + suffix), idx_bytes(array))
     return arrays
-
-
-def message_of(call, *arguments, **settings):
-    with pytest.raises(DataError) as caught:
-        call(*arguments, **settings)
-    text = str(caught.value)
-    assert "\n" not in text
-    return text
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 4), (2, 3, 5), (0, 4)])
@@ -125,7 +112,7 @@ def test_four_files_are_a_dataset(tmp_path, nowhere, suffix):
     np.testing.assert_array_equal(found.test.labels, test_labels)
     scale = images / 255
     wanted = (test_images[..., None] / 255 - scale.mean()) / scale.std()
-    np.testing.assert_allclose(found.test.batch(np.arange(10), "float64")[0], wanted, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(everything(found.test)[0], wanted, rtol=1e-12, atol=1e-14)
 
 
 def test_digest_is_of_the_content_not_of_the_files(tmp_path, nowhere):
@@ -176,7 +163,7 @@ def test_debians_fashion_mnist():
     assert (np.bincount(found.test.labels) == 1000).all()
     assert found.train.labels[:5].tolist() == [9, 0, 0, 3, 0]
     assert found.digest == "e82adc0c97c6273e3db09f058ebe2cde03fe9e1df16f9d9054d558032e2a0f39"
-    everything = found.train.batch(np.arange(60000), "float32")[0]
-    assert abs(everything.mean(dtype="float64")) < 1e-6
-    assert abs(everything.std(dtype="float64") - 1) < 1e-6
-    assert everything.min() == pytest.approx(-0.2860 / 0.3530, abs=1e-3)  # the usual constants
+    images = everything(found.train, "float32")[0]
+    assert abs(images.mean(dtype="float64")) < 1e-6
+    assert abs(images.std(dtype="float64") - 1) < 1e-6
+    assert images.min() == pytest.approx(-0.2860 / 0.3530, abs=1e-3)  # the usual constants
