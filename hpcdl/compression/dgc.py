@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.compression.parts import selection
-from hpcdl.compression.parts.protocol import Compression, Layout, Sparse, kernels, to_device
+from hpcdl.compression.parts.protocol import Compression, Layout, Sparse, to_device
 from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(
@@ -43,7 +43,7 @@ class DGC:
             raise ValueError(f"clipping must be above 0, not {clipping}")
         if sparsity_warmup_steps < 0:
             raise ValueError(f"sparsity_warmup_steps must be at least 0, not {sparsity_warmup_steps}")
-        self._kernels = kernels(layout.device, "entries")
+        self._search = selection.Search(layout)
         self.state: dict[str, Array] = {
             name: to_device(layout.device, np.zeros(layout.size, layout.dtype))
             for name in ("velocity", "accumulated")
@@ -69,23 +69,22 @@ class DGC:
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
         if not len(vector):
             return Sparse(np.empty(0, np.int32), np.empty(0, vector.dtype))
-        device = self._layout.device
-        if not self._kernels.are_finite(vector):
-            selection.refuse(vector, span.start)
+        kernels, begin = self._search.kernels, span.start
+        if not kernels.are_finite(vector):
+            selection.refuse(vector, begin)
         velocity, accumulated = self.state["velocity"][span], self.state["accumulated"][span]
         dtype = vector.dtype.type
-        self._kernels.correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
+        kernels.correct(vector, velocity, accumulated, dtype(self._momentum), dtype(self._clip(vector)))
         density = self.density(step)
-        sampled = selection.sample(vector, selection.draw_seed(self._layout, span.start, step), density, device)
+        sampled = self._search.sample(vector, begin, step, density)
         threshold = max(selection.quantile(sampled, density), sampled.dtype.type(1))
         k = selection.entries(density, len(vector))
         # A sample's threshold may let too many pass; the largest of them are sent.
-        reaching = selection.largest(vector, span.start, threshold, 2 * k, device)
-        positions = selection.trimmed(vector, reaching, k, device)
-        values = self._kernels.take(vector, positions)
-        zeros = Sparse(positions, np.zeros_like(values))
+        reaching = self._search.largest(vector, begin, threshold, 2 * k)
+        positions = self._search.trimmed(vector, reaching, k)
+        values = kernels.take(vector, positions)
         for masked in (vector, velocity, accumulated):
-            selection.put(zeros, masked, device)
+            kernels.put(positions, np.zeros_like(values), masked)
         return Sparse(positions, values)
 
     def _clip(self, vector: Array) -> float:

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.compression.parts import selection
-from hpcdl.compression.parts.protocol import Compression, Layout, Sparse, kernels
+from hpcdl.compression.parts.protocol import Compression, Layout, Sparse
 from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(on_device=True, title="Strom 2015")
@@ -31,7 +31,7 @@ class Threshold:
         if tau is None and decay < 1:
             raise ValueError("decay needs a fixed tau")
         self.state: dict[str, Array] = {}
-        self._layout = layout
+        self._search = selection.Search(layout)
         self._tau = tau
         self._density = density
         self._decay = decay
@@ -45,13 +45,12 @@ class Threshold:
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
         if not len(vector):
             return Sparse(np.empty(0, np.int32), np.empty(0, vector.dtype))
-        device = self._layout.device
         magnitude = self._magnitude(span, vector, step)
         likely = selection.entries(2 * self._density, len(vector))
-        positions = selection.largest(vector, span.start, magnitude + magnitude.dtype.type(1), likely, device)
-        taken = kernels(device, "entries").take(vector, positions)
+        positions = self._search.largest(vector, span.start, magnitude + magnitude.dtype.type(1), likely)
+        taken = self._search.kernels.take(vector, positions)
         values = np.copysign(vector.dtype.type(selection.from_bits(magnitude, vector.dtype)), taken)
-        selection.add(Sparse(positions, -values), vector, device)
+        self._search.kernels.add(positions, -values, vector)
         return Sparse(positions, values)
 
     def _magnitude(self, span: slice, vector: Array, step: int) -> selection.Magnitude:
@@ -59,13 +58,11 @@ class Threshold:
         if self._tau is not None:
             fixed = selection.bits(self._tau * self._decay**step, vector.dtype)
             return max(fixed, fixed.dtype.type(1))
-        device = self._layout.device
-        seed = selection.draw_seed(self._layout, span.start, step)
-        sampled = selection.sample(vector, seed, self._density, device)
+        sampled = self._search.sample(vector, span.start, step, self._density)
         threshold = selection.quantile(sampled, self._density)
         if threshold == 0:
-            positions = selection.largest(vector, span.start, threshold.dtype.type(1), len(vector), device)
-            taken = kernels(device, "entries").take(vector, positions) if len(positions) else np.zeros(1)
+            positions = self._search.largest(vector, span.start, threshold.dtype.type(1), len(vector))
+            taken = self._search.kernels.take(vector, positions) if len(positions) else np.zeros(1)
             threshold = selection.bits(np.abs(taken).mean(dtype=np.float64), vector.dtype)
         least = threshold.dtype.type(1)
         return min(max(least, threshold - min(threshold, least)), selection.bits(np.inf, vector.dtype) - least)

@@ -4,8 +4,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Compression, Layout, Sparse, kernels
-from hpcdl.compression.parts.selection import check_density, draw_seed, entries, put, top
+from hpcdl.compression.parts.protocol import Compression, Layout, Sparse
+from hpcdl.compression.parts.selection import Search, check_density, entries
 from hpcdl.fabric.comm import Array
 
 TRAITS: Final = Compression(both_ways=True, on_device=True, title="Aji and Heafield 2017")
@@ -22,7 +22,7 @@ class TopK:
     def __init__(self, layout: Layout, *, density: float = 0.001) -> None:
         check_density(density)
         self.state: dict[str, Array] = {}
-        self._layout = layout
+        self._search = Search(layout)
         self._density = density
 
     def most(self, span: slice) -> int:
@@ -32,9 +32,7 @@ class TopK:
         return self.most(span)
 
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
-        device = self._layout.device
-        seed = draw_seed(self._layout, span.start, step)
-        positions = top(vector, span.start, self.most(span), seed, device)
-        values = kernels(device, "entries").take(vector, positions)
-        put(Sparse(positions, np.zeros_like(values)), vector, device)
+        positions = self._search.top(vector, span.start, step, self.most(span))
+        values = self._search.kernels.take(vector, positions)
+        self._search.kernels.put(positions, np.zeros_like(values), vector)
         return Sparse(positions, values)

@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 
 from hpcdl.compression.parts.code import Code, entropy
-from hpcdl.compression.parts.protocol import Bytes, Layout, PointToPoint, Selector, Sparse
-from hpcdl.compression.parts.selection import add, bitmap_of, gaps, rising, subset, unpacked
+from hpcdl.compression.parts.protocol import Bytes, Layout, PointToPoint, Selector, Sparse, kernels
+from hpcdl.compression.parts.selection import bitmap_of, gaps, rising, subset, unpacked
 from hpcdl.fabric.comm import Array
 
 STEP_BYTES: Final = 8
@@ -86,7 +86,7 @@ class SparseMessages:
         self.last: tuple[slice, Bytes] | None = None
         """Span and message of the last encoding."""
         self._dtype = np.dtype(layout.dtype)
-        self._device = layout.device
+        self._kernels = kernels(layout.device, "entries")
 
     def bound(self, span: slice) -> int:
         length, most = span.stop - span.start, self.selector.most(span)
@@ -122,7 +122,7 @@ class SparseMessages:
         return len(message)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        add(self.read(message, span.stop - span.start), into, self._device)
+        self._kernels.add(*self.read(message, span.stop - span.start), into)
 
     def entropy(self, span: slice, message: Bytes) -> float:
         """Return the bits per entry of an ideal code: the entropy of the gaps, and the signs or values."""

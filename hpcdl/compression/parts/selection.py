@@ -8,8 +8,8 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Bytes, Layout, Sparse, kernels
-from hpcdl.fabric.comm import Array, Device
+from hpcdl.compression.parts.protocol import Bytes, Layout, kernels
+from hpcdl.fabric.comm import Array
 
 SAMPLED: Final = 0.01
 """Share of a vector in a sample (Deep Gradient Compression: Lin 2018, section 3)."""
@@ -37,35 +37,11 @@ def from_bits(magnitude: Magnitude, dtype: np.dtype[np.generic]) -> float:
     return float(np.array([magnitude]).view(dtype)[0])
 
 
-def sample(vector: Array, seed: int, share: float, device: Device | None) -> Array:
-    """Return the bits of the magnitudes of 1 % of ``vector``, on the host, for the quantile of this ``share``.
-
-    More are taken if fewer than 50 would reach the quantile, or if they were fewer than 4096. One entry is drawn
-    from each of equal pieces of the vector.
-    """
-    size = min(len(vector), max(MIN_SAMPLE, int(REACHING / share), int(SAMPLED * len(vector))))
-    sampled = np.empty(size, f"u{vector.itemsize}")
-    kernels(device, "entries").sample(vector, sampled, np.uint64(seed))
-    return sampled
-
-
 def quantile(sampled: Array, share: float) -> Magnitude:
     """Return the magnitude that this share of ``sampled`` reaches; ``sampled`` is put into another order."""
     rank = max(0, min(len(sampled) - 1, len(sampled) - round(share * len(sampled))))
     sampled.partition(rank)
     return sampled[rank]  # type: ignore[no-any-return]
-
-
-def largest(vector: Array, begin: int, threshold: Magnitude, expected: int, device: Device | None) -> Array:
-    """Return the positions, int32 (count,), of all entries whose magnitude has at least the bits ``threshold``.
-
-    ``expected`` is their likely number. Raises FloatingPointError for a value that is infinite or not a number;
-    ``begin`` is the position of ``vector`` in the whole gradient; ``device`` holds it. Positions are on the host.
-    """
-    positions, finite = kernels(device, "entries").find(vector, threshold, expected)
-    if not finite:
-        refuse(vector, begin)
-    return positions  # type: ignore[no-any-return]
 
 
 def refuse(vector: Array, begin: int) -> NoReturn:
@@ -89,16 +65,6 @@ def gaps(indices: Array) -> Array:
     ahead = indices.astype(np.uint32)
     ahead[1:] -= ahead[:-1].copy() + np.uint32(1)
     return ahead
-
-
-def put(entries: Sparse, into: Array, device: Device | None) -> None:
-    """Write the entries, which are on the host, to the vector ``into`` on ``device``."""
-    kernels(device, "entries").put(entries.indices, entries.values, into)
-
-
-def add(entries: Sparse, into: Array, device: Device | None) -> None:
-    """Add the entries, which are on the host, to the vector ``into`` on ``device``."""
-    kernels(device, "entries").add(entries.indices, entries.values, into)
 
 
 def bitmap_of(indices: Array, length: int) -> Bytes:
@@ -144,36 +110,65 @@ def draw_seed(layout: Layout, begin: int, step: int) -> int:
     return int(np.random.SeedSequence([layout.seed, begin, step]).generate_state(1, np.uint64)[0])
 
 
-def top(vector: Array, begin: int, k: int, seed: int, device: Device | None) -> Array:
-    """Return the positions, int32, rising, of the ``k`` entries with the largest magnitudes.
+class Search:
+    """Search for the entries of largest magnitude in pieces of one layout's gradient, on its device.
 
-    Of equal magnitudes the first are taken; zeros never are. A sample gives a threshold that somewhat more entries
-    reach; if too few do, all are searched. Raises FloatingPointError for a value that is infinite or not a number.
-    ``device`` holds the vector; positions are on the host.
+    Positions, int32 and rising, and samples are on the host.
     """
-    if not len(vector):
-        return np.empty(0, np.int32)
-    sampled = sample(vector, seed, k / len(vector), device)
-    wanted = k * len(sampled) / len(vector)
-    # At least the bits of the smallest number above zero, so that zeros are left out.
-    threshold = max(
-        sampled.dtype.type(1), quantile(sampled, (MARGIN * wanted + 3 * wanted**0.5 + 1) / len(sampled))
-    )
-    positions = largest(vector, begin, threshold, round(1.5 * k), device)
-    if len(positions) < k and threshold > 1:
-        positions = largest(vector, begin, sampled.dtype.type(1), len(vector), device)
-    return trimmed(vector, positions, k, device)
 
+    def __init__(self, layout: Layout) -> None:
+        self.kernels = kernels(layout.device, "entries")
+        self._layout = layout
 
-def trimmed(vector: Array, positions: Array, k: int, device: Device | None) -> Array:
-    """Return those ``k`` of ``positions`` with the largest magnitudes, or all if there are no more."""
-    if len(positions) <= k:
-        return positions
-    magnitudes = bits_of(np.abs(kernels(device, "entries").take(vector, positions)))
-    # Entries equal to the least one fill what is left, the first ones first: all machines choose alike.
-    least = np.partition(magnitudes, len(positions) - k)[len(positions) - k]
-    chosen = magnitudes > least
-    ties = np.flatnonzero(magnitudes == least)
-    chosen[ties[: k - np.count_nonzero(chosen)]] = True
-    kept: Array = positions[chosen]
-    return kept
+    def sample(self, vector: Array, begin: int, step: int, share: float) -> Array:
+        """Return the bits of the magnitudes of 1 % of ``vector``, for the quantile of this ``share``.
+
+        More are taken if fewer than 50 would reach the quantile, or if they were fewer than 4096. One entry is
+        drawn from each of equal pieces of the vector. ``begin``: its position in the whole gradient.
+        """
+        size = min(len(vector), max(MIN_SAMPLE, int(REACHING / share), int(SAMPLED * len(vector))))
+        sampled = np.empty(size, f"u{vector.itemsize}")
+        self.kernels.sample(vector, sampled, np.uint64(draw_seed(self._layout, begin, step)))
+        return sampled
+
+    def largest(self, vector: Array, begin: int, threshold: Magnitude, expected: int) -> Array:
+        """Return the positions of all entries whose magnitude has at least the bits ``threshold``.
+
+        ``expected`` is their likely number. Raises FloatingPointError for a value that is not finite.
+        """
+        positions, finite = self.kernels.find(vector, threshold, expected)
+        if not finite:
+            refuse(vector, begin)
+        return positions  # type: ignore[no-any-return]
+
+    def top(self, vector: Array, begin: int, step: int, k: int) -> Array:
+        """Return the positions of the ``k`` entries with the largest magnitudes.
+
+        Of equal magnitudes the first are taken; zeros never are. A sample gives a threshold that somewhat more
+        entries reach; if too few do, all are searched. Raises FloatingPointError as :meth:`largest`.
+        """
+        if not len(vector):
+            return np.empty(0, np.int32)
+        sampled = self.sample(vector, begin, step, k / len(vector))
+        wanted = k * len(sampled) / len(vector)
+        # At least the bits of the smallest number above zero, so that zeros are left out.
+        threshold = max(
+            sampled.dtype.type(1), quantile(sampled, (MARGIN * wanted + 3 * wanted**0.5 + 1) / len(sampled))
+        )
+        positions = self.largest(vector, begin, threshold, round(1.5 * k))
+        if len(positions) < k and threshold > 1:
+            positions = self.largest(vector, begin, sampled.dtype.type(1), len(vector))
+        return self.trimmed(vector, positions, k)
+
+    def trimmed(self, vector: Array, positions: Array, k: int) -> Array:
+        """Return those ``k`` of ``positions`` with the largest magnitudes, or all if there are no more."""
+        if len(positions) <= k:
+            return positions
+        magnitudes = bits_of(np.abs(self.kernels.take(vector, positions)))
+        # Entries equal to the least one fill what is left, the first ones first: all machines choose alike.
+        least = np.partition(magnitudes, len(positions) - k)[len(positions) - k]
+        chosen = magnitudes > least
+        ties = np.flatnonzero(magnitudes == least)
+        chosen[ties[: k - np.count_nonzero(chosen)]] = True
+        kept: Array = positions[chosen]
+        return kept

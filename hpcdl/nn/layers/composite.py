@@ -97,11 +97,11 @@ class Residual:
             branch = Chain(self.branch.layers[:-1]).bind(shape, site)
             return BoundResidual(branch, last.join(output, site.inside(last.name), relu=self.relu), shortcut, add)
         return BoundResidual(
-            self.branch.bind(shape, site), _Sum(Blob(output, site.dtype), site, self.relu), shortcut, add
+            self.branch.bind(shape, site), ShortcutSum(Blob(output, site.dtype), site, self.relu), shortcut, add
         )
 
 
-class _Sum:
+class ShortcutSum:
     """End of a residual block without batch normalisation: the sum, and a ReLU if ``relu``."""
 
     def __init__(self, blob: Blob, site: Site, relu: bool) -> None:
@@ -122,7 +122,7 @@ class BoundResidual:
     """Bound residual block; ``join``, often its last batch normalisation, adds the shortcut."""
 
     branch: BoundChain
-    join: BoundBatchNorm | _Sum
+    join: BoundBatchNorm | ShortcutSum
     shortcut: BoundChain
     add_gradients: Addition
 

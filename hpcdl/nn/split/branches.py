@@ -7,7 +7,7 @@ from functools import partial
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
 from hpcdl.nn.layer import Layer, Site
-from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
+from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual, ShortcutSum
 from hpcdl.nn.loss import AuxiliaryLoss
 from hpcdl.nn.split.layout import Layout, by_images
 from hpcdl.nn.split.part import Joint, Part
@@ -49,19 +49,16 @@ class Sum:
     """Add the last branch to the first one; their outputs have the shape ``local``."""
 
     def __init__(self, of: str, local: Shape, relu: bool, site: Site) -> None:
-        blob = Blob(local, site.dtype)
         self._stash = site.stash(of)
-        self._add = site.backend.addition(blob)
-        self._relu = site.backend.relu(blob) if relu else None
+        self._sum = ShortcutSum(Blob(local, site.dtype), site, relu)
 
-    def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
+    def forward(self, x: Array, train: bool) -> Array:
         _, first = self._stash
         self._stash.clear()
-        y = self._add.forward([first, x])
-        return y if self._relu is None else self._relu.forward(y)
+        return self._sum.forward(first, train, x)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
-        dz = dy if self._relu is None else self._relu.backward(dy)
+        dz, _ = self._sum.backward_joined(dy)
         self._stash.append(dz)
         return dz
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from hpcdl.aggregation.parts.entries import Reduced, Series, nbytes
 from hpcdl.aggregation.parts.messages import transfer
-from hpcdl.compression.parts.protocol import Selector, SharedScalers, Sparse, Summable, Tensor
-from hpcdl.compression.parts.selection import add, put
+from hpcdl.compression.parts.protocol import Selector, SharedScalers, Sparse, Summable, Tensor, kernels
 from hpcdl.fabric.comm import Array, Comm, Device
 from hpcdl.fabric.vectors import no_bytes
 from hpcdl.training.parts.compressed.piece import MessageCodec, Piece, refused
@@ -60,10 +59,11 @@ class SparseSums:
             raise refused(error, piece, vector, self.tensors) from None
 
     def _write(self, total: Sparse, rest: Sparse, gradient: Array, residual: Array | None) -> None:
+        entries = kernels(self.device, "entries")
         gradient[:] = 0
-        put(total, gradient, self.device)
+        entries.put(*total, gradient)
         if residual is not None:
-            add(rest, residual, self.device)
+            entries.add(*rest, residual)
 
 
 async def by_sums(
