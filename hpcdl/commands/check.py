@@ -1,10 +1,17 @@
-"""``hpcdl check``: check this machine before a run, or check an aggregation scheme or a training strategy."""
+"""``hpcdl check``: check this machine before a run, or a scheme, strategy, compressor or model."""
 
-import argparse
-from typing import Final
+from __future__ import annotations
 
-from hpcdl.commands.parts.parser import Command, complete, schemes_and_strategies
+from typing import TYPE_CHECKING, Final
+
+from hpcdl.commands.parts.parser import CONTRACTS, Command, complete, objects_with_a_contract
 from hpcdl.exit_codes import FAILED, OK, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from hpcdl.commands.parts.contracts import Check
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -12,9 +19,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "name",
         nargs="?",
         metavar="NAME",
-        help="a name, or MODULE:FUNCTION of your own; MODULE may be in the current folder",
+        help="a name, or MODULE:OBJECT of your own; MODULE may be in the current folder",
     )
-    complete(name, schemes_and_strategies)
+    complete(name, objects_with_a_contract)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -38,24 +45,14 @@ def _machine() -> int:
 
 
 def _contract(name: str) -> int:
-    import inspect
     from pathlib import Path
 
     from hpcdl import registry
-    from hpcdl.aggregation.parts.traits import Aggregation
-    from hpcdl.commands.parts.contracts import check_scheme, check_strategy
-    from hpcdl.training.parts.traits import Strategy
 
     registry.trust(name, Path.cwd())
-    kind = "training" if name in registry.names("training") else "aggregation"
     failed = False
     try:
-        found = registry.find(kind, name)
-        if "session" in inspect.signature(found).parameters:
-            checks = check_strategy(name, registry.traits("training", name, Strategy))
-        else:
-            checks = check_scheme(found, registry.traits("aggregation", name, Aggregation))
-        for check in checks:
+        for check in _checks(name):
             print(f"{'ok' if check.holds else 'FAILED':7}  {check.what}: {check.detail}", flush=True)
             failed |= not check.holds
     except ValueError as error:
@@ -63,13 +60,38 @@ def _contract(name: str) -> int:
     return FAILED if failed else OK
 
 
+def _checks(name: str) -> Iterator[Check]:
+    """Return the checks of an object; a user's own is what it looks like."""
+    import inspect
+
+    from hpcdl import registry
+    from hpcdl.aggregation.parts.traits import Aggregation
+    from hpcdl.commands.parts.array_contracts import check_compressor, check_model
+    from hpcdl.commands.parts.contracts import check_scheme, check_strategy
+    from hpcdl.compression.parts.protocol import Compression
+    from hpcdl.training.parts.traits import Strategy
+
+    folder = next((folder for folder in CONTRACTS if name in registry.names(folder)), "models")
+    if ":" not in name and name not in registry.names(folder):
+        raise ValueError(f"unknown {name!r}{registry.nearest(name, objects_with_a_contract())}")
+    thing = registry.find(folder, name)
+    if inspect.isclass(thing):
+        return check_compressor(thing, registry.traits("compression", name, Compression))
+    if not inspect.iscoroutinefunction(thing):
+        return check_model(name)
+    if "session" in inspect.signature(thing).parameters:
+        return check_strategy(name, registry.traits("training", name, Strategy))
+    return check_scheme(thing, registry.traits("aggregation", name, Aggregation))
+
+
 COMMAND: Final = Command(
     50,
-    "check this machine, or a scheme or strategy of your own",
+    "check this machine, or a scheme, strategy, compressor or model of your own",
     "Check this machine before a run: MPI, launcher, transports, cores, clocks, disk, GPU; under mpirun or srun "
     "all hosts of the job. Exit code 1: a check failed; a warning gives 0. With NAME, check that an "
-    "aggregation scheme computes exact sums, without deadlock, at the cost that its docstring states, or that a "
-    "training strategy trains without deadlock, with each image once.",
+    "aggregation scheme computes exact sums, without deadlock, at the cost that its docstring states, that a "
+    "training strategy trains without deadlock, with each image once, that a compressor loses nothing and sends "
+    "what it states, or that a model has the gradients of its loss.",
     arguments,
     execute,
     "hpcdl check; mpirun -n 4 hpcdl check",

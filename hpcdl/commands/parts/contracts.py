@@ -5,7 +5,7 @@ An aggregation scheme: sums, bits, deadlocks, stated costs. A training strategy:
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -72,6 +72,16 @@ class BrokenContractError(Exception):
     """A check found a difference; the message has its place."""
 
 
+def results(checks: Iterable[tuple[str, Callable[[], str]]]) -> Iterator[Check]:
+    """Yield the result of each check: what it is about, and a function that returns how it was checked."""
+    for what, check in checks:
+        try:
+            yield Check(holds=True, what=what, detail=check())
+        except Exception as error:  # noqa: BLE001 - the object is a user's and may raise anything
+            reason = str(error) if isinstance(error, BrokenContractError) else f"{type(error).__name__}: {error}"
+            yield Check(holds=False, what=what, detail=reason)
+
+
 def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
     """Yield the result of each check of ``scheme``, an ``async def`` over a communicator and a vector.
 
@@ -80,7 +90,7 @@ def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
     """
     if traits.sparse:
         raise ValueError(f"{scheme.__name__!r} sums entries; only schemes that sum vectors can be checked")
-    checks: list[tuple[str, Callable[[Scheme], str]]] = [
+    checks = [
         ("exact sums", _sums),
         ("equal bits on all ranks", _bits),
         ("several at once", _several),
@@ -89,12 +99,7 @@ def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
     if not (traits.native or traits.adaptive):
         checks += [("messages and bytes as stated", _volume), ("simulated time as stated", _time)]
         checks += [("simulated by symmetry as on all ranks", _symmetry)]
-    for what, check in checks:
-        try:
-            yield Check(holds=True, what=what, detail=check(scheme))
-        except Exception as error:  # noqa: BLE001 - the scheme is a user's and may raise anything
-            reason = str(error) if isinstance(error, BrokenContractError) else f"{type(error).__name__}: {error}"
-            yield Check(holds=False, what=what, detail=reason)
+    yield from results((what, partial(check, scheme)) for what, check in checks)
 
 
 def _drawn(ranks: int, size: int, seed: int = 0) -> Array:

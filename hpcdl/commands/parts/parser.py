@@ -151,11 +151,15 @@ def suites_and_files(prefix: str, **_: object) -> list[str]:
     return [*suites(), *FilesCompleter()(prefix)]
 
 
-def schemes_and_strategies(**_: object) -> list[str]:
-    """Return the names of the aggregation schemes and of the training strategies."""
+CONTRACTS: Final = ("training", "aggregation", "compression", "models")
+"""Folders whose objects have a contract."""
+
+
+def objects_with_a_contract(**_: object) -> list[str]:
+    """Return the names of schemes, strategies, compressors and models."""
     from hpcdl import registry
 
-    return [*registry.names("aggregation"), *registry.names("training")]
+    return [name for folder in CONTRACTS for name in registry.names(folder)]
 
 
 def cases(parsed_args: argparse.Namespace, **_: object) -> list[str]:
