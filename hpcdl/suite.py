@@ -33,7 +33,6 @@ PAPERS: Final = Path(__file__).parent / "papers"
 """Files with the figures of papers, which a suite may name."""
 PROCESS_BYTES: Final = 60_000_000
 """Memory of an idle rank: Python, numpy and MPI."""
-"""Sections of a report, one of which answers a suite's question; those who write a report import them."""
 
 
 class Kind(Protocol):
@@ -290,8 +289,7 @@ def head(text: str) -> JsonObject:
 
 def check_named(head: JsonMapping, key: str, valid: Sequence[str], source: object) -> None:
     """Raise UsageError if a key of the table ``[suite]`` names something that is not ``valid``."""
-    named = head.get(key, [])
-    for value in named if isinstance(named, list) else [named]:
+    for value in _listed(head, key):
         if value not in valid:
             near = registry.nearest(str(value), valid)
             raise UsageError(f"{source}: [suite]: {key}: unknown {value!r}{near}")
@@ -299,9 +297,13 @@ def check_named(head: JsonMapping, key: str, valid: Sequence[str], source: objec
 
 def papers(text: str) -> list[str]:
     """Return the papers that a suite names, of those of the package."""
-    named = head(text).get("papers", [])
-    every = named if isinstance(named, list) else [named]
-    return [name for name in every if (PAPERS / f"{name}.toml").is_file()]
+    return [name for name in _listed(head(text), "papers") if (PAPERS / f"{name}.toml").is_file()]
+
+
+def _listed(table: JsonMapping, key: str) -> list[Any]:
+    """Return the values of a key that has one or a list."""
+    named = table.get(key, [])
+    return named if isinstance(named, list) else [named]
 
 
 def _draft(suite: str, values: JsonObject, where: str, *, full: bool) -> _Draft:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -89,7 +90,9 @@ def test_the_named_members_and_objects_exist():
             for name in re.findall(r"`(\w+)", member):
                 assert name in dir(owners[owner]) or name in owners[owner].__annotations__, name
         for part, name in re.findall(r"`(\w+)\.(\w+)", table):
-            assert hasattr(owners[owner].__annotations__[part], name)
+            member = owners[owner].__dict__.get(part)
+            kind = get_type_hints(member.fget)["return"] if isinstance(member, property) else None
+            assert hasattr(kind or owners[owner].__annotations__[part], name)
 
 
 @pytest.fixture(scope="module")
@@ -106,10 +109,10 @@ def package(tmp_path_factory):
     return folder
 
 
-def hpcdl(folder, *arguments):
-    """Run hpcdl in ``folder``, with its package if it has one."""
+def hpcdl(folder, *arguments, root=None):
+    """Run hpcdl in ``folder``, with the package in ``root``, by default that of the folder if it has one."""
     command = [sys.executable, "-m", "hpcdl", *arguments]
-    root = folder if (folder / "hpcdl").is_dir() else ROOT
+    root = root or (folder if (folder / "hpcdl").is_dir() else ROOT)
     return subprocess.run(
         command,
         cwd=folder,
@@ -150,11 +153,19 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(("name", "checks"), [("my_scheme:line", 7), ("my_strategy:in_one_piece", 5)])
-def test_the_examples_pass_their_contracts(folder, name, checks):
-    done = hpcdl(folder, "check", name)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("ok ") == len(done.stdout.splitlines()) == checks
+@pytest.mark.parametrize(
+    ("file", "checks"),
+    [("aggregation/line", 7), ("training/in_one_piece", 5), ("models/two_layers", 3), ("compression/in_turn", 4)],
+)
+def test_the_examples_pass_their_contracts(package, tmp_path, file, checks):
+    """By their names, and as modules of a user's folder."""
+    name = file.partition("/")[2]
+    (tmp_path / "mine.py").write_text(EXAMPLES[f"{file}.py"], encoding="utf-8")
+    own = {"in_turn": "InTurn"}.get(name, name)
+    for folder, said in ((package, name), (tmp_path, f"mine:{own}")):
+        done = hpcdl(folder, "check", said, root=package)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("ok ") == len(done.stdout.splitlines()) == checks
 
 
 @pytest.mark.parametrize(
@@ -167,7 +178,7 @@ def test_the_examples_pass_their_contracts(folder, name, checks):
         ),
         (
             "await session.reduce(",
-            "await comm.recv(replica.gradients, 0); await session.reduce(",
+            "await comm.recv(session.replica.gradients, 0); await session.reduce(",
             "FAILED   trains: ",
         ),
     ],
