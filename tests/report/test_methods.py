@@ -144,6 +144,13 @@ def test_names_tell_what_differs_and_no_more():
                 "layerwise",
             ],
         ),
+        (  # settings have the order of the first case that names them
+            [
+                {"training": "pipeline", "parallelism": "pipeline(data=4)"},
+                {"training": "pipeline", "parallelism": "pipeline(pipeline=2,data=2)"},
+            ],
+            ["pipeline(data=4)", "pipeline(data=2,pipeline=2)"],
+        ),
     ]:
         names = Names([Record.of({"ranks": 4, **case}) for case in cases])
         assert [names(Record.of({"ranks": 4, **case})) for case in cases] == expected

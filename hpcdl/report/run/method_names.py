@@ -112,8 +112,8 @@ class Names:
             shared["aggregation"] = f"aggregation {schemes.pop()}"
         return shared
 
-    def _all(self, field: str) -> set[str]:
-        return {text_of(case, field) for case in self._cases}
+    def _all(self, field: str) -> list[str]:
+        return list(dict.fromkeys(text_of(case, field) for case in self._cases))
 
     def _texts(self, case: Record) -> tuple[str, ...]:
         return tuple(text_of(case, field) for field in self._brief)

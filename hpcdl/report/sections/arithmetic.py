@@ -6,14 +6,13 @@ from typing import Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import digits, seconds
-from hpcdl.report.formats.document import Axis, Bars, Section, Table
+from hpcdl.report.formats.document import Axis, Bars, Column, Section, table
 from hpcdl.report.published_results import number
 from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row, rows
 from hpcdl.report.sections.scaling import verdict
 
-HEADER: Final = ("network", "FLOP a byte", "step", "efficiency", "near-linear")
 NOTE: Final = (
     "FLOP a byte: arithmetic of a rank's step by the bytes of the parameters. Each byte costs the same messages: "
     "the more arithmetic there is for it, the less they weigh."
@@ -45,23 +44,23 @@ def networks(findings: Findings) -> list[Network]:
         for row in every
         if row.scale.record.ranks == largest and (efficiency := row.scale.median(Record.efficiency)) is not None
     ]
-    return sorted((one for one in known if math.isfinite(one.flop)), key=lambda one: one.flop)
+    return sorted((network for network in known if math.isfinite(network.flop)), key=lambda network: network.flop)
+
+
+COLUMNS: Final[tuple[Column[Network], ...]] = (
+    Column("network", lambda network: network.name),
+    Column("FLOP a byte", lambda network: digits(network.flop)),
+    Column("step", lambda network: seconds(network.row.step_seconds)),
+    Column("efficiency", lambda network: digits(network.efficiency)),
+    Column("near-linear", lambda network: verdict(network.row.scale)),
+)
 
 
 def page(findings: Findings) -> Section:
     """Return a row for each network."""
-    cells = [
-        (
-            one.name,
-            digits(one.flop),
-            seconds(one.row.step_seconds),
-            digits(one.efficiency),
-            verdict(one.row.scale),
-        )
-        for one in networks(findings)
-    ]
-    table = Table("", HEADER, cells, 1, [NOTE], "least arithmetic for a byte first")
-    return Section("Arithmetic for each byte of parameters", tables=[table] if cells else [])
+    known = networks(findings)
+    made = [table(COLUMNS, known, notes=[NOTE], order="least arithmetic for a byte first")] if known else []
+    return Section("Arithmetic for each byte of parameters", tables=made)
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -69,8 +68,11 @@ def answer(findings: Findings) -> Answer | None:
     known = networks(findings)
     if len(known) < 2:
         return None
-    ends = [f"{digits(one.efficiency)} with {digits(one.flop)} FLOP ({one.name})" for one in (known[0], known[-1])]
-    basis = certainty([one.row.scale.record for one in known])
+    ends = [
+        f"{digits(network.efficiency)} with {digits(network.flop)} FLOP ({network.name})"
+        for network in (known[0], known[-1])
+    ]
+    basis = certainty([network.row.scale.record for network in known])
     ranks = known[0].row.scale.record.ranks
     return Answer(
         f"Efficiency on {ranks} ranks by arithmetic for each byte of parameters: {' to '.join(ends)} ({basis})."
@@ -83,8 +85,8 @@ def charts(findings: Findings) -> Sequence[Bars]:
     if not known:
         return []
     title = f"Efficiency on {known[0].row.scale.record.ranks} ranks, least arithmetic for a byte first"
-    lengths = {"efficiency": [one.efficiency for one in known]}
-    return [Bars(title, [one.name for one in known], lengths, Axis("efficiency"), NOTE)]
+    lengths = {"efficiency": [network.efficiency for network in known]}
+    return [Bars(title, [network.name for network in known], lengths, Axis("efficiency"), NOTE)]
 
 
 SECTION: Final = Declaration(26, page, rows=40, answer=answer, figures=(charts,))

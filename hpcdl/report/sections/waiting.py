@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
-from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
+from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds
-from hpcdl.report.formats.document import Axis, Intervals, Section, Table
+from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names
@@ -69,23 +69,19 @@ def stragglers_page(findings: Findings) -> Section:
     """Return one row per method, scale and straggler."""
     pairs = slowed(findings.launches)
     names = Names(pair.record for pair in pairs)
-    header = ("method", "straggler", "ranks", "images/s without", "with", "with / without", "95 %", "late rank")
-    rows = [
-        (
-            names(pair.record),
-            str(pair.record.straggler),
-            str(pair.record.ranks),
-            digits(pair.without),
-            digits(pair.having),
-            digits(pair.ratio.value) + (" DISTURBED" if pair.disturbed else ""),
-            interval(*pair.bounds),
-            NONE if pair.late is None else str(pair.late),
-        )
-        for pair in pairs
+    columns: list[Column[Slowed]] = [
+        Column("method", lambda pair: names(pair.record)),
+        Column("straggler", lambda pair: str(pair.record.straggler)),
+        Column("ranks", lambda pair: str(pair.record.ranks)),
+        Column("images/s without", lambda pair: digits(pair.without)),
+        Column("with", lambda pair: digits(pair.having)),
+        Column("with / without", lambda pair: digits(pair.ratio.value) + " DISTURBED" * pair.disturbed),
+        Column("95 %", lambda pair: interval(*pair.bounds)),
+        Column("late rank", lambda pair: NONE if pair.late is None else str(pair.late)),
     ]
     note = "Throughput with the straggler by throughput without it, all measured images by the time they took."
-    table = Table("", header, rows, 2, [note], "most throughput kept first")
-    return Section("Stragglers", tables=[table.without_empty()] if rows else [])
+    made = [table(columns, pairs, notes=[note], left=2, order="most throughput kept first")] if pairs else []
+    return Section("Stragglers", tables=made)
 
 
 def stragglers_answer(findings: Findings) -> Answer | None:
@@ -131,43 +127,57 @@ NOTE: Final = (
 )
 
 
+class Waited(NamedTuple):
+    """Waiting of a launch, and its name of a rank."""
+
+    waiting: Waiting
+    launch: Launch
+    latest: str
+    """Name of the latest rank; a dash if there is none."""
+
+    @property
+    def share(self) -> float:
+        """Share of the step in which ranks wait."""
+        return _share(self.waiting)
+
+
+def _mean(values: Vector) -> float:
+    return float(values.mean())
+
+
+COLUMNS: Final[tuple[Column[Waited], ...]] = (
+    Column("case", lambda row: str(row.waiting.record.case)),
+    Column("launch", lambda row: str(row.waiting.record.launch)),
+    Column("ranks", lambda row: str(row.waiting.record.ranks)),
+    Column("step", lambda row: seconds(_mean(row.waiting.step_seconds))),
+    Column("wait", lambda row: seconds(_mean(row.waiting.waiting))),
+    Column("share waiting", lambda row: digits(row.share)),
+    Column("move bytes", lambda row: seconds(_mean(row.waiting.transfer))),
+    Column("share moving", lambda row: digits(_mean(row.waiting.transfer) / _mean(row.waiting.step_seconds))),
+    Column("latest rank", lambda row: row.latest),
+    Column("by", lambda row: seconds(row.waiting.latest.seconds) if row.waiting.latest else NONE),
+    Column("verdict", lambda row: _verdict(row.waiting, disturbed=bool(row.launch.disturbed))),
+)
+
+
 def page(findings: Findings) -> Section:
     """Return one row per launch of a case in which ranks wait; of several launches the row names its own."""
-    known = [(index, waits) for index, waits in enumerate(findings.waiting) if waits and _share(waits)]
-    known.sort(key=lambda pair: (not pair[1].late, -_share(pair[1])))
-    rows = [_row(findings, *pair) for pair in known]
-    header = (
-        *("case", "launch", "ranks", "step", "wait", "share waiting", "move bytes", "share moving"),
-        *("latest rank", "by", "verdict"),
-    )
-    table = Table("", header, rows, 3, [NOTE], "late ranks first, then the longest share of waiting")
-    if len({fields.get("launch") for fields in findings.run.described}) == 1:
-        table = table.without("launch")
-    return Section("Waiting and transfer", tables=[table.without_empty()] if rows else [])
+    known = [
+        Waited(waits, launch, _rank_name(findings, index, waits.latest.rank) if waits.latest else NONE)
+        for index, (waits, launch) in enumerate(zip(findings.waiting, findings.launches, strict=True))
+        if waits and _share(waits)
+    ]
+    known.sort(key=lambda row: (not row.waiting.late, -row.share))
+    single = len({fields.get("launch") for fields in findings.run.described}) == 1
+    columns = [column for column in COLUMNS if not (single and column.heading == "launch")]
+    order = "late ranks first, then the longest share of waiting"
+    made = [table(columns, known, notes=[NOTE], left=2 if single else 3, order=order)] if known else []
+    return Section("Waiting and transfer", tables=made)
 
 
 def _share(waiting: Waiting) -> float:
-    step = float(waiting.step_seconds.mean())
-    return float(waiting.waiting.mean()) / step if step else 0.0
-
-
-def _row(findings: Findings, index: int, waiting: Waiting) -> tuple[str, ...]:
-    times = (waiting.step_seconds, waiting.waiting, waiting.transfer)
-    step, wait, move = (float(values.mean()) for values in times)
-    latest = waiting.latest
-    return (
-        str(waiting.record.case),
-        str(waiting.record.launch),
-        str(waiting.record.ranks),
-        seconds(step),
-        seconds(wait),
-        digits(_share(waiting)),
-        seconds(move),
-        digits(move / step if step else None),
-        _rank_name(findings, index, latest.rank) if latest else NONE,
-        seconds(latest.seconds) if latest else NONE,
-        _verdict(waiting, disturbed=bool(findings.launches[index].disturbed)),
-    )
+    step = _mean(waiting.step_seconds)
+    return _mean(waiting.waiting) / step if step else 0.0
 
 
 def _verdict(waiting: Waiting, *, disturbed: bool) -> str:
