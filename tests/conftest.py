@@ -156,3 +156,24 @@ class Hand:
 @pytest.fixture
 def hand(tmp_path):
     return Hand(tmp_path)
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """refused(*words): the line by which a command refuses them; no rank starts, and nothing is printed else."""
+    from hpcdl.cli import main  # late: tests of ranks load no command
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hpcdl.launch.mpirun.subprocess", None)
+
+    def refuse(*words, lines=1):
+        try:
+            code = main([*map(str, words)])
+        except SystemExit as ended:
+            code = ended.code
+        out, err = capsys.readouterr()
+        assert (code, out, err.count("\n")) == (2, "", lines), words
+        assert not lines or err.startswith("hpcdl")
+        return err
+
+    return refuse

@@ -181,22 +181,3 @@ def each(request):
 def either(request):
     """hpcdl on an MPI library, for code that is above the library; on the other one in make test-grids."""
     return request.getfixturevalue(request.param)
-
-
-@pytest.fixture
-def refused(tmp_path, monkeypatch, capsys):
-    """refused(*words): the line by which a command refuses them; no rank starts, and nothing is printed else."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hpcdl.launch.mpirun.subprocess", None)
-
-    def refuse(*words, lines=1):
-        try:
-            code = main([*map(str, words)])
-        except SystemExit as ended:
-            code = ended.code
-        out, err = capsys.readouterr()
-        assert (code, out, err.count("\n")) == (2, "", lines), words
-        assert not lines or err.startswith("hpcdl")
-        return err
-
-    return refuse

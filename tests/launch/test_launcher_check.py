@@ -22,45 +22,44 @@ from hpcdl.launch.process import (
     launched,
 )
 
-IN_JOB = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_PROCID": "0", "SLURM_NODEID": "0"}
-IN_STEP = {**IN_JOB, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_NUM_NODES": "2"}
+
+def of_slurm(**variables):
+    return {f"SLURM_{name}": value for name, value in variables.items()}
+
+
+IN_JOB = of_slurm(JOB_ID="1", NTASKS="4", NNODES="2", PROCID="0", NODEID="0")
+IN_STEP = {**IN_JOB, **of_slurm(STEP_ID="0", STEP_NUM_TASKS="4", STEP_NUM_NODES="2")}
+BY_PMI = {"PMI_SIZE": "4", "PMI_RANK": "0"}
+OF_OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}
 SHELLS = {
     "a workstation": {},
     "an sbatch script": IN_JOB,
-    "a shell of salloc": {**IN_STEP, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},
+    "a shell of salloc": {**IN_STEP, **of_slurm(STEP_ID="4294967290", STEP_NUM_TASKS="1")},
     "a rank without a namespace of PMIx": {"PMIX_RANK": "0"},
     "leftovers": {"PMI_SIZE": "", "SLURM_STEP_NUM_TASKS": ""},
 }
 MANY = {
     "srun --mpi=none": (IN_STEP, "srun started 4 processes (SLURM_STEP_NUM_TASKS)"),
-    "srun --mpi=pmi2": ({**IN_STEP, "PMI_SIZE": "4", "PMI_RANK": "0"}, "(PMI_SIZE)"),
+    "srun --mpi=pmi2": ({**IN_STEP, **BY_PMI}, "(PMI_SIZE)"),
     "srun --mpi=pmix": ({**IN_STEP, "PMIX_RANK": "0"}, "srun started 4 processes"),
-    "Open MPI's mpirun": (
-        {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0", "PMIX_RANK": "0"},
-        "Open MPI's mpirun started 4 processes",
-    ),
-    "MPICH's mpirun": ({"PMI_SIZE": "4", "PMI_RANK": "0", "MPI_LOCALNRANKS": "2"}, "(PMI_SIZE)"),
+    "Open MPI's mpirun": ({**OF_OPEN_MPI, "PMIX_RANK": "0"}, "Open MPI's mpirun started 4 processes"),
+    "MPICH's mpirun": ({**BY_PMI, "MPI_LOCALNRANKS": "2"}, "(PMI_SIZE)"),
     "MPICH's mpirun in a job of one node": (
-        {**IN_STEP, "SLURM_STEP_NUM_TASKS": "1", "PMI_SIZE": "4", "PMI_RANK": "0", "MPI_LOCALNRANKS": "4"},
+        {**IN_STEP, **of_slurm(STEP_NUM_TASKS="1"), **BY_PMI, "MPI_LOCALNRANKS": "4"},
         "(PMI_SIZE)",
     ),
     "PALS' mpiexec": ({"PALS_NRANKS": "4", "PALS_RANKID": "0"}, "PALS' mpiexec started 4 processes"),
 }
+TWO_DAEMONS = {**IN_STEP, "SLURM_STEP_NUM_TASKS": "2"}
 ALONE = {
-    "mpirun -n 1": {"PMI_SIZE": "1", "PMI_RANK": "0", "MPI_LOCALNRANKS": "1"},
+    "mpirun -n 1": {**BY_PMI, "PMI_SIZE": "1", "MPI_LOCALNRANKS": "1"},
     "Open MPI's mpirun -n 1 in a job, its daemons on two nodes": {
-        **IN_STEP,
-        "SLURM_STEP_NUM_TASKS": "2",
+        **TWO_DAEMONS,
+        **OF_OPEN_MPI,
         "OMPI_COMM_WORLD_SIZE": "1",
-        "OMPI_COMM_WORLD_RANK": "0",
         "PMIX_RANK": "0",
     },
-    "MPICH's mpirun -n 1 in a job, a proxy on each of two nodes": {
-        **IN_STEP,
-        "SLURM_STEP_NUM_TASKS": "2",
-        "PMI_SIZE": "1",
-        "PMI_RANK": "0",
-    },
+    "MPICH's mpirun -n 1 in a job, a proxy on each of two nodes": {**TWO_DAEMONS, **BY_PMI, "PMI_SIZE": "1"},
     "srun -n 1": {**IN_STEP, "SLURM_STEP_NUM_TASKS": "1"},
 }
 
@@ -96,7 +95,7 @@ def test_a_shell_of_srun_is_known_by_its_terminal():
         os.write(1, b"!")
         time.sleep(60)
     os.read(terminal, 1)
-    shell = {**IN_STEP, "SLURM_PTY_PORT": "1", "PMI_SIZE": "4", "PMI_RANK": "0", "SLURM_TASK_PID": str(pid)}
+    shell = {**IN_STEP, **BY_PMI, **of_slurm(PTY_PORT="1", TASK_PID=str(pid))}
     try:
         assert not launched(shell)
         assert launched({**shell, "MPI_LOCALNRANKS": "4"})
@@ -125,19 +124,15 @@ MPICH = Library("MPICH", 5, "MPICH Version: 5.0.2\nMPICH configure: --with-devic
 MPICH_PMIX = Library("MPICH", 5, "MPICH Version: 5.0.2\nMPICH configure: --with-pmix=/usr")
 OPEN_MPI = Library("Open MPI", 5, "Open MPI v5.0.11")
 BY_PMIX = {"PMIX_NAMESPACE": "prterun-h-1@1", "PMIX_RANK": "0"}
-BY_OPEN_MPI = {**BY_PMIX, "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"}
+BY_OPEN_MPI = {**BY_PMIX, **OF_OPEN_MPI}
 
 
 def test_incompatible_launchers_are_reported_before_start():
     for library, environment, said in [
-        (
-            MPICH,
-            BY_OPEN_MPI,
-            "Open MPI's mpirun started this process by PMIx (PMIX_NAMESPACE), but this MPICH 5",
-        ),
+        (MPICH, BY_OPEN_MPI, "Open MPI's mpirun started this process by PMIx (PMIX_NAMESPACE), but this MPICH 5"),
         (MPICH, {**IN_STEP, **BY_PMIX}, "srun started this process by PMIx"),
         (MPICH, BY_PMIX, "a PMIx launcher started this process"),
-        (OPEN_MPI, {"PMI_SIZE": "4", "PMI_RANK": "0"}, "started 4 processes (PMI_SIZE) without PMIx"),
+        (OPEN_MPI, BY_PMI, "started 4 processes (PMI_SIZE) without PMIx"),
         (OPEN_MPI, IN_STEP, "srun started 4 processes (SLURM_STEP_NUM_TASKS) without PMIx"),
     ]:
         assert said in refusal(check_launcher, environment, library)
@@ -145,14 +140,14 @@ def test_incompatible_launchers_are_reported_before_start():
 
 def test_compatible_launchers_are_accepted():
     for library, environment in [
-        (MPICH, {"PMI_SIZE": "4", "PMI_RANK": "0"}),
+        (MPICH, BY_PMI),
         (MPICH, IN_STEP),  # detected once MPI has started
         (MPICH, {**BY_PMIX, "MPIR_CVAR_PMI_VERSION": "pmi1"}),
         (MPICH_PMIX, BY_OPEN_MPI),
         (OPEN_MPI, BY_OPEN_MPI),
         (OPEN_MPI, {**IN_STEP, **BY_PMIX}),
-        (OPEN_MPI, {"PMI_SIZE": "1", "PMI_RANK": "0"}),
-        (Library("Open MPI", 4, ""), {**IN_STEP, "PMI_SIZE": "4", "PMI_RANK": "0"}),
+        (OPEN_MPI, {**BY_PMI, "PMI_SIZE": "1"}),
+        (Library("Open MPI", 4, ""), {**IN_STEP, **BY_PMI}),
         (Library("Intel MPI", 2021, ""), BY_PMIX),
         *((library, environment) for library in (MPICH, OPEN_MPI) for environment in SHELLS.values()),
     ]:

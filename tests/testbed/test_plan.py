@@ -35,21 +35,6 @@ def machine(monkeypatch):
     return monkeypatch
 
 
-@pytest.fixture
-def refused(machine, capsys):
-    """refused(arguments): what the command says."""
-
-    def refuse(*arguments):
-        assert main(["testbed", *arguments]) == 2
-        out, err = capsys.readouterr()
-        assert not out
-        assert err.startswith("hpcdl: ")
-        assert err.count("\n") == 1
-        return err.removeprefix("hpcdl: ").rstrip("\n")
-
-    return refuse
-
-
 def test_every_host_has_the_rate_but_slow_ones(machine):
     planned = testbed.plan(3, "0.2 Gbit/s", ["host2:50Mbit"], "1000mbit")
     assert planned.bytes_per_second == {"host1": 25_000_000, "host2": 6_250_000, "host3": 25_000_000}
@@ -58,29 +43,24 @@ def test_every_host_has_the_rate_but_slow_ones(machine):
 
 
 def test_netem_delays_frames_where_the_kernel_has_it(machine, tmp_path):
-    delay = timedelta(milliseconds=30)
-    assert (testbed.plan(2, "1gbit").latency, testbed.plan(2, "1gbit").relayed) == (0, False)
-    assert (testbed.plan(2, "1gbit", delay=delay).latency, testbed.plan(2, "1gbit", delay=delay).relayed) == (
-        0.03,
-        True,
-    )
+    def delay(milliseconds):
+        planned = testbed.plan(2, "1gbit", delay=timedelta(milliseconds=milliseconds))
+        return planned.latency, planned.relayed
+
+    assert delay(0) == (0, False)
+    assert delay(30) == (0.03, True)
     machine.setattr(testbed, "DEVICE", tmp_path / "tun")
     with pytest.raises(testbed.LaunchError, match="the kernel has neither netem nor "):
-        testbed.plan(2, "1gbit", delay=delay)
+        delay(30)
     machine.setattr(testbed.subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, 0))
-    assert not testbed.plan(2, "1gbit", delay=delay).relayed
+    assert delay(30) == (0.03, False)
 
 
-def test_machines_that_cannot_have_a_testbed(refused, machine):
+def test_machines_that_cannot_have_a_testbed(machine, refused):
     failed = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted\nmore")
-    for place, function, other, said in [
+    for module, function, other, message in [
         (testbed.os, "geteuid", lambda: 1000, "needs root"),
-        (
-            testbed.shutil,
-            "which",
-            lambda name: name if name == "ip" else None,
-            "needs the program tc: apt-get install ",
-        ),
+        (testbed.shutil, "which", lambda name: name if name == "ip" else None, "needs the program tc: apt-get "),
         (
             testbed.subprocess,
             "run",
@@ -89,26 +69,24 @@ def test_machines_that_cannot_have_a_testbed(refused, machine):
         ),
     ]:
         with machine.context() as patch:
-            patch.setattr(place, function, other)
-            assert refused("--hosts", "4", "--rate", "1gbit", "--", "true").startswith(f"testbed: {said}")
+            patch.setattr(module, function, other)
+            told = refused("testbed", "--hosts", "4", "--rate", "1gbit", "--", "true")
+            assert told.startswith(f"hpcdl: testbed: {message}")
 
 
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [
-        (["--", "hpcdl", "run", "s.toml"], ["hpcdl", "run", "s.toml"]),
-        (
-            ["--", "mpirun", "-n", "4", "sh", "-c", "a", "--", "b"],
-            ["mpirun", "-n", "4", "sh", "-c", "a", "--", "b"],
-        ),
-        (["hostname"], ["hostname"]),
+        ("-- hpcdl run s.toml", "hpcdl run s.toml"),
+        ("-- mpirun -n 4 sh -c a -- b", "mpirun -n 4 sh -c a -- b"),
+        ("hostname", "hostname"),
     ],
 )
 def test_the_command_is_taken_as_it_stands(machine, arguments, command):
     given = []
     machine.setattr(testbed, "run_in_testbed", lambda planned, command: given.append(command) or 7)
-    assert main(["testbed", "--hosts", "2", "--rate", "1gbit", *arguments]) == 7
-    assert given == [command]
+    assert main(["testbed", "--hosts", "2", "--rate", "1gbit", *arguments.split()]) == 7
+    assert given == [command.split()]
 
 
 def test_the_record_says_that_hosts_are_emulated(machine):
