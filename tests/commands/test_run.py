@@ -1,6 +1,5 @@
 """Real runs, with mpirun started by hpcdl and hpcdl started by mpirun: run folder, log and report."""
 
-import csv
 import os
 import subprocess
 from contextlib import suppress
@@ -13,17 +12,14 @@ from hpcdl import registry
 
 from .conftest import LIMIT, TRAIN
 
-CONTRACT = {
-    *("suite", "case", "kind", "model", "dataset", "backend", "dtype", "training", "aggregation"),
-    *("compression", "optimizer", "ranks", "nodes", "threads_per_rank", "global_batch", "scaling"),
-    *("steps", "step_seconds", "step_seconds_low", "step_seconds_high", "images_per_second", "speedup"),
-    *("efficiency", "efficiency_low", "efficiency_high", "compute_seconds", "input_seconds"),
-    *("exposed_communication_seconds", "bytes_sent_per_rank", "messages_per_rank", "compression_ratio"),
-    *("staleness_mean", "staleness_max", "final_loss", "final_accuracy", "target_accuracy"),
-    *("seconds_to_target", "samples_to_target", "epochs_to_target", "collective", "message_bytes"),
-    *("time_p50_seconds", "time_p99_seconds", "algbw_bytes_per_second", "busbw_bytes_per_second"),
-    *("correct", "predicted_seconds"),
-}
+CONTRACT = """
+suite case kind model dataset backend dtype training aggregation compression optimizer ranks nodes threads_per_rank
+global_batch scaling steps step_seconds step_seconds_low step_seconds_high images_per_second speedup efficiency
+efficiency_low efficiency_high compute_seconds input_seconds exposed_communication_seconds bytes_sent_per_rank
+messages_per_rank compression_ratio staleness_mean staleness_max final_loss final_accuracy target_accuracy
+seconds_to_target samples_to_target epochs_to_target collective message_bytes time_p50_seconds time_p99_seconds
+algbw_bytes_per_second busbw_bytes_per_second correct predicted_seconds
+"""
 """Fields that scripts of users rely on."""
 
 COLLECTIVE = '[[case]]\nkind = "collective"\nrepetitions = 5\nwarmup = 1\n'
@@ -67,14 +63,8 @@ def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
     assert ended.stdout.startswith("[1/3] train-lenet5")
     assert "\x1b" not in ended.stdout
     folder = each.folder / "o"
-    assert {path.name for path in folder.iterdir()} == {
-        "parts",
-        "run.h5",
-        "report.md",
-        "report.html",
-        "log.txt",
-        "run.series.json",
-    }
+    names = "log.txt parts report.html report.md run.h5 run.series.json"
+    assert " ".join(sorted(path.name for path in folder.iterdir())) == names
     assert len(list((folder / "parts").glob("*.h5"))) == 3
     assert len((folder / "log.txt").read_text().splitlines()) == 6  # begin and end of each case
 
@@ -83,22 +73,10 @@ def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
     assert 'kind = "train"' in run.suite
     assert run.cases["ranks"].tolist() == [1, 2, 3]
     assert run.cases["nodes"].tolist() == [1, 1, 1]
-    library_name = "Open MPI" if each.is_openmpi else "MPICH"
-    assert run.environment["mpi"]["library"] == library_name
+    assert run.environment["mpi"]["library"] == ("Open MPI" if each.is_openmpi else "MPICH")
     assert len(run.environment["ranks"]) == 3
-    expected = {
-        "case_index",
-        "rank",
-        "step",
-        "begin",
-        "end",
-        "loss",
-        "compute_ns",
-        "messages",
-        "bytes",
-        "input_ns",
-    }
-    assert expected <= set(run.steps.columns)
+    columns = "case_index rank step begin end loss compute_ns messages bytes input_ns"
+    assert {*columns.split()} <= {*run.steps.columns}
     assert run.steps.groupby(["case_index", "rank"]).size().tolist() == [8] * 6
     assert run.events["label"].isin(["send", "add", "input", "update"]).any()
     # the same training at every scale: rank shares of one global batch
@@ -109,7 +87,7 @@ def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
     assert [case["ranks"] for case in cases] == [1, 2, 3]
     spans = (run.steps["end"] - run.steps["begin"]).groupby([run.steps["case_index"], run.steps["step"]]).max()
     for index, case in enumerate(cases):
-        assert case.keys() >= CONTRACT
+        assert case.keys() >= {*CONTRACT.split()}
         assert 0 < case["input_seconds"] < case["compute_seconds"] < case["step_seconds"]
         assert case["images_per_second"] == pytest.approx(6 * 48e9 / spans[index][2:].sum())
     assert [case["messages_per_rank"] for case in cases] == [0, 2, 4]
@@ -117,11 +95,9 @@ def test_one_job_runs_all_scales_and_leaves_a_run_folder(each):
 
     finished(each.here("report", "o", "-o", "page.csv"))
     frame = pd.read_csv(each.folder / "page.csv")
-    assert set(frame.columns) >= CONTRACT
+    assert {*frame.columns} >= {*CONTRACT.split()}
     assert frame["ranks"].tolist() == [1, 2, 3]
     assert frame["step_seconds"].tolist() == [case["step_seconds"] for case in cases]
-    with (each.folder / "page.csv").open() as file:
-        assert len(list(csv.reader(file))) == 4
 
 
 def test_inside_mpirun_its_ranks_are_used(each):
