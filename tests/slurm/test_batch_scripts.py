@@ -128,13 +128,6 @@ def limited(slurm, tmp_path_factory):
     return job, job(script)
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_slurm_accepts_the_script(script, job):
-    """As on a cluster that has the nodes; this one has four of eight cores."""
-    fitting = ["--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=1", "--gpus-per-node=0", "--time=1"]
-    job.run("sbatch", "--test-only", *fitting, script)
-
-
 SMALL = ("--set", "case.backend=numpy", "--set", "case.dataset=digits", "--set", "case.steps=2")
 SHORT = {
     "check": ("--case", "train-*-ring-*", "--set", "case.steps=3"),
