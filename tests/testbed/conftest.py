@@ -1,13 +1,11 @@
 """A testbed as root makes it: a process of its own, with everything that it starts marked."""
 
-import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import termios
 import time
 import uuid
 from pathlib import Path
@@ -28,6 +26,12 @@ def _possible():
         pytest.skip(f"no emulated hosts here: {error}")
 
 
+def default_signals():
+    """Restore signals that a child would ignore where tests run in the background, or under nohup."""
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_DFL)
+
+
 class Testbed:
     """``hpcdl testbed`` of one Python, run in a folder of its own."""
 
@@ -41,32 +45,20 @@ class Testbed:
         self.runs = []
 
     def start(self, *command, hosts=2, rate="200mbit", slow=(), trunk="", latency=""):
+        """Start it in a session of its own, as a login would."""
         options = ["--hosts", str(hosts), "--rate", rate, *(word for one in slow for word in ("--slow", one))]
         options += ["--trunk", trunk] if trunk else []
         options += ["--latency", latency] if latency else []
-        return self.launch(self.python, "-m", "hpcdl", "testbed", *options, "--", *map(str, command))
-
-    def launch(self, *command, terminal=None):
-        """Start it in a session of its own, as a login would; ``terminal`` is one to start it from."""
-
-        def begin():
-            # whoever runs the tests in the background, or under nohup, has these ignored, and a child would inherit it
-            for ignored in (signal.SIGINT, signal.SIGHUP):
-                signal.signal(ignored, signal.SIG_DFL)
-            if terminal is not None:
-                fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
-
         name, _, value = self.mark.partition("=")
         run = subprocess.Popen(
-            command,
+            [self.python, "-m", "hpcdl", "testbed", *options, "--", *map(str, command)],
             cwd=self.folder,
             env={**os.environ, name: value, "TMPDIR": str(self.temporary)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            pass_fds=[] if terminal is None else [terminal],
-            preexec_fn=begin,  # noqa: PLW1509
+            preexec_fn=default_signals,  # noqa: PLW1509
         )
         self.runs.append(run)
         return run
