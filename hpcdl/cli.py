@@ -7,7 +7,7 @@ import io
 import os
 import pkgutil
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcdl import __version__
 from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, USAGE, UsageError
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from hpcdl.commands.parts.parser import Command
 
 
-def commands() -> dict[str, Command]:
-    """Return the ``COMMAND`` of each file in ``hpcdl/commands``, by name, in the order of ``--help``."""
+def commands() -> dict[str, Any]:
+    """Return the modules of ``hpcdl/commands``, by name, in the order of ``--help``; each has a ``COMMAND``."""
     from hpcdl import commands as folder
 
     names = [module.name for module in pkgutil.iter_modules(folder.__path__) if not module.ispkg]
-    commands = {name: importlib.import_module(f"{folder.__name__}.{name}").COMMAND for name in names}
-    return dict(sorted(commands.items(), key=lambda item: item[1].order))
+    modules = {name: importlib.import_module(f"{folder.__name__}.{name}") for name in names}
+    return dict(sorted(modules.items(), key=lambda item: int(item[1].COMMAND.order)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,11 +91,12 @@ def _options(given: list[str]) -> argparse.Namespace:
     version = f"hpcdl {__version__}"
     parser.add_argument("--version", action="version", version=version, help="show the version and exit")
     parsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, command in commands().items():
+    for name, module in commands().items():
+        command: Command = module.COMMAND
         example = f"example: {command.example}"
         own = parsers.add_parser(name, help=command.summary, description=command.description, epilog=example)
-        command.arguments(own)
-        own.set_defaults(execute=command.execute)
+        module.arguments(own)
+        own.set_defaults(execute=module.execute)
     if "_ARGCOMPLETE" in os.environ:  # of a shell with completion
         import argcomplete
 

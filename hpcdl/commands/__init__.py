@@ -3,10 +3,10 @@
 In come options. Out come text on the terminal, files, and an exit code of :mod:`hpcdl.exit_codes`. A file has
 two functions and a declaration::
 
-    def arguments(parser): ...          options, by argparse
+    def arguments(parser): ...          options by their usage: parser.option("-n --ranks RANKS", "ranks to start")
     def execute(options) -> int: ...    the work; returns the exit code
 
-    COMMAND = Command(order, summary, description, arguments, execute, example)
+    COMMAND = Command(order, summary, description, example)
 
 :mod:`hpcdl.cli` collects the declarations, parses the command line, and prints an error as one line:
 ``UsageError`` for an option or a suite that cannot be, ``TraceError`` for a damaged file; both are exit code 2.

@@ -112,7 +112,5 @@ COMMAND: Final = Command(
     "time a collective over message sizes",
     "Time a collective by several schemes over message sizes, and print a line for each when it is measured. The "
     "results are checked. The run folder has the trace and the report. Outside a launcher hpcdl starts mpirun.",
-    arguments,
-    execute,
     "hpcdl bench allreduce -b 8 -e 128M -f 2 -a ring,native",
 )

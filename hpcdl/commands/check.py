@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.parser import CONTRACTS, Command, complete, objects_with_a_contract
+from hpcdl.commands.parts.parser import CONTRACTS, Arguments, Command, complete, objects_with_a_contract
 from hpcdl.exit_codes import FAILED, OK, UsageError
 
 if TYPE_CHECKING:
@@ -14,14 +14,9 @@ if TYPE_CHECKING:
     from hpcdl.commands.parts.contracts import Check
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    name = parser.add_argument(
-        "name",
-        nargs="?",
-        metavar="NAME",
-        help="a name, or MODULE:OBJECT of your own; MODULE may be in the current folder",
-    )
-    complete(name, objects_with_a_contract)
+def arguments(parser: Arguments) -> None:
+    effect = "a name, or MODULE:OBJECT of your own; MODULE may be in the current folder"
+    complete(parser.option("name NAME", effect, nargs="?"), objects_with_a_contract)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -92,7 +87,5 @@ COMMAND: Final = Command(
     "aggregation scheme computes exact sums, without deadlock, at the cost that its docstring states, that a "
     "training strategy trains without deadlock, with each image once, that a compressor loses nothing and sends "
     "what it states, or that a model has the gradients of its loss.",
-    arguments,
-    execute,
     "hpcdl check; mpirun -n 4 hpcdl check",
 )

@@ -68,7 +68,5 @@ COMMAND: Final = Command(
     "Decide each claim of the papers that hpcdl follows by the runs of the shipped suites. FOLDER has a run, or a "
     "folder of launches, for each suite. Exit code 1: a claim came out otherwise than expected; 3: "
     "none is decided, or a run cannot be read.",
-    arguments,
-    execute,
     "hpcdl claims runs/reports -o claims.md",
 )

@@ -83,7 +83,5 @@ COMMAND: Final = Command(
     "Compare the runs of a candidate with those of a baseline. Launches are the unit. Exit code 1: a measure "
     "regressed beyond --min-effect, or a case failed or is missing; 3: half of the measures or more are "
     "inconclusive, or the effect of one may exceed twice --min-effect; else 0.",
-    arguments,
-    execute,
     "hpcdl compare runs/baseline --with runs/tonight -o page.html",
 )

@@ -44,7 +44,5 @@ COMMAND: Final = Command(
     5,
     "pages on each activity",
     "Print a page of the documentation. Without TOPIC: all pages, with the questions that they answer.",
-    arguments,
-    execute,
     "hpcdl help nightly",
 )

@@ -103,7 +103,5 @@ COMMAND: Final = Command(
     "links. Exit code 1: a regression or a slow host is open, neither repaired nor accepted, or the newest run "
     "lacks a case; 3: it cannot be judged yet, a folder cannot be read, or the newest run is older than --stale; "
     "else 0.",
-    arguments,
-    execute,
     "hpcdl history runs -o history.html",
 )

@@ -76,7 +76,5 @@ COMMAND: Final = Command(
     "a network as a table of layers",
     "Print parameters |W|, outputs and FLOP of a network's largest layers; write all layers as a table "
     "for replays and predictions. `hpcdl help networks` shows how to record your own network in PyTorch.",
-    arguments,
-    execute,
     "hpcdl layers gpt2_xl --shape 512 -o gpt2-512.csv",
 )

@@ -205,7 +205,5 @@ COMMAND: Final = Command(
     "list names that a suite can use",
     "List the names that a suite can use; with SUBJECT, also their settings and defaults. combinations: pairs of "
     "features that a case cannot have together.",
-    arguments,
-    execute,
     "hpcdl list aggregation",
 )

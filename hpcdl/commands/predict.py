@@ -69,7 +69,5 @@ COMMAND: Final = Command(
     "predict times on another network, or on more ranks",
     "Simulate the collectives, exchanges and training steps of a suite or a run on a network. The network is "
     "a preset (hpcdl list networks), a file from --save, or fitted to the measured times of a run.",
-    arguments,
-    execute,
     "hpcdl predict suites/near-linear.toml --network ethernet-10g --ranks 2,4,8",
 )

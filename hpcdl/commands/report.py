@@ -59,7 +59,5 @@ COMMAND: Final = Command(
     "report one or more runs",
     "Report one or more runs: a summary on a terminal, Markdown in a pipe or a file. "
     "hpcdl/report/README.md describes the columns of CSV and JSON.",
-    arguments,
-    execute,
     "hpcdl report runs/quickstart -o page.html",
 )

@@ -108,7 +108,5 @@ COMMAND: Final = Command(
     "run a suite",
     "Run a suite. Outside a launcher hpcdl starts mpirun; inside mpirun or srun it uses the given ranks, and "
     "runs smaller cases on the first ranks.",
-    arguments,
-    execute,
     "hpcdl run quickstart --case '*ring*'",
 )

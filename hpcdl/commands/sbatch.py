@@ -211,7 +211,5 @@ COMMAND: Final = Command(
     "write a batch script for Slurm",
     "Write a batch script for Slurm, as plain as one written by hand. Partition, account, modules, launcher and "
     "environment come from a site profile, ~/.config/hpcdl/site.toml or /etc/hpcdl/site.toml.",
-    arguments,
-    execute,
     "hpcdl sbatch interconnect --nodes 16 --time 30",
 )

@@ -32,7 +32,5 @@ COMMAND: Final = Command(
     "Run COMMAND on an emulated cluster: network namespaces on one Linux machine, with links of the given "
     "rate. Needs root. Inside, hpcdl run and mpirun place ranks on the hosts round-robin; ssh HOST COMMAND runs a "
     "command on one host. The exit code is that of COMMAND.",
-    arguments,
-    execute,
     "hpcdl testbed --hosts 4 --rate 100mbit -- hpcdl run interconnect",
 )

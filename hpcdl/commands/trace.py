@@ -93,7 +93,5 @@ COMMAND: Final = Command(
     "timelines and schedules for other tools",
     "Write the events of a case for other tools: a timeline with an arrow for each message, to be opened in "
     "ui.perfetto.dev, a GOAL schedule for LogGOPSim and ATLAHS, or a Chakra execution trace per rank.",
-    arguments,
-    execute,
     "hpcdl trace runs/quickstart --case NAME -o run.pftrace",
 )

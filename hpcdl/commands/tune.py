@@ -316,7 +316,5 @@ COMMAND: Final = Command(
     "in a suite, and the best bucket size of its replays. A gain over the default counts if a second run confirms "
     "it. DIR gets a table for aggregation auto and rules for the library. Exit code 1: a case failed; 3: half of "
     "the rows are open.",
-    arguments,
-    execute,
     "hpcdl tune allreduce -n 2 -o tuned",
 )

@@ -21,7 +21,11 @@ _MICROSECONDS: Final = {"us": 1, "ms": 10**3, "s": 10**6, "h": 3600 * 10**6, "d"
 
 @dataclass(frozen=True)
 class Command:
-    """Declaration of a command: ``COMMAND`` of a file in ``hpcdl/commands``, which has the command's name."""
+    """Declaration ``COMMAND`` of a file in ``hpcdl/commands``, which has the name of the command.
+
+    The file has two functions: ``arguments(parser)`` declares options; ``execute(options)`` runs the command and
+    returns the exit code.
+    """
 
     order: int
     """Position in ``hpcdl --help``; lower numbers come first."""
@@ -29,9 +33,6 @@ class Command:
     """Line in ``hpcdl --help``."""
     description: str
     """First paragraph of the command's own ``--help``."""
-    arguments: Callable[["Arguments"], None]
-    execute: Callable[[argparse.Namespace], int]
-    """Run the command with its options; return the exit code."""
     example: str
     """Last line of the command's own ``--help``."""
 
