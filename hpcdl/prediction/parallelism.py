@@ -29,7 +29,7 @@ from hpcdl.fabric.network import Link
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.volumes import FLOAT_BYTES, Volumes, by_layer
+from hpcdl.nn.layers.volumes import FLOAT_BYTES, by_layer
 from hpcdl.nn.split.division import LINEAR
 from hpcdl.nn.split.layers import (
     batch_norm_by_positions,
@@ -66,16 +66,15 @@ class LayerSplits:
     """Sizes of a layer, and the costs of its splits among some ranks."""
 
     name: str
-    sizes: Volumes
+    data_bytes: int
+    weight_bytes: int
+    forward_backward_flop: int
+    cheapest: str
+    """The split whose messages take the least time."""
     split_bytes: Mapping[str, int]
     """Bytes that all ranks send in a step, by split."""
     split_seconds: Mapping[str, float]
     """Time of these messages, by split."""
-
-    @property
-    def cheapest(self) -> str:
-        """The split whose messages take the least time."""
-        return min(self.split_seconds, key=self.split_seconds.__getitem__)
 
 
 def stated(splitter: Callable[..., object], direction: str, numbers: Mapping[str, int]) -> int:
@@ -139,7 +138,8 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
             moving = 0 if is_first else 4 if halo else 2 * (ranks - 1)
             rounds[split] = moving + (2 * (ranks - 1) if shared else 0)
         seconds = {split: rounds[split] * link.alpha + moved[split] / ranks * link.beta for split in moved}
-        rows.append(LayerSplits(name, sizes, moved, seconds))
+        volume = (sizes.data_bytes, sizes.weight_bytes, sizes.forward_backward_flop)
+        rows.append(LayerSplits(name, *volume, min(seconds, key=seconds.__getitem__), moved, seconds))
     return rows
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from statistics import median
 from typing import Final
 
@@ -9,149 +10,21 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
 from hpcdl.prediction.network_file import COSTS, PricedNetwork
-from hpcdl.prediction.parallelism import Parallelism
+from hpcdl.prediction.parallelism import LayerSplits, Parallelism
 from hpcdl.prediction.predict import Prediction
 from hpcdl.report import published_results
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, rate, seconds, volume
-from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, rate, seconds
+from hpcdl.report.formats.document import Column, Document, Section, Table, table
+from hpcdl.report.run.columns import value
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.trace.files import JsonObject
-
-PARALLELISM_NOTE: Final = (
-    "Predicted: the programs of the steps in virtual time. A mesh is its split and data x model, or data x "
-    "pipeline with the best number of microbatches among powers of two."
-)
-LAYERS: Final = ("layer", "|D| MB", "|W| MB", "GFLOP", "bytes/FLOP", "cheapest", "messages")
-OF_PROBLEM: Final = ("model", "dataset", "global_batch", "ranks", "network", "times_the_measured_ranks")
-"""Columns in the JSON document that all meshes share."""
-MESHES: Final = ("mesh", "predicted", "measured", "")
-OF_MESH: Final = ("predicted_seconds", "undetermined", "step_seconds", "case", "disturbed")
-"""Columns of a mesh in the JSON document."""
-
-
-def mesh_section(parallelisms: Sequence[Parallelism]) -> Section:
-    """Return the tables of each training and number of ranks."""
-    tables, points = [], []
-    for mesh in parallelisms:
-        like = mesh.meshes[0]
-        what = f"{like.model}, {like.global_batch} images, {like.ranks} ranks"
-        step = seconds(mesh.chosen.predicted_seconds)
-        points.append(f"{what}: choose {mesh.chosen.parallelism}, {step} a step.{_measured(mesh)}")
-        tables += [
-            Table(f"Meshes: {what}", MESHES, _meshes(mesh)),
-            Table(f"Layers: {what}", LAYERS, _layers(mesh)),
-        ]
-    return Section("Parallelism", [PARALLELISM_NOTE] if tables else [], points, tables)
-
-
-def doubt(row: Record) -> str:
-    """Return the marks of a predicted row."""
-    shown = {
-        "extrapolated": f"EXTRAPOLATED {digits(row.times_the_measured_ranks)}x",
-        "undetermined": "UNDETERMINED",
-        "disturbed": "DISTURBED",
-    }
-    return "; ".join(text for mark, text in shown.items() if mark in row.marks)
-
-
-def mesh_records(parallelisms: Sequence[Parallelism]) -> list[JsonObject]:
-    """Return the JSON records; SI units."""
-    return [
-        {
-            **{name: getattr(one.meshes[0], name) for name in OF_PROBLEM},
-            "chosen": one.chosen.parallelism,
-            "fastest_measured": one.best.parallelism if one.best else None,
-            "meshes": [
-                {"mesh": mesh.parallelism, **{name: getattr(mesh, name) for name in OF_MESH}}
-                for mesh in one.meshes
-            ],
-            "layers": [
-                {
-                    "name": layer.name,
-                    "data_bytes": layer.sizes.data_bytes,
-                    "weight_bytes": layer.sizes.weight_bytes,
-                    "forward_backward_flop": layer.sizes.forward_backward_flop,
-                    "cheapest": layer.cheapest,
-                    "split_bytes": dict(layer.split_bytes),
-                    "split_seconds": dict(layer.split_seconds),
-                }
-                for layer in one.layers
-            ],
-        }
-        for one in parallelisms
-    ]
-
-
-def _measured(parallelism: Parallelism) -> str:
-    if parallelism.best is None:
-        return ""
-    chosen = parallelism.chosen.step_seconds
-    also = f", the chosen one {seconds(chosen)}" if chosen and parallelism.best is not parallelism.chosen else ""
-    missing = "" if chosen else "; the chosen one was not measured"
-    best = parallelism.best
-    return f" Measured: {best.parallelism} is the fastest, {seconds(best.step_seconds)}{also}{missing}."
-
-
-def _meshes(parallelism: Parallelism) -> list[tuple[str, ...]]:
-    return [
-        (
-            str(mesh.parallelism),
-            seconds(mesh.predicted_seconds),
-            seconds(mesh.step_seconds),
-            "; ".join(
-                word
-                for word, holds in (
-                    ("chosen", mesh is parallelism.chosen),
-                    ("fastest measured", mesh is parallelism.best),
-                    (doubt(mesh), True),
-                )
-                if holds and word
-            ),
-        )
-        for mesh in parallelism.meshes
-    ]
-
-
-def _layers(parallelism: Parallelism) -> list[tuple[str, ...]]:
-    return [
-        (
-            layer.name,
-            digits(layer.sizes.data_bytes / 1e6),
-            digits(layer.sizes.weight_bytes / 1e6),
-            digits(layer.sizes.forward_backward_flop / 1e9),
-            digits(layer.split_bytes[layer.cheapest] / max(1, layer.sizes.forward_backward_flop)),
-            layer.cheapest,
-            ", ".join(f"{split} {seconds(time)}" for split, time in layer.split_seconds.items()),
-        )
-        for layer in parallelism.layers
-    ]
-
 
 NOTE: Final = (
     "Predicted: the same program in virtual time on a model of the network. Of measured: predicted by measured "
     "time. A library's own collective cannot be simulated: its time is that of the best published algorithm. "
     "95 %: by the uncertainty of the fitted costs and the errors of fitted times about as long, the scheme's own "
-    "above all. DISTURBED: the "
-    "measured time, or the compute times, are of a disturbed case. Simulated: ranks that stand for all by "
-    "symmetry; all, where scheme or network has none."
-)
-STEPS: Final = (
-    *(
-        "training",
-        "aggregation",
-        "ranks",
-        "predicted",
-        "95 %",
-        "measured",
-        "error",
-        "images/s (measured)",
-        "staleness (measured)",
-        "speed-up",
-        "efficiency",
-        "near-linear",
-        "simulated",
-    ),
-    "",
+    "above all. DISTURBED: the measured time, or the compute times, are of a disturbed case. Simulated: ranks "
+    "that stand for all by symmetry; all, where scheme or network has none."
 )
 TOPOLOGY_NOTE: Final = (
     "Messages share links fairly, and no packet is lost. Where TCP filled the queue of an oversubscribed link and "
@@ -172,13 +45,92 @@ ERRORS: Final = {
 }
 
 
+PARALLELISM_NOTE: Final = (
+    "Predicted: the programs of the steps in virtual time. A mesh is its split and data x model, or data x "
+    "pipeline with the best number of microbatches among powers of two."
+)
+OF_PROBLEM: Final = ("model", "dataset", "global_batch", "ranks", "network", "times_the_measured_ranks")
+"""Columns in the JSON document that all meshes share."""
+OF_RUNS: Final = {"run", "date", "hosts", "mpi_library", "mpi_version", "hpcdl_version", "commit", "slurm_job",
+                  "settings"}  # fmt: skip
+"""Columns that records of a prediction do not have."""
+OF_MESH: Final = ("predicted_seconds", "undetermined", "step_seconds", "case", "disturbed")
+"""Columns of a mesh in the JSON document."""
+
+
+def doubt(row: Record) -> str:
+    """Return the marks of a predicted row."""
+    shown = {
+        "extrapolated": f"EXTRAPOLATED {digits(row.times_the_measured_ranks)}x",
+        "undetermined": "UNDETERMINED",
+        "disturbed": "DISTURBED",
+    }
+    return "; ".join(text for mark, text in shown.items() if mark in row.marks)
+
+
+def _ratio(row: Record) -> float | None:
+    """Return the predicted time by the measured one; None if it was not measured."""
+    measured = row.step_seconds if row.is_training else row.time_p50_seconds
+    return (row.predicted_seconds or 0) / measured if measured else None
+
+
+def _error(row: Record) -> str:
+    ratio = _ratio(row)
+    return NONE if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+
+
+def _scheme(row: Record) -> str:
+    return scheme_name(row) + (" (a library's)" if row.library_decides else "")
+
+
+def _interval(row: Record) -> str:
+    low, high = row.predicted_low_seconds, row.predicted_high_seconds
+    return "" if low == high else interval(low, high, seconds)
+
+
+def _beside(predicted: float | None, measured: float | None) -> str:
+    if predicted is None:
+        return ""
+    return digits(predicted) + ("" if measured is None else f" ({digits(measured)})")
+
+
+RANKS: Final = Column[Record]("ranks", lambda row: str(row.ranks))
+PREDICTED: Final = value(Record.predicted_seconds)
+INTERVAL: Final = Column[Record]("95 %", _interval)
+SIMULATED: Final = Column[Record]("simulated", lambda row: str(row.simulated_ranks or NONE))
+DOUBT: Final = Column[Record]("", doubt)
+OPERATIONS: Final = (
+    value(Record.message_bytes),
+    Column[Record]("algorithm", _scheme),
+    *(RANKS, PREDICTED, INTERVAL),
+    value(Record.time_p50_seconds, "measured"),
+    Column[Record]("of measured", lambda row: digits(_ratio(row))),
+    *(SIMULATED, DOUBT),
+)
+LAYERS: Final = (
+    Column[LayerSplits]("layer", lambda layer: layer.name),
+    Column[LayerSplits]("|D| MB", lambda layer: digits(layer.data_bytes / 1e6)),
+    Column[LayerSplits]("|W| MB", lambda layer: digits(layer.weight_bytes / 1e6)),
+    Column[LayerSplits]("GFLOP", lambda layer: digits(layer.forward_backward_flop / 1e9)),
+    Column[LayerSplits](
+        "bytes/FLOP", lambda layer: digits(layer.split_bytes[layer.cheapest] / max(1, layer.forward_backward_flop))
+    ),
+    Column[LayerSplits]("cheapest", lambda layer: layer.cheapest),
+    Column[LayerSplits](
+        "messages",
+        lambda layer: ", ".join(f"{split} {seconds(time)}" for split, time in layer.split_seconds.items()),
+    ),
+)
+
+
 def render(prediction: Prediction) -> str:
     """The document that ``hpcdl predict --json`` prints; SI units."""
     head = described(prediction.priced)
-    cases = [row.row for row in (*prediction.rows, *prediction.steps)]
+    rows = [row.row for row in (*prediction.rows, *prediction.steps)]
+    cases = [{name: value for name, value in row.items() if name not in OF_RUNS} for row in rows]
     whole: JsonObject = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
     if prediction.meshes:
-        whole["parallelism"] = mesh_records(prediction.meshes)
+        whole["parallelism"] = list(map(_mesh_record, prediction.meshes))
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
@@ -206,7 +158,7 @@ def document(prediction: Prediction, title: str) -> Document:
         published_results.section(prediction.papers, [*prediction.rows, *prediction.steps]),
     ]
     if prediction.meshes:
-        shown.append(mesh_section(prediction.meshes))
+        shown.append(meshes(prediction.meshes))
     if prediction.left_out:
         shown.append(Section("Not predicted", points=prediction.left_out))
     return Document(title, list(filter(None, shown)))
@@ -253,21 +205,14 @@ def predicted(rows: Sequence[Record]) -> Section:
     for row in rows:
         beside = f" beside {row.concurrent}" if row.concurrent else ""
         groups.setdefault(f"{row.collective}{beside}, {row.dtype}", []).append(row)
-    header = ("size", "algorithm", "ranks", "predicted", "95 %", "measured", "of measured", "simulated", "")
-    tables = [
-        Table(title, header, [_cells(row) for row in sorted(group, key=_order)], 2).without_empty()
-        for title, group in groups.items()
-    ]
+    order = lambda row: (row.message_bytes or 0, scheme_name(row), row.ranks)
+    tables = [table(OPERATIONS, sorted(group, key=order), title, left=2) for title, group in groups.items()]
     return Section("Predicted times", [NOTE] if tables else [], _within(rows), tables)
 
 
 def _within(rows: Sequence[Record]) -> list[str]:
     """Return in a sentence how near predicted times are to measured ones that nothing disturbed; none of one."""
-    ratios = [
-        (row.predicted_seconds or 0) / row.time_p50_seconds
-        for row in rows
-        if row.time_p50_seconds and "disturbed" not in row.marks
-    ]
+    ratios = [ratio for row in rows if "disturbed" not in row.marks and (ratio := _ratio(row)) is not None]
     if len(ratios) < 2:
         return []
     ends = f"{digits(min(ratios))} to {digits(max(ratios))}, median {digits(median(ratios))}"
@@ -284,12 +229,9 @@ def steps(rows: Sequence[Record], *, compared: bool) -> Section:
         batch = (row.global_batch or 0) // (1 if row.scaling == "strong" else row.ranks)
         what = ", ".join(filter(None, (f"{row.model} on {row.dataset}", row.backend, row.dtype)))
         groups.setdefault(f"{what}, {row.scaling} scaling, {batch} images", []).append(row)
-    tables = [
-        Table(title, STEPS, [_step(row, group) for row in group], 2).without_empty()
-        for title, group in groups.items()
-    ]
+    tables = [table(_step_columns(group), group, title, left=2) for title, group in groups.items()]
     notes = [STEPS_NOTE, _jitter(rows)] if rows else []
-    ratios = [(row.predicted_seconds or 0) / row.step_seconds for row in rows if row.step_seconds]
+    ratios = [ratio for row in rows if (ratio := _ratio(row)) is not None]
     if compared and ratios:
         within = percent(median([abs(ratio - 1) for ratio in ratios]), 1)
         steps = f"Half of the {len(ratios)} predicted steps are" if len(ratios) > 1 else "The predicted step is"
@@ -305,59 +247,81 @@ def _jitter(rows: Sequence[Record]) -> str:
     )
 
 
-def _step(row: Record, group: Sequence[Record]) -> tuple[str, ...]:
-    """Return a row of :data:`STEPS`; speed-ups are against the predicted step on one rank of ``group``."""
-    measured, single = row.step_seconds, next((other for other in group if other.ranks == 1), None)
-    speed, base = row.predicted_images_per_second, single.predicted_images_per_second if single else None
-    speedup = speed / base if speed and base else None
-    efficiency = speedup / row.ranks if speedup else None
-    near_linear = NONE if efficiency is None or row.ranks == 1 else "yes" if efficiency >= NEAR_LINEAR else "no"
+def _step_columns(group: Sequence[Record]) -> Sequence[Column[Record]]:
+    """Return the columns of a problem's steps; speed-ups are against the predicted step on one rank."""
+    base = next((row.predicted_images_per_second for row in group if row.ranks == 1), None)
+
+    def speedup(row: Record) -> float | None:
+        speed = row.predicted_images_per_second
+        return speed / base if speed and base else None
+
+    def efficiency(row: Record) -> float | None:
+        return gain / row.ranks if (gain := speedup(row)) else None
+
+    def near_linear(row: Record) -> str:
+        reached = efficiency(row)
+        return NONE if reached is None or row.ranks == 1 else "yes" if reached >= NEAR_LINEAR else "no"
+
+    def images(row: Record) -> str:
+        return "" if row.lockstep else _beside(row.predicted_images_per_second, row.images_per_second)
+
     return (
-        ", ".join(filter(None, (row.training, row.parallelism))),
-        scheme_name(row) + (" (a library's)" if row.library_decides else ""),
-        str(row.ranks),
-        seconds(row.predicted_seconds),
-        _interval(row),
-        seconds(measured),
-        f"{100 * ((row.predicted_seconds or 0) / measured - 1):+.1f} %" if measured else NONE,
-        "" if row.lockstep else _beside(speed, row.images_per_second),
-        _beside(row.predicted_staleness_mean, row.staleness_mean),
-        digits(speedup),
-        digits(efficiency),
-        near_linear,
-        str(row.simulated_ranks or NONE),
-        doubt(row),
+        Column("training", lambda row: ", ".join(filter(None, (row.training, row.parallelism)))),
+        Column("aggregation", _scheme),
+        *(RANKS, PREDICTED, INTERVAL),
+        value(Record.step_seconds, "measured"),
+        Column("error", _error),
+        Column("images/s (measured)", images),
+        Column("staleness (measured)", lambda row: _beside(row.predicted_staleness_mean, row.staleness_mean)),
+        Column("speed-up", lambda row: digits(speedup(row))),
+        Column("efficiency", lambda row: digits(efficiency(row))),
+        Column("near-linear", near_linear),
+        *(SIMULATED, DOUBT),
     )
 
 
-def _interval(row: Record) -> str:
-    low, high = row.predicted_low_seconds, row.predicted_high_seconds
-    return "" if low is None or high is None or low == high else interval(low, high, seconds)
+def meshes(parallelisms: Sequence[Parallelism]) -> Section:
+    """Return the tables of each training and number of ranks."""
+    tables, points = [], []
+    for training in parallelisms:
+        like, chosen, best = training.meshes[0], training.chosen, training.best
+        what = f"{like.model}, {like.global_batch} images, {like.ranks} ranks"
+        choice = f"choose {chosen.parallelism}, {seconds(chosen.predicted_seconds)} a step."
+        points.append(f"{what}: {choice}{_fastest(chosen, best)}")
+        rows = []
+        for mesh in training.meshes:
+            words = ["chosen" * (mesh is chosen), "fastest measured" * (mesh is best), doubt(mesh)]
+            times = seconds(mesh.predicted_seconds), seconds(mesh.step_seconds)
+            rows.append((str(mesh.parallelism), *times, "; ".join(filter(None, words))))
+        tables += [
+            Table(f"Meshes: {what}", ("mesh", "predicted", "measured", ""), rows),
+            table(LAYERS, training.layers, f"Layers: {what}"),
+        ]
+    return Section("Parallelism", [PARALLELISM_NOTE] if tables else [], points, tables)
 
 
-def _beside(predicted: float | None, measured: float | None) -> str:
-    if predicted is None:
+def _fastest(chosen: Record, best: Record | None) -> str:
+    """Return in a sentence which mesh was measured to be the fastest; empty if none was measured."""
+    if best is None:
         return ""
-    return digits(predicted) + ("" if measured is None else f" ({digits(measured)})")
+    step = chosen.step_seconds
+    also = f", the chosen one {seconds(step)}" if step and best is not chosen else ""
+    missing = "" if step else "; the chosen one was not measured"
+    return f" Measured: {best.parallelism} is the fastest, {seconds(best.step_seconds)}{also}{missing}."
 
 
-def _order(row: Record) -> tuple[int, str, int]:
-    return row.message_bytes or 0, scheme_name(row), row.ranks
-
-
-def _cells(row: Record) -> tuple[str, ...]:
-    measured = row.time_p50_seconds
-    return (
-        volume(row.message_bytes),
-        scheme_name(row) + (" (a library's)" if row.library_decides else ""),
-        str(row.ranks),
-        seconds(row.predicted_seconds),
-        _interval(row),
-        seconds(measured),
-        digits((row.predicted_seconds or 0) / measured) if measured else NONE,
-        str(row.simulated_ranks or NONE),
-        doubt(row),
-    )
+def _mesh_record(training: Parallelism) -> JsonObject:
+    """Return the JSON record of a training's meshes; SI units."""
+    return {
+        **{name: getattr(training.meshes[0], name) for name in OF_PROBLEM},
+        "chosen": training.chosen.parallelism,
+        "fastest_measured": training.best.parallelism if training.best else None,
+        "meshes": [
+            {"mesh": mesh.parallelism, **{name: getattr(mesh, name) for name in OF_MESH}}
+            for mesh in training.meshes
+        ],
+        "layers": list(map(asdict, training.layers)),
+    }
 
 
 def _costs(network: Network) -> dict[str, float]:

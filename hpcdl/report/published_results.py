@@ -17,12 +17,11 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits, spread
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Column, Section, table
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping, JsonObject
 
 TITLE: Final = "Published and here"
-HEADER: Final = ("what", "quantity", "ranks", "published", "here", "error", "reproduced", "place in the paper")
 TOLERANCE: Final = 0.25
 IMAGES: Final = 1_281_167
 """Images of an epoch of ImageNet."""
@@ -114,14 +113,27 @@ class Figure:
         return None if self.published is None else abs(self.here / self.published - 1) <= self.tolerance
 
     @property
-    def cells(self) -> tuple[str, ...]:
-        """A row of :data:`HEADER`."""
-        words = (self.name, self.quantity, NONE if self.ranks is None else str(self.ranks))
-        if self.published is None:
-            return *words, NONE, digits(self.here), NONE, NONE, self.place
-        error = f"{100 * (self.here / self.published - 1):+.0f} %"
-        verdict = f"{'yes' if self.reproduced else 'no'} (within {100 * self.tolerance:.0f} %)"
-        return *words, digits(self.published), digits(self.here), error, verdict, self.place
+    def error(self) -> str:
+        """The relative error of ours."""
+        return NONE if self.published is None else f"{100 * (self.here / self.published - 1):+.0f} %"
+
+    @property
+    def verdict(self) -> str:
+        """A word on whether it is reproduced, and the tolerance."""
+        word = {True: "yes", False: "no", None: ""}[self.reproduced]
+        return f"{word} (within {100 * self.tolerance:.0f} %)" if word else NONE
+
+
+FIGURES: Final = (
+    Column[Figure]("what", lambda figure: figure.name),
+    Column[Figure]("quantity", lambda figure: figure.quantity),
+    Column[Figure]("ranks", lambda figure: str(figure.ranks or NONE)),
+    Column[Figure]("published", lambda figure: digits(figure.published)),
+    Column[Figure]("here", lambda figure: digits(figure.here)),
+    Column[Figure]("error", lambda figure: figure.error),
+    Column[Figure]("reproduced", lambda figure: figure.verdict),
+    Column[Figure]("place in the paper", lambda figure: figure.place, terminal=False),
+)
 
 
 def _data(paper: str) -> JsonObject:
@@ -131,44 +143,44 @@ def _data(paper: str) -> JsonObject:
 def figures(paper: str, records: Sequence[Record]) -> list[Figure]:
     """Return the figures of ``paper`` that ``records`` have a case for, and those of its volumes."""
     data = _data(paper)
-    known = [figure for table in data.get("volumes", ()) for figure in _volumes(table)]
-    for table in data.get("results", ()):
-        known += _results(table, [record for record in records if not record.error])
-    return known
+    ours = [figure for volumes in data.get("volumes", ()) for figure in _volumes(volumes)]
+    for results in data.get("results", ()):
+        ours += _results(results, [record for record in records if not record.error])
+    return ours
 
 
-def _volumes(table: JsonMapping) -> Iterator[Figure]:
-    model = registry.find("models", table["name"])
+def _volumes(stated: JsonMapping) -> Iterator[Figure]:
+    model = registry.find("models", stated["name"])
     classes = list(inspect.signature(model).parameters.values())[1].default
-    sizes = volumes(model(SHAPE, classes, **table.get("settings", {})), SHAPE, BATCH)
-    for field, value in table["value"].items():
+    sizes = volumes(model(SHAPE, classes, **stated.get("settings", {})), SHAPE, BATCH)
+    for field, value in stated["value"].items():
         quantity, unit = VOLUMES[field]
         here = getattr(sizes, field) / unit
-        yield Figure(table["name"], quantity, None, value / unit, here, 0.02, "table of volumes, batch 1024")
+        yield Figure(stated["name"], quantity, None, value / unit, here, 0.02, "table of volumes, batch 1024")
 
 
-def _results(table: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]:
-    case = table["case"]
+def _results(stated: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]:
+    case = stated["case"]
     alike = [record for record in records if all(str(record.stated(key)) == str(case[key]) for key in case)]
     single = [record for record in records if record.ranks == 1 and record.model == case.get("model")]
     by_ranks = {record.ranks: record for record in (*single, *alike)}
-    values = {int(ranks): value for ranks, value in table.get("values", {}).items()}
-    for ranks in values or table["ranks"]:
-        if ranks not in by_ranks or (table["quantity"] == "speed-up per image" and not single):
+    values = {int(ranks): value for ranks, value in stated.get("values", {}).items()}
+    for ranks in values or stated["ranks"]:
+        if ranks not in by_ranks or (stated["quantity"] == "speed-up per image" and not single):
             continue
-        epochs = table.get("epochs", {}).get(str(ranks), 0)
-        here = QUANTITIES[table["quantity"]](by_ranks[ranks], by_ranks.get(1, by_ranks[ranks]), epochs)
-        tolerance, place = table.get("tolerance", TOLERANCE), table.get("place", "not in the paper")
-        yield Figure(table["name"], table["quantity"], ranks, values.get(ranks), here, tolerance, place)
+        epochs = stated.get("epochs", {}).get(str(ranks), 0)
+        here = QUANTITIES[stated["quantity"]](by_ranks[ranks], by_ranks.get(1, by_ranks[ranks]), epochs)
+        tolerance, place = stated.get("tolerance", TOLERANCE), stated.get("place", "not in the paper")
+        yield Figure(stated["name"], stated["quantity"], ranks, values.get(ranks), here, tolerance, place)
 
 
 def headline(papers: Sequence[str], records: Sequence[Record]) -> str:
     """Return how many figures of the papers are reproduced; empty if there are none."""
-    judged = [one for paper in papers for one in figures(paper, records) if one.reproduced is not None]
+    judged = [figure for paper in papers for figure in figures(paper, records) if figure.published is not None]
     if not judged:
         return ""
-    within = spread((100 * one.tolerance for one in judged), lambda value: f"{value:.0f}")
-    right = sum(one.reproduced is True for one in judged)
+    within = spread((100 * figure.tolerance for figure in judged), lambda value: f"{value:.0f}")
+    right = sum(figure.reproduced is True for figure in judged)
     return f"{right} of {len(judged)} published figures are reproduced, within {within} % ({', '.join(papers)})."
 
 
@@ -176,7 +188,7 @@ def section(papers: Sequence[str], records: Sequence[Record]) -> Section:
     """Return one table per paper: published, here, their ratio; the largest number of ranks first."""
     tables = []
     for paper in papers:
-        known, data = sorted(figures(paper, records), key=lambda figure: -(figure.ranks or 0)), _data(paper)
-        rows, title = [figure.cells for figure in known], f"{paper}: {data['source']}"
-        tables += [Table(title, HEADER, rows, 2, data.get("notes", []), "most ranks first")] if rows else []
+        ours, data = sorted(figures(paper, records), key=lambda figure: -(figure.ranks or 0)), _data(paper)
+        title, notes = f"{paper}: {data['source']}", data.get("notes", ())
+        tables += [table(FIGURES, ours, title, notes, left=2, order="most ranks first")] if ours else []
     return Section(TITLE, tables=tables, per="paper")
