@@ -304,10 +304,9 @@ def of_changed(verdict: SuiteVerdict) -> list[Lines]:
 
 def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
     changes: dict[int, list[Change]] = {}
-    for event in verdict.events:
-        for change in event.changes:
-            changes.setdefault(change.series, []).append(change)
-    return {row: sorted(mine, key=lambda change: change.first) for row, mine in changes.items()}
+    for change in sorted(verdict.search.changes, key=lambda change: change.first):
+        changes.setdefault(change.series, []).append(change)
+    return changes
 
 
 def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
@@ -315,13 +314,11 @@ def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[C
     x = [(job.began - EPOCH) / dt.timedelta(days=1) for job in history.jobs]
     lines, levels = [], []
     for number, row in enumerate(rows, 1):
-        values = history.seconds[row]
-        runs = np.flatnonzero(np.isfinite(values))
+        values, cuts = history.seconds[row], [change.first for change in changes.get(row, ())]
         name = "time" if len(rows) == 1 else f"environment {number}"
-        lines.append(Series(name, [Point(x[run], float(values[run])) for run in runs]))
-        levels.append(
-            Series("level", levels_of(values, [change.first for change in changes.get(row, ())], x), "reference")
-        )
+        times = [Point(x[run], float(values[run])) for run in np.flatnonzero(np.isfinite(values))]
+        lines.append(Series(name, times))
+        levels.append(Series("level", levels_of(values, cuts, x), "reference"))
     text = "; ".join(_words(history, change) for row in rows for change in changes.get(row, ()))
     note = f"{text[0].upper()}{text[1:]}. {NOTE}" if text else NOTE
     return Lines(label(history, rows[0]), _dates(x), Axis("time", seconds), [*lines, *levels], note)
@@ -369,13 +366,13 @@ def _table(verdict: SuiteVerdict) -> Table:
         values = history.seconds[row]
         cuts = [change.first for change in changes.get(row, ())]
         level, newest = float(np.nanmedian(values[max(cuts, default=0) :])), float(values[-1])
-        known = np.isfinite(newest)
+        is_measured = np.isfinite(newest)
         rows.append(
             (
                 label(history, row),
                 str(int(np.isfinite(values).sum())),
-                seconds(newest) if known else NONE,
-                signed(newest / level) if known else NONE,
+                seconds(newest) if is_measured else NONE,
+                signed(newest / level) if is_measured else NONE,
                 seconds(level),
                 str(len(cuts) or NONE),
                 day(history.jobs[max(cuts)]) if cuts else NONE,

@@ -125,15 +125,15 @@ def tests(verdict: SuiteVerdict) -> TestSuite:
 
     A group fails by the verdicts on its changes; one with too few runs is skipped.
     """
-    history, said, known = verdict.history, verdicts(verdict), np.isfinite(verdict.history.seconds)
+    history, said, measured = verdict.history, verdicts(verdict), np.isfinite(verdict.history.seconds)
     groups: dict[str, list[int]] = {}
-    for row in np.flatnonzero(known[:, -1]).tolist():
+    for row in np.flatnonzero(measured[:, -1]).tolist():
         groups.setdefault(group(history, row), []).append(row)
     few = [verdict for verdict in said if verdict.word in {"short", "too few runs"}]
     cases = []
     for name, rows in groups.items():
         case = TestCase.of(history.suite, name, [verdict for verdict in said if name in verdict.tests])
-        is_young = (known[rows].sum(axis=1) < BEFORE + AFTER).all()
+        is_young = (measured[rows].sum(axis=1) < BEFORE + AFTER).all()
         cases.append(case._replace(skipped=few) if is_young else case)
     others = [verdict for verdict in said if not verdict.tests & groups.keys()]
     cases.append(TestCase.of(history.suite, "hosts, links and cases", others))

@@ -5,7 +5,7 @@
 history_figures.txt has what it prints for 8 histories, of single changes for 2.
 The numbers in hpcdl/analysis/over_time/change_points.py and suspects.py were chosen with other seeds. With CSV files of nightly
 benchmark runs (a row per run in the order of time, the date first, then a column per series; empty if missing) it scores the
-steps that are found in 70 and in up to 1,000 series, beside a rolling median. Public archives:
+steps that are found in 70 and in up to 1,000 series. Public archives:
 github.com/enso-org/engine-benchmark-results (cache/*.json, label_score_dict of the scheduled runs), github.com/pv/scipy-bench
 and github.com/pv/numpy-bench (results/i7/*.json, the time_ results of one environment, by commit date), and
 github.com/ocaml-bench/sandmark-nightly (sequential/turing, time_secs of the newest trunk of a night).
@@ -40,10 +40,9 @@ def false_findings(histories, kind):
     """Print the findings of every rule in 100 nights of 200 series without a change, four of 16 hosts each."""
     counts = []
     for seed in range(histories):
-        found = archive(runs=100, seed=SEED + seed, kind=kind, hosts=16)
-        events, suspects = found.events, found.suspects
-        slower = sum(event.ratio > 1 for event in events)
-        counts.append((len(events) + len(suspects), slower, len(suspects)))
+        verdict = archive(runs=100, seed=SEED + seed, kind=kind, hosts=16)
+        slower, named = sum(event.ratio > 1 for event in verdict.events), len(verdict.suspects)
+        counts.append((len(verdict.events) + named, slower, named))
     every, slower, suspects = np.mean(counts, axis=0)
     print(
         f"{kind}: no change, 200 series, 100 nights, {histories} histories: {every:.2f} false findings, of them "
@@ -125,60 +124,39 @@ def large_steps(histories, kind):
     print(f"{kind}: x1.5 for five nights: found in {histories - missed} of {histories} histories", flush=True)
 
 
-def deviation(values):
-    return 1.4826 * np.median(np.abs(values - np.median(values)))
-
-
 def steps(values):
     """Return place, begin and end of each step: medians of the 6 values before and after differ by 3 % and 3 deviations."""
     size = np.zeros(len(values))
     for place in range(10, len(values) - 5):
         change = abs(np.median(values[place : place + 6]) - np.median(values[place - 6 : place]))
-        if change >= max(EFFECT, 3 * deviation(values[max(0, place - 30) : place])):
+        before = values[max(0, place - 30) : place]
+        if change >= max(EFFECT, 3 * 1.4826 * np.median(np.abs(before - np.median(before)))):
             size[place] = change
     places = np.flatnonzero(size)
     groups = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1) if len(places) else []
     return [(int(group[size[group].argmax()]), int(group[0]), int(group[-1])) for group in groups]
 
 
-def rolling_median(values, after=6):
-    """Return the first values of changes: the median of the newest ones against that of up to 30 before, judged each night."""
-    found, begin = [], 0
-    for end in range(after, len(values) + 1):
-        first = end - after
-        old = values[max(begin, first - 30) : max(first, 0)]
-        if len(old) < (6 if begin else 10):
-            continue
-        if abs(np.median(values[first:end]) - np.median(old)) >= max(EFFECT, 3 * deviation(old)):
-            found.append(first)
-            begin = first
-    return found
-
-
 def public(file, series=70, runs=300):
-    """Print the share of steps that are found, and of findings without a step within three nights, for each method."""
+    """Print the share of steps that are found, and of findings without a step within three nights."""
     with Path(file).open(encoding="utf-8") as lines:
         rows = list(csv.reader(lines))[1:]
     logs = np.log(np.array([[float(cell) if cell else np.nan for cell in row[1:]] for row in rows]).T)
     logs = logs[np.sort(np.random.default_rng(0).permutation(len(logs))[:series])]
     logs = logs[:, np.isfinite(logs).any(axis=0)][:, -runs:]
-    ours = [[] for _ in logs]
-    for one in change_points(logs):
-        ours[one.series].append(one.first)
-    counts = {name: np.zeros(4, int) for name in ("ours", "rolling median of 6", "rolling median of 3")}
-    for values, firsts in zip(logs, ours, strict=True):
+    changes, counts = change_points(logs), np.zeros(4, int)
+    for row, values in enumerate(logs):
         known = np.isfinite(values)
-        true = steps(values[known])
-        by_method = (np.cumsum(known)[firsts] - 1, rolling_median(values[known]), rolling_median(values[known], 3))
-        for count, found in zip(counts.values(), by_method, strict=True):
-            hit = sum(any(abs(first - place) <= 3 for first in found) for place, _, _ in true)
-            wrong = sum(not any(begin - 3 <= first <= end + 3 for _, begin, end in true) for first in found)
-            count[:] += (hit, len(true), wrong, len(found))
-    for name, (hit, true, wrong, found) in counts.items():
-        print(
-            f"{Path(file).name}, {len(logs)} series: {name}: {hit} of {true} steps, {wrong} of {found} findings unsupported",
-            flush=True,
-        )
+        true, runs_before = steps(values[known]), np.cumsum(known) - 1
+        places = [runs_before[change.first] for change in changes if change.series == row]
+        hit = sum(any(abs(first - place) <= 3 for first in places) for place, _, _ in true)
+        wrong = sum(not any(begin - 3 <= first <= end + 3 for _, begin, end in true) for first in places)
+        counts += (hit, len(true), wrong, len(places))
+    hit, true, wrong, findings = counts
+    print(
+        f"{Path(file).name}, {len(logs)} series: {hit} of {true} steps, {wrong} of {findings} findings unsupported",
+        flush=True,
+    )
 
 
 def host_history(departures, times, *, by_links):

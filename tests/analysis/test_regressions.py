@@ -83,6 +83,14 @@ def test_two_jobs_differ_by_the_stated_variation_and_several_show_it_themselves(
     assert (several.verdict, several.between_jobs) == ("unchanged", 0.0)
 
 
+@pytest.mark.parametrize(("between", "verdict"), [(0.0, "regressed"), (0.02, "inconclusive")])
+def test_slow_launches_of_a_job_count_beyond_the_variation_of_jobs(between, verdict):
+    usual = np.exp(np.random.default_rng(0).permutation(np.linspace(-0.002, 0.002, 12)))
+    slow = usual * np.random.default_rng(0).permutation([1.06] * 5 + [1.0] * 7)
+    change = only(compared(runs(*usual, job="a"), runs(*slow, begin=20, job="b"), between=between))
+    assert (change.verdict, change.by_share) == (verdict, not between)
+
+
 def test_one_launch_on_each_side_is_inconclusive():
     comparison = compared(runs(1.0), runs(2.0))
     change = only(comparison)
@@ -246,6 +254,7 @@ def test_an_accepted_regression_does_not_count_until_it_expires_or_grows():
         ([expired], "regressed", "accepted until 2026-11-21, which has passed"),
         ([expired, later], "accepted", "accepted until 2026-12-31: slower switch"),
         ([replace(later, change=0.1)], "regressed", "accepted only up to +10 %"),
+        ([replace(later, change=0.17)], "accepted", "accepted until 2026-12-31: slower switch"),  # with min_effect
     ]:
         comparison = compared(runs(*STEADY), slow, accepted)
         assert comparison.verdict == ("unchanged" if verdict == "accepted" else "regressed")

@@ -162,9 +162,9 @@ class Search:
         ``predecessors``: see :attr:`hpcdl.analysis.over_time.series.History.predecessors`. A series goes on with
         the values of its predecessor before its own first one.
         """
-        self.known = np.isfinite(logs)
+        self.measured = np.isfinite(logs)
         self.predecessors = predecessors or {}
-        self.first = {row: int(self.known[row].argmax()) for row in self.predecessors}
+        self.first = {row: int(self.measured[row].argmax()) for row in self.predecessors}
         self.logs = logs.copy()
         for row, begin in sorted(self.first.items(), key=lambda item: item[1]):
             self.logs[row, :begin] = self.logs[self.predecessors[row], :begin]
@@ -174,9 +174,9 @@ class Search:
         """By run, squares of quantile and median of the largest t statistics, by those of noise."""
         changes: list[Change] = []
         for run in range(logs.shape[1]):
-            for row in (row for row, begin in self.first.items() if begin == run and self.known[row, run]):
+            for row in (row for row, begin in self.first.items() if begin == run and self.measured[row, run]):
                 self.series[row] = replace(self.series[self.predecessors[row]])
-            rows = np.flatnonzero(self.known[:, run])
+            rows = np.flatnonzero(self.measured[:, run])
             if len(rows) and run >= AFTER:
                 changes += self._search(rows, run)
         self.changes = [self._finished(change) for change in changes]
@@ -266,7 +266,7 @@ class Search:
     def _successor(self, series: int) -> int:
         """Return the series that goes on with a series that has no value since the first one of its successor."""
         for row, other in self.predecessors.items():
-            if other == series and not self.known[series, self.first[row] :].any():
+            if other == series and not self.measured[series, self.first[row] :].any():
                 return self._successor(row)
         return series
 
@@ -278,7 +278,7 @@ class Search:
             change,
             ratio=_ratio(self.logs[change.series], change.first, self.series[change.series].cuts),
             now=float(np.median(self.since(last))),
-            ended=not self.known[last, -RECENT:].any(),
+            ended=not self.measured[last, -RECENT:].any(),
             of_two_states=change.found <= state.two_states and state.had(change.before, self.logs.shape[1]),
         )
 

@@ -22,7 +22,7 @@ from hpcdl.analysis.statistics.differences import Flags, Vector
 from hpcdl.analysis.statistics.robust import Counts
 
 WINDOW: Final = 60
-"""Runs that are explained together; a host that takes part in none of them is slow no more."""
+"""Runs that are explained together, or tell what chance does; a host in none of them is slow no more."""
 EVIDENCE: Final = 4.0
 """Least advantage of a named host, in nats (chosen by simulation: tests/analysis/history_figures.py)."""
 SURE: Final = 2
@@ -57,11 +57,11 @@ class Explanation:
     """True if one of the hosts is slow."""
 
 
-def explanations(slow: Flags, known: Flags, there: Flags, lines: Sequence[Sequence[int]]) -> list[Explanation]:
+def explanations(slow: Flags, measured: Flags, there: Flags, lines: Sequence[Sequence[int]]) -> list[Explanation]:
     """Return the slow hosts in the order in which they were named; a later run alters no more than the neighbours.
 
-    ``slow`` and ``known`` (runs,); ``there`` (hosts, runs): hosts that took part; ``lines``: hosts in the order in
-    which they are neighbours, each in one line.
+    ``slow`` and ``measured`` (runs,); ``there`` (hosts, runs): hosts that took part; ``lines``: hosts in the order
+    in which they are neighbours, each in one line.
     """
     orders = [np.array(line) for line in lines]
     since = np.zeros(len(there), np.int64)  # run after the last usual one
@@ -69,7 +69,7 @@ def explanations(slow: Flags, known: Flags, there: Flags, lines: Sequence[Sequen
     named: list[Explanation] = []
     ended: list[Explanation] = []
     groups: list[Explanation] = []
-    for run in np.flatnonzero(known).tolist():
+    for run in np.flatnonzero(measured).tolist():
         here = there[:, run]
         for suspect in named:
             if run - suspect.last > WINDOW:
@@ -84,7 +84,7 @@ def explanations(slow: Flags, known: Flags, there: Flags, lines: Sequence[Sequen
             accused |= here
         else:
             accused[here], since[here] = False, run + 1
-        runs = np.flatnonzero(known[: run + 1])[-WINDOW:]
+        runs = np.flatnonzero(measured[: run + 1])[-WINDOW:]
         for suspect in (suspect for suspect in named if len(suspect.hosts) == 1):
             runs = runs[~(there[suspect.hosts[0], runs] & slow[runs] & (runs >= suspect.first))]
         costs = math.log(len(there)) + 2 * np.log(np.maximum(episodes, 1))
@@ -120,9 +120,9 @@ def _candidates(
         for size in range(1, min(len(order), NEIGHBOURS) + 1):
             explained = together & (runs >= begin[:, None])
             count, most = explained.sum(axis=1), np.maximum(most[:-1], most[1:])
-            for place in np.flatnonzero((count > most) & (count >= (1 if size == 1 else ACCUSATIONS))).tolist():
-                hosts = order[place : place + size].tolist()
-                yield hosts, explained[place], float(costs[hosts].max()) + 2 * math.log(size)
+            for position in np.flatnonzero((count > most) & (count >= (1 if size == 1 else ACCUSATIONS))).tolist():
+                hosts = order[position : position + size].tolist()
+                yield hosts, explained[position], float(costs[hosts].max()) + 2 * math.log(size)
             most = np.maximum(count, most)
             together, begin = together[:-1] | alone[size:], np.maximum(begin[:-1], since[order[size:]])
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,7 +17,6 @@ MEASURE_NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seco
 
 Value = tuple[str, str, float]
 """Job, run and number (s) of one launch."""
-Cases = Mapping[tuple[str, str], list[CaseSeries]]
 
 
 @dataclass(frozen=True)
@@ -101,25 +100,17 @@ def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list
     measured = [(case.suite, case.case) for run in baseline for case in run.cases]
     others = [(case.suite, case.case) for run in candidate for case in run.cases]
     others += [(run.suite, case) for run in candidate for case in (*run.without_result, *run.disturbed)]
-    sides = [[(run, _by_name(run)) for run in runs] for runs in (baseline, candidate)]
     paired: list[Change] = []
     for suite, case in dict.fromkeys([*measured, *others]):
-        before, now = (_side(runs, suite, case) for runs in sides)
+        before, now = (_side(runs, suite, case) for runs in (baseline, candidate))
         paired += _of_case(suite, case, before, now) if before.launches else [_new(suite, case, before, now)]
     return paired
 
 
-def _by_name(run: RunSeries) -> dict[tuple[str, str], list[CaseSeries]]:
-    cases: dict[tuple[str, str], list[CaseSeries]] = {}
-    for case in run.cases:
-        cases.setdefault((case.suite, case.case), []).append(case)
-    return cases
-
-
-def _side(runs: Sequence[tuple[RunSeries, Cases]], suite: str, case: str) -> _Side:
+def _side(runs: Sequence[RunSeries], suite: str, case: str) -> _Side:
     side = _Side()
-    for run, cases in runs:
-        launches = cases.get((suite, case), [])
+    for run in runs:
+        launches = run.by_name.get((suite, case), [])
         side.launches += [(run, launch) for launch in launches]
         side.failures += [launch.failure for launch in launches if launch.failure]
         side.total += len(launches)

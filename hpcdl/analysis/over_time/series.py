@@ -104,6 +104,14 @@ class RunSeries:
     """:attr:`hpcdl.trace.run.Run.identities` of all cases; empty in series that an older version kept."""
 
     @cached_property
+    def by_name(self) -> dict[tuple[str, str], list[CaseSeries]]:
+        """Cases by suite and name."""
+        cases: dict[tuple[str, str], list[CaseSeries]] = {}
+        for case in self.cases:
+            cases.setdefault((case.suite, case.case), []).append(case)
+        return cases
+
+    @cached_property
     def began(self) -> dt.datetime | None:
         """When the run began, in UTC; None if the date is unknown, wrong or without its offset from UTC."""
         try:

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 
 from hpcdl.analysis.over_time.change_points import AFTER
-from hpcdl.analysis.over_time.explanations import explanations
+from hpcdl.analysis.over_time.explanations import WINDOW, explanations
 from hpcdl.analysis.over_time.series import CaseSeries, History
 from hpcdl.analysis.statistics.differences import Flags, Matrix, Vector
 from hpcdl.analysis.statistics.robust import quantiles
@@ -34,8 +34,6 @@ DEVIATIONS: Final = 4.0
 """Least departure of a slow run in standard deviations of the noise."""
 CHANCE: Final = 0.05
 """Probability, over all suspects and runs of the archive, of as many slow runs in a row by chance."""
-WINDOW: Final = 60
-"""Runs by which chance is known; a suspect that takes part in none of them is slow no more."""
 MIN_RUNS: Final = 5
 """Least number of values for an estimate."""
 PRIOR_SPREAD: Final = 0.03
@@ -167,7 +165,7 @@ def _slow(departures: Matrix) -> Flags:
     The spread is from the 40 and 70 % quantiles of the levels, because slow hosts are fewer than 30 %.
     """
     slow = np.zeros(departures.shape, bool)
-    own = np.full(len(departures), math.inf)
+    levels = np.full(len(departures), math.inf)
     steps = np.full(departures.shape, math.nan)  # of successive departures of a suspect
     for row, values in enumerate(departures):
         runs = np.flatnonzero(np.isfinite(values))
@@ -181,12 +179,12 @@ def _slow(departures: Matrix) -> Flags:
             measured, number = float(upper - center) / 0.777, int((count > 0).sum())
             variance = (number * measured**2 + MIN_RUNS * variance) / (number + MIN_RUNS)
         limit = USUAL_SPREAD * math.sqrt(variance)
-        known = count >= MIN_RUNS
-        own[known] = np.minimum(own[known], quantiles(before[known], 0.4))
+        enough = count >= MIN_RUNS
+        levels[enough] = np.minimum(levels[enough], quantiles(before[enough], 0.4))
         every = steps[:, max(0, run - WINDOW) : run]
         every = every[np.isfinite(every)]
         noise = float(np.quantile(every, 0.68)) if len(every) >= MIN_RUNS else 0.0
-        usual = center + np.clip(own - center, -limit, limit)
+        usual = center + np.clip(levels - center, -limit, limit)
         slow[:, run] = departures[:, run] - usual > max(SLOW, DEVIATIONS * noise)
     return slow
 
@@ -203,10 +201,10 @@ def shared_departures(logs: Matrix) -> tuple[Vector, Flags]:
         usual = recent[~slow[recent]]
         usual = (usual if len(usual) >= MIN_RUNS else recent)[-WINDOW:]
         before = logs[:, usual]
-        known = np.isfinite(logs[:, run]) & (np.isfinite(before).sum(axis=1) >= MIN_RUNS)
-        if not known.any():
+        measured = np.isfinite(logs[:, run]) & (np.isfinite(before).sum(axis=1) >= MIN_RUNS)
+        if not measured.any():
             continue
-        vector[run] = np.median(logs[known, run] - quantiles(before[known], USUAL[1]))
+        vector[run] = np.median(logs[measured, run] - quantiles(before[measured], USUAL[1]))
         times = vector[usual][np.isfinite(vector[usual])]
         if len(times) >= MIN_RUNS:
             low, high = np.quantile(times, USUAL)

@@ -86,7 +86,7 @@ def _waiting(search: Search) -> list[Waiting]:
     unstable = {change.series: change.first for change in search.changes if change.unstable_start}
     waiting: list[Waiting] = []
     far: list[Waiting] = []
-    newest = np.flatnonzero(search.known[:, -1]).tolist()
+    newest = np.flatnonzero(search.measured[:, -1]).tolist()
     for row in newest:
         values = search.since(row)
         needed = BEFORE + AFTER - int(np.isfinite(search.logs[row, unstable.get(row, 0) :]).sum())
@@ -179,7 +179,7 @@ class SuiteVerdict:
     @property
     def judged(self) -> int:
         """Series of the newest run that can be judged; outliers and those that depart are among them."""
-        return int(self.search.known[:, -1].sum()) - len(self.waiting("short", "unstable start"))
+        return int(self.search.measured[:, -1].sum()) - len(self.waiting("short", "unstable start"))
 
     @cached_property
     def calibration(self) -> Calibration | None:

@@ -43,8 +43,8 @@ class Delay:
         self.value = min(max((after - before) / sharpness, -WIDEST), WIDEST)
         """Difference of the mean logarithms."""
         self._events = max(3, int((high < FAR).sum()))
-        known = np.where(high < FAR, high, low)
-        sides = known[group == 0], known[group == 1]
+        times = np.where(high < FAR, high, low)
+        sides = times[group == 0], times[group == 1]
         welch = difference([sides[0]], [sides[1]])
         squares = sum(float(side.var() * len(side)) for side in sides) / (len(group) - 2)
         pooled = math.sqrt(squares * sum(1 / len(side) for side in sides))
@@ -54,8 +54,8 @@ class Delay:
     def _statistic(self, shift: float) -> float:
         """Return twice the logarithm of the likelihoods' ratio for a difference of the means."""
         moved = np.where(self._group == 1, shift, 0.0)
-        one, _ = _fit(self._low - moved, self._high - moved, np.zeros_like(self._group))
-        return max(2 * (self._largest - one), 0.0)
+        equal, _ = _fit(self._low - moved, self._high - moved, np.zeros_like(self._group))
+        return max(2 * (self._largest - equal), 0.0)
 
     @cached_property
     def p(self) -> float:
@@ -88,34 +88,34 @@ def _fit(low: Vector, high: Vector, group: Vector) -> tuple[float, Vector]:
     The likelihood is concave in these parameters: Newton's method.
     """
     columns = -np.eye(int(group.max()) + 1)[group]
-    known = np.where(high < FAR, high, low)
-    spread = max(float(known.std()), float(np.median(high - low)) if (high - low).max() < FAR else 0.0, 0.01)
-    means = [known[group == number].mean() for number in range(columns.shape[1])]
-    found = np.array([*means, 1.0]) / spread
-    value, slope, curvature = _likelihood(low, high, columns, found)
+    times = np.where(high < FAR, high, low)
+    spread = max(float(times.std()), float(np.median(high - low)) if (high - low).max() < FAR else 0.0, 0.01)
+    means = [times[group == number].mean() for number in range(columns.shape[1])]
+    parameters = np.array([*means, 1.0]) / spread
+    value, slope, curvature = _likelihood(low, high, columns, parameters)
     for _ in range(60):
-        ridge = 1e-9 * max(1.0, np.abs(curvature).max()) * np.eye(len(found))
+        ridge = 1e-9 * max(1.0, np.abs(curvature).max()) * np.eye(len(parameters))
         step = np.linalg.solve(curvature - ridge, -slope)
-        length = min(1.0, -0.9 * found[-1] / step[-1]) if step[-1] < 0 else 1.0
+        length = min(1.0, -0.9 * parameters[-1] / step[-1]) if step[-1] < 0 else 1.0
         while True:
-            new = found + length * step
+            new = parameters + length * step
             new *= min(1.0, SHARPEST / new[-1])
             next_value, slope, curvature = _likelihood(low, high, columns, new)
             if next_value >= value - 1e-12 or length < 1e-8:
                 break
             length /= 2
-        gain, value, found = next_value - value, next_value, new
+        gain, value, parameters = next_value - value, next_value, new
         if gain < 1e-8:
             break
-    return value, found
+    return value, parameters
 
 
-def _likelihood(low: Vector, high: Vector, columns: Vector, found: Vector) -> tuple[float, Vector, Vector]:
+def _likelihood(low: Vector, high: Vector, columns: Vector, parameters: Vector) -> tuple[float, Vector, Vector]:
     """Return the log-likelihood, its gradient and its second derivatives."""
     from scipy.special import log_ndtr  # late: ranks do not need it
 
     below, above = (np.column_stack([columns, bound]) for bound in (low, high))
-    start, end = below @ found, above @ found
+    start, end = below @ parameters, above @ parameters
     left = start + end < 0  # of the far tail only the logarithm is exact
     larger = log_ndtr(np.where(left, end, -start))
     smaller = log_ndtr(np.where(left, start, -end))

@@ -67,8 +67,8 @@ def difference(vectors: Sequence[Vector], other: Sequence[Vector]) -> Difference
     counts = np.array([[len(a), len(b)] for a, b in pairs], np.float64).reshape(-1, 2)
     means = np.array([[a.mean(), b.mean()] for a, b in pairs]).reshape(-1, 2)
     variances = np.array([[_variance(a), _variance(b)] for a, b in pairs]).reshape(-1, 2)
-    known = np.where(np.isnan(variances), variances[:, ::-1], variances)
-    squares = known / counts
+    filled = np.where(np.isnan(variances), variances[:, ::-1], variances)
+    squares = filled / counts
     with np.errstate(divide="ignore", invalid="ignore"):
         welch = squares.sum(axis=1) ** 2 / (squares**2 / (counts - 1)).sum(axis=1)
     pooled = counts.sum(axis=1) - 2
@@ -87,9 +87,9 @@ def adjusted(p: Vector) -> Vector:
     Rejecting those below 0.05 keeps the expected share of false ones among the rejected below 0.05. NaN stays NaN
     and does not count.
     """
-    vector, known = np.full(len(p), np.nan), np.flatnonzero(~np.isnan(p))
-    descending = known[np.argsort(-p[known], kind="stable")]
-    scaled = p[descending] * (len(known) / np.arange(len(known), 0, -1))
+    vector, indices = np.full(len(p), np.nan), np.flatnonzero(~np.isnan(p))
+    descending = indices[np.argsort(-p[indices], kind="stable")]
+    scaled = p[descending] * (len(indices) / np.arange(len(indices), 0, -1))
     vector[descending] = np.minimum.accumulate(np.minimum(scaled, 1))
     return vector
 
@@ -236,10 +236,10 @@ def moderated(baseline: Matrix, candidate: Matrix, between: float, *, ordered: b
     freedom = np.maximum(freedom / inflation.mean(axis=1), 1.0)
     if baseline.shape[1] != candidate.shape[1]:  # only then an unequal variance of the smaller side matters
         smaller = int(candidate.shape[1] < baseline.shape[1])
-        own, own_freedom = moderated_variances(residuals[smaller], counts[:, smaller] - 1.0)
-        larger = own > variance
-        noise += np.where(larger, own - variance, 0.0) * inflation[:, smaller] / counts[:, smaller]
-        freedom = np.where(larger, own_freedom, freedom)
+        wider, wider_freedom = moderated_variances(residuals[smaller], counts[:, smaller] - 1.0)
+        larger = wider > variance
+        noise += np.where(larger, wider - variance, 0.0) * inflation[:, smaller] / counts[:, smaller]
+        freedom = np.where(larger, wider_freedom, freedom)
     square = noise + 2 * between**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(noise > 0, freedom * (square / noise) ** 2, freedom)  # Satterthwaite; between is known
@@ -250,8 +250,8 @@ def _scales(*sides: Matrix) -> Matrix:
     """Return the median distance from the side's median, of a measure or of all measures if that is larger."""
     together = np.concatenate([np.abs(side - np.nanmedian(side, axis=1)[:, None]) for side in sides], axis=1)
     apart = np.greater(together, 0)
-    own = 1.4826 * np.nanmedian(np.where(apart | ~apart.any(axis=1, keepdims=True), together, np.nan), axis=1)
-    return np.maximum(own, np.median(own))
+    scales = 1.4826 * np.nanmedian(np.where(apart | ~apart.any(axis=1, keepdims=True), together, np.nan), axis=1)
+    return np.maximum(scales, np.median(scales))
 
 
 def _apart(row: Matrix, later: Flags, gap: float) -> npt.NDArray[np.intp]:
@@ -280,36 +280,41 @@ def _group(row: Matrix, later: Flags, apart: npt.NDArray[np.intp]) -> Group:
     return Group(factor, counts, sizes)
 
 
-def moderated_variances(residuals: Matrix, own: Matrix) -> tuple[Matrix, Matrix]:
-    """Return variances and their degrees of freedom; ``residuals`` (measures, values), ``own``: each by itself.
+def moderated_variances(residuals: Matrix, freedom: Matrix) -> tuple[Matrix, Matrix]:
+    """Return variances and their degrees of freedom; ``residuals``: (measures, values).
 
+    ``freedom``: degrees of freedom of each measure by itself.
     A variance below the upper quartile of all is raised towards it: launches that happen to be in one state of two
     on either side have a small variance, while other measures show the states.
     """
     from scipy.special import chdtri, fdtrc, polygamma, psi  # late: ranks do not need it
 
-    own = np.where(own > 0, own, np.nan)
-    variance = np.nansum(residuals**2, axis=1) / own
+    freedom = np.where(freedom > 0, freedom, np.nan)
+    variance = np.nansum(residuals**2, axis=1) / freedom
     usable = variance > 0
     if usable.sum() < 2:
-        return variance, own
-    s, d = variance[usable], own[usable]
+        return variance, freedom
+    s, d = variance[usable], freedom[usable]
     logarithms = np.log(s) - psi(d / 2) + np.log(d / 2)
     typical = logarithms[logarithms <= np.median(logarithms) + 3 * np.sqrt(polygamma(1, d / 2))]  # no outliers
     if len(typical) < 2:
-        return variance, own
+        return variance, freedom
     spread = float(typical.var(ddof=1)) - float(polygamma(1, d / 2).mean())
     half = (1 + math.sqrt(1 + 2 * spread)) / (2 * spread) if spread > 0 else 1e6  # inverse trigamma
     prior = math.exp(float(typical.mean()) + float(psi(half)) - math.log(half))
     strength = min(2 * half, max(_independent(residuals[usable], s) * float(d.mean()) - float(d.mean()), 0))
-    shrunk = (strength * prior + own * variance) / (strength + own)
-    alone = fdtrc(own, max(2 * half, 1), variance / prior) < SHRINK_ABOVE if strength else np.full(len(own), True)
+    shrunk = (strength * prior + freedom * variance) / (strength + freedom)
+    alone = (
+        fdtrc(freedom, max(2 * half, 1), variance / prior) < SHRINK_ABOVE
+        if strength
+        else np.full(len(freedom), True)
+    )
     quartile = float(
         np.quantile(s / (chdtri(d, 0.25) / d), 0.75, method="lower")
     )  # that of chi-squared variances is 1
-    raised = np.where(variance < quartile, (FLOOR * quartile + own * variance) / (FLOOR + own), 0.0)
+    raised = np.where(variance < quartile, (FLOOR * quartile + freedom * variance) / (FLOOR + freedom), 0.0)
     moderate = np.maximum(np.where(alone, variance, shrunk), raised)
-    return moderate, np.where(alone, own, own + strength)
+    return moderate, np.where(alone, freedom, freedom + strength)
 
 
 def _independent(residuals: Matrix, variance: Matrix) -> float:

@@ -38,8 +38,8 @@ def quantiles(values: Matrix, share: float = 0.5) -> Vector:
     """Return the quantile of the known values of each row; NaN for a row without."""
     last = np.maximum(np.isfinite(values).sum(axis=1) - 1, 0)
     ordered = np.sort(values, axis=1)  # NaN last
-    row, place = np.arange(len(values)), share * last
-    low, part = place.astype(np.int64), place % 1
+    row, position = np.arange(len(values)), share * last
+    low, part = position.astype(np.int64), position % 1
     return np.asarray(ordered[row, low] * (1 - part) + ordered[row, np.minimum(low + 1, last)] * part, np.float64)
 
 
@@ -75,10 +75,10 @@ def without_common_effects(logs: Matrix) -> Matrix:
     effects: list[float] = []
     for run in range(1, logs.shape[1]):
         window = logs[:, max(0, run - LEVEL // 2) : run]
-        known = np.isfinite(logs[:, run]) & np.isfinite(window).any(axis=1)
-        if known.sum() < SERIES:
+        measured = np.isfinite(logs[:, run]) & np.isfinite(window).any(axis=1)
+        if measured.sum() < SERIES:
             continue
-        effect = float(np.median(logs[known, run] - np.nanmedian(window[known], axis=1)))
+        effect = float(np.median(logs[measured, run] - np.nanmedian(window[measured], axis=1)))
         if len(effects) >= LEVEL // 2:
             recent = np.array(effects[-LEVEL:])
             middle = float(np.median(recent))
