@@ -43,7 +43,7 @@ async def layerwise(
     replica, inputs = session.replica, session.inputs
     smallest = BUCKET_FACTOR * (session.bucket_bytes or 0) if bucket_bytes is None else bucket_bytes
     buckets = {stage.name: session.buckets(smallest, [stage.span]) for stage in replica.stages}
-    layers = (ServerUpdates if updates == "server" else Updates)(comm, session)
+    layers = LayerUpdates(comm, session, server=updates == "server")
     schedule = PrioritySchedule(comm, buckets, layers.reduce, layers.update, WIDTH if smallest else 0)
 
     async def wait_for(stage: Stage) -> None:
@@ -69,11 +69,14 @@ async def layerwise(
                 return
 
 
-class Updates:
-    """Sums of buckets over all ranks, and updates of whole layers by their own optimizers, on every rank."""
+class LayerUpdates:
+    """Sums of buckets, and updates of whole layers, each with its optimizer.
 
-    def __init__(self, comm: Comm, session: Session) -> None:
-        self._comm, self._session = comm, session
+    Every rank updates all layers; or ``server``, rank 0, alone, which broadcasts their parameters.
+    """
+
+    def __init__(self, comm: Comm, session: Session, *, server: bool) -> None:
+        self._comm, self._session, self._server = comm, session, server
         self._spans = {stage.name: stage.span for stage in session.replica.stages}
         self._optimizers = {
             name: session.optimizer_of(span) for name, span in self._spans.items() if span.stop > span.start
@@ -83,29 +86,20 @@ class Updates:
 
     async def reduce(self, bucket: slice) -> None:
         """Sum a part of the gradient."""
-        await self._session.reduce(self._comm, bucket)
+        if self._server:
+            await half(self._session.aggregate, "reduce")(self._comm, self._session.replica.gradients[bucket])
+        else:
+            await self._session.reduce(self._comm, bucket)
 
     async def update(self, name: str) -> None:
         """Update the layer ``name``."""
         span, replica = self._spans[name], self._session.replica
         parameters, gradients = replica.parameters[span], replica.gradients[span]
-        work = partial(self._optimizers[name].update, parameters, gradients, self.rate)
-        await self._comm.compute(f"update {name}", work)
-
-
-class ServerUpdates(Updates):
-    """Sums on rank 0, which updates whole layers and broadcasts their parameters."""
-
-    async def reduce(self, bucket: slice) -> None:
-        """Sum a part of the gradient on rank 0."""
-        await half(self._session.aggregate, "reduce")(self._comm, self._session.replica.gradients[bucket])
-
-    async def update(self, name: str) -> None:
-        """Update the layer ``name`` on rank 0; the others receive it."""
-        if self._comm.rank == 0:
-            await super().update(name)
-        parameters = self._session.replica.parameters[self._spans[name]]
-        await half(self._session.aggregate, "broadcast")(self._comm, parameters)
+        if not self._server or self._comm.rank == 0:
+            work = partial(self._optimizers[name].update, parameters, gradients, self.rate)
+            await self._comm.compute(f"update {name}", work)
+        if self._server:
+            await half(self._session.aggregate, "broadcast")(self._comm, parameters)
 
 
 @dataclass(eq=False)
