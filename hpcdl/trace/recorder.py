@@ -208,10 +208,10 @@ class Recorder:
 
     def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT, update_limit: int = UPDATE_LIMIT) -> None:
         self.events: list[Event] | None = [] if events else None
-        self.steps: list[Row] = []
+        self.steps: list[Step] = []
         self._packed_steps: list[Rows] = []
-        self.evaluations: list[Row] = []
-        self.updates: list[Row] = []
+        self.evaluations: list[Evaluation] = []
+        self.updates: list[Update] = []
         self.residuals: list[Row] = []
         self.limit = limit
         self.update_limit = update_limit

@@ -12,7 +12,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.steps import predicted_steps
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 
 NETWORK, FLOPS = "infiniband-ndr", 1e8
@@ -67,7 +67,7 @@ def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh, model, settin
     """Of a pipeline, too: its exchanges and its bubble."""
     one, recorder = case("simulated", ranks, mesh, model=model, **settings), Recorder()
     played(one, in_process(1), recorder)
-    spans = [[step.end - step.begin for step in map(Step._make, rank.steps)] for rank in recorder.virtual]
+    spans = [[step.end - step.begin for step in rank.steps] for rank in recorder.virtual]
     slowest = [max(step) * 1e-9 for step in zip(*spans, strict=True)]
     rows, left_out = predicted(one)
     assert not left_out
@@ -128,7 +128,7 @@ def simulated(text):
     recorder = Recorder()
     world = in_process(1)
     found = played(one, world, recorder)[0]
-    step = Step(*recorder.steps[0])
+    step = recorder.steps[0]
     return one.spec, found, (step.end - step.begin) * 1e-9, step.compute_ns * 1e-9
 
 

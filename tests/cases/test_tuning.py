@@ -13,7 +13,7 @@ from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 from tests.data.test_validation import Watched
 
@@ -46,7 +46,7 @@ def run(spec, **options):
     recorder = Recorder()
     journal = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
     (found,) = in_process(1).run(program(spec, journal, **options))
-    return found, [Evaluation(*row) for row in recorder.virtual[0].evaluations]
+    return found, recorder.virtual[0].evaluations
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from hpcdl.fabric.comm import INPUT, Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.layers.volumes import volumes
-from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 
 NETWORK, FLOPS, SHAPE = "ethernet-10g", 1e9, (8, 8, 1)
@@ -53,7 +53,7 @@ def run(one):
 
 
 def steps(recorder):
-    return [Step(*row) for row in recorder.steps]
+    return recorder.steps
 
 
 def compute_seconds(images):
@@ -99,7 +99,7 @@ def test_a_training_that_diverges_has_no_accuracy_and_reaches_no_target():
         recorder = Recorder()
         with np.errstate(all="ignore"):
             in_process(1).run(train.program(replace(spec, learning_rate=1e6), silent(recorder)))
-        last = [Evaluation(*each.evaluations[-1]) for each in recorder.virtual if each.evaluations]
+        last = [each.evaluations[-1] for each in recorder.virtual if each.evaluations]
         assert last
         assert all(np.isnan([row.loss, row.accuracy]).all() for row in last)
 

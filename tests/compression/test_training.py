@@ -8,7 +8,7 @@ from contract.compression import COMPRESSORS, SCHEMES, fits, planned
 from contract.tiny import replicas, tiny_session
 
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.compressed.compressed import ResidualNorms
 from hpcdl.training.synchronous import synchronous
@@ -29,7 +29,7 @@ def trained(chosen, strategy=synchronous, steps=6, **settings):
         for one in sessions:
             one.aggregate = chosen.scheme
     in_process(RANKS, 1).run(lambda comm: strategy(comm, sessions[comm.rank], **settings))
-    return sessions, [[Evaluation(*row) for row in one.evaluations] for one in recorders]
+    return sessions, [one.evaluations for one in recorders]
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS)

@@ -8,7 +8,7 @@ from contract import quadratic
 from hpcdl import registry
 from hpcdl.data.parts.sharding import EQUAL
 from hpcdl.fabric.faults import RankFailed
-from hpcdl.trace.recorder import Recorder, Update
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.traits import Strategy
 
 
@@ -60,7 +60,7 @@ class Run:
         return first
 
     def updates(self, rank=0):
-        return [Update(*row) for row in self.recorders[rank].updates]
+        return self.recorders[rank].updates
 
     @property
     def images(self):

@@ -11,7 +11,7 @@ from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 
 STRATEGIES = [
@@ -57,7 +57,7 @@ def trained(training, ranks, more, doctored, monkeypatch):
     recorder = Recorder()
     journal = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
     (found,) = in_process(1).run(case.module.program(case.spec, journal))
-    return found, [Evaluation(*row) for row in recorder.virtual[0].evaluations]
+    return found, recorder.virtual[0].evaluations
 
 
 def test_training_and_validation_images_are_disjoint_and_complete():

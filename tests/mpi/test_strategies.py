@@ -17,7 +17,7 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.nn.replica import Replica
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.d_psgd import d_psgd
 from hpcdl.training.diloco import diloco
@@ -90,7 +90,7 @@ def test_a_pipeline_equals_the_undivided_network(schedule, mpi, difference):
         for first in range(0, ranks, stages):
             whole = np.concatenate(found[first : first + stages])
             assert difference(whole, "float64") < TOLERANCE["float64"]
-        images = mpi.comm.library.allreduce(sum(Step(*row).images for row in recorder.steps))
+        images = mpi.comm.library.allreduce(sum(row.images for row in recorder.steps))
         assert images == len(recorder.steps) * GLOBAL_BATCH
         assert len(set(mpi.comm.library.allgather(recorder.evaluations[-1][4]))) == 1
 
@@ -133,7 +133,7 @@ def test_every_image_of_a_model_group_counts_once(strategy, mpi):
     size, recorder = mpi.comm.size, Recorder(events=False)
     lengths = {"steps": 5, "evaluate_every": 0.5, "global_batch": 4 * size, "recorders": [recorder] * size}
     mpi.run(train_divided(mpi.comm, LOCAL, SHAPE, pairs_of(size), strategy=strategy, **lengths))
-    images = sum(Step(*row).images for row in recorder.steps)
+    images = sum(row.images for row in recorder.steps)
     assert mpi.comm.library.allreduce(images) == 5 * 4 * size
 
 

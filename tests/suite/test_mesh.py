@@ -6,7 +6,7 @@ from hpcdl.cases.train import memory_bytes, program
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.layers.volumes import volumes
-from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 
 SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape": [11, 40, 1], "classes": 8192}}
@@ -74,7 +74,7 @@ def test_a_case_trains_the_whole_network(parsed, linear):
     whole = volumes(case.spec.layers, case.spec.data.shape, 1).parameters
     assert [one["parameters"] for one in found] == [whole] * 3
     assert all(recorder.memory_bytes < 2 * 4 * whole / 2 for recorder in recorders)
-    losses = {Evaluation(*recorder.evaluations[-1]).loss for recorder in recorders}
+    losses = {recorder.evaluations[-1].loss for recorder in recorders}
     assert len(losses) == 1
     assert losses.pop() < 10
 

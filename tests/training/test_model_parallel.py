@@ -37,7 +37,7 @@ from hpcdl.nn.split.layers import (
     pooling_by_rows,
 )
 from hpcdl.prediction.parallelism import stated, variables
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.split.flow import ModelParallel
 from hpcdl.training.parts.split.mesh import Mesh, placed
@@ -117,7 +117,7 @@ def test_every_exchange_gives_the_same_gradient(layers, ranks, linear, exchange)
         found = in_process(ranks, seed=3).run(
             lambda comm: train_divided(comm, layers, SHAPE, mesh, recorders=recorders, steps=4)
         )
-        steps = [Step(*step) for one in recorders for step in one.steps]
+        steps = [step for one in recorders for step in one.steps]
         return [mine.replica for mine, _ in found], [(one.images, one.correct, one.loss) for one in steps]
 
     (expected, their_steps), (replicas, steps) = train("all"), train(exchange)

@@ -22,7 +22,7 @@ from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
-from hpcdl.trace.recorder import Recorder, Step
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.split.mesh import Place, placed
 from hpcdl.training.parts.split.schedules import SCHEDULES, bubble_share, in_flight
 from hpcdl.training.pipeline import pipeline
@@ -145,14 +145,14 @@ def test_the_journals_are_those_of_the_undivided_network():
     _, theirs = undivided(plain, 2, BATCH)
     recorders = check(plain, 6, 3, microbatches=5)
     for expected, last in zip(theirs, recorders[2::3], strict=True):
-        for one, other in zip(map(Step._make, expected.steps), map(Step._make, last.steps), strict=True):
+        for one, other in zip(expected.steps, last.steps, strict=True):
             assert (one.images, one.correct) == (other.images, other.correct)
             assert one.loss == pytest.approx(other.loss, rel=1e-12)
     for recorder in recorders:
         (seen,), (expected,) = recorder.evaluations, theirs[0].evaluations
         assert seen[4] == expected[4]
         assert seen[3] == pytest.approx(expected[3], rel=1e-12)
-    others = [row for rank, one in enumerate(recorders) if rank % 3 != 2 for row in map(Step._make, one.steps)]
+    others = [row for rank, one in enumerate(recorders) if rank % 3 != 2 for row in one.steps]
     assert {row.images for row in others} == {0}
 
 

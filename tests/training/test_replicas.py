@@ -12,7 +12,7 @@ from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.split.division import divide
 from hpcdl.optim.adaptive import Adagrad
-from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parameter_averaging import parameter_averaging
 from hpcdl.training.parts.split.mesh import Mesh, placed
 from hpcdl.training.sandblaster import sandblaster
@@ -54,10 +54,8 @@ def check(replicas, ranks, layers, shape, strategy, tolerance=TOLERANCE, mesh=No
     for (mine, division), recorder in zip(found, recorders, strict=True):
         assert furthest(mine, division, alone[0]) < tolerance
         for one, other in zip(recorder.evaluations, expected.evaluations, strict=True):
-            wanted = Evaluation(*other)
-            assert Evaluation(*one).loss == pytest.approx(wanted.loss)
-            assert Evaluation(*one).accuracy == pytest.approx(wanted.accuracy)
-            assert Evaluation(*one).consensus == pytest.approx(wanted.consensus, nan_ok=True, abs=1e-12)
+            assert (one.loss, one.accuracy) == pytest.approx((other.loss, other.accuracy))
+            assert one.consensus == pytest.approx(other.consensus, nan_ok=True, abs=1e-12)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -91,7 +89,7 @@ def test_no_schedule_deadlocks_and_replicas_never_disagree(seed):
     found, recorders = divided(
         replicas, ranks, LINEAR, SMALL, chosen(replicas, settings), seed, steps=4, optimizer=Adagrad()
     )
-    steps = [[Step(*row) for row in one.steps] for one in recorders]
+    steps = [one.steps for one in recorders]
     assert sum(one.images for rows in steps for one in rows) == 4 * 24
     for group in range(replicas):
         one, *others = steps[group * ranks : (group + 1) * ranks]

@@ -21,7 +21,7 @@ from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten, Sigmoid
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
-from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training import sandblaster as module
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.sandblaster.coordinator import LbfgsCoordinator
@@ -48,7 +48,7 @@ def parameters(sessions):
 
 
 def rows(recorders):
-    return [Step(*row) for recorder in recorders for row in recorder.steps]
+    return [row for recorder in recorders for row in recorder.steps]
 
 
 @pytest.mark.parametrize(("ranks", "servers"), [*LAYOUTS, (9, 0), (16, 5)])
@@ -170,7 +170,7 @@ def test_training_time_excludes_tests_and_the_wait_for_stragglers_before_them():
 
         sessions = [make(recorder) for recorder in recorders]
         world.run(lambda comm, s=sessions: quartic.descend(comm, s[comm.rank], servers=2, portions_per_worker=8))
-        seen = [[Evaluation(*row) for row in recorder.evaluations] for recorder in recorders]
+        seen = [recorder.evaluations for recorder in recorders]
         assert all(one == seen[0] for one in seen)
         took[every] = seen[0][-1].training_seconds
         times = [row.training_seconds for row in seen[0]]
@@ -208,7 +208,7 @@ def test_the_failure_of_a_worker_does_not_change_the_result(servers, when):
             survivors = [session for rank, session in enumerate(sessions) if rank != failing]
             close = quartic.by_one_loop(steps=6)
             np.testing.assert_allclose(parameters(survivors), close, rtol=0, atol=quartic.TOLERANCE)
-            assert Evaluation(*recorders[0].evaluations[-1]).step == 6
+            assert recorders[0].evaluations[-1].step == 6
 
 
 def test_the_failure_of_a_server_ends_training():

@@ -14,7 +14,7 @@ from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
-from hpcdl.trace.recorder import Evaluation, Recorder
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.elastic_averaging import elastic_averaging
 from hpcdl.training.parameter_averaging import parameter_averaging
@@ -48,7 +48,7 @@ def evaluated(taken, combine):
     assert all(np.array_equal(last[0], other) for other in last)
     notes = [recorder.evaluations for recorder in recorders]
     assert all(np.array_equal(notes[0], other, equal_nan=True) for other in notes)
-    return last[0], [Evaluation(*row) for row in notes[0]], sessions
+    return last[0], notes[0], sessions
 
 
 def loss(parameters):
@@ -133,7 +133,7 @@ def test_a_snapshot_has_the_loss_of_a_training_that_ends_there(strategy, ranks, 
             await strategy(comm, normalised(None if comm.rank else recorder, **keys), **settings)
 
         in_process(ranks).run(program)
-        return [Evaluation(*row).loss for row in recorder.evaluations]
+        return [row.loss for row in recorder.evaluations]
 
     whole = losses(5)
     assert len(set(whole)) == 5

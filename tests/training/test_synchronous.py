@@ -23,7 +23,7 @@ from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.trace.recorder import Evaluation, Recorder, Step
+from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.bucketing import MIN_FITTED, bucket_bytes, buckets
 from hpcdl.training.synchronous import synchronous
@@ -83,7 +83,7 @@ def test_the_journals_of_all_ranks_add_up_to_that_of_one_rank():
     for those in ([alone], recorders):
         train(len(those), "tree", "float64", recorders=those, evaluate_every=0.5)
     check_journals(alone, recorders)
-    rows, evaluations = [Step(*row) for row in alone.steps], [Evaluation(*row) for row in alone.evaluations]
+    rows, evaluations = alone.steps, alone.evaluations
     assert [(row.step, row.epoch, row.images, row.learning_rate) for row in rows] == [
         (step, step // 11, GLOBAL_BATCH, learning_rate(step)) for step in range(STEPS)
     ]  # 1437 images are 11 whole batches

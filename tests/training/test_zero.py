@@ -8,12 +8,15 @@ from contract.tiny import tiny_session
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.collectives import half
+from hpcdl.aggregation.ring import ring
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.sharding import Shares
+from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import partition
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten, ReLU
@@ -129,6 +132,44 @@ def test_bytes_are_those_of_the_paper(stage, bucket):
                 )
                 counted += np.array(world.bytes)
         assert sent(strategy, 3, scheme=scheme).tolist() == counted.tolist()
+
+
+class Counted:
+    """A ring that notes the length of each vector that is gathered."""
+
+    def __init__(self):
+        self.gathered = []
+
+    async def reduce_scatter(self, comm, parts):
+        await half(ring, "reduce_scatter")(comm, parts)
+
+    async def allgather(self, comm, parts):
+        self.gathered.append(len(parts.whole))
+        await half(ring, "allgather")(comm, parts)
+
+
+@pytest.mark.parametrize(("group", "units"), [("", [35, 24]), ("block", [59])])
+def test_a_unit_of_stage_3_is_gathered_for_its_forward_its_backward_and_an_evaluation(group, units):
+    """Layers of a group are one unit."""
+    aggregate = Counted()
+    own = mine("sgd", aggregate=aggregate)
+    for layer in own.replica.stages:
+        layer.group = group
+    in_process(1).run(lambda comm: zero(comm, own, stage=3))
+    assert aggregate.gathered == [*units, *units[::-1], *units] * own.steps
+
+
+def test_the_next_layers_are_gathered_while_one_computes():
+    """In stage 3, where both layers are shorter than the window: forward and backward."""
+    events = [[], []]
+    world = simulated(2, NETWORKS["ethernet-10g"], compute=lambda *_: 0.1, events=events)
+    trained(partial(zero, stage=3), 2, "sgd", world=world, steps=1, evaluate_every=9)
+    ends = {label: end for _, label, _, end, *_ in events[0]}
+    sent = [begin for _, label, begin, *_ in events[0] if label == "send"]
+    before = [
+        sum(begin < ends[label] for begin in sent) for label in ("forward fc1", "forward fc2", "backward fc2")
+    ]
+    assert before == [2, 2, 4]
 
 
 def test_across_nodes_ranks_send_their_parts_only():

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from hpcdl.cases.keys.key import Choice, given
 from hpcdl.cases.keys.train_spec import SEED, TrainSpec, Tuning
 from hpcdl.fabric.comm import Comm, Counters
-from hpcdl.trace.recorder import Evaluation, Recorder, Scalar
+from hpcdl.trace.recorder import Recorder, Scalar
 from hpcdl.training.parts.journal import Journal
 
 
@@ -108,8 +108,8 @@ async def _trial(
         await program(spec, Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)))(comm)
     except FloatingPointError:  # diverged, and could not be compressed
         return Score(2, 0, 0, 0)
-    rows = [[Evaluation(*row) for row in rank.evaluations] for rank in recorder.virtual]
-    seen = [max(same, key=lambda evaluation: evaluation.training_seconds) for same in zip(*rows, strict=True)]
+    rows = zip(*(rank.evaluations for rank in recorder.virtual), strict=True)
+    seen = [max(same, key=lambda evaluation: evaluation.training_seconds) for same in rows]
     images = max(evaluation.samples for evaluation in seen)
     if not math.isfinite(seen[-1].loss):
         return Score(2, 0, 0, images)
