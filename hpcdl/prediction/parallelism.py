@@ -258,12 +258,11 @@ def _compared(
     bucket = bucket_bytes(link.alpha, link.beta, ranks) if link.beta > 0 else None
     measured = _measured([record for record in cases if record.ranks == ranks])
     measured_of: dict[object, list[Record]] = defaultdict(list)
-    for mesh, microbatches, record in measured:
-        measured_of[_program(with_mesh(base, mesh, work, microbatches))].append(record)
+    for (mesh, microbatches), records in measured.items():
+        measured_of[_program(with_mesh(base, mesh, work, microbatches))] += records
     rows, reasons, compared = list[Record](), list[str](), set[object]()
-    measured_meshes = [(mesh, microbatches) for mesh, microbatches, _ in measured]
     others = [(mesh, 0) for mesh in candidates(ranks) if mesh.model == 1 or not base.table]
-    for mesh, microbatches in dict.fromkeys((*measured_meshes, *others)):
+    for mesh, microbatches in dict.fromkeys((*measured, *others)):
         try:
             case = with_mesh(base, mesh, work)
             conditions = Conditions(network, work, _shared(batch, case.copies), bucket)
@@ -308,9 +307,9 @@ def _shared(batch: int, copies: int) -> int:
     return images
 
 
-def _measured(records: Sequence[Record]) -> list[tuple[Mesh, int, Record]]:
-    """Return the measured cases that :func:`with_mesh` predicts, with their meshes and microbatches."""
-    cases = []
+def _measured(records: Sequence[Record]) -> dict[tuple[Mesh, int], list[Record]]:
+    """Return the measured cases that :func:`with_mesh` predicts, by their mesh and microbatches."""
+    cases: dict[tuple[Mesh, int], list[Record]] = defaultdict(list)
     for record in records:
         spec = record.spec
         mesh = spec.mesh or Mesh(model=1)
@@ -320,7 +319,7 @@ def _measured(records: Sequence[Record]) -> list[tuple[Mesh, int, Record]]:
         plain = settings == registry.in_full(registry.find("training", strategy), microbatches)
         unlike = spec.plan is not None or any((record.network, *unequal(record).values()))
         if record.step_seconds and not unlike and spec.training.name == strategy and plain:
-            cases.append((mesh, settings.get("microbatches", 1), record))
+            cases[mesh, settings.get("microbatches", 1)].append(record)
     return cases
 
 

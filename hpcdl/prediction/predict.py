@@ -60,19 +60,8 @@ class Prediction:
     """Cases without a prediction, with reasons."""
     papers: list[str] = field(default_factory=list)
     """Papers whose figures the suite repeats."""
-
-
-@dataclass(frozen=True)
-class RunPrediction:
-    """Predictions for a run by a network fitted to the same run."""
-
-    priced: PricedNetwork
-    records: list[Record]
-    """All records of the run; the fitted ones and replays have ``predicted_seconds``."""
-    rows: list[Record]
-    """The fitted records."""
-    too_expensive: int
-    """Number of measured times omitted because their simulation takes long."""
+    records: list[Record] = field(default_factory=list)
+    """All records of a run, of which some are predicted on a network that is fitted to it."""
 
 
 class Source(NamedTuple):
@@ -257,8 +246,8 @@ def _network(name: str) -> tuple[PricedNetwork, Source]:
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
 
 
-def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
-    """Fit a network to the ``measured`` records of a run and predict them, within seconds.
+def predict_run(run: Run, measured: Sequence[Record]) -> Prediction | None:
+    """Fit a network to the ``measured`` records of a run, within seconds, and predict these and replays.
 
     Returns None for fewer than :data:`CHECKED` measured times per cost parameter.
     """
@@ -282,7 +271,10 @@ def predict_run(run: Run, measured: Sequence[Record]) -> RunPrediction | None:
     by_case = {step.case: step.predicted_seconds for step in steps}
     for record in replays:
         record.predicted_seconds = by_case.get(record.case)
-    return RunPrediction(priced, predicted, [program.record for program in chosen], len(programs) - len(chosen))
+    more = len(programs) - len(chosen)
+    times = f"{more} measured time{'' if more == 1 else 's'} more would take long to simulate"
+    left_out = [f"{times}; hpcdl predict does it."] if more else []
+    return Prediction(priced, [program.record for program in chosen], left_out=left_out, records=predicted)
 
 
 def _simulable(record: Record) -> list[MeasuredProgram]:

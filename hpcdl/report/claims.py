@@ -46,8 +46,9 @@ from hpcdl.trace.quantities import COLUMNS
 SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
 """Files, in the order of the page."""
 HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
-MARKS: Final = {HOLDS: "\N{CHECK MARK}", FAILS: "\N{BALLOT X}", OPEN: "?", ABSENT: "?"}
-"""Mark of a verdict, before its words."""
+MARKS: Final = "\N{CHECK MARK}\N{BALLOT X}??"
+MARKED: Final = {word: f"{mark} {word}" for word, mark in zip((HOLDS, FAILS, OPEN, ABSENT), MARKS, strict=True)}
+"""Words of a verdict behind its mark."""
 EXPECTED: Final = {"holds": HOLDS, "fails": FAILS}
 SEEDED: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if quantity.seeded)}
 """Fields that depend on the seed, as those of a target do: one seed decides nothing."""
@@ -139,7 +140,6 @@ class Claim:
 class Source:
     """A source and its claims."""
 
-    name: str
     title: str
     source: str
     claims: Sequence[Claim]
@@ -197,7 +197,7 @@ class ClauseDecision:
     def cells(self) -> Row:
         """Cells of :data:`HEADER` but the first."""
         clause = self.clause
-        return _marked(self.verdict), *self.here, f"{self.means} (run {clause.run})", clause.number, clause.limit
+        return MARKED[self.verdict], *self.here, f"{self.means} (run {clause.run})", clause.number, clause.limit
 
 
 @dataclass(frozen=True)
@@ -251,13 +251,9 @@ class Decision:
     def rows(self) -> list[Row]:
         """Rows of :data:`HEADER`: of the claim, and of each of several clauses."""
         single = len(self.clauses) == 1
-        cells = self.clauses[0].cells if single else (_marked(self.word), *[NONE] * 5)
+        cells = self.clauses[0].cells if single else (MARKED[self.word], *[NONE] * 5)
         clauses = [(f"- {clause.clause.text}", *clause.cells) for clause in self.clauses]
         return [(f"{self.claim.text} ({self.claim.place})", *cells), *([] if single else clauses)]
-
-
-def _marked(verdict: str) -> str:
-    return f"{MARKS[verdict]} {verdict}"
 
 
 def sources() -> list[Source]:
@@ -272,7 +268,7 @@ def _source(name: str) -> Source:
         own = {key: table.pop(key) for key in ("text", "place", "here", "would_decide") if key in table}
         clauses = table.pop("clause", [{}] if table else [])
         claims.append(Claim(**own, clauses=[Clause(**{**table, **clause}) for clause in clauses]))
-    return Source(name, data["title"], data["source"], claims)
+    return Source(data["title"], data["source"], claims)
 
 
 def document(sources: Sequence[Source], records: Mapping[str, Sequence[Record]]) -> Document:

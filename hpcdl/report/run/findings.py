@@ -14,7 +14,7 @@ from hpcdl.analysis.run.outcome import Staleness, staleness
 from hpcdl.analysis.run.pooling import distinct
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
-from hpcdl.prediction.predict import RunPrediction, predict_run
+from hpcdl.prediction.predict import Prediction, predict_run
 from hpcdl.report.run.grouping import Method, Settings, problems, settings
 from hpcdl.report.run.method_names import run_names
 from hpcdl.report.run.warnings import warnings
@@ -81,7 +81,7 @@ class Findings:
         return [(launch.record, stale) for launch in self.launches if (stale := staleness(launch))]
 
     @cached_property
-    def predicted(self) -> RunPrediction | None:
+    def predicted(self) -> Prediction | None:
         """Network fitted to the measured times, and its predictions; None if too little was measured."""
         return predict_run(self.run, self.records)
 

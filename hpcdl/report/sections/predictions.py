@@ -57,12 +57,7 @@ def predicted_short(findings: Findings) -> Section:
         f"Half of the {errors['fitted']['of']} predicted times are within {within} of the measured ones; of those "
         f"predicted from other algorithms and numbers of ranks only, within {beyond}."
     )
-    points = list(fabric.points)
-    if prediction.too_expensive:
-        points.append(
-            f"{plural(prediction.too_expensive, 'measured time')} more would take long to simulate; "
-            "hpcdl predict does it."
-        )
+    points = [*fabric.points, *prediction.left_out]
     return Section(
         title, [line, NOTE, *fabric.paragraphs], points, [*fabric.tables, _by_algorithm(prediction.rows)]
     )
