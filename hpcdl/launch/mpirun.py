@@ -1,31 +1,21 @@
-"""Start ``mpirun`` from ``hpcdl run``, so that no launcher is needed on a workstation, and watch its ranks."""
+"""Command lines of ``mpirun``, variables for the ranks that it starts, and the rank that ends first."""
 
 import os
 import re
 import select
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from socket import gethostname
 from time import monotonic, sleep
 from typing import Final, Self
 
-from hpcdl.exit_codes import FAILED
-from hpcdl.launch.process import (
-    STATUS,
-    STOP,
-    LaunchError,
-    child_preparation,
-    request_stop,
-    status_folder,
-    stop_requested,
-)
+from hpcdl.launch.process import LaunchError, status_folder
 from hpcdl.launch.testbed import emulated
 
 TERMINAL: Final = "HPCDL_TERMINAL"
@@ -90,71 +80,6 @@ def launch_environment() -> dict[str, str]:
     """
     overlap = {"SLURM_OVERLAP": "1"} if "SLURM_STEP_ID" in os.environ else {}
     return {**os.environ, **overlap, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-
-
-def self_launch(
-    ranks: int,
-    arguments: Sequence[str],
-    status: Path,
-    *,
-    fault_tolerant: bool = False,
-    typed: Sequence[str] = (),
-    wait: Callable[[subprocess.Popen[bytes]], object] = subprocess.Popen.wait,
-) -> int | None:
-    """Run hpcdl on ``ranks`` ranks; return the exit code that rank 0 writes to ``status``, None without one.
-
-    ``arguments`` are the ``typed`` arguments and additions. ``wait`` returns when the launcher has ended.
-
-    SIGUSR1 becomes a file that the ranks look for between cases: a signal would kill those that still start,
-    because launchers reset what they inherit. Ctrl-C (which the terminal also sends to the launcher), SIGTERM,
-    SIGHUP and SIGQUIT end the launcher and raise KeyboardInterrupt. If this process is killed, the launcher
-    receives SIGTERM. Raises NoLauncher.
-    """
-    variables = {STATUS: str(status), TERMINAL: "1" if sys.stdout.isatty() else "", COMMAND: shlex.join(typed)}
-    variables["COLUMNS"] = str(shutil.get_terminal_size().columns)  # ranks may have another terminal, or none
-    command = python_command(ranks, ["-m", "hpcdl", *arguments], fault_tolerant=fault_tolerant)
-    with subprocess.Popen(
-        command,
-        env=launch_environment() | variables,
-        stdin=subprocess.DEVNULL,
-        preexec_fn=child_preparation(),  # noqa: PLW1509 - this process has no other thread
-    ) as launcher:
-
-        def terminate(_number: int, _frame: object) -> None:
-            launcher.terminate()
-            raise KeyboardInterrupt
-
-        def ask_to_stop(*_signal: object) -> None:
-            request_stop()
-            status.with_name(STOP).touch()
-
-        signal.signal(signal.SIGUSR1, ask_to_stop)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
-                signal.signal(number, terminate)
-        if stop_requested():
-            ask_to_stop()
-        try:
-            wait(launcher)
-        except KeyboardInterrupt:
-            request_stop()  # of further launches, if this one has just finished
-            end(launcher, 2, 30)
-            if not status.exists():
-                raise
-    if not status.exists():
-        return None
-    return int(status.read_text() or FAILED)  # empty: the disk is full
-
-
-def end(launcher: subprocess.Popen[bytes], *delays: float) -> None:
-    """Wait for the end of the launcher; after each delay (s) send SIGTERM, after the last one SIGKILL."""
-    for delay in delays:
-        with suppress(subprocess.TimeoutExpired):
-            launcher.wait(delay)
-            return
-        launcher.terminate()
-    launcher.kill()
-    launcher.wait()
 
 
 def typed_command() -> list[str]:

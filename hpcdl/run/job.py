@@ -1,8 +1,7 @@
 """The ranks of an MPI job: communicators of its cases, agreement among ranks, recovery from failed cases."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from math import inf
 from threading import Timer
 from typing import Final, TypeVar
@@ -137,8 +136,12 @@ class Job:
         with threads(count):  # loops over threads are kernels of their own
             if self._leads_node:
                 line = f"compiling the {dtype} kernels of backend {chosen.name!r}: once on each kind of processor"
-                with _if_slow(lambda: show(line)):
+                timer = Timer(SHOW_AFTER, show, [line])  # loading compiled kernels takes less
+                timer.start()
+                try:
                     ready(dtype)
+                finally:
+                    timer.cancel()
             self.world.library.Barrier()
             if not self._leads_node:
                 ready(dtype)
@@ -153,14 +156,3 @@ class Job:
     def nodes(self) -> int:
         """Number of hosts of the job; 0 except on rank 0."""
         return len(set(self.hosts))
-
-
-@contextmanager
-def _if_slow(show: Callable[[], None]) -> Iterator[None]:
-    """Call ``show`` if the body takes longer than SHOW_AFTER; loading compiled kernels takes less."""
-    timer = Timer(SHOW_AFTER, show)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

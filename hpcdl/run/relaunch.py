@@ -1,6 +1,9 @@
 """Start the ranks of a run; start them again for the remaining cases after a case has ended the job."""
 
 import os
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,8 +15,17 @@ from pathlib import Path
 from typing import Final
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.launch.mpirun import RankProcesses, end, self_launch
-from hpcdl.launch.process import HEARTBEAT, RELAUNCH, batch_advice
+from hpcdl.launch.mpirun import COMMAND, TERMINAL, RankProcesses, launch_environment, python_command
+from hpcdl.launch.process import (
+    HEARTBEAT,
+    RELAUNCH,
+    STATUS,
+    STOP,
+    batch_advice,
+    child_preparation,
+    request_stop,
+    stop_requested,
+)
 from hpcdl.run import failed_cases
 from hpcdl.suite import Suite
 
@@ -59,7 +71,7 @@ def supervise(
         if quiet >= limit:
             print(f"hpcdl: no heartbeat of rank 0 for {quiet:.0f} s; killing {launcher.args!r}", file=sys.stderr)
             before_kill()
-            end(launcher, 0, KILL_DELAY)
+            _end(launcher, 0, KILL_DELAY)
             return
 
 
@@ -86,7 +98,7 @@ def run_cases(suite: Suite, folder: Path, ranks: int, given: Sequence[str], type
         status = Path(place) / "status"
         while True:
             fault_tolerant = any(case.failure for case in suite.cases)
-            code, first = _run_job(ranks, given, typed, status, parts, fault_tolerant=fault_tolerant)
+            code, first = run_job(ranks, given, typed, status, parts, fault_tolerant=fault_tolerant)
             if code is None:
                 if first is not None:
                     failed_cases.blame(parts, str(status), first, known)
@@ -113,22 +125,73 @@ def run_cases(suite: Suite, folder: Path, ranks: int, given: Sequence[str], type
                 given = [*given, "--resume"]
 
 
-def _run_job(
+def run_job(
     ranks: int, given: Sequence[str], typed: Sequence[str], status: Path, parts: Path, *, fault_tolerant: bool
 ) -> tuple[int | None, int | None]:
-    """Start the ranks once; return rank 0's exit code, and the rank whose process ended first, None if unknown."""
-    begin, alive = time.time_ns(), status.with_name(HEARTBEAT)
+    """Run ``hpcdl`` on ``ranks`` ranks once; return rank 0's exit code, and the rank whose process ended first.
+
+    Rank 0 writes its code to the file ``status``. Each is None if unknown. If this process is killed, the launcher
+    receives SIGTERM. Raises NoLauncher, and KeyboardInterrupt as :func:`_handle_signals`.
+    """
+    begin, alive, on_terminal = time.time_ns(), status.with_name(HEARTBEAT), sys.stdout.isatty()
     status.unlink(missing_ok=True)
     alive.touch()
+    variables = {STATUS: str(status), TERMINAL: "1" if on_terminal else "", COMMAND: shlex.join(typed)}
+    variables["COLUMNS"] = str(shutil.get_terminal_size().columns)  # ranks may have another terminal, or none
     with RankProcesses(status.parent, ranks) as processes:
+        with subprocess.Popen(
+            python_command(ranks, ["-m", "hpcdl", *given], fault_tolerant=fault_tolerant),
+            env=launch_environment() | variables,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=child_preparation(),  # noqa: PLW1509 - this process has no other thread
+        ) as launcher:
+            _handle_signals(launcher, status.with_name(STOP))
+            try:
+                supervise(
+                    launcher,
+                    lambda: (processes.watch(), *modified(alive, status)),
+                    lambda: status.exists() or failed_cases.any_since(parts, begin),
+                    processes.forget,
+                )
+            except KeyboardInterrupt:
+                request_stop()  # of further launches, if this one has just finished
+                _end(launcher, 2, 30)
+                if not status.exists():
+                    raise
+        first = processes.first_ended()
+    code = int(status.read_text() or FAILED) if status.exists() else None  # empty: the disk is full
+    return code, first
 
-        def wait(launcher: subprocess.Popen[bytes]) -> None:
-            supervise(
-                launcher,
-                lambda: (processes.watch(), *modified(alive, status)),
-                lambda: status.exists() or failed_cases.any_since(parts, begin),
-                processes.forget,
-            )
 
-        code = self_launch(ranks, given, status, fault_tolerant=fault_tolerant, typed=typed, wait=wait)
-        return code, processes.first_ended()
+def _handle_signals(launcher: subprocess.Popen[bytes], stop: Path) -> None:
+    """Let SIGUSR1 make the file ``stop``, and other signals end the launcher and raise KeyboardInterrupt.
+
+    Ranks look for the file between cases: a signal would kill those that still start, because launchers reset what
+    they inherit. The other signals are SIGTERM, SIGHUP and SIGQUIT; Ctrl-C the terminal sends to the launcher too.
+    """
+
+    def terminate(_number: int, _frame: object) -> None:
+        launcher.terminate()
+        raise KeyboardInterrupt
+
+    def ask_to_stop(*_signal: object) -> None:
+        request_stop()
+        stop.touch()
+
+    signal.signal(signal.SIGUSR1, ask_to_stop)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
+            signal.signal(number, terminate)
+    if stop_requested():
+        ask_to_stop()
+
+
+def _end(launcher: subprocess.Popen[bytes], *delays: float) -> None:
+    """Wait for the end of the launcher; after each delay (s) send SIGTERM, after the last one SIGKILL."""
+    for delay in delays:
+        with suppress(subprocess.TimeoutExpired):
+            launcher.wait(delay)
+            return
+        launcher.terminate()
+    launcher.kill()
+    launcher.wait()

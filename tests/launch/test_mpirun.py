@@ -3,10 +3,12 @@
 import os
 import signal
 import stat
+from functools import partial
 
 import pytest
 
 from hpcdl.launch import mpirun, process
+from hpcdl.run.relaunch import run_job
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def bins(tmp_path, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def handlers():
-    """Restore the signal handlers, which self_launch replaces."""
+    """Restore the signal handlers, which run_job replaces."""
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
     yield
     for number, handler in before.items():
@@ -82,9 +84,9 @@ def test_the_status_relaunch_is_for_hpcdl_only(tmp_path, monkeypatch):
 def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_path):
     status = tmp_path / "status"
     script(bins[0] / "mpirun", f'[ "$1" = --version ] || {{ printf 75 > "${process.STATUS}"; exit 9; }}')
-    assert mpirun.self_launch(2, [], status) == 75
-    status.write_text("")  # on a full disk
+    job = partial(run_job, 2, [], [], status, tmp_path, fault_tolerant=False)
+    assert job() == (75, None)
+    script(bins[0] / "mpirun", f'[ "$1" = --version ] || {{ : > "${process.STATUS}"; exit 9; }}')  # on a full disk
+    assert job() == (1, None)
     script(bins[0] / "mpirun", "exit 9")
-    assert mpirun.self_launch(2, [], status) == 1
-    status.unlink()
-    assert mpirun.self_launch(2, [], status) is None
+    assert job() == (None, None)
