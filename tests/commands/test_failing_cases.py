@@ -1,8 +1,10 @@
 """A case that fails, hangs or cannot run does not affect the results of other cases."""
 
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hpcdl import suite
 from hpcdl.run import failed_cases as failures
 from hpcdl.run.case_loop import _misplaced
 
-from .conftest import LIMIT, TRAIN
+from .conftest import LIMIT, OTHER, TRAIN, Install
 
 SCHEMES = """
 import time
@@ -31,6 +33,9 @@ async def one_ends(comm, buffer):
     if comm.rank == 1:
         os.kill(os.getpid(), 9)
     await comm.recv(buffer, 1)
+
+async def forgetful(comm, buffer):
+    await ring(comm, buffer[: len(buffer) // 2])
 
 async def stuck(comm, buffer):
     if comm.rank == 0:
@@ -73,54 +78,14 @@ def finished(install):
 
 
 def order(install):
-    """Return the aggregations of the cases in the order of their start."""
+    """Return the aggregations of the cases in the order of their start, the data of a training."""
     return [line.split("-")[2] for line in log(install).splitlines() if line.endswith(" ...")]
 
 
 def failed_cases(install):
     (run,) = install.report()["runs"]
     assert not run["complete"]
-    return {one["case"].split("-")[2]: (one["rank"], one["error"]) for one in run["failed_cases"]}
-
-
-def test_after_a_case_that_raises_on_all_ranks_the_same_job_runs_the_others_and_resuming_runs_it_last(either):
-    file = either.suite(schemes("all_raise", "ring"))
-    ended = either("run", file, "-o", "o")
-    assert ended.returncode == 1
-    assert "starting the ranks" not in ended.stderr
-    assert finished(either) == ["ring"]
-    line = (
-        "collective-allreduce-mine:all_raise-p2-64B: rank 0: ValueError: two lines as one (and on 1 more ranks)\n"
-    )
-    assert f"[1/2] FAILED {line}" in ended.stdout
-    assert "Traceback" in log(either)
-    assert "Traceback" not in ended.stdout + ended.stderr
-    assert failed_cases(either) == {"mine:all_raise": (0, "ValueError: two lines as one")}
-    page = (either.folder / "o/report.md").read_text()
-    assert "FAILED: 1 case of 2." in page
-    assert "FAILED case collective-allreduce-mine:all_raise-p2-64B: rank 0: ValueError" in page
-    either.suite(schemes("all_raise", "slow", "ring"))
-    (either.folder / "mine.py").write_text(
-        SCHEMES.replace('raise ValueError("two lines\\nas one")', "await ring(comm, buffer)")
-    )
-    ended = either("run", file, "-o", "o", "--resume")
-    assert ended.returncode == 0, ended.stdout
-    assert order(either) == ["mine:all_raise", "ring", "mine:slow", "mine:all_raise"]
-    assert library.read(either.folder / "o").complete
-    assert all(path.suffix == ".h5" for path in (either.folder / "o/parts").iterdir())
-
-
-def test_after_a_case_that_fails_on_one_rank_a_new_job_runs_the_others(each):
-    file = each.suite(schemes("one_raises", "one_ends", "ring"))
-    ended = each("run", file, "-o", "o")
-    assert ended.returncode == 1
-    assert ended.stderr.count("hpcdl: starting the ranks again for the remaining cases") == 2
-    assert finished(each) == ["ring"]
-    assert failed_cases(each) == {
-        "mine:one_raises": (1, "RuntimeError: no wheels"),
-        "mine:one_ends": (1, "its process ended during this case, and the job with it"),
-    }
-    assert order(each) == ["mine:one_raises", "mine:one_ends", "ring"]
+    return {case["case"].split("-")[2]: (case["rank"], case["error"]) for case in run["failed_cases"]}
 
 
 POISONED = """
@@ -144,17 +109,97 @@ async def poisoned(comm, session):
 """
 
 
-def test_a_gradient_that_is_not_a_number_on_one_rank_ends_the_case_on_all(either):
-    """A compressor refuses it by step and tensor; no rank waits for the message that is not sent."""
-    (either.folder / "poison.py").write_text(POISONED)
-    case = f'{TRAIN}ranks = 3\nsteps = 4\ntraining = "poison:poisoned"\n'
+@pytest.fixture(scope="module", params=[sys.executable, OTHER], ids=["hpcdl", "other"])
+def failed(request, tmp_path_factory):
+    """Return an install with a run of cases that fail in several ways, and the process that has ended."""
+    if request.param is None:
+        pytest.skip("HPCDL_OTHER_PYTHON is not set: Python with hpcdl on another MPI library")
+    install = Install(request.param, tmp_path_factory.mktemp("failed"))
+    (install.folder / "mine.py").write_text(SCHEMES)
+    (install.folder / "poison.py").write_text(POISONED)
+    training = f'{TRAIN}ranks = 3\nsteps = 4\ntraining = "poison:poisoned"\n'
     exchange = 'aggregation = "sharded_parameter_server"\ncompression = "one_bit"\n'
-    ended = either("run", either.suite(case + exchange, schemes("ring")), "-o", "o")
+    suite = install.suite(
+        schemes("all_raise", "one_raises", "one_ends"),
+        training + exchange,
+        schemes("stuck", ranks=3, more="timeout_seconds = 2"),
+        schemes("ring", "forgetful"),
+    )
+    return install, install("run", suite, "-o", "o")
+
+
+def test_cases_that_fail_do_not_affect_the_others(failed):
+    """A case that fails on all ranks leaves them the job; the others need a new one."""
+    install, ended = failed
     assert ended.returncode == 1
-    ((rank, error),) = failed_cases(either).values()
+    assert ended.stderr.count("hpcdl: starting the ranks again for the remaining cases") == 4
+    schemes = [
+        "mine:all_raise",
+        "mine:one_raises",
+        "mine:one_ends",
+        "digits",
+        "mine:stuck",
+        "ring",
+        "mine:forgetful",
+    ]
+    assert order(install) == schemes
+    assert finished(install) == ["mine:forgetful", "ring"]
+    assert "Traceback" in log(install)
+    assert "Traceback" not in ended.stdout + ended.stderr
+
+
+def test_a_failed_case_is_recorded_with_its_first_rank_and_error(failed):
+    install, ended = failed
+    failures = failed_cases(install)
+    rank, error = failures.pop("mine:stuck")
+    assert rank in {0, 1, 2}
+    assert error == "the time limit of 2 s has passed"
+    rank, error = failures.pop("digits")  # no rank waits for the message that is not sent
     assert rank == 1
     assert error.startswith("FloatingPointError: step 2: gradient of conv1.weight: ")
-    assert finished(either) == ["ring"]
+    assert failures == {
+        "mine:all_raise": (0, "ValueError: two lines as one"),
+        "mine:one_raises": (1, "RuntimeError: no wheels"),
+        "mine:one_ends": (1, "its process ended during this case, and the job with it"),
+    }
+    case = "collective-allreduce-mine:all_raise-p2-64B: rank 0: ValueError"
+    assert f"[1/7] FAILED {case}: two lines as one (and on 1 more ranks)\n" in ended.stdout
+    page = (install.folder / "o/report.md").read_text()
+    assert "FAILED: 6 cases of 7." in page
+    assert f"FAILED case {case}" in page
+
+
+def test_a_wrong_result_is_reported(failed):
+    install, ended = failed
+    (line,) = [line for line in ended.stdout.splitlines() if line.endswith("WRONG RESULT")]
+    assert "mine:forgetful" in line
+    assert "FAILED case collective-allreduce-mine:forgetful-" in (install.folder / "o/report.md").read_text()
+    assert [case["correct"] for case in install.report()["cases"]] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rank 0, main program in stuck, line 24 of mine.py: waits in recv from rank 1, tag 9\n",
+        "rank 1, main program in stuck, line 26 of mine.py: waits in join of started program 1\n",
+        "rank 1, started program 1 in wait_concurrently, line 32 of mine.py: waits in recv from rank 2, tag 5\n",
+        "rank 2, main program in stuck, line 28 of mine.py: waits in native allreduce of all ranks\n",
+    ],
+)
+def test_of_a_deadlock_the_log_names_the_operation_of_each_rank(failed, line):
+    assert line in log(failed[0])
+
+
+def test_a_resumed_run_ends_with_the_case_that_failed(failed):
+    install = Install(failed[0].python, failed[0].folder / "resumed")
+    shutil.copytree(failed[0].folder / "o", install.folder / "o")
+    raising = 'raise ValueError("two lines\\nas one")'
+    (install.folder / "mine.py").write_text(SCHEMES.replace(raising, "await ring(comm, buffer)"))
+    ended = install("run", install.suite(schemes("all_raise", "slow", "ring")), "-o", "o", "--resume")
+    assert ended.returncode == 0, ended.stdout
+    assert order(install)[-2:] == ["mine:slow", "mine:all_raise"]
+    assert library.read(install.folder / "o").complete
+    assert len(list((install.folder / "o/parts").glob("*.failed"))) == 4
 
 
 def test_under_mpirun_a_failed_case_ends_the_job_and_resuming_continues(either):
@@ -169,23 +214,6 @@ def test_under_mpirun_a_failed_case_ends_the_job_and_resuming_continues(either):
     assert order(either) == ["mine:one_raises", "ring", "mine:one_raises"]
     assert finished(either) == ["ring"]
     assert failed_cases(either) == {"mine:one_raises": (1, "RuntimeError: no wheels")}
-
-
-def test_a_deadlock_ends_and_the_log_names_the_operation_of_each_rank(either):
-    file = either.suite(schemes("stuck", ranks=3, more="timeout_seconds = 2"), schemes("ring"))
-    ended = either("run", file, "-o", "o")
-    assert ended.returncode == 1
-    assert finished(either) == ["ring"]
-    ((rank, error),) = failed_cases(either).values()
-    assert rank in {0, 1, 2}
-    assert error == "the time limit of 2 s has passed"
-    for line in (
-        "rank 0, main program in stuck, line 21 of mine.py: waits in recv from rank 1, tag 9\n",
-        "rank 1, main program in stuck, line 23 of mine.py: waits in join of started program 1\n",
-        "rank 1, started program 1 in wait_concurrently, line 29 of mine.py: waits in recv from rank 2, tag 5\n",
-        "rank 2, main program in stuck, line 25 of mine.py: waits in native allreduce of all ranks\n",
-    ):
-        assert line in log(either), log(either)
 
 
 def test_a_suspended_rank_fails_its_case_only(hpcdl):

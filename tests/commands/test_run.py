@@ -183,26 +183,6 @@ def check_map(text):
             assert (cells[i + 1][j + 1] == "-") == (i == j)
 
 
-FORGETFUL = """
-from hpcdl.aggregation.ring import ring
-
-async def forgetful(comm, buffer):
-    await ring(comm, buffer[: len(buffer) // 2])
-"""
-
-
-def test_a_wrong_result_is_reported(hpcdl):
-    (hpcdl.folder / "mine.py").write_text(FORGETFUL)
-    schemes = 'aggregation = ["ring", "mine:forgetful"]'
-    suite = hpcdl.suite(f"{COLLECTIVE}{schemes}\nranks = 2\nmessage_bytes = 64")
-    ended = finished(hpcdl("run", suite, "-o", "o"), 1)
-    wrong = [line for line in ended.stdout.splitlines() if line.endswith("WRONG RESULT")]
-    assert len(wrong) == 1
-    assert "mine:forgetful" in wrong[0]
-    assert "FAILED case collective-allreduce-mine:forgetful-" in (hpcdl.folder / "o/report.md").read_text()
-    assert [case["correct"] for case in report(hpcdl)] == [True, False]
-
-
 SLEEPY = """
 import time
 from pathlib import Path
