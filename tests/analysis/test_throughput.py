@@ -27,7 +27,7 @@ def test_a_server_takes_no_steps_and_is_there(hand):
     updates = {2: [(10**9 + 10**7 * n, n % 2, n, 1, 0.1) for n in range(100)]}
     hand.train([[10.0] * 100, [10.0] * 100, []], updates=updates, **FREE | {"global_batch": 32})
     (launch,) = launches(hand.read())
-    assert (launch.workers, launch.ranks_recorded) == (2, 3)
+    assert launch.ranks_recorded == 3
     assert launch.images_per_second == pytest.approx(32 / 0.010)
 
 

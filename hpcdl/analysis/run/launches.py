@@ -19,76 +19,6 @@ WINDOWS: Final = 20
 """At most; Schmeiser (Operations Research 30, 1982): 10 to 30 are enough. Each has at least a global batch."""
 
 
-class Throughput(NamedTuple):
-    """Throughput over a time span. Vectors per worker are in the order of the ranks."""
-
-    begin: int
-    """Of the span, ns on rank 0's clock."""
-    end: int
-    batches: float
-    """Global batches consumed within it."""
-    seconds: Vector
-    """Per window: seconds per global batch."""
-    compute: Vector
-    """Per worker: seconds of local work while all together consume a global batch."""
-    input: Vector
-    """Per worker: seconds of waiting for images, likewise."""
-    messages: Vector
-    """Per worker: messages sent, likewise."""
-    bytes: Vector
-    """Per worker: bytes sent, likewise."""
-
-
-def throughput_of(steps: Rows | Mapping[str, Rows], warmup: int, batch: float) -> Throughput | None:
-    """Return the throughput of a case with global batches of ``batch`` images; None if nothing was measured.
-
-    ``steps`` holds the columns of :attr:`hpcdl.trace.run.Run.steps`, rows in any order.
-    """
-    begin, end, images = steps["begin"], np.maximum(steps["end"], steps["begin"] + 1), steps["images"]
-    ranks, worker = np.unique(steps["rank"], return_inverse=True)
-    warm = [begin[(worker == rank) & (steps["step"] >= warmup)] for rank in range(len(ranks))]
-    if not all(map(len, warm)):
-        return None
-    # From the moment when all are warm to the end of the first worker that ends: only then do all work.
-    first = max(int(step.min()) for step in warm)
-    last = min(int(end[worker == rank].max()) for rank in range(len(ranks)))
-    inside = np.clip(np.minimum(end, last) - np.maximum(begin, first), 0, None) / (end - begin)
-    batches = float((images * inside).sum()) / batch
-    if batches < 1:
-        return None
-    windows = min(WINDOWS, int(batches))
-    moments = np.unique(np.concatenate([begin, end, [first, last]]).clip(first, last))
-    lengths = np.diff(moments)
-    busy = np.where(_level(moments, begin, end, np.ones(len(begin))) > 0.5, lengths, 0.0)
-    used = _level(moments, begin, end, images / (end - begin)) * lengths
-    busy, consumed = (np.concatenate([[0.0], np.cumsum(values)]) for values in (busy, used))
-    # Windows have equally many images; their lengths are the sample of times.
-    edges = np.interp(np.linspace(0, consumed[-1], windows + 1), consumed, busy / 1e9)
-
-    def per_worker(column: str) -> Vector:
-        return np.asarray(np.bincount(worker, steps[column] * inside, len(ranks)) / batches, np.float64)
-
-    return Throughput(
-        first,
-        last,
-        batches,
-        seconds=np.diff(edges) * windows / batches,
-        compute=per_worker("compute_ns") / 1e9,
-        input=per_worker("input_ns") / 1e9,
-        messages=per_worker("messages"),
-        bytes=per_worker("bytes"),
-    )
-
-
-def _level(moments: Vector, begin: Vector, end: Vector, height: Vector) -> Vector:
-    """Between each two of the ascending ``moments`` the sum of the heights of the steps that are under way."""
-    last = len(moments) - 1
-    change = np.zeros(len(moments))
-    np.add.at(change, np.searchsorted(moments, begin).clip(0, last), height)
-    np.add.at(change, np.searchsorted(moments, end).clip(0, last), -height)
-    return np.asarray(np.cumsum(change)[:-1], np.float64)
-
-
 MEASURED: Final = np.dtype(
     [
         ("seconds", np.float64),  # of the slowest rank; of a window, of all ranks together
@@ -109,6 +39,74 @@ def _table(*columns: Rows | float) -> Rows:
     for name, values in zip(MEASURED.names or (), columns, strict=True):
         table[name] = values
     return table
+
+
+class Throughput(NamedTuple):
+    """Throughput of ranks that keep no common step, over a time span."""
+
+    begin: int
+    """Of the span, ns on rank 0's clock."""
+    end: int
+    batches: float
+    """Global batches consumed within it."""
+    windows: Rows
+    """Rows of :data:`MEASURED`, per global batch; all have equally many images."""
+
+    @property
+    def seconds(self) -> Vector:
+        """Seconds per global batch in each window."""
+        return np.asarray(self.windows["seconds"], np.float64)
+
+
+def throughput_of(steps: Rows | Mapping[str, Rows], warmup: int, batch: float) -> Throughput | None:
+    """Return the throughput of a case with global batches of ``batch`` images; None if nothing was measured.
+
+    ``steps`` holds the columns of :attr:`hpcdl.trace.run.Run.steps`, rows in any order.
+    """
+    begin, end, images = steps["begin"], np.maximum(steps["end"], steps["begin"] + 1), steps["images"]
+    ranks, worker = np.unique(steps["rank"], return_inverse=True)
+    warm = [begin[(worker == rank) & (steps["step"] >= warmup)] for rank in range(len(ranks))]
+    if not all(map(len, warm)):
+        return None
+    # From the moment when all are warm to the end of the first worker that ends: only then do all work.
+    first = max(int(step.min()) for step in warm)
+    last = min(int(end[worker == rank].max()) for rank in range(len(ranks)))
+    inside = np.clip(np.minimum(end, last) - np.maximum(begin, first), 0, None) / (end - begin)
+    batches = float((images * inside).sum()) / batch
+    if batches < 1:
+        return None
+    count = min(WINDOWS, int(batches))
+    moments = np.unique(np.concatenate([begin, end, [first, last]]).clip(first, last))
+    lengths = np.diff(moments)
+    busy = np.where(_level(moments, begin, end, np.ones(len(begin))) > 0.5, lengths, 0.0)
+    used = _level(moments, begin, end, images / (end - begin)) * lengths
+    busy, consumed = (np.concatenate([[0.0], np.cumsum(values)]) for values in (busy, used))
+    # Windows have equally many images; their lengths are the sample of times.
+    edges = np.interp(np.linspace(0, consumed[-1], count + 1), consumed, busy / 1e9)
+
+    def per_worker(column: str) -> Vector:
+        return np.asarray(np.bincount(worker, steps[column] * inside, len(ranks)) / batches, np.float64)
+
+    compute = per_worker("compute_ns") / 1e9
+    windows = _table(
+        np.diff(edges) * count / batches,
+        compute.max(),
+        compute.mean(),
+        per_worker("input_ns").max() / 1e9,
+        per_worker("bytes").max(),
+        per_worker("messages").max(),
+        batch,
+    )
+    return Throughput(first, last, batches, windows)
+
+
+def _level(moments: Vector, begin: Vector, end: Vector, height: Vector) -> Vector:
+    """Between each two of the ascending ``moments`` the sum of the heights of the steps that are under way."""
+    last = len(moments) - 1
+    change = np.zeros(len(moments))
+    np.add.at(change, np.searchsorted(moments, begin).clip(0, last), height)
+    np.add.at(change, np.searchsorted(moments, end).clip(0, last), -height)
+    return np.asarray(np.cumsum(change)[:-1], np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,11 +145,7 @@ class Launch:
     def measured(self) -> Rows:
         """Measured steps, ascending, without warm-up, or windows: rows of :data:`MEASURED`."""
         if self.is_windowed:
-            flow = self.throughput
-            if flow is None:
-                return np.empty(0, MEASURED)
-            longest = (flow.compute.max(), flow.compute.mean(), flow.input.max())
-            return _table(flow.seconds, *longest, flow.bytes.max(), flow.messages.max(), self.record.batch or 0.0)
+            return self.throughput.windows if self.throughput else np.empty(0, MEASURED)
         steps = self.case.steps[self.case.steps["step"] >= self.record.warmup_steps]
         # First the slowest rank of each step, then medians over steps: a mean over ranks would hide a straggler.
         _, place, count = np.unique(steps["step"], return_inverse=True, return_counts=True)
@@ -188,11 +182,6 @@ class Launch:
         if self.is_windowed:
             return round(float(self.case.steps["images"].sum()) / (self.record.batch or 1.0))
         return len(np.unique(self.case.steps["step"]))
-
-    @property
-    def workers(self) -> int:
-        """Ranks that take steps."""
-        return len(np.unique(self.case.steps["rank"]))
 
     @property
     def ranks_recorded(self) -> int:
