@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from hpcdl.trace.export import Operation, Selection, schedule
 from hpcdl.trace.files import MAX_DATA, JsonObject, atomic_write, read_bytes
+from hpcdl.trace.run import NATIVE
 
 PACKAGE: Final = "ChakraProtoMsg"
 
@@ -31,8 +32,6 @@ COMPUTING, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
 """Types of nodes, of the schema's enumeration."""
 LAYERS: Final = "hpcdl layers"
 """Attribute of the metadata: the table of the layers whose training the trace is."""
-NATIVE: Final = "native "
-"""Begin of the label of a collective of the library."""
 COLLECTIVES: Final = {
     "allreduce": 0,
     "nonblocking allreduce": 0,

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from hpcdl.trace.run import Run, matched
+from hpcdl.trace.run import NATIVE, Run, matched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +82,7 @@ def write_goal(path: Path, selection: Selection) -> int:
     the library, whose messages are unknown, and OSError.
     """
     events = selection.events
-    native = events[events["label"].astype(str).str.startswith("native ")]
+    native = events[events["label"].astype(str).str.startswith(NATIVE)]
     if len(native):
         label, steps = native["label"].iloc[0], _longest_range(_without(selection.steps, native))
         raise ValueError(

@@ -168,6 +168,8 @@ EVENT: Final = np.dtype(
 
 SCHEMA: Final = 6
 
+OF_RECORDER: Final = ("dropped", "dropped_updates", "clock_offset_ns", "memory_bytes")
+"""Columns of ranks that are attributes of their recorders."""
 COUNTERS: Final = (
     *("wall_ns", "busy_ns", "foreign_ns", "foreign_error_ns", "idle_cores", "steal_ns", "involuntary_switches"),
     *("load", "retransmissions"),
@@ -181,7 +183,7 @@ def _of_ranks(columns: np.dtype[np.void]) -> np.dtype[np.void]:
 
 RANK: Final = np.dtype(
     [
-        *((name, np.int64) for name in ("rank", "dropped", "dropped_updates", "clock_offset_ns", "memory_bytes")),
+        *((name, np.int64) for name in ("rank", *OF_RECORDER)),
         *((name, np.float64 if name == "load" else np.int64) for name in COUNTERS),
     ]
 )
@@ -206,7 +208,7 @@ class Recorder:
     because a call would cost more than the event. The other lists hold rows of their tables, or plain tuples.
     """
 
-    def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT, update_limit: int = UPDATE_LIMIT) -> None:
+    def __init__(self, *, events: bool = True, limit: int = EVENT_LIMIT) -> None:
         self.events: list[Event] | None = [] if events else None
         self.steps: list[Step] = []
         self._packed_steps: list[Rows] = []
@@ -214,11 +216,10 @@ class Recorder:
         self.updates: list[Update] = []
         self.residuals: list[Row] = []
         self.limit = limit
-        self.update_limit = update_limit
         self.dropped = 0
         """Events dropped because ``limit`` was reached."""
         self.dropped_updates = 0
-        """Updates dropped because ``update_limit`` was reached."""
+        """Updates dropped because the limit was reached."""
         self.memory_bytes = 0
         """Bytes of vectors as long as the parameters or longer, and of parts of such; 0: not recorded."""
         self.virtual: list[Recorder] = []
@@ -235,9 +236,9 @@ class Recorder:
         if self.events is not None and len(self.events) > self.limit:
             self.dropped += len(self.events) - self.limit
             del self.events[self.limit :]
-        if len(self.updates) > self.update_limit:
-            self.dropped_updates += len(self.updates) - self.update_limit
-            del self.updates[self.update_limit :]
+        if len(self.updates) > UPDATE_LIMIT:
+            self.dropped_updates += len(self.updates) - UPDATE_LIMIT
+            del self.updates[UPDATE_LIMIT:]
         if len(self.steps) >= PIECE:
             self._pack_steps()
 
@@ -267,10 +268,7 @@ class Recorder:
             "evaluations": np.array([Evaluation(*row) for row in self.evaluations], EVALUATION),
             "updates": np.array([Update(*row) for row in self.updates], UPDATE),
             "residuals": np.array([Residual(*row) for row in self.residuals], RESIDUAL),
-            "dropped": np.array(self.dropped, np.int64),
-            "dropped_updates": np.array(self.dropped_updates, np.int64),
-            "memory_bytes": np.array(self.memory_bytes, np.int64),
-            "clock_offset_ns": np.array(self.clock_offset_ns, np.int64),
+            **{name: np.array(getattr(self, name), np.int64) for name in OF_RECORDER},
         }
 
 

@@ -46,6 +46,8 @@ IDENTIFYING: Final = ("steps", "evaluations", "ranks")
 """Tables of which a case's identity is made: each reader reads them."""
 OF_POOLING: Final = {"launch", "environment_key"}
 """Fields that pooling changes."""
+NATIVE: Final = "native "
+"""Begin of the label of a collective of the library."""
 AFFINITY: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*|unknown|")
 
 

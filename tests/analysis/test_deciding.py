@@ -105,7 +105,7 @@ def test_a_method_with_too_few_usable_seeds_leaves_its_cell_open():
         vars(launches[3]).update(loss)
         launches[3].record.error = "it failed" if cause == "failed" else None
         (one,) = decisions(fields_of(launches))
-        assert (one.verdict, [place.candidate.record.training for place in one.open]) == ("not decided", ["b"])
+        assert (one.verdict, [place.record.training for place in one.open]) == ("not decided", ["b"])
         assert one.places[1].lost == {cause: 1}
 
 

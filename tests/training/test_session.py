@@ -197,9 +197,10 @@ def test_evaluations_count_only_the_time_of_steps():
     ]
 
 
-def test_simulated_ranks_share_the_limit_of_events_and_not_that_of_updates():
+def test_simulated_ranks_share_the_limit_of_events_and_not_that_of_updates(monkeypatch):
     """One of 10 ranks may be the only server, which records all updates."""
-    recorder, journal = new_journal(limit=30, update_limit=20)
+    monkeypatch.setattr("hpcdl.trace.recorder.UPDATE_LIMIT", 20)
+    recorder, journal = new_journal(limit=30)
     server = journal.virtual(lambda: Counters(0, 0, 0, 0, 0), 10)
     for version in range(25):
         server.update(1, version, 0, 0.5)

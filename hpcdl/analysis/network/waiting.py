@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hpcdl.analysis.run.launches import heights
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.trace.files import JsonObject
-from hpcdl.trace.run import Run, matched
+from hpcdl.trace.run import NATIVE, Run, matched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 Numbers = npt.NDArray[np.int64]
 
-NATIVE: Final = "native "
-"""Beginning of the labels of native collectives."""
 ONE_COLLECTIVE: Final = 0.9
 """Minimum share of complete calls, with all ranks inside at one time; else a part of the ranks calls it."""
 MAX_EVENTS: Final = 300_000
@@ -215,10 +214,7 @@ def _times(events: pd.DataFrame, steps: pd.DataFrame) -> Times:
 
 def _inside(times: Numbers, begin: Numbers, end: Numbers) -> npt.NDArray[np.bool_]:
     """Return for each interval between two of ``times`` if it lies in any interval from ``begin`` to ``end``."""
-    change = np.zeros(len(times), np.int64)
-    np.add.at(change, np.searchsorted(times, begin), 1)
-    np.add.at(change, np.searchsorted(times, end), -1)
-    return np.cumsum(change)[:-1] > 0
+    return heights(times, begin, end, np.ones(len(begin))) > 0
 
 
 def _waits_for_messages(events: pd.DataFrame) -> Waits:

@@ -9,7 +9,8 @@ correlate, so that the test does not pair them.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -31,23 +32,99 @@ WIDEST: Final = 10.0
 """Ratio to the best time up to which performance profiles are looked at."""
 
 
-@dataclass(frozen=True)
+def is_evaluated(launch: Launch) -> bool:
+    """Return True if a launch evaluated on the test set."""
+    return len(launch.evaluations) > 0
+
+
+@dataclass(frozen=True, eq=False)
 class Candidate:
     """One method at one scale, all seeds and launches. On one rank all aggregations are the same program."""
 
     record: Record
-    launches: Sequence[Launch]
-    failed: Sequence[Launch] = ()
+    every: Sequence[Launch]
+    """Also the failed ones."""
+
+    @cached_property
+    def launches(self) -> list[Launch]:
+        """Launches that did not fail."""
+        return [launch for launch in self.every if not launch.record.error]
 
     @property
     def is_evaluated(self) -> bool:
         """True if every launch evaluated on the test set."""
         return bool(self.launches) and all(map(is_evaluated, self.launches))
 
+    @cached_property
+    def seeds(self) -> list[tuple[list[Launch], str]]:
+        """Usable launches of each seed, or the cause why none is: disturbed, failed, not evaluated."""
+        by_seed: dict[object, list[Launch]] = {}
+        for launch in sorted(self.every, key=lambda launch: bool(launch.record.error)):
+            by_seed.setdefault(launch.record.seed, []).append(launch)
+        seeds = []
+        for launches in by_seed.values():
+            evaluated = list(filter(is_evaluated, launches))
+            failed = any(launch.record.error for launch in launches)
+            cause = "disturbed" if evaluated else "failed" if failed else "not evaluated"
+            seeds.append(([launch for launch in evaluated if not launch.disturbed], cause))
+        return seeds
 
-def is_evaluated(launch: Launch) -> bool:
-    """Return True if a launch evaluated on the test set."""
-    return len(launch.evaluations) > 0
+    @property
+    def usable(self) -> list[list[Launch]]:
+        """Launches that count, of each seed that has any."""
+        return [launches for launches, _ in self.seeds if launches]
+
+    @property
+    def lost(self) -> Mapping[str, int]:
+        """Seeds that can't be used, by cause."""
+        return Counter(cause for launches, cause in self.seeds if not launches)
+
+    @cached_property
+    def seconds(self) -> Vector:
+        """Time to the target of each usable seed, the median over its launches; infinite where it missed it."""
+        return self._medians(lambda launch: at_target(launch, "training_seconds"))
+
+    @cached_property
+    def since(self) -> Vector:
+        """Time of the last evaluation below the target, likewise; infinite where training diverged."""
+        return self._medians(
+            lambda launch: np.inf if launch.diverged else before_target(launch, "training_seconds")
+        )
+
+    def _medians(self, number: Callable[[Launch], float]) -> Vector:
+        return np.array([np.median([number(launch) for launch in seed]) for seed in self.usable], np.float64)
+
+    @property
+    def missed(self) -> int:
+        """Usable seeds that missed the target."""
+        return int(np.isinf(self.seconds).sum())
+
+    @property
+    def state(self) -> str:
+        """``too few seeds``, ``not reached`` by any, ``some missed``, or ``reached`` by all."""
+        if len(self.seconds) < MIN_SEEDS:
+            return "too few seeds"
+        return {0: "reached", len(self.seconds): "not reached"}.get(self.missed, "some missed")
+
+    @property
+    def training(self) -> float:
+        """Longest training of a usable launch, up to its last evaluation (s); 0 without one."""
+        ends = (float(launch.evaluations["training_seconds"].max()) for seed in self.usable for launch in seed)
+        return max(ends, default=0.0)
+
+    def mean(self, budget: float = np.inf) -> float:
+        """Return the geometric mean of the seeds' times up to ``budget`` (s)."""
+        return float(np.exp(np.log(np.minimum(self.seconds, budget)).mean())) if len(self.seconds) else np.inf
+
+    def bounds(self, longest: float) -> Times:
+        """Return the bounds of the seeds' times; a diverged one missed the target in the ``longest`` training."""
+        with np.errstate(divide="ignore"):
+            return Times(np.log(np.minimum(self.since, longest)), np.log(self.seconds))
+
+    def median_of(self, column: str) -> float | None:
+        """Return the median over launches of a column of the evaluations at the target."""
+        values = [at_target(launch, column) for seed in self.usable for launch in seed]
+        return float(np.median(values)) if np.isfinite(values).all() else None
 
 
 @dataclass(frozen=True)
@@ -87,61 +164,11 @@ def fields_of(launches: Iterable[Launch]) -> list[Field]:
 
 
 def _candidate(together: Sequence[Launch]) -> Candidate:
-    sound = [launch for launch in together if not launch.record.error]
-    return Candidate(_pooled(together), sound, [launch for launch in together if launch.record.error])
-
-
-def _pooled(together: Sequence[Launch]) -> Record:
     """Return the case of the first, with any aggregation where the others have another."""
     record = together[0].record
-    several = len({launch.record.aggregation for launch in together}) > 1
-    return record.but(aggregation=ANY) if several else record
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A method in a cell."""
-
-    candidate: Candidate
-    """With the launches that count."""
-    seconds: Vector
-    """Time to the target of each usable seed; infinite where it missed the target."""
-    since: Vector
-    """Time of the last evaluation below the target; infinite where training diverged."""
-    lost: Mapping[str, int]
-    """Seeds that can't be used, by cause: disturbed, failed, not evaluated."""
-
-    @property
-    def missed(self) -> int:
-        """Usable seeds that missed the target."""
-        return int(np.isinf(self.seconds).sum())
-
-    @property
-    def state(self) -> str:
-        """``too few seeds``, ``not reached`` by any, ``some missed``, or ``reached`` by all."""
-        if len(self.seconds) < MIN_SEEDS:
-            return "too few seeds"
-        return {0: "reached", len(self.seconds): "not reached"}.get(self.missed, "some missed")
-
-    @property
-    def training(self) -> float:
-        """Longest training of a usable launch, up to its last evaluation (s); 0 without one."""
-        ends = (float(launch.evaluations["training_seconds"].max()) for launch in self.candidate.launches)
-        return max(ends, default=0.0)
-
-    def mean(self, budget: float = np.inf) -> float:
-        """Return the geometric mean of the seeds' times up to ``budget`` (s)."""
-        return float(np.exp(np.log(np.minimum(self.seconds, budget)).mean())) if len(self.seconds) else np.inf
-
-    def bounds(self, longest: float) -> Times:
-        """Return the bounds of the seeds' times; a diverged one missed the target in the ``longest`` training."""
-        with np.errstate(divide="ignore"):
-            return Times(np.log(np.minimum(self.since, longest)), np.log(self.seconds))
-
-    def median_of(self, column: str) -> float | None:
-        """Return the median over launches of a column of the evaluations at the target."""
-        found = [at_target(launch, column) for launch in self.candidate.launches]
-        return float(np.median(found)) if np.isfinite(found).all() else None
+    if len({launch.record.aggregation for launch in together}) > 1:
+        record = record.but(aggregation=ANY)
+    return Candidate(record, together)
 
 
 @dataclass(frozen=True)
@@ -149,14 +176,21 @@ class Decision:
     """The methods of a cell, those first that reach the target soonest within its budget."""
 
     field: Field
-    record: Record
-    places: Sequence[Timed]
-    budget: float
-    """Time up to which times count (s); infinite if no seed missed the target."""
-    rivals: Sequence[Timed]
+    places: Sequence[Candidate]
+    rivals: Sequence[Candidate]
     """Methods that are not distinguished from the first, or by less than :data:`MIN_EFFECT`."""
     delay: Delay | None
     """Of the second after the first; None where they cannot be compared."""
+
+    @property
+    def record(self) -> Record:
+        """The case of the first method."""
+        return self.places[0].record
+
+    @property
+    def budget(self) -> float:
+        """Time up to which times count (s); infinite if no seed missed the target."""
+        return _budget(self.places)
 
     @cached_property
     def lead(self) -> Interval:
@@ -166,7 +200,7 @@ class Decision:
         return Interval(*map(bounded_exp, (self.delay.value, *self.delay.bounds())))
 
     @property
-    def open(self) -> list[Timed]:
+    def open(self) -> list[Candidate]:
         """Methods with too few usable seeds."""
         return [place for place in self.places if place.state == "too few seeds"]
 
@@ -188,7 +222,7 @@ class Decision:
         return "alone" if self.places[1].state == "not reached" else "decided"
 
     @property
-    def unfinished(self) -> list[Timed]:
+    def unfinished(self) -> list[Candidate]:
         """Methods that never reached the target, but are not distinguished from the first."""
         return [place for place in self.rivals if place.state == "not reached"]
 
@@ -218,58 +252,31 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
         for place in places[1:]
         if places[0].state not in {"too few seeds", "not reached"} and place.state != "too few seeds"
     ]
-    rivals: dict[int, list[Timed]] = {}
+    rivals: dict[int, list[Candidate]] = {}
     delays: dict[int, Delay] = {}
     p_values = adjusted(np.array([delay.p for _, _, delay in pairs]))
     for (number, place, delay), p in zip(pairs, p_values, strict=True):
         delays.setdefault(number, delay)
         if p >= ALPHA or delay.value < math.log(MIN_EFFECT):
             rivals.setdefault(number, []).append(place)
-    return [
-        Decision(field, cell[0].candidate.record, cell, _budget(cell), rivals.get(n, []), delays.get(n))
-        for n, (field, cell) in enumerate(cells)
-    ]
+    return [Decision(*cell, rivals.get(number, []), delays.get(number)) for number, cell in enumerate(cells)]
 
 
-def _cells(field: Field) -> list[list[Timed]]:
+def _cells(field: Field) -> list[list[Candidate]]:
     """Return the methods of each cell with several, and a target that one of them was evaluated for."""
-    groups: dict[object, list[Timed]] = {}
+    groups: dict[object, list[Candidate]] = {}
     for candidate in field.candidates:
-        if candidate.record.target_accuracy is not None:
-            record = candidate.record
-            key = (record.model, record.ranks, record.target_accuracy)
-            groups.setdefault(key, []).append(_timed(candidate))
-    return [places for places in groups.values() if len(places) > 1 and any(len(p.seconds) for p in places)]
+        record = candidate.record
+        if record.target_accuracy is not None:
+            groups.setdefault((record.model, record.ranks, record.target_accuracy), []).append(candidate)
+    return [cell for cell in groups.values() if len(cell) > 1 and any(len(each.seconds) for each in cell)]
 
 
-def _timed(candidate: Candidate) -> Timed:
-    """Return the time of each seed with a usable launch, the median over those."""
-    by_seed: dict[object, list[Launch]] = {}
-    for launch in (*candidate.launches, *candidate.failed):
-        by_seed.setdefault(launch.record.seed, []).append(launch)
-    seconds: list[float] = []
-    since: list[float] = []
-    kept: list[Launch] = []
-    lost: dict[str, int] = {}
-    for together in by_seed.values():
-        usable = [launch for launch in together if is_evaluated(launch) and not launch.disturbed]
-        if usable:
-            kept += usable
-            seconds.append(float(np.median([at_target(launch, "training_seconds") for launch in usable])))
-            ends = [np.inf if launch.diverged else before_target(launch, "training_seconds") for launch in usable]
-            since.append(float(np.median(ends)))
-        else:
-            failed = any(launch.record.error for launch in together)
-            cause = "disturbed" if any(map(is_evaluated, together)) else "failed" if failed else "not evaluated"
-            lost[cause] = lost.get(cause, 0) + 1
-    return Timed(Candidate(candidate.record, kept), np.array(seconds), np.array(since), lost)
-
-
-def _budget(places: Iterable[Timed]) -> float:
+def _budget(places: Iterable[Candidate]) -> float:
     return min((place.training for place in places if place.state == "some missed"), default=np.inf)
 
 
-def _ordered(places: Sequence[Timed]) -> list[Timed]:
+def _ordered(places: Sequence[Candidate]) -> list[Candidate]:
     """Return the methods by their time up to the budget; those that can't be compared last."""
     budget, last = _budget(places), ("not reached", "too few seeds")
     return sorted(places, key=lambda place: (place.state in last, place.mean(budget), place.mean()))

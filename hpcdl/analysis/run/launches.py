@@ -78,8 +78,8 @@ def throughput_of(steps: Rows | Mapping[str, Rows], warmup: int, batch: float) -
     count = min(WINDOWS, int(batches))
     moments = np.unique(np.concatenate([begin, end, [first, last]]).clip(first, last))
     lengths = np.diff(moments)
-    busy = np.where(_level(moments, begin, end, np.ones(len(begin))) > 0.5, lengths, 0.0)
-    used = _level(moments, begin, end, images / (end - begin)) * lengths
+    busy = np.where(heights(moments, begin, end, np.ones(len(begin))) > 0.5, lengths, 0.0)
+    used = heights(moments, begin, end, images / (end - begin)) * lengths
     busy, consumed = (np.concatenate([[0.0], np.cumsum(values)]) for values in (busy, used))
     # Windows have equally many images; their lengths are the sample of times.
     edges = np.interp(np.linspace(0, consumed[-1], count + 1), consumed, busy / 1e9)
@@ -100,8 +100,8 @@ def throughput_of(steps: Rows | Mapping[str, Rows], warmup: int, batch: float) -
     return Throughput(first, last, batches, windows)
 
 
-def _level(moments: Vector, begin: Vector, end: Vector, height: Vector) -> Vector:
-    """Between each two of the ascending ``moments`` the sum of the heights of the steps that are under way."""
+def heights(moments: Rows, begin: Rows, end: Rows, height: Vector) -> Vector:
+    """Return the sum of the heights of the intervals that cover the time between each two of ``moments``."""
     last = len(moments) - 1
     change = np.zeros(len(moments))
     np.add.at(change, np.searchsorted(moments, begin).clip(0, last), height)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.deciding import MIN_SEEDS, Decision, Timed
+from hpcdl.analysis.run.deciding import MIN_SEEDS, Candidate, Decision
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds, spread
 from hpcdl.report.formats.document import Section, Table
@@ -41,13 +41,13 @@ class Naming(NamedTuple):
     by_batch: bool
     """True if methods of a cell differ in their global batch."""
 
-    def method(self, place: Timed) -> str:
+    def method(self, place: Candidate) -> str:
         """Return the name of a method, the same in all cells."""
-        return self.names(_untuned(place.candidate.record))
+        return self.names(_untuned(place.record))
 
-    def place(self, place: Timed) -> str:
+    def place(self, place: Candidate) -> str:
         """Return the name of a method, with its batch where methods of a cell differ in it."""
-        batch = f", batch {place.candidate.record.global_batch}" if self.by_batch else ""
+        batch = f", batch {place.record.global_batch}" if self.by_batch else ""
         return f"{self.method(place)}{batch}"
 
     def cell(self, decision: Decision) -> str:
@@ -57,10 +57,10 @@ class Naming(NamedTuple):
 
 def naming(decisions: Sequence[Decision]) -> Naming:
     """Return the names of the methods and cells of a run."""
-    names = Names(_untuned(place.candidate.record) for decision in decisions for place in decision.places)
+    names = Names(_untuned(place.record) for decision in decisions for place in decision.places)
     words = [set(_words(decision)) for decision in decisions]
     shared = frozenset(set.intersection(*words)) if len(words) > 1 else frozenset[str]()
-    batches = ({place.candidate.record.global_batch for place in one.places} for one in decisions)
+    batches = ({place.record.global_batch for place in one.places} for one in decisions)
     return Naming(names, shared, any(len(each) > 1 for each in batches))
 
 
@@ -90,7 +90,7 @@ def page(findings: Findings) -> Section:
     tuned = {
         (str(record.model), str(record.ranks), name.method(place), *map(str, found))
         for place in (place for one in decisions for place in one.places)
-        for record in [place.candidate.record]
+        for record in [place.record]
         if record.tuned
         for found in [(record.tuned, record.tuning, record.tuning_images)]
     }

@@ -55,11 +55,7 @@ class Journal:
 
         The journals share the limit on events of a process.
         """
-        recorder = Recorder(
-            events=self.recorder.events is not None,
-            limit=self.recorder.limit // ranks,
-            update_limit=self.recorder.update_limit,
-        )
+        recorder = Recorder(events=self.recorder.events is not None, limit=self.recorder.limit // ranks)
         self.recorder.virtual.append(recorder)
         return Journal(recorder, read, before_step)
 
