@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from contract.archives import archive, archive_of, case
+from contract.archives import archive, archive_of, case, run
 from contract.pages import Page
 
 from hpcdl.analysis.over_time.regressions import Accepted
 from hpcdl.analysis.over_time.series import histories
 from hpcdl.analysis.over_time.verdict import SuiteVerdict
 from hpcdl.report import history as figures
+from hpcdl.report import history_exports as exports
 from hpcdl.report.formats.html import written
-from hpcdl.report.history_exports import record
 from hpcdl.report.verdicts import words
 
 
@@ -158,7 +158,7 @@ def test_each_sentence_of_history_appears(wandering):
     every += [figures.of_event(suite, event) for suite in archives for event in suite.events]
     assert all(verdict.sentence for verdict in every)
     assert {verdict.word for verdict in every} | {"no runs", "not read", "slow"} == words("history")
-    records = [record(suite) for suite in archives]
+    records = [exports.record(suite) for suite in archives]
     expected = (
         "fine, regressed, improved, regressed, fine, not judged, fine, not judged, too few runs, regressed, fine"
     )
@@ -168,6 +168,20 @@ def test_each_sentence_of_history_appears(wandering):
     assert [document["too_few_runs"] for document in records[8:13]] == [4, 0, 0, 0, 1]
     assert [document["judged"] for document in records[8:13]] == [0, 4, 4, 2, 4]
     assert "accepted only up to +30 %" in figures.verdicts(archives[1])[0].sentence
+
+
+def test_junit_fails_by_group_skips_a_young_one_and_has_all_else_in_one_case():
+    """A regression of a group that the newest run lacks is among all else, as its missing case is."""
+    regressed, young = archive(4, 16, [(1, 13, 1.3)], kind="normal"), archive(4, 12, kind="normal")
+    times = np.exp(np.random.default_rng(0).normal(0, 0.01, (2, 16)))
+    times[1, 12:] *= 1.5
+    cases = [[case("a", a), case("b", b, measure="step_seconds")] for a, b in times.T.tolist()]
+    gone = SuiteVerdict(histories([run(night, cases[night][: 2 - (night == 15)]) for night in range(16)])[0])
+    for suite, failures, skipped in ((regressed, [1, 0], [0, 0]), (young, [0, 0], [1, 1]), (gone, [0, 2], [0, 0])):
+        group, other = exports.tests(suite).cases
+        assert (group.name, other.name) == ("collective, 4 ranks, time_p50_seconds", "hosts, links and cases")
+        assert [len(group.failures), len(other.failures)] == failures
+        assert [len(group.skipped), len(other.skipped)] == skipped
 
 
 def test_levels_are_medians_between_changes():

@@ -45,9 +45,6 @@ SERIES_TABLES: Final = ("steps", "evaluations", "ranks")
 OF_RANK: Final = ("hostname", "slurm_node", "affinity", "threads")
 """Entries of a rank's description that are kept."""
 
-WITHIN: Final = 10
-"""Jobs before the newest whose cases it lacks if it does not have them."""
-
 
 @dataclass(frozen=True, slots=True)
 class CaseSeries:
@@ -309,21 +306,6 @@ class History:
             for number, (before, now) in enumerate(itertools.pairwise(self.jobs), 1)
             if before.keys and now.keys and before.keys != now.keys
         ]
-
-    def missing(self) -> list[tuple[str, str]]:
-        """Return case and reason of each case that failed in the newest job, or that only jobs before have.
-
-        Of a case that failed any job before counts, else the last :data:`WITHIN`: a case may leave a suite. A
-        disturbed case is not missing: it has a value, which does not count.
-        """
-        *before, newest = self.jobs
-        reasons: dict[str, str] = {}
-        for run in newest.runs:
-            reasons |= {case.case: case.failure for case in run.cases if case.failure} | run.without_result
-        now = {key.case for key in newest.measured()} | newest.disturbed.keys()
-        recent = {key.case for job in before[-WITHIN:] for key in job.measured()}
-        absent = (recent | ({key.case for key in self.keys} & reasons.keys())) - now
-        return [(case, reasons.get(case, "not in the run")) for case in sorted(absent)]
 
 
 def histories(runs: Iterable[RunSeries]) -> list[History]:

@@ -32,6 +32,8 @@ EventKind = Literal["regressed", "two states", "improved", "restored", "unstable
 
 TOGETHER: Final = 2
 """Runs by which the first runs of changes may differ that are one event."""
+WITHIN: Final = 10
+"""Jobs before the newest whose cases it lacks if it does not have them."""
 
 
 @dataclass(frozen=True)
@@ -79,27 +81,6 @@ class Waiting:
     """Newest time by the level before, of an outlier or a series that departs."""
     outliers: int = 0
     """Number of the newest runs that are far above."""
-
-
-def _waiting(search: Search) -> list[Waiting]:
-    """Return the series of the newest run that cannot be judged yet, and outliers."""
-    unstable = {change.series: change.first for change in search.changes if change.unstable_start}
-    waiting: list[Waiting] = []
-    far: list[Waiting] = []
-    newest = np.flatnonzero(search.measured[:, -1]).tolist()
-    for row in newest:
-        values = search.since(row)
-        needed = BEFORE + AFTER - int(np.isfinite(search.logs[row, unstable.get(row, 0) :]).sum())
-        if needed > 0:
-            waiting.append(Waiting(row, "unstable start" if row in unstable else "short", needed))
-        elif outliers := departing(values):
-            ratio = float(np.exp(values[-1] - np.median(values[:-outliers])))
-            lasting = outliers >= AFTER
-            runs = LASTING + 1 - outliers if lasting else AFTER - outliers
-            far.append(Waiting(row, "departing" if lasting else "outlier", runs, ratio, outliers))
-    if len(far) > 1 and 2 * len(far) >= len(newest) - len(waiting):
-        far = [replace(series, reason="departing") for series in far]
-    return [*waiting, *far]
 
 
 def _together(changes: Sequence[Change]) -> list[list[Change]]:
@@ -169,12 +150,29 @@ class SuiteVerdict:
         return [_event(group, self.suspects, self.search.first) for group in _together(self.search.changes)]
 
     @cached_property
-    def _waiting(self) -> list[Waiting]:
-        return _waiting(self.search)
+    def _all_waiting(self) -> list[Waiting]:
+        """Series of the newest run that cannot be judged yet, and outliers."""
+        unstable = {change.series: change.first for change in self.search.changes if change.unstable_start}
+        waiting: list[Waiting] = []
+        far: list[Waiting] = []
+        newest = np.flatnonzero(self.search.measured[:, -1]).tolist()
+        for row in newest:
+            values = self.search.since(row)
+            needed = BEFORE + AFTER - int(np.isfinite(self.search.logs[row, unstable.get(row, 0) :]).sum())
+            if needed > 0:
+                waiting.append(Waiting(row, "unstable start" if row in unstable else "short", needed))
+            elif outliers := departing(values):
+                ratio = float(np.exp(values[-1] - np.median(values[:-outliers])))
+                lasting = outliers >= AFTER
+                runs = LASTING + 1 - outliers if lasting else AFTER - outliers
+                far.append(Waiting(row, "departing" if lasting else "outlier", runs, ratio, outliers))
+        if len(far) > 1 and 2 * len(far) >= len(newest) - len(waiting):
+            far = [replace(series, reason="departing") for series in far]
+        return [*waiting, *far]
 
     def waiting(self, *reasons: str) -> list[Waiting]:
         """Return the series of the newest run that wait for one of the reasons."""
-        return [series for series in self._waiting if series.reason in reasons]
+        return [series for series in self._all_waiting if series.reason in reasons]
 
     @property
     def judged(self) -> int:
@@ -230,16 +228,28 @@ class SuiteVerdict:
 
     @property
     def missing(self) -> list[tuple[str, str]]:
-        """Case and reason of each case that the newest job lacks, or that left the suite while regressed."""
-        missing = dict(self.history.missing())
-        here = {key.case for key in self.history.jobs[-1].measured()} | self.history.jobs[-1].disturbed.keys()
+        """Case and reason of each case that the newest job lacks, or that left the suite while regressed.
+
+        Of a case that failed any job before counts, else the last :data:`WITHIN`: a case may leave a suite. A
+        disturbed case is not missing: it has a value, which does not count.
+        """
+        history, newest = self.history, self.history.jobs[-1]
+        failed: dict[str, str] = {}
+        for run in newest.runs:
+            failed |= {case.case: case.failure for case in run.cases if case.failure} | run.without_result
+        recent = {key.case for job in history.jobs[-1 - WITHIN : -1] for key in job.measured()}
+        usual = recent | ({key.case for key in history.keys} & failed.keys())
+        missing = {case: failed.get(case, "not in the run") for case in usual}
         for event in self.events:
             for change in event.changes:
-                case = self.history.keys[change.series].case
-                if change.ended and change.unrepaired and case not in here:
-                    since = f"{self.history.jobs[event.first].began:%Y-%m-%d}"
-                    missing.setdefault(case, f"it left the suite, regressed since {since}")
-        return [(case, reason) for case, reason in sorted(missing.items()) if self.acceptance(case)[0] is None]
+                if change.ended and change.unrepaired:
+                    since = f"{history.jobs[event.first].began:%Y-%m-%d}"
+                    missing.setdefault(
+                        history.keys[change.series].case, f"it left the suite, regressed since {since}"
+                    )
+        here = {key.case for key in newest.measured()} | newest.disturbed.keys()
+        cases = sorted((case, reason) for case, reason in missing.items() if case not in here)
+        return [(case, reason) for case, reason in cases if self.acceptance(case)[0] is None]
 
     def date_after(self, runs: int) -> str:
         """Return the date of a further run, by the median time between runs; with one run their number."""

@@ -177,14 +177,11 @@ def compared(
     if min(map(len, each)) == 1:
         first, second = (launches_interval(side, middle) for side, middle in zip(sides, middles, strict=True))
         return Interval(value, float(function(first.low, second.high)), float(function(first.high, second.low)))
-    if function is np.subtract:
-        return Interval(value, *_welch(*each))
-    if min(side.min() for side in each) <= 0:
-        return Interval(value, float("nan"), float("nan"))
-    low, high = _welch(*map(np.log, each))
-    return Interval(value, bounded_exp(low), bounded_exp(high))
-
-
-def _welch(vector: Vector, other: Vector) -> tuple[float, float]:
-    low, high = difference([other], [vector]).bounds()
-    return float(low[0]), float(high[0])
+    if function is np.divide:
+        if min(side.min() for side in each) <= 0:
+            return Interval(value, float("nan"), float("nan"))
+        each = [np.log(side) for side in each]
+    low, high = (float(bound[0]) for bound in difference(each[1:], each[:1]).bounds())
+    return (
+        Interval(value, low, high) if function is np.subtract else Interval(value, *map(bounded_exp, (low, high)))
+    )
