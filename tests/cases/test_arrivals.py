@@ -11,7 +11,6 @@ from hpcdl.fabric.faults import Delays, Straggler
 from hpcdl.fabric.virtual.inprocess import in_process
 
 REPLAY = {"kind": "replay", "model": "lenet5", "dataset": "digits", "ranks": 5, "batch_per_rank": 8, "flops": 1e9}
-COLLECTIVE = {"kind": "collective", "aggregation": "ring", "ranks": 4, "message_bytes": 64}
 SCHEMES = (
     "ring",
     "tree",
@@ -68,42 +67,6 @@ def test_times_count_from_the_first_and_the_last_arrival():
     assert found["from_first_arrival_seconds"] == pytest.approx(1002e-9)
     assert found["from_last_arrival_seconds"] == pytest.approx(802e-9)
     assert found["late_rank"] == 2
-
-
-def pause(at, rank=1):
-    return {"straggler": {"rank": rank, "seconds": 1, "at": at}}
-
-
-@pytest.mark.parametrize(
-    ("keys", "changed", "tells"),
-    [
-        (COLLECTIVE, {"straggler": {"rank": 5, "seconds": 1}}, "rank 5 is not among the"),
-        (COLLECTIVE, {"straggler": {"rank": 1, "factor": 2}}, "factor: a collective has no work to slow"),
-        (COLLECTIVE, pause("backward"), "at: a collective has no work to pause before"),
-        (REPLAY, {"straggler": {"by_rank": [0, 1, 0]}}, "by_rank: has 3 pauses for"),
-        (REPLAY, {"straggler": {"by_rank": [0, -1, 0, 0]}}, "seconds: must be from 0"),
-        (REPLAY, {"straggler": {"rank": 1, "by_rank": [0, 1, 0, 0]}}, "by_rank: has the pauses of all ranks"),
-        (REPLAY, pause("update"), "at: 'update' is neither input nor forward or backward, nor that of a layer"),
-        (REPLAY, pause("input conv1"), "at: 'input conv1' is neither"),
-        (REPLAY, pause("backward nosuch"), "at: the rank has no layer 'nosuch'; valid names: conv1, "),
-        (REPLAY, pause("backward conv"), "at: the rank has no layer 'conv'; did you mean 'conv"),
-        (
-            REPLAY,
-            {**pause("forward fc1.sam"), "ranks": 4, "mesh": {"model": 2}},
-            "at: the rank has no layer 'fc1.sam'; did you",
-        ),
-        (
-            REPLAY,
-            {**pause("forward conv1"), "ranks": 2, "training": "pipeline", "mesh": {"pipeline": 2}},
-            "at: the rank has no layer 'conv1'; did",
-        ),
-    ],
-)
-def test_delays_that_a_rank_cannot_have_are_refused(keys, changed, tells):
-    """A pause before other work would never come, and the case be measured without it."""
-    with pytest.raises(suite.UsageError) as caught:
-        case(keys, **changed)
-    assert f"straggler: {tells}" in str(caught.value)
 
 
 def test_a_pause_before_a_layer_is_not_before_another_whose_name_begins_alike():

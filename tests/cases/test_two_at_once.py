@@ -61,24 +61,6 @@ def test_two_on_a_link_take_the_time_of_both(scheme, ranks):
     assert wire <= both.seconds < 1.1 * wire + ranks * network.link.alpha
 
 
-@pytest.mark.parametrize(
-    ("given", "tells"),
-    [
-        ({"aggregation": "tree"}, "collective: reduce_scatter"),
-        ({"aggregation": "ring", "concurrent": "gossip"}, "concurrent: unknown 'gossip'"),
-        ({"aggregation": "ring", "concurrent": "broadcast"}, "concurrent: 'ring' has no broadcast"),
-        ({"aggregation": "auto"}, "'auto'"),
-        ({"aggregation": "native", "network": "gemini"}, "concurrent: "),
-        ({"aggregation": "native", "placement": "out_of_place"}, "placement: "),
-        ({"aggregation": "ring", "communicators": 3}, "communicators: must be at most 2"),
-    ],
-)
-def test_wrong_pairs_end_in_a_line(given, tells):
-    with pytest.raises(suite.UsageError) as caught:
-        case(**given)
-    assert tells.split(": ")[-1] in str(caught.value)
-
-
 def test_the_verdict_is_that_of_the_launches(hand):
     seen = {}
     for word, two in {"faster": 5.0, "slower": 20.0, "tied": 10.0, "undecided": None}.items():

@@ -12,34 +12,6 @@ from hpcdl.training.parts.journal import Journal
 SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape": [11, 40, 1], "classes": 8192}}
 
 
-def test_impossible_meshes_are_refused(refused, written):
-    for changed, message in [
-        (
-            {"mesh": {"data": 2, "model": 2}, "ranks": 6, "global_batch": 60},
-            "mesh: 6 ranks do not fit data 2 model 2; data x model can be 1 x 6, 2 x 3, 3 x 2, 6 x 1",
-        ),
-        ({"mesh": {"modle": 2}}, "mesh: unknown setting 'modle'; did you mean 'model'?"),
-        ({"mesh": {"model": 0}}, "mesh: model: must be at least 1, not 0"),
-        ({"mesh": {}}, "mesh: give data, the number of groups, model, their ranks, or pipeline, their stages"),
-        ({"mesh": {"model": 2, "split": "modle"}}, "mesh: split: unknown 'modle'; did you mean 'model'?"),
-        ({"mesh": {"model": 2, "linear": "output"}}, "mesh: linear: unknown 'output'; did you mean 'outputs'?"),
-        ({"mesh": {"model": 2, "exchange": "turns"}}, "mesh: exchange: 'turns' is for split = 'hybrid'"),
-        (
-            {"mesh": {"model": 16, "split": "space"}, "ranks": 16},
-            "mesh: conv1: 8 rows of outputs cannot be split among 16 ranks",
-        ),
-        (
-            {"mesh": {"pipeline": 2, "linear": "inputs"}, "training": "pipeline"},
-            "mesh: linear: 'inputs' has no effect: layers of a pipeline are whole; leave it out",
-        ),
-        (
-            {"mesh": {"data": 1, "split": "space"}, **SPEECH},
-            "mesh: split: 'space' splits this network as 'model' does; leave it out",
-        ),
-    ]:
-        assert refused(written(**changed)) == f"[[case]] 1: {message}"
-
-
 def test_each_rank_needs_memory_for_its_parts_only(parsed):
     """Half a network and its gradients, and the outputs of the rank's images."""
     whole, half = (memory_bytes(parsed(**SPEECH, **changed)[0].spec) for changed in ({}, {"mesh": {"model": 2}}))
@@ -90,40 +62,6 @@ def test_the_ratio_of_compression_counts_no_activations(parsed, compression, agg
 
 
 PIPELINE = {"training": {"name": "pipeline", "microbatches": 4}, "mesh": {"pipeline": 2}}
-
-
-def microbatches(number):
-    return {"training": {"name": "pipeline", "microbatches": number}}
-
-
-def test_impossible_pipelines_are_refused(refused, written):
-    for changed, message in [
-        ({"mesh": {"pipeline": 3}}, "mesh: 2 ranks do not fit pipeline 3; data x pipeline must be 2"),
-        (
-            {"mesh": {"pipeline": 2, "data": 2}},
-            "mesh: 2 ranks do not fit data 2 pipeline 2; data x pipeline must be 2",
-        ),
-        ({"mesh": {"pipeline": 0}}, "mesh: pipeline: must be at least 1, not 0"),
-        (
-            {"mesh": {"pipeline": 2, "model": 2}, "ranks": 4},
-            "mesh: model 2 pipeline 2: layers of a pipeline are not split; leave out model",
-        ),
-        ({"mesh": {"pipeline": 12}, "ranks": 12}, "mesh: lenet5 has 7 layers, too few for 12 stages"),
-        (microbatches(65), "training: microbatches: must be at most 64, the images of a batch, not 65"),
-        (
-            {**microbatches(9), "ranks": 4, "shares": {"weights": [7, 1]}},
-            "training: microbatches: must be at most 8, the images of a batch, not 9",
-        ),
-        (
-            {**microbatches(33), "mesh": None},
-            "training: microbatches: must be at most 32, the images of a batch, not 33",
-        ),
-        (
-            {"ranks": 6, "global_batch": 64},
-            "global_batch: 64 is not divisible by the 3 workers among 6 ranks; 63 and 66 are",
-        ),
-    ]:
-        assert refused(written(**{**PIPELINE, **changed})) == f"[[case]] 1: {message}"
 
 
 def test_a_batch_per_rank_is_that_of_a_pipeline(parsed):

@@ -57,39 +57,6 @@ def test_strategies_that_weigh_by_images_accept_unequal_shares(parsed):
         assert parsed(training=name)[0].fields()["shares"] is None
 
 
-def test_invalid_shares_are_refused(refused, written):
-    for shares, changed, message in [
-        ({"weights": [1, 1, 1]}, {}, "weights: 3 of them, but 2 to share a batch"),
-        (SHARES, {"training": {"name": "asynchronous", "dedicated": True}}, "weights: 2 of them, but 1 to share"),
-        ({"weights": [1, 99]}, {}, "weights: with 1:99 rank 0 would receive 0 of 64 images"),
-        ({"weights": [2, 0]}, {}, "weights: must be whole numbers of at least 1, not [2, 0]"),
-        ({"weights": 3}, {}, "setting 'weights' must be tuple[int, ...], not 3"),
-        ({"weigths": [3, 1]}, {}, "unknown setting 'weigths'; did you mean 'weights'?"),
-        ({}, {}, "needs a setting 'weights'"),
-    ]:
-        assert refused(written(shares=shares, **changed)).startswith(f"[[case]] 1: shares: {message}")
-
-
-LOCAL = {"name": "parameter_averaging", "period": 4}
-
-
-def test_post_local_without_a_falling_rate_is_refused(refused, written):
-    for post_local, schedule, message in [
-        ({"post_local": True}, "constant", "post_local: the learning rate never falls"),
-        ({"post_local": True}, {"name": "step", "at": [0.99]}, "post_local: the learning rate never falls"),
-        (
-            {"post_local": True},
-            {"name": "constant", "warmup": 0.5, "warmup_from": 0.1},
-            "post_local: the learning",
-        ),
-        ({"post_local": True}, "polynomial", "post_local: the learning rate always falls"),
-        ({"local_from": 20}, "constant", "local_from: 20, but training has 20 steps: none would be local"),
-    ]:
-        found = refused(written(training={**LOCAL, **post_local}, schedule=schedule, steps=20))
-        assert found.startswith(f"[[case]] 1: training: {message}")
-        assert "post_local" not in found or found.endswith(" falls; give local_from, the first local step")
-
-
 def test_a_training_has_an_outer_step(refused, written, parsed):
     message = refused(written(training={"name": "diloco", "period": 16, "delay": 5}, steps=20))
     assert message == "[[case]] 1: training: period: the first outer step is after 21 steps, but training has 20"

@@ -1,35 +1,5 @@
 """Impossible stragglers, failures and simulated networks are refused in one line."""
 
-ASYNCHRONOUS = {"training": "asynchronous"}
-SIMULATED = {"network": "gemini"}
-
-
-def test_impossible_settings_are_refused(written, refused):
-    for keys, message in [
-        ({"straggler": {"rank": 2, "factor": 5}}, "straggler: rank 2 is not among the 2 ranks of the case"),
-        ({"straggler": {"rank": -1, "factor": 5}}, "straggler: rank -1 is not among the 2 ranks"),
-        ({"straggler": {"rank": "every", "factor": 5}}, "straggler: rank: must be a number or 'all', not 'every'"),
-        ({"straggler": {"rank": 1, "factor": 0.5}}, "straggler: factor: must be from 1 to 10000, not 0.5"),
-        ({"straggler": {"rank": 1, "fctor": 5}}, "straggler: unknown setting 'fctor'; did you mean 'factor'?"),
-        ({"straggler": {"factor": 5}}, "straggler: needs a setting 'rank'"),
-        ({"straggler": {"rank": 1}}, "straggler: give a factor of more than 1, or seconds of its pauses"),
-        ({"straggler": {"rank": 1, "factor": "big"}}, "straggler: setting 'factor' must be float, not 'big'"),
-        ({"straggler": 5}, "straggler: must be a table, as {key = value}, not 5"),
-        (
-            {**ASYNCHRONOUS, "failure": {"rank": 0, "step": 5}},
-            "failure: rank: 'asynchronous' does not go on without rank 0",
-        ),
-        ({**ASYNCHRONOUS, "failure": {"rank": 1}}, "failure: needs a setting 'step'"),
-        ({**ASYNCHRONOUS, "failure": {"rank": 1, "step": -1}}, "failure: step: must be at least 0, not -1"),
-        ({**ASYNCHRONOUS, "failure": {"rank": 2, "step": 1}}, "failure: rank 2 is not among the 2 ranks"),
-        ({"network": "gmini", "flops": 1e9}, "network: unknown 'gmini'; did you mean 'gemini'?"),
-        (SIMULATED, "network: a simulated case needs exactly one of device, flops, times"),
-        ({**SIMULATED, "flops": 1e9, "device": "k20"}, "network: a simulated case needs exactly one of"),
-        ({**SIMULATED, "device": "k21"}, "device: unknown 'k21'; did you mean 'k20'?"),
-        ({**SIMULATED, "flops": 1e9, "jitter": -1}, "jitter: must be at least 0, not -1"),
-    ]:
-        assert message in refused(written(**keys))
-
 
 def asynchronous(**settings):
     return {"name": "asynchronous", **settings}
@@ -37,24 +7,6 @@ def asynchronous(**settings):
 
 def sandblaster(**settings):
     return {"name": "sandblaster", **settings}
-
-
-NONE = "with such settings none may fail"
-
-
-def test_the_message_names_the_ranks_that_may_fail(written, refused):
-    for training, rank, who in [
-        (asynchronous(), 0, "these may fail: 1 to 3"),
-        (asynchronous(servers=2), 1, "these may fail: 2 to 3"),
-        (asynchronous(dedicated=True), 3, "these may fail: 1 to 2"),
-        (asynchronous(servers=4), 3, NONE),
-        (sandblaster(), 1, NONE),
-        (sandblaster(servers=1), 1, "these may fail: 2 to 3"),
-        (sandblaster(servers=2), 3, NONE),
-    ]:
-        text = written(training=training, ranks=4, global_batch=12, failure={"rank": rank, "step": 1})
-        without = f"{training['name']!r} does not go on without rank {rank}"
-        assert refused(text) == f"[[case]] 1: failure: rank: {without}; {who}"
 
 
 def test_pauses_of_ranks_without_batches_are_refused(written, refused, parsed):
