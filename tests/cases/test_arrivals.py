@@ -1,16 +1,14 @@
 """Late ranks: they are named from their own work, and a collective is timed from the first and the last arrival."""
 
 import pytest
-from suite.conftest import text_of
+from contract.cases import case_of
 
-from hpcdl import suite
 from hpcdl.cases.collective import _from_arrivals
 from hpcdl.cases.simulation.step_simulation import Conditions, late_rank, virtual_step
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.faults import Delays, Straggler
 from hpcdl.fabric.virtual.inprocess import in_process
 
-REPLAY = {"kind": "replay", "model": "lenet5", "dataset": "digits", "ranks": 5, "batch_per_rank": 8, "flops": 1e9}
 SCHEMES = (
     "ring",
     "tree",
@@ -24,8 +22,8 @@ SCHEMES = (
 )
 
 
-def case(keys, **changed):
-    return suite.parse(text_of({**keys, **changed}), "s.toml").cases[0].spec
+def case(**keys):
+    return case_of("replay", **{"dataset": "digits", "ranks": 5, **keys}).spec
 
 
 def step(spec, straggler=None):
@@ -42,7 +40,7 @@ def test_a_delay_in_backward_names_its_rank_in_20_of_20_replays():
     replays += [("ring", "layerwise", 3), ("tree", "layerwise", 0)]
     named = 0
     for scheme, training, number in replays:
-        spec = case(REPLAY, network="ethernet-1g", aggregation=scheme, training=training)
+        spec = case(network="ethernet-1g", aggregation=scheme, training=training)
         delayed = Straggler(rank=number % 5, seconds=0.2, at="backward")
         found, even = step(spec, delayed), step(spec)
         assert found.seconds == pytest.approx(even.seconds + 0.2, rel=0.1), "all ranks show the same step"
@@ -51,10 +49,10 @@ def test_a_delay_in_backward_names_its_rank_in_20_of_20_replays():
 
 
 def test_equal_delays_name_no_rank_and_a_list_the_latest():
-    spec = case(REPLAY, network="ethernet-1g")
+    spec = case(network="ethernet-1g")
     assert not late(spec, Straggler(rank="all", seconds=0.2))
     assert late(spec, Straggler(by_rank=(0.1, 0, 0.3, 0, 0))) == (2, pytest.approx(0.2))
-    stages = case({**REPLAY, "ranks": 4}, network="gemini", training="pipeline", mesh={"pipeline": 2})
+    stages = case(ranks=4, network="gemini", training="pipeline", mesh={"pipeline": 2})
     assert not late(stages), "stages differ by design"
     assert late(stages, Straggler(rank=3, factor=3))[0] == 3
 

@@ -5,16 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from contract.aggregations import NATIVE
-from suite.conftest import text_of
+from contract.cases import case_of, ran
 
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, schemes
 from hpcdl.cases import collective as case
-from hpcdl.fabric.comm import Counters
-from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
-from hpcdl.suite import parse
-from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
 
 
 class DeviceArray(np.ndarray):
@@ -48,11 +43,8 @@ DEVICE = replace(
 
 def measured(monkeypatch, **keys):
     monkeypatch.setattr(case, "backend", lambda name, **_: DEVICE)
-    table = {"kind": "collective", "ranks": 3, "message_bytes": 120, "repetitions": 4, "warmup": 1, **keys}
-    [only] = parse(text_of(table), "s.toml").cases
-    recorders = [Recorder() for _ in range(3)]
-    journals = [Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)) for recorder in recorders]
-    told = in_process(3).run(lambda comm: case.program(only.spec, journals[comm.rank])(comm))
+    usual = {"ranks": 3, "message_bytes": 120, "repetitions": 4, "warmup": 1}
+    told, recorders = ran(case_of("collective", **usual, **keys))
     assert [len(recorder.steps) for recorder in recorders] == [5, 5, 5]
     return told
 

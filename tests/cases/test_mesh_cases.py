@@ -3,17 +3,15 @@
 import math
 
 import pytest
+from contract.cases import ran
 
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.stage_balance import balanced
-from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.steps import predicted_steps
-from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
 
 NETWORK, FLOPS = "infiniband-ndr", 1e8
 MESHES = [
@@ -44,16 +42,6 @@ def case(kind, ranks, mesh, steps=4, model="lenet5", **settings):
     return only
 
 
-def played(one, world, recorder=None):
-    """Return the findings of each rank."""
-
-    async def play(comm):
-        journal = Journal(recorder or Recorder(), lambda: Counters(0, 0, 0, 0, 0))
-        return await one.module.program(one.spec, journal)(comm)
-
-    return world.run(play)
-
-
 def predicted(one, **ranks):
     network = PricedNetwork(NETWORKS[NETWORK])
     return predicted_steps([Record.of(one.fields())], lambda *_: one.spec.compute_times, network, **ranks)
@@ -65,8 +53,8 @@ def predicted(one, **ranks):
 )
 def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh, model, settings):
     """Of a pipeline, too: its exchanges and its bubble."""
-    one, recorder = case("simulated", ranks, mesh, model=model, **settings), Recorder()
-    played(one, in_process(1), recorder)
+    one = case("simulated", ranks, mesh, model=model, **settings)
+    _, (recorder,) = ran(one)
     spans = [[step.end - step.begin for step in rank.steps] for rank in recorder.virtual]
     slowest = [max(step) * 1e-9 for step in zip(*spans, strict=True)]
     rows, left_out = predicted(one)
@@ -87,7 +75,7 @@ def test_a_replay_sends_the_bytes_of_the_training(ranks, mesh, model):
 
     def sent(kind, steps):
         world = in_process(ranks)
-        found = played(case(kind, ranks, mesh, steps, model), world)
+        found, _ = ran(case(kind, ranks, mesh, steps, model), world)
         assert kind != "replay" or all(rank["correct"] for rank in found)
         return sum(world.bytes)
 
@@ -102,7 +90,7 @@ def test_unequal_parts_have_the_same_buckets_of_whole_layers(kind, mesh):
     """Ten classes among three ranks: parts of 4, 3 and 3."""
     one = case(kind, 3, mesh, bucket_bytes=4096)
     for seed in range(3):
-        found = played(one, in_process(3, seed))
+        found, _ = ran(one, in_process(3, seed))
         assert kind != "replay" or all(rank["correct"] for rank in found)
 
 
@@ -125,9 +113,7 @@ def test_stages_are_balanced_by_the_times_of_their_layers():
 
 def simulated(text):
     (one,) = suite.parse(f'[suite]\nname = "s"\n[[case]]\nkind = "replay"\n{text}\n', "s.toml").cases
-    recorder = Recorder()
-    world = in_process(1)
-    found = played(one, world, recorder)[0]
+    (found,), (recorder,) = ran(one)
     step = recorder.steps[0]
     return one.spec, found, (step.end - step.begin) * 1e-9, step.compute_ns * 1e-9
 

@@ -5,6 +5,7 @@ from itertools import count
 
 import numpy as np
 import pytest
+from contract.cases import ran
 
 from hpcdl import suite
 from hpcdl.aggregation.halving_doubling import halving_doubling
@@ -161,9 +162,7 @@ def test_a_simulated_replay_takes_the_time_of_its_formulas(ranks, training, peri
     text = CASE.replace('"layerwise"', training).replace("ranks = 3", f"ranks = {ranks}")
     (case,) = suite.parse(text + 'network = "gemini"\n', "s.toml").cases
     assert case.processes == 1
-    recorder = Recorder()
-    journal = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
-    found = in_process(1).run(case.module.program(case.spec, journal))[0]
+    (found,), (recorder,) = ran(case)
     (step,) = recorder.steps
     link, gamma, piece = NETWORKS["gemini"].link, NETWORKS["gemini"].gamma, 431_080 * 4 / ranks
     message = link.alpha + piece * link.beta

@@ -2,9 +2,7 @@
 
 import csv
 import json
-from dataclasses import dataclass, fields
-from types import UnionType
-from typing import get_args, get_type_hints
+from dataclasses import dataclass
 
 import pytest
 
@@ -16,7 +14,6 @@ from hpcdl.cases.keys.key import key
 from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.render import render
-from hpcdl.trace.run import DECLARED
 
 SUITE = """
 [suite]
@@ -89,11 +86,3 @@ def test_a_record_of_an_unknown_key_says_which():
     record = Record(kind="pairwise", settings={"message_bytes": 8, "patern": "pair"})
     with pytest.raises(ValueError, match="patern: unknown key"):
         _ = record.spec
-
-
-def test_columns_have_the_types_of_the_schema():
-    names = {"string": str, "integer": int, "number": float, "boolean": bool, "null": type(None)}
-    hints = get_type_hints(Record)
-    for name in {field.name for field in fields(Record)} & {*DECLARED} - {"settings"}:
-        types = set(get_args(hints[name])) if isinstance(hints[name], UnionType) else {hints[name]}
-        assert types - {type(None)} == {names[kind] for kind in DECLARED[name]} - {type(None)}, name

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from contract.sessions import silent_journal
 
 from hpcdl import suite
 from hpcdl.cases.keys import key
@@ -11,10 +12,8 @@ from hpcdl.cases.simulation import trials
 from hpcdl.cases.train import program
 from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation
-from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
 from tests.data.test_validation import Watched
 
 TEXT = """[suite]
@@ -44,8 +43,7 @@ def parsed(training='"synchronous"', tune="{trials = 4, learning_rate = [0.01, 0
 
 def run(spec, **options):
     recorder = Recorder()
-    journal = Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
-    (found,) = in_process(1).run(program(spec, journal, **options))
+    (found,) = in_process(1).run(program(spec, silent_journal(recorder), **options))
     return found, recorder.virtual[0].evaluations
 
 

@@ -2,13 +2,12 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from suite.conftest import text_of
+from contract.cases import case_of, ran
 
-from hpcdl import suite
 from hpcdl.aggregation.parts.collectives import schemes
-from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
@@ -16,11 +15,8 @@ from hpcdl.prediction.programs import program_of
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections.collectives import answer, at_once, page
 from hpcdl.report.verdicts import words
-from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
 
 CASE = {
-    "kind": "collective",
     "collective": "reduce_scatter",
     "concurrent": "allgather",
     "ranks": 5,
@@ -31,20 +27,14 @@ CASE = {
 BOTH = sorted(set(schemes("reduce_scatter")) & set(schemes("allgather")))
 
 
-def case(**changed):
-    return suite.parse(text_of({**CASE, **changed}), "s.toml").cases[0]
+case = partial(case_of, "collective", **CASE)
 
 
 @pytest.mark.parametrize("scheme", BOTH)
 @pytest.mark.parametrize("communicators", [1, 2])
 def test_both_are_right_on_any_schedule(scheme, communicators):
     found = case(aggregation=scheme, communicators=communicators)
-
-    async def rank(comm):
-        journal = Journal(Recorder(events=False), lambda: Counters(0, 0, 0, 0, 0))
-        return await found.module.program(found.spec, journal)(comm)
-
-    for fields in in_process(5, communicators).run(rank):
+    for fields in ran(found, in_process(5, communicators))[0]:
         assert fields["correct"] and fields["concurrent_beside_p99_seconds"] == 0
 
 

@@ -5,18 +5,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from contract.cases import ran
+from contract.sessions import silent_journal
 
 from hpcdl import registry, suite
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases import train
 from hpcdl.cases.keys.compute_times import ComputeTimes, at_rate
 from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
-from hpcdl.fabric.comm import INPUT, Counters
+from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
 
 NETWORK, FLOPS, SHAPE = "ethernet-10g", 1e9, (8, 8, 1)
 
@@ -41,14 +42,9 @@ def case(**keys):
     return only
 
 
-def silent(recorder):
-    return Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))
-
-
 def run(one):
     """The virtual ranks' recorders, and what the record gets."""
-    recorder = Recorder()
-    (found,) = in_process(1).run(one.module.program(one.spec, silent(recorder)))
+    (found,), (recorder,) = ran(one)
     return recorder.virtual, found
 
 
@@ -81,7 +77,7 @@ def test_the_numbers_are_those_of_a_training_in_this_process(ranks):
     real = [Recorder(events=False) for _ in range(ranks)]
 
     async def train(comm):
-        await strategy(comm, await one.spec.session(comm, silent(real[comm.rank]), one.spec.kernels))
+        await strategy(comm, await one.spec.session(comm, silent_journal(real[comm.rank]), one.spec.kernels))
 
     in_process(ranks, seed=5).run(train)
     for virtual, here in zip(recorders, real, strict=True):
@@ -98,7 +94,7 @@ def test_a_training_that_diverges_has_no_accuracy_and_reaches_no_target():
         spec = case(training=f'"{training}"', mesh=mesh, target_accuracy=0.05, stop_at_target=None).spec
         recorder = Recorder()
         with np.errstate(all="ignore"):
-            in_process(1).run(train.program(replace(spec, learning_rate=1e6), silent(recorder)))
+            in_process(1).run(train.program(replace(spec, learning_rate=1e6), silent_journal(recorder)))
         last = [each.evaluations[-1] for each in recorder.virtual if each.evaluations]
         assert last
         assert all(np.isnan([row.loss, row.accuracy]).all() for row in last)

@@ -1,13 +1,10 @@
 """Settings of meshes that split layers or divide networks into stages, checked before anything runs."""
 
 import pytest
+from contract.cases import ran
 
-from hpcdl.cases.train import memory_bytes, program
-from hpcdl.fabric.comm import Counters
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.cases.train import memory_bytes
 from hpcdl.nn.layers.volumes import volumes
-from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
 
 SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape": [11, 40, 1], "classes": 8192}}
 
@@ -27,22 +24,11 @@ def test_equal_meshes_are_one_case(refused, written, parsed):
     assert "is there twice" in refused(written(mesh=[*meshes], ranks=4))
 
 
-def trained(case):
-    """Return what the record gets from each rank, and the recorders."""
-    recorders = [Recorder(events=False) for _ in range(case.ranks)]
-
-    async def rank(comm):
-        journal = Journal(recorders[comm.rank], lambda: Counters(0, 0, 0, 0, 0))
-        return await program(case.spec, journal)(comm)
-
-    return in_process(case.ranks).run(rank), recorders
-
-
 @pytest.mark.parametrize("linear", ["outputs", "inputs"])
 def test_a_case_trains_the_whole_network(parsed, linear):
     """Layers split by inputs have one part more than the network has layers."""
     (case,) = parsed(mesh={"model": 3, "linear": linear}, ranks=3, global_batch=60, steps=2, epochs=None)
-    found, recorders = trained(case)
+    found, recorders = ran(case)
     whole = volumes(case.spec.layers, case.spec.data.shape, 1).parameters
     assert [one["parameters"] for one in found] == [whole] * 3
     assert all(recorder.memory_bytes < 2 * 4 * whole / 2 for recorder in recorders)
@@ -58,7 +44,7 @@ def test_the_ratio_of_compression_counts_no_activations(parsed, compression, agg
     """Messages of varying length are not counted apart from activations, so that they have no ratio."""
     keys = {"compression": compression, "aggregation": aggregation, "steps": 2, "epochs": None}
     (case,) = parsed(mesh={"data": 2, "model": 2}, ranks=4, global_batch=60, **keys)
-    assert trained(case)[0][0]["compression_ratio"] == ratio
+    assert ran(case)[0][0]["compression_ratio"] == ratio
 
 
 PIPELINE = {"training": {"name": "pipeline", "microbatches": 4}, "mesh": {"pipeline": 2}}
