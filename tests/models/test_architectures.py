@@ -50,32 +50,24 @@ def started(name, shape, **settings):
     return {t.name: replica.parameters[t.span].reshape(t.shape) for t in replica.tensors}
 
 
-def test_initial_weights_of_alexnet():
-    values = started("alexnet", (55, 55, 3))
-    ones = {"conv2", "conv4", "conv5", "fc6", "fc7"}
-    for name, value in values.items():
-        layer, _, kind = name.partition(".")
-        if kind == "weight":
-            assert value.std() == pytest.approx(0.01, rel=0.05), name
-        else:
-            assert np.all(value == (1 if layer in ones else 0)), name
-
-
-def test_initial_weights_of_resnet_50():
-    values = started("resnet50", (32, 32, 3))
-    gammas = {name: value for name, value in values.items() if name.endswith("gamma")}
-    assert len(gammas) == 53
-    for name, value in gammas.items():
-        assert np.all(value == (0 if "expand" in name else 1)), name
-    assert values["fc.weight"].std() == pytest.approx(0.01, rel=0.05)
-    assert values["res4b.3x3.weight"].std() == pytest.approx(np.sqrt(2 / (9 * 256)), rel=0.05)
-    assert not any(name.endswith("bias") for name in values if not name.startswith("fc"))
-
-
-def test_initial_weights_of_googlenet():
-    values = started("googlenet", (79, 79, 3))
-    for name, value in values.items():
-        if name.endswith("bias"):
-            assert np.all(value == np.float32(0 if "classifier" in name else 0.2)), name
+def test_initial_weights_of_caffe_models_and_resnet_50():
+    """Biases and gammas, and deviations or bounds of some weights."""
+    for name, shape, weights, vector in [
+        ("alexnet", (55, 55, 3), 0.01, lambda layer: layer in {"conv2", "conv4", "conv5", "fc6", "fc7"}),
+        ("resnet50", (32, 32, 3), None, lambda layer: "bn" in layer and "expand" not in layer),
+        ("googlenet", (79, 79, 3), None, lambda layer: 0 if "classifier" in layer else 0.2),
+    ]:
+        values = started(name, shape)
+        for tensor, value in values.items():
+            layer, _, kind = tensor.rpartition(".")
+            if kind == "weight":
+                assert weights is None or value.std() == pytest.approx(weights, rel=0.05), tensor
+            elif kind != "beta":
+                assert np.all(value == np.float32(vector(layer))), tensor
+        if name == "resnet50":
+            assert sum(tensor.endswith("gamma") for tensor in values) == 53
+            assert not any(tensor.endswith("bias") for tensor in values if not tensor.startswith("fc"))
+            assert values["fc.weight"].std() == pytest.approx(0.01, rel=0.05)
+            assert values["res4b.3x3.weight"].std() == pytest.approx(np.sqrt(2 / (9 * 256)), rel=0.05)
     bound = np.sqrt(3 / (9 * 128))
     assert 0.99 * bound < np.abs(values["inception_3b.3x3.weight"]).max() <= bound

@@ -51,19 +51,6 @@ def test_parameters_are_views_of_the_flat_vector(build, batch):
     np.testing.assert_array_equal(host(replica, replica.predict(images)), np.zeros((4, 5)))
 
 
-def test_state_is_a_view_too(build, batch, step):
-    replica = build()
-    assert replica.state.size == 2 * (8 + 12)
-    first = host(replica, replica.state)
-    assert set(first) == {0.0, 1.0}
-    step(replica, *batch(4), 1.0)
-    assert not np.any(host(replica, replica.state) == first)
-    images = replica.backend.asarray(batch(4)[0])
-    before = host(replica, replica.predict(images))
-    replica.state[...] = replica.backend.asarray(first)
-    assert not np.allclose(host(replica, replica.predict(images)), before)
-
-
 def test_each_backward_overwrites_its_span_and_nothing_else(build, batch):
     replica = build()
     images, labels = map(replica.backend.asarray, batch(4))

@@ -12,13 +12,9 @@ from hpcdl.compression.kernels.integer_codes import trailing_zeros
 from hpcdl.fabric.comm import Array
 
 _STEP: Final = 0x9E3779B97F4A7C15
-_FIRST: Final = 0xBF58476D1CE4E5B9
-_SECOND: Final = 0x94D049BB133111EB
-_MASK: Final = (1 << 64) - 1
-
 _STEP_WORD: Final = np.uint64(_STEP)
-_FIRST_WORD: Final = np.uint64(_FIRST)
-_SECOND_WORD: Final = np.uint64(_SECOND)
+_FIRST_WORD: Final = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND_WORD: Final = np.uint64(0x94D049BB133111EB)
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 UNIT: Final = 2.0**-32
@@ -62,14 +58,8 @@ def key(*numbers: int) -> np.uint64:
     """Return the key of a stream, made of non-negative integers such as seed, rank and step."""
     state = 0
     for number in numbers:
-        state = _mixed((state + number * _STEP + 1) & _MASK)
+        state = int(_mix(np.uint64((state + number * _STEP + 1) % (1 << 64))))
     return np.uint64(state)
-
-
-def _mixed(word: int) -> int:
-    word = ((word ^ (word >> 30)) * _FIRST) & _MASK
-    word = ((word ^ (word >> 27)) * _SECOND) & _MASK
-    return word ^ (word >> 31)
 
 
 @njit(nogil=True, cache=True)

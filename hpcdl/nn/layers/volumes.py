@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.layer import Chain, Layer, SizedLayer
+from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.layers.affine import Convolution
-from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
+from hpcdl.nn.layers.composite import Auxiliary, Residual
 from hpcdl.nn.layers.elementwise import Flatten
 
 FLOAT_BYTES: Final = 4
@@ -56,7 +56,7 @@ def volumes(layers: Sequence[Layer], shape: Shape, batch: int) -> Volumes:
         output = layer.output(input_shape)
         if not isinstance(layer, (Auxiliary, Flatten, Residual)):
             activations += math.prod(output)
-        if _chains(layer):
+        if getattr(layer, "chains", ()):
             continue
         if isinstance(layer, SizedLayer):
             weights += layer.parameters
@@ -100,12 +100,7 @@ def _walk(
 ) -> Iterator[tuple[Layer, Shape, bool]]:
     """Yield every layer, nested ones too, with its input shape; True if it is in an auxiliary classifier."""
     for layer in layers:
-        for branch in _chains(layer):
+        for branch in getattr(layer, "chains", ()):
             yield from _walk(branch.layers, shape, auxiliary=auxiliary or isinstance(layer, Auxiliary))
         yield layer, shape, auxiliary
         shape = layer.output(shape)
-
-
-def _chains(layer: Layer) -> tuple[Chain, ...]:
-    """Return the branches of a composite layer; empty for others."""
-    return layer.chains if isinstance(layer, (Auxiliary, Concat, Residual)) else ()
