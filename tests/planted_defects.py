@@ -50,7 +50,7 @@ DEFECTS = [
     Defect("analysis/statistics/robust.py", "2 / (freedom - 1)", "2 / freedom", "analysis"),
     Defect("analysis/statistics/differences.py", "(1 - confidence) / 2", "1 - confidence", "analysis"),
     Defect("fabric/pairs.py", "seats = ranks + ranks % 2", "seats = ranks", "analysis"),
-    Defect("cases/keys/combinations.py", "return scheme.sums and not scheme.sparse", "return scheme.sums", "cases suite"),
+    Defect("cases/keys/checks.py", "return scheme.sums and not scheme.sparse", "return scheme.sums", "cases suite"),
     Defect("cases/keys/compute_times.py", "{SHARD_UPDATE: seconds / parameter_bytes}", "{SHARD_UPDATE: seconds}", "cases training"),
     Defect("cases/keys/stage_balance.py", "before + (volumes[begin - 1] if begin else 0.0)", "before", "cases training"),
     Defect("compression/codes/integers.py", "wire[0] = k", "wire[0] = k + 1", "compression"),
