@@ -42,7 +42,7 @@ MAY_IMPORT = {
     # traces and keys of cases, and the rounds of exchanges, by whose order it finds the pairs
     "analysis": ("analysis", "trace", "cases.keys", "registry", "training.parts.traits", "fabric.pairs"),
     # pages of runs, comparisons and histories are documents before they are written
-    "report/formats": ("report.formats", "report.verdicts", "exit_codes"),
+    "report/formats": ("report.formats", "exit_codes"),
 }
 """Beginnings of the modules that the files of a folder may import, of the package."""
 

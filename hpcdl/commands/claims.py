@@ -24,7 +24,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report.claims import document, sources
     from hpcdl.report.formats.cells import message
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.report.verdicts import exit_code
+    from hpcdl.report.formats.verdicts import exit_code
 
     check_page(options.output, ".html", ".md")
     if not options.runs.is_dir():

@@ -35,7 +35,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report import history, history_exports
     from hpcdl.report.formats.exports import json_text, junit, openmetrics
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.report.verdicts import Verdict, exit_code
+    from hpcdl.report.formats.verdicts import Verdict, exit_code
 
     check_page(options.output, ".html")
     now = dt.datetime.now(dt.UTC)

@@ -14,7 +14,7 @@ from hpcdl.analysis.statistics.estimates import student_quantile
 from hpcdl.cases.keys.key import Choice, about, with_topology
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network, Site
 from hpcdl.registry import MAX_INTEGER, shortened
-from hpcdl.trace.files import read_toml
+from hpcdl.trace.files import JsonObject, read_toml
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -254,3 +254,24 @@ def _price(table: Mapping[str, Any], name: str, key: str) -> float:
         unit = {"beta": "seconds per byte (8e-9 for 1 Gbit/s)", "gamma": "seconds per byte"}.get(key, "seconds")
         raise ValueError(f"{name}.{key}: must be {unit}, from 0 to {MAX_SECONDS}, not {shortened(value)}")
     return float(value)
+
+
+def described(priced: PricedNetwork) -> JsonObject:
+    """A network in JSON; of a fitted one also how far off it is."""
+    network, certainty = priced.network, priced.certainty
+    head: JsonObject = {
+        "name": network.name,
+        "source": network.source,
+        **{f"{name.replace(' ', '_')}_seconds": cost for name, cost in costs_of(network).items()},
+        "ranks_per_host": None if network.is_one_host else network.ranks_per_host,
+    }
+    if certainty:
+        known = {"undetermined": certainty.undetermined, "notes": list(certainty.notes)}
+        head |= {"fit": {**certainty.errors, **known}}
+    return head
+
+
+def costs_of(network: Network) -> dict[str, float]:
+    """Return the cost parameters by name; those between hosts only where there are several."""
+    values = (network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta)
+    return dict([*zip(COSTS, values, strict=True)][2 if network.is_one_host else 0 :])

@@ -20,7 +20,7 @@ from hpcdl.report import link_counters
 from hpcdl.report.formats.cells import NONE, Number, plural, seconds
 from hpcdl.report.formats.document import Axis, Document, Intervals, Section, Table, headed
 from hpcdl.report.formats.exports import TestCase, TestSuite
-from hpcdl.report.verdicts import Verdict
+from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.link_counters import recorded
 

@@ -8,8 +8,7 @@ from typing import Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
-from hpcdl.fabric.network import Network
-from hpcdl.prediction.network_file import COSTS, PricedNetwork
+from hpcdl.prediction.network_file import PricedNetwork, costs_of, described
 from hpcdl.prediction.parallelism import LayerSplits, Parallelism
 from hpcdl.prediction.predict import Prediction
 from hpcdl.report import published_results
@@ -134,21 +133,6 @@ def render(prediction: Prediction) -> str:
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
-def described(priced: PricedNetwork) -> JsonObject:
-    """A network in JSON; of a fitted one also how far off it is."""
-    network, certainty = priced.network, priced.certainty
-    head: JsonObject = {
-        "name": network.name,
-        "source": network.source,
-        **{f"{name.replace(' ', '_')}_seconds": cost for name, cost in _costs(network).items()},
-        "ranks_per_host": None if network.is_one_host else network.ranks_per_host,
-    }
-    if certainty:
-        known = {"undetermined": certainty.undetermined, "notes": list(certainty.notes)}
-        head |= {"fit": {**certainty.errors, **known}}
-    return head
-
-
 def document(prediction: Prediction, title: str) -> Document:
     """Return the prediction as a document."""
     shown = [
@@ -174,7 +158,7 @@ def network(priced: PricedNetwork) -> Section:
             seconds(cost) if name.endswith("alpha") else rate(1 / cost) if cost else "0",
             "undetermined" if name in unknown else "",
         )
-        for name, cost in _costs(cluster).items()
+        for name, cost in costs_of(cluster).items()
         if certainty is None or name in certainty.determined
     ]
     where = "all ranks on one host" if cluster.is_one_host else f"{cluster.ranks_per_host} a host"
@@ -322,9 +306,3 @@ def _mesh_record(training: Parallelism) -> JsonObject:
         ],
         "layers": list(map(asdict, training.layers)),
     }
-
-
-def _costs(network: Network) -> dict[str, float]:
-    """Return the cost parameters by name; those between hosts only where there are several."""
-    values = (network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta)
-    return dict([*zip(COSTS, values, strict=True)][2 if network.is_one_host else 0 :])

@@ -27,8 +27,8 @@ from contract.nights import KINDS, nights, slow_hosts, slow_links
 from hpcdl.analysis.over_time.change_points import change_points
 from hpcdl.analysis.over_time.series import histories
 from hpcdl.analysis.over_time.suspects import by_departures, suspects
+from hpcdl.report.formats.verdicts import exit_code
 from hpcdl.report.history import verdicts
-from hpcdl.report.verdicts import exit_code
 
 SEED = 20000
 AFTER = 12

@@ -14,7 +14,7 @@ from hpcdl.analysis.over_time.pairing import Change
 from hpcdl.analysis.over_time.regressions import VERDICTS, Comparison
 from hpcdl.cli import main
 from hpcdl.report.comparison import verdict, verdict_of
-from hpcdl.report.verdicts import words
+from hpcdl.report.formats.verdicts import words
 
 CASE = {"suite": "s", "kind": "collective", "collective": "allreduce", "message_bytes": 64, "aggregation": "ring"}
 

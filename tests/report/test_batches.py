@@ -5,9 +5,9 @@ import math
 import pytest
 from conftest import Hand
 
+from hpcdl.report.formats.verdicts import words
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections import batches
-from hpcdl.report.verdicts import words
 
 CRITICAL, LEAST = 128, 40
 

@@ -12,7 +12,7 @@ from hpcdl import suite
 from hpcdl.analysis.run.record import Record
 from hpcdl.cli import main
 from hpcdl.report.claims import SOURCES, Claim, Clause, Source, decide, document, sources, summary
-from hpcdl.report.verdicts import exit_code, words
+from hpcdl.report.formats.verdicts import exit_code, words
 
 ROOT = Path(__file__).parents[2]
 STATEMENTS = tomllib.loads((Path(__file__).parent / "statements.toml").read_text())

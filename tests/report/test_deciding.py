@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from conftest import Hand
 
+from hpcdl.report.formats.verdicts import SENTENCES, words
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections import deciding, profiles
-from hpcdl.report.verdicts import SENTENCES, words
 
 
 def evaluations(seconds):

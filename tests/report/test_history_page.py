@@ -15,7 +15,7 @@ from hpcdl.analysis.over_time.verdict import SuiteVerdict
 from hpcdl.report import history as figures
 from hpcdl.report import history_exports as exports
 from hpcdl.report.formats.html import written
-from hpcdl.report.verdicts import words
+from hpcdl.report.formats.verdicts import words
 
 
 def said(suite):

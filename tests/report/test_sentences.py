@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, OK
-from hpcdl.report import verdicts
-from hpcdl.report.verdicts import SENTENCES, Sentence, Verdict
+from hpcdl.report.formats import verdicts
+from hpcdl.report.formats.verdicts import SENTENCES, Sentence, Verdict
 
 
 def test_rows_are_whole_sentences_of_their_own():

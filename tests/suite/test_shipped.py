@@ -85,6 +85,6 @@ def test_a_wheel_has_the_suites(tmp_path):
             *(f"hpcdl/suites/{name}.toml" for name in NAMES),
             *(f"hpcdl/papers/{path.relative_to(suite.PAPERS)}" for path in suite.PAPERS.rglob("*.toml")),
             "hpcdl/models/published_sizes.toml",
-            "hpcdl/report/sentences.toml",
+            "hpcdl/report/formats/sentences.toml",
         ]
     )

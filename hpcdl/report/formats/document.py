@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, visible
-from hpcdl.report.verdicts import Verdict
+from hpcdl.report.formats.verdicts import Verdict
 
 MAX_TABLES: Final = 4
 """Tables of a shortened section, at most; others are left out,"""
@@ -350,6 +350,6 @@ def headed(
     ``state``: paragraph after the first of them; ``notes``: points after the others. Sections without content are
     left out.
     """
-    first, *others = [one.sentence for one in verdicts]
+    first, *others = [verdict.sentence for verdict in verdicts]
     head = Section("Verdict", [*filter(None, (first, state))], [*others, *notes])
     return Document(title, [head, *filter(None, sections)], verdicts=verdicts)

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.report.formats.cells import visible
-from hpcdl.report.verdicts import Verdict
+from hpcdl.report.formats.verdicts import Verdict
 
 FORMULA: Final = ("=", "+", "-", "@")
 """First characters of a formula."""
@@ -54,7 +54,9 @@ class TestCase(NamedTuple):
     @classmethod
     def of(cls, classname: str, name: str, verdicts: Sequence[Verdict]) -> TestCase:
         """Return a test case that fails, or is skipped, by the exit codes of its verdicts."""
-        failures, skipped = ([one for one in verdicts if one.row.code == code] for code in (FAILED, INCONCLUSIVE))
+        failures, skipped = (
+            [verdict for verdict in verdicts if verdict.row.code == code] for code in (FAILED, INCONCLUSIVE)
+        )
         return cls(classname, name, failures, skipped)
 
 

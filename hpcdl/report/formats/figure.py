@@ -69,7 +69,7 @@ def draw_intervals(chart: Intervals, axes: Axes) -> None:
 
 
 def _rows(chart: Bars | Intervals, axes: Axes) -> None:
-    axes.set_yticks(np.arange(len(chart.labels)), [_wrapped(one) for one in chart.labels])
+    axes.set_yticks(np.arange(len(chart.labels)), [_wrapped(text) for text in chart.labels])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
@@ -86,7 +86,7 @@ def _wrapped(text: str) -> str:
 
 def _height(chart: Bars | Intervals, row: float) -> float:
     """Return the inches of a chart whose rows have so many; more if a label takes several lines."""
-    lines = max((_wrapped(one).count("\n") + 1 for one in chart.labels), default=1)
+    lines = max((_wrapped(text).count("\n") + 1 for text in chart.labels), default=1)
     return 0.8 + max(row, LABEL_LINE * lines) * len(chart.labels)
 
 

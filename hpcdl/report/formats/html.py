@@ -15,7 +15,7 @@ from hpcdl.exit_codes import FAILED
 from hpcdl.report.formats.canvas import DARK, LIGHT
 from hpcdl.report.formats.cells import visible, visible_lines
 from hpcdl.report.formats.document import Chart, Document, Section, Table
-from hpcdl.report.verdicts import exit_code
+from hpcdl.report.formats.verdicts import exit_code
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -78,7 +78,9 @@ def _template() -> Template:
 def _page(page: Document, numbers: Iterator[int]) -> Page:
     """Return the page; the verdict and the main figure stand in its head, and in no section below."""
     verdict, *others = page.visible().sections
-    main = next((one.title for one in page.sections if one.charts and page.main in {one.title, ""}), None)
+    main = next(
+        (section.title for section in page.sections if section.charts and page.main in {section.title, ""}), None
+    )
     figure = None
     parts = []
     for section in others:

@@ -11,10 +11,10 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.report import sections
 from hpcdl.report.formats.cells import plural
 from hpcdl.report.formats.document import Chart, Column, Document, Part, R_contra, Section, table
+from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method
 from hpcdl.report.run.warnings import failures, unfinished
-from hpcdl.report.verdicts import Verdict
 from hpcdl.suite import Suite, check_named, head
 
 ROWS: Final = 24
@@ -134,7 +134,7 @@ def answers(findings: Findings) -> tuple[dict[Declaration, Answer], dict[Declara
     The first are those of the sections that the suite names, or of one section if none of these has an answer.
     """
     ordered = sorted(declared(), key=lambda section: _rank(section, findings))
-    known = [(one, answer) for one in ordered if one.answer and (answer := one.answer(findings))]
+    known = [(section, answer) for section in ordered if section.answer and (answer := section.answer(findings))]
     first = max(1, sum(_rank(section, findings) < len(findings.answered_by) for section, _ in known))
     return dict(known[:first]), dict(known[first:])
 
@@ -147,9 +147,11 @@ def document(findings: Findings, *, charts: bool = False) -> Document:
     pages = _pages(findings)
     drawn = []
     if charts:
-        figures = [[chart for made in one.figures for chart in made(findings)] for one, *_ in pages]
-        pages = [(one, replace(page, charts=own), x) for own, (one, page, x) in zip(figures, pages, strict=True)]
-        drawn = sorted((_rank(one, findings), page.title) for one, page, _ in pages if page.charts)
+        figures = [[chart for made in section.figures for chart in made(findings)] for section, *_ in pages]
+        pages = [
+            (section, replace(page, charts=own), x) for own, (section, page, x) in zip(figures, pages, strict=True)
+        ]
+        drawn = sorted((_rank(section, findings), page.title) for section, page, _ in pages if page.charts)
     return replace(_document(findings, [page for _, page, _ in pages]), main=drawn[0][1] if drawn else "")
 
 

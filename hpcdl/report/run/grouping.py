@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from string import ascii_uppercase
 from typing import Any, Final
 
@@ -81,9 +82,19 @@ class Method:
         return bool(self.record.independent)
 
     @property
+    def beyond(self) -> list[Scale]:
+        """Scales that are compared with a base."""
+        return [scale for scale in self.scales if not scale.is_base]
+
+    @property
+    def near_linear(self) -> list[Scale]:
+        """Scales up to the largest before one that is not near-linear."""
+        return list(takewhile(lambda scale: scale.near_linear, self.beyond))
+
+    @property
     def is_compared(self) -> bool:
         """True if an efficiency was measured at any scale beyond the base."""
-        return any(not scale.is_base and scale.values(Record.efficiency) for scale in self.scales)
+        return any(scale.values(Record.efficiency) for scale in self.beyond)
 
 
 @dataclass(frozen=True)
@@ -132,9 +143,9 @@ def rows(methods: Sequence[Method]) -> list[Row]:
     """Return a row per method and scale; methods that are one program on one rank share a row, the first."""
     single: dict[Key, list[Row]] = {}
     others = []
-    for one in methods:
-        for scale in one.scales:
-            row = Row(one.name, scale, one.is_ceiling and scale.record.ranks > 1, one.is_compared)
+    for method in methods:
+        for scale in method.scales:
+            row = Row(method.name, scale, method.is_ceiling and scale.record.ranks > 1, method.is_compared)
             if scale.record.ranks == 1:
                 single.setdefault(scale.records[0].method, []).append(row)
             else:
@@ -197,7 +208,7 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
     firsts = [methods[0].record for methods in groups]
     letters = [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(groups) + 1))]
-    apart = [{name: one for name, one in {**absent, **named}.items() if name not in shared} for named in every]
+    apart = [{name: word for name, word in {**absent, **named}.items() if name not in shared} for named in every]
     single = [(name, [named.get(name, "") for named in apart]) for name in names if name not in shared]
     # a condition before a length or a batch, which may differ only to suit it
     ordered = sorted((name not in ABSENT, max(map(len, kind)), kind) for name, kind in single)
@@ -222,7 +233,7 @@ def _distinct(models: Sequence[str], words: Sequence[str]) -> Sequence[str]:
 def _network(record: Record, every: Iterable[Record]) -> str:
     """Return the model, without settings that all of its name have, and how it was run."""
     model, head = record.model or "", str(record.model or "").partition("(")[0]
-    alike = {one.model for one in every if str(one.model or "").partition("(")[0] == head}
+    alike = {other.model for other in every if str(other.model or "").partition("(")[0] == head}
     how = "simulated" if record.network else "replayed" if record.kind == "replay" else ""
     return " ".join(filter(None, (head if len(alike) == 1 else model, how)))
 

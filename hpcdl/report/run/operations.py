@@ -54,7 +54,7 @@ def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
             group = Group(what, int(record.ranks), dtype, network, conditions)
             groups.setdefault(group, []).append(record)
     ordered = sorted(
-        groups, key=lambda one: (one.network, one.collective != "allreduce", one.collective, one.ranks)
+        groups, key=lambda group: (group.network, group.collective != "allreduce", group.collective, group.ranks)
     )
     return {group: groups[group] for group in ordered}
 
@@ -70,7 +70,9 @@ def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
 def ranked(records: Iterable[Record]) -> list[Record]:
     """Return the records with a time, undisturbed and without a wrong result, the fastest first."""
     kept = [record for record in records if record.time_p50_seconds and record.correct is not False]
-    return sorted((record for record in kept if not record.disturbed), key=lambda one: one.time_p50_seconds or 0.0)
+    return sorted(
+        (record for record in kept if not record.disturbed), key=lambda record: record.time_p50_seconds or 0.0
+    )
 
 
 def place(record: Record, peers: Sequence[Record]) -> str:
@@ -81,16 +83,16 @@ def place(record: Record, peers: Sequence[Record]) -> str:
     within 1 %, as no model of a network is better than that.
     """
     ordered = ranked(peers)
-    if len(ordered) < 2 or not any(one is record for one in ordered):
+    if len(ordered) < 2 or not any(other is record for other in ordered):
         return ""
     first, *others = ordered
-    single = [one for one in ordered if not one.network and len(one.launch_seconds or ()) < 2]
-    if any(one is first for one in single):
+    single = [other for other in ordered if not other.network and len(other.launch_seconds or ()) < 2]
+    if any(other is first for other in single):
         return ""
     tied = _equal(first, others) if first.network else _untold(first, others)
     if record is first:
         return TIED if tied else "" if single else BEST
-    return TIED if any(one is record for one in tied) else ""
+    return TIED if any(other is record for other in tied) else ""
 
 
 def _equal(first: Record, others: Sequence[Record]) -> list[Record]:

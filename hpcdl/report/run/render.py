@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.analysis.run.disturbance import UNKNOWN, facts, slurm_job
 from hpcdl.analysis.run.record import Record
+from hpcdl.prediction.network_file import described
 from hpcdl.report.formats import exports, markup, summary
-from hpcdl.report.predictions import described
 from hpcdl.report.run import contents
 from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.run.warnings import not_run, unfinished

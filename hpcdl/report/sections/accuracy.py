@@ -10,13 +10,13 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
+from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.warnings import diverged
 from hpcdl.report.sections.compression import points_of
-from hpcdl.report.verdicts import Verdict
 from hpcdl.trace.quantity import Quantity
 
 HEADER: Final = (

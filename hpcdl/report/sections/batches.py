@@ -11,11 +11,11 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.report.formats.cells import NONE, digits, interval, whole
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
+from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
 from hpcdl.report.run.method_names import Names
-from hpcdl.report.verdicts import Verdict
 from hpcdl.trace.quantity import Quantity
 
 LEAST: Final = 3

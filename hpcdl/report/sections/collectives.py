@@ -10,6 +10,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, digits, plural, rate, seconds, spread, volume
 from hpcdl.report.formats.document import REST, Column, Section, Table, table
+from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
@@ -26,7 +27,6 @@ from hpcdl.report.run.operations import (
     ranked,
     sizes,
 )
-from hpcdl.report.verdicts import Verdict
 from hpcdl.trace.quantity import Quantity
 
 MOST: Final = 5

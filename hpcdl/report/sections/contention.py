@@ -28,16 +28,16 @@ Times = dict[str, dict[str, float]]
 
 def _collectives(findings: Findings) -> dict[Operation, Times]:
     """Return the times of each collective that was simulated on several topologies, by its description."""
-    found: dict[Operation, Times] = {}
+    groups: dict[Operation, Times] = {}
     for record in findings.records:
         topology = record.settings.get("topology")
         if record.kind == "collective" and topology and record.time_p50_seconds:
             what = (record.collective, record.message_bytes, record.ranks, record.network)
-            times = found.setdefault(what, {}).setdefault(str(record.aggregation), {})
+            times = groups.setdefault(what, {}).setdefault(str(record.aggregation), {})
             times[label(topology)] = record.time_p50_seconds
     return {
         what: dict(sorted(schemes.items(), key=lambda scheme: max(scheme[1].values())))
-        for what, schemes in found.items()
+        for what, schemes in groups.items()
         if len(next(iter(schemes.values()))) >= LEAST
     }
 
@@ -88,7 +88,11 @@ def charts(findings: Findings) -> list[Intervals]:
     for what, schemes in _collectives(findings).items():
         best, limit = next((name, max(times.values())) for name, times in schemes.items())
         known = {name: [*times.values()] for name, times in schemes.items()}
-        near = {name: (median(one), min(one), max(one)) for name, one in known.items() if max(one) < FAR * limit}
+        near = {
+            name: (median(spans), min(spans), max(spans))
+            for name, spans in known.items()
+            if max(spans) < FAR * limit
+        }
         note = f"Median, shortest and longest time. Dashed: longest of {best}; none of {FAR:g} times that or more."
         title, axis = f"Times over topologies: {_named(what)}", Axis("time", seconds)
         made.append(Intervals(title, list(near), list(near.values()), axis, limit, note))

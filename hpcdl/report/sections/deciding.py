@@ -11,10 +11,10 @@ from hpcdl.analysis.run.deciding import MIN_SEEDS, Candidate, Decision
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds, spread
 from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names
-from hpcdl.report.verdicts import Verdict
 
 MAX_NAMED: Final = 3
 """Methods that are named; more are counted."""

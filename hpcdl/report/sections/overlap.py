@@ -9,6 +9,7 @@ from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Scale, rows
@@ -17,6 +18,8 @@ from hpcdl.trace.quantity import Quantity
 
 STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
+NOISE: Final = "~0"
+"""Exposed communication that does not differ from 0."""
 
 
 class Timed(NamedTuple):
@@ -117,6 +120,30 @@ def _gains(verb: str, known: Sequence[tuple[str, Interval]]) -> str:
         before = own
     *first, last = words
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def least_exposed(name: str, methods: Sequence[Method]) -> list[Verdict]:
+    """Return the methods with the least and the most exposed communication at the largest scale of all.
+
+    Methods that were disturbed, or whose case without communication was, are left out.
+    """
+    largest = max(method.scales[-1].record.ranks for method in methods)
+    known = [
+        (time / step, NOISE if time == 0 else seconds(time), method.name)
+        for method in methods
+        for scale in method.scales[-1:]
+        if scale.record.ranks == largest > 1 and not method.is_ceiling
+        if not (scale.disturbed or scale.record.ceiling_disturbed)
+        for time, step in [(scale.median(Record.exposed_communication_seconds), scale.median(Record.step_seconds))]
+        if time is not None and step
+    ]
+    if len(known) < 2:
+        return []
+    least, most = (
+        f"{method} {percent(part, 1)} of its step ({time})" for part, time, method in (min(known), max(known))
+    )
+    facts = {"of": f"{name}: " if name else "", "ranks": plural(largest, "rank"), "least": least, "most": most}
+    return [Verdict(topic="scaling", word="exposed", case=name, facts=facts)]
 
 
 SECTION: Final = Declaration(82, lambda _: Section("Overlap"), answer=answer)

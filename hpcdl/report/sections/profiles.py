@@ -8,10 +8,10 @@ import numpy as np
 from hpcdl.analysis.run.deciding import WIDEST, Decision, area
 from hpcdl.report.formats.cells import NONE, digits, plural, spread
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
+from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.contents import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections.deciding import naming
-from hpcdl.report.verdicts import Verdict
 
 HEADER: Final = ("method", "area", "first", "missed", "least ratio", "median ratio", "largest ratio")
 

@@ -14,15 +14,15 @@ from hpcdl.fabric.network import Network
 from hpcdl.nn.layers.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, spread, whole
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, Table, table
+from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import RANKS, median, stated
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
 from hpcdl.report.sections.collectives import one_launch
-from hpcdl.report.verdicts import Verdict
+from hpcdl.report.sections.overlap import NOISE, least_exposed
 from hpcdl.trace.quantity import Quantity
 
-NOISE: Final = "~0"
 BACKWARD: Final = 2 / 3
 """Share of backward in computing: two of three products of equal size."""
 BASE: Final = "Base: ranks and step of the case that efficiency and speedup are relative to."
@@ -215,7 +215,7 @@ def answer(findings: Findings) -> Answer | None:
         name = findings.settings.name(methods[0].record)
         problems += [(name or str(methods[0].record.model), compared)] * bool(compared)
         soonest += _soonest(name, methods)
-        further += _least_exposed(name, methods)
+        further += least_exposed(name, methods)
     problems.sort(key=lambda problem: -max(method.scales[-1].record.ranks for method in problem[1]))
     ends = [method.scales[-1] for _, methods in problems for method in methods]
     if problems:
@@ -230,29 +230,31 @@ def answer(findings: Findings) -> Answer | None:
 
 def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
     """Return how many ranks the methods of one problem reach near-linearly, and a verdict on the best one."""
-    beyond = [[scale for scale in method.scales if not scale.is_base] for method in methods]
-    held = [
-        next((number for number, scale in enumerate(scales) if not scale.near_linear), len(scales))
-        for scales in beyond
-    ]
-    ranks = [scales[number - 1].record.ranks if number else 0 for scales, number in zip(beyond, held, strict=True)]
-    place = max(
-        range(len(methods)), key=lambda place: (ranks[place], _end(methods[place]))
-    )  # the first of equal ones
-    most = ranks[place]
-    if most:
-        reached = held[place]
-        near = beyond[place][reached - 1]
-        at = [one.near_linear for scales in beyond for one in scales if one.record.ranks == near.record.ranks]
-        open_ones = f", {at.count(None)} undecided" if None in at else ""
-        bounds = interval(*near.bounds(Record.efficiency))
-        facts = {
-            "efficiency": digits(near.median(Record.efficiency)) + (f", {bounds}" if bounds != NONE else ""),
-            "ranks": ("up to " if reached < len(beyond[place]) else "at ") + plural(near.record.ranks, "rank"),
-            "method": methods[place].name,
-            "others": f"; near-linear: {at.count(True)} of {len(at)} methods{open_ones}" if len(at) > 1 else "",
-        }
-        return near.record.ranks, Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
+    best = max(methods, key=lambda method: (_ranks_reached(method), _end(method)))  # the first of equal ones
+    if best.near_linear:
+        return _ranks_reached(best), _near_linear(name, methods, best)
+    return 0, _not_near_linear(name, methods, best)
+
+
+def _ranks_reached(method: Method) -> int:
+    return method.near_linear[-1].record.ranks if method.near_linear else 0
+
+
+def _near_linear(name: str, methods: Sequence[Method], best: Method) -> Verdict:
+    near = best.near_linear[-1]
+    ranks, bounds = near.record.ranks, interval(*near.bounds(Record.efficiency))
+    at = [scale.near_linear for method in methods for scale in method.beyond if scale.record.ranks == ranks]
+    undecided = f", {at.count(None)} undecided" if None in at else ""
+    facts = {
+        "efficiency": digits(near.median(Record.efficiency)) + (f", {bounds}" if bounds != NONE else ""),
+        "ranks": ("up to " if len(best.near_linear) < len(best.beyond) else "at ") + plural(ranks, "rank"),
+        "method": best.name,
+        "others": f"; near-linear: {at.count(True)} of {len(at)} methods{undecided}" if len(at) > 1 else "",
+    }
+    return Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
+
+
+def _not_near_linear(name: str, methods: Sequence[Method], best: Method) -> Verdict:
     ends = [method.scales[-1] for method in methods]
     reasons = dict.fromkeys(verdict(end) for end in ends if end.near_linear is None)
     bounds = interval(*ends[0].bounds(Record.efficiency)) if len(ends) == 1 else NONE
@@ -260,15 +262,14 @@ def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
     failed = sum(end.near_linear is False for end in ends) > len(ends) / 2
     known = [scale for method in methods for scale in method.scales if scale.values(Record.speedup)]
     fastest = max(known, key=lambda scale: scale.median(Record.speedup) or 0.0)
-    least, last = beyond[place][0], beyond[place][-1].record.ranks
+    least, last = best.beyond[0], best.beyond[-1].record.ranks
     below = failed and least.near_linear is False and least.record.ranks < last
     facts = {
         "speedup": f"{digits(fastest.median(Record.speedup))} on {fastest.record.ranks}",
         "ranks": plural(last, "rank") + (f", nor at {least.record.ranks}" if below else ""),
         "range": "; ".join([efficiency, *(() if failed else reasons)]),
     }
-    word = "not near-linear" if failed else "inconclusive"
-    return 0, Verdict(topic="scaling", word=word, case=name, facts=facts)
+    return Verdict(topic="scaling", word="not near-linear" if failed else "inconclusive", case=name, facts=facts)
 
 
 def _end(method: Method) -> float:
@@ -289,7 +290,7 @@ def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
     ]
     if all(scale is method.scales[0] for _, method, scale in known):
         return []
-    _, method, best = min(known, key=lambda one: one[0])
+    _, method, best = min(known, key=lambda reached: reached[0])
     others = [scale for scale in method.scales if scale is not best and _reached(scale) is not None]
     times = [np.log(scale.values(Record.seconds_to_target)) for scale in (best, *others)]
     later = difference(times[:1] * len(others), times[1:])
@@ -310,30 +311,6 @@ def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
     told = "soonest" if seeds > 1 else "soonest of one seed"
     word = "soonest on the base" if best is base else told if apart[0] or seeds == 1 else "not distinguished"
     return [Verdict(topic="scaling", word=word, case=name, facts=facts)]
-
-
-def _least_exposed(name: str, methods: Sequence[Method]) -> list[Verdict]:
-    """Return the methods with the least and the most exposed communication at the largest scale of all.
-
-    Methods that were disturbed, or whose case without communication was, are left out.
-    """
-    largest = max(method.scales[-1].record.ranks for method in methods)
-    known = [
-        (time / step, NOISE if time == 0 else seconds(time), method.name)
-        for method in methods
-        for scale in method.scales[-1:]
-        if scale.record.ranks == largest > 1 and not method.is_ceiling
-        if not (scale.disturbed or scale.record.ceiling_disturbed)
-        for time, step in [(scale.median(Record.exposed_communication_seconds), scale.median(Record.step_seconds))]
-        if time is not None and step
-    ]
-    if len(known) < 2:
-        return []
-    least, most = (
-        f"{method} {percent(part, 1)} of its step ({time})" for part, time, method in (min(known), max(known))
-    )
-    facts = {"of": f"{name}: " if name else "", "ranks": plural(largest, "rank"), "least": least, "most": most}
-    return [Verdict(topic="scaling", word="exposed", case=name, facts=facts)]
 
 
 def charts(findings: Findings) -> list[Lines]:

@@ -89,7 +89,9 @@ def stragglers_answer(findings: Findings) -> Answer | None:
     pairs = [pair for pair in slowed(findings.launches) if not pair.disturbed]
     names = Names(pair.record for pair in pairs)
     several = len({pair.record.ranks for pair in pairs}) > 1
-    basis = certainty([one for one in findings.records if one.straggler is not None and not one.disturbed])
+    basis = certainty(
+        [record for record in findings.records if record.straggler is not None and not record.disturbed]
+    )
     by_straggler: dict[str, list[str]] = {}
     for pair in pairs:
         where = f" on {pair.record.ranks} ranks" if several else ""
