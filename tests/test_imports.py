@@ -41,8 +41,8 @@ MAY_IMPORT = {
     **{folder: (folder, *ARRAYS) for folder in ("nn", "optim", "compression")},
     # traces and keys of cases, and the rounds of exchanges, by whose order it finds the pairs
     "analysis": ("analysis", "trace", "cases.keys", "registry", "training.parts.traits", "fabric.pairs"),
-    # pages of runs, comparisons and histories are documents before they are written
-    "report/formats": ("report.formats", "exit_codes"),
+    # pages of runs, comparisons and histories are documents before they are written; a verdict has a size and marks
+    "report/formats": ("report.formats", "exit_codes", "analysis.statistics", "analysis.run.record.Mark"),
 }
 """Beginnings of the modules that the files of a folder may import, of the package."""
 

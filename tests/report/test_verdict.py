@@ -273,7 +273,8 @@ def test_each_sentence_on_accuracy_and_on_a_run_appears(tmp_path):
 def test_each_sentence_on_scaling_appears(tmp_path, monkeypatch):
     """Problems on one and two ranks: simulated ones have a verdict, measured ones of one launch have none."""
     seen, simulated = set(), {"network": "lan", "settings": {"network": "lan"}}
-    monkeypatch.setattr(scaling, "Verdict", lambda **row: seen.add(row["word"]) or Verdict(**row))
+    for module in (scaling, overlap_section):
+        monkeypatch.setattr(module, "Verdict", lambda **row: seen.add(row["word"]) or Verdict(**row))
 
     def answered(name, *problems):
         (tmp_path / name).mkdir()
