@@ -15,12 +15,6 @@ from hpcdl.prediction.programs import program_of
 from hpcdl.report.formats.verdicts import words
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections.collectives import answer, at_once, page
-<<<<<<< HEAD
-from hpcdl.report.verdicts import words
-=======
-from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.journal import Journal
->>>>>>> a7fa7745 (Verdicts belong to formats, a network describes itself: folders of report import each other in one direction; the scaling verdict has steps with names)
 
 CASE = {
     "collective": "reduce_scatter",
