@@ -346,5 +346,6 @@ def summary(errors: Vector, halves: Vector | None = None) -> dict[str, Any]:
     known = np.abs(errors[finite])
     if not len(known):
         return {"median": None, "worst": None, "covered": None, "of": 0}
-    covered = None if halves is None else float((np.abs(np.log1p(errors[finite])) <= halves[finite]).mean())
+    with np.errstate(divide="ignore"):  # a predicted time of 0 is within no interval
+        covered = None if halves is None else float((np.abs(np.log1p(errors[finite])) <= halves[finite]).mean())
     return {"median": float(np.median(known)), "worst": float(known.max()), "covered": covered, "of": len(known)}
