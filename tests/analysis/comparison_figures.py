@@ -12,7 +12,6 @@ of which the second takes 1.5 times as long.
 """
 
 import sys
-from itertools import count
 
 import numpy as np
 
@@ -112,20 +111,14 @@ CHANGED = {
 
 def regressions(before, now):
     """Return a flag per measure; ``before``, ``now``: logarithms, (measures, launches)."""
-    names = count()
-    pairs = [
-        Change(
-            "s",
-            str(next(names)),
-            "step_seconds",
-            tuple(
-                [("", f"{side}{run}", float(np.exp(value))) for run, value in enumerate(values)]
-                for side, values in zip("ab", rows, strict=True)
-            ),
-        )
-        for rows in zip(before, now, strict=True)
+    sides = [
+        [[("", f"{side}{run}", value) for run, value in enumerate(row)] for row in np.exp(logs).tolist()]
+        for side, logs in (("a", before), ("b", now))
     ]
-    return np.array([change.verdict == REGRESSED for change in changes_of(pairs, 0.03, 0.0, by_job=False)[0]])
+    changes = [
+        Change("s", str(number), "step_seconds", values) for number, values in enumerate(zip(*sides, strict=True))
+    ]
+    return np.array([change.verdict == REGRESSED for change in changes_of(changes, 0.03, 0.0, by_job=False)[0]])
 
 
 def share(side, launches, comparisons, *, first):
@@ -157,16 +150,8 @@ elif __name__ == "__main__":
     texts = (sys.argv[2] if len(sys.argv) > 2 else "2,3,6,12,20").split(",")
     for kinds, first in ((UNCHANGED, False), (DRIFTING, False), (CHANGED, True)):
         for title, side in kinds.items():
-            shares = [
-                share(
-                    side,
-                    [int(n) for n in (text if "v" in text else f"{text}v{text}").split("v")],
-                    comparisons,
-                    first=first,
-                )
-                for text in texts
-            ]
-            print(
-                f"{title}: " + ", ".join(f"{one:.3f} ({n})" for n, one in zip(texts, shares, strict=True)),
-                flush=True,
-            )
+            shares = []
+            for text in texts:
+                launches = [int(n) for n in (text if "v" in text else f"{text}v{text}").split("v")]
+                shares.append(f"{share(side, launches, comparisons, first=first):.3f} ({text})")
+            print(f"{title}: {', '.join(shares)}", flush=True)

@@ -147,7 +147,8 @@ def test_each_sentence_of_history_appears(wandering):
     ]
     before = [run for job in archives[-1].history.jobs for run in job.runs]
     next_run = replace(before[-1], date="2026-02-01T00:00:00+00:00", path="n", job="n")
-    less = replace(next_run, cases=next_run.cases[:2], disturbed={"allreduce 2": "other processes"})
+    others = {"disturbed": {"allreduce 2": "other processes"}, "without_result": {"allreduce 3": "needs a GPU"}}
+    less = replace(next_run, cases=next_run.cases[:2], **others)
     more = replace(next_run, cases=(*next_run.cases, case("new", 1.0)))
     archives += [
         SuiteVerdict(histories([*before, less])[0]),
@@ -168,6 +169,19 @@ def test_each_sentence_of_history_appears(wandering):
     assert [document["too_few_runs"] for document in records[8:13]] == [4, 0, 0, 0, 1]
     assert [document["judged"] for document in records[8:13]] == [0, 4, 4, 2, 4]
     assert "accepted only up to +30 %" in figures.verdicts(archives[1])[0].sentence
+    assert records[11]["missing"] == [{"case": "allreduce 3", "reason": "needs a GPU"}]
+
+
+def test_a_change_at_a_new_environment_names_it_and_its_figure_has_a_line_for_each():
+    suite = archive(4, 30, [(row, 20, 1.3) for row in range(4)], kind="normal", new_environment=20)
+    (event,) = suite.events
+    assert (event.first, event.environment, len(event.open)) == (20, True, 4)
+    assert "Slower since the new environment: other key." in figures.of_event(suite, event).sentence
+    lines = [
+        (line.name, len(line.points)) for line in figures.of_changed(suite)[0].series if line.role == "method"
+    ]
+    assert lines == [("environment 1", 20), ("environment 2", 10)]
+    assert said(suite) == ["regressed"]
 
 
 def test_junit_fails_by_group_skips_a_young_one_and_has_all_else_in_one_case():
