@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from contract.compressors import decoded, encoded, layout
+from contract.compressors import decoded, encoded
 
+from hpcdl.commands.parts.array_contracts import layout
 from hpcdl.compression.deep_compression import DeepCompression, clusters_of, nearest
 from hpcdl.models.caffe import lenet5
 from hpcdl.nn.backend import backend

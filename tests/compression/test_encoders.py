@@ -1,52 +1,23 @@
-"""Encoders: what is sent and kept is the input; impossible messages are refused; one bit per entry as defined."""
+"""Encoders: blocks, impossible messages, random draws; one bit per entry as defined."""
 
 import numpy as np
 import pytest
-from contract.compressors import decoded, encoded, layout
-from hypothesis import example, given, settings
-from hypothesis import strategies as some
-from hypothesis.extra.numpy import arrays
+from contract.compressors import decoded, encoded
 
 from hpcdl import registry
+from hpcdl.commands.parts.array_contracts import SHAPES, layout
 from hpcdl.compression.qsgd import QSGD
 from hpcdl.compression.terngrad import TernGrad
 from hpcdl.compression.two_values import EFSign, OneBit, Sign
 
 COMPRESSORS = [registry.find("compression", name) for name in registry.names("compression")]
 ENCODERS = [one for one in COMPRESSORS if hasattr(one, "encode")]
-RANDOM = [TernGrad, QSGD]
-SHAPES = [(5, 7), (11,), (3, 2, 2, 4), (1,), (257,)]
-"""Of a gradient of 352 entries; no tensor begins at a multiple of 8 but the first."""
-LENGTH = 352
-VALUES = (
-    some.floats(-(2.0**100), 2.0**100, width=32) | some.floats(-(2.0**-126), 2.0**-126, width=32) | some.just(0)
-)
-VECTORS = arrays("float32", some.integers(0, LENGTH), elements=VALUES, fill=VALUES)
-"""With denormal numbers and zeros."""
+LENGTH = layout(SHAPES).size
 
 
 @pytest.fixture
 def random():
     return np.random.default_rng(19)
-
-
-@pytest.mark.parametrize("make", ENCODERS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("shapes", [SHAPES, []])
-@settings(max_examples=12, deadline=None)
-@given(vector=VECTORS)
-@example(vector=np.empty(0, "float32"))
-@example(vector=np.full(1, 1e-45, "float32"))
-def test_sent_and_kept_are_the_input(make, shapes, dtype, vector):
-    """Of the last entries of the gradient."""
-    vector, span = vector.astype(dtype), slice(LENGTH - len(vector), LENGTH)
-    encoder = make(layout(shapes, dtype=dtype))
-    message, kept = encoded(encoder, vector, span, step=len(vector))
-    sent = decoded(encoder, message, span, dtype)
-    error = np.abs(sent.astype("float64") + kept - vector)
-    assert np.all(error <= np.finfo(dtype).eps * np.maximum(np.abs(sent), np.abs(kept)))
-    assert len(message) <= encoder.bound(span)
-    assert encoder.expected(span) in {None, len(message)}
 
 
 @pytest.mark.parametrize("make", ENCODERS)
@@ -78,16 +49,14 @@ def test_random_messages_are_refused_or_finite(make, random):
     assert refused < 300
 
 
-@pytest.mark.parametrize("make", ENCODERS)
-def test_equal_seeds_ranks_and_steps_make_equal_messages(make, random):
+@pytest.mark.parametrize("make", [TernGrad, QSGD])
+def test_seeds_ranks_and_steps_make_different_messages(make, random):
     vector = random.standard_normal(LENGTH).astype("float32")
-
-    def message(step=0, **fields):
-        return encoded(make(layout(SHAPES, **fields)), vector, step=step)[0].tobytes()
-
-    assert message(step=7, seed=3, rank=2) == message(step=7, seed=3, rank=2)
-    if make in RANDOM:
-        assert len({message(), message(step=1), message(seed=1), message(rank=1)}) == 4
+    messages = [
+        encoded(make(layout(SHAPES, **fields)), vector, step=step)[0].tobytes()
+        for step, fields in ((0, {}), (1, {}), (0, {"seed": 1}), (0, {"rank": 1}))
+    ]
+    assert len({*messages}) == 4
 
 
 def transcription(vector, columns):

@@ -72,16 +72,6 @@ def test_all_ranks_get_the_same_bits_in_the_whole_grid(compressor, scheme):
     check_bits(compressor, scheme, places, lambda size: range(2 if size == 100_003 else SCHEDULES))
 
 
-@pytest.mark.parametrize("compressor", COMPRESSORS)
-def test_entries_that_are_zero_on_all_ranks_stay_zero_or_the_compressor_says_so(compressor):
-    """Pruned weights rely on it."""
-    chosen = planned(compressor, next(scheme for scheme in SCHEMES if fits(compressor, scheme)))
-    rows = gradients(3, 3, 103)
-    rows[..., ::2] = 0
-    sums, _ = exchanged(chosen, rows)
-    assert (sums[..., ::2] == 0).all() == chosen.traits.sends_zeros
-
-
 VARIANTS = [{}, {"ranks_per_node": 3, "inner": "bruck", "outer": "circulant"}, {"servers": 2}]
 """Settings of schemes."""
 

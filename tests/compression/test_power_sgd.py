@@ -6,8 +6,8 @@ from math import prod
 import numpy as np
 import pytest
 from contract.compression import Side, exchanged, planned
-from contract.compressors import layout
 
+from hpcdl.commands.parts.array_contracts import layout
 from hpcdl.compression.kernels.low_rank import orthonormalize
 from hpcdl.compression.power_sgd import PowerSGD
 from hpcdl.fabric.network import NETWORKS

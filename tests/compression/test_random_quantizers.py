@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from contract.compressors import decoded, encoded, layout
+from contract.compressors import decoded, encoded
 
+from hpcdl.commands.parts.array_contracts import layout
 from hpcdl.compression.kernels import draws
 from hpcdl.compression.qsgd import QSGD
 from hpcdl.compression.terngrad import TernGrad

@@ -1,20 +1,6 @@
-"""Layouts and round trips for tests of compressors."""
-
-import math
+"""Round trips of messages for tests of compressors."""
 
 import numpy as np
-
-from hpcdl.compression.parts.protocol import Layout
-from hpcdl.nn.replica import Tensor
-
-
-def layout(shapes, **fields):
-    """Return the layout of a gradient with tensors of ``shapes``, one after the other."""
-    tensors, offset = [], 0
-    for number, shape in enumerate(shapes):
-        tensors.append(Tensor(f"{number}.weight", offset, shape, decay=False))
-        offset += math.prod(shape)
-    return Layout(size=offset, tensors=tensors, **fields)
 
 
 def encoded(encoder, vector, span=None, step=0):

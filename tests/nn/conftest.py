@@ -143,30 +143,3 @@ def batch():
 def step():
     """Return a function for one training step."""
     return networks.step
-
-
-@pytest.fixture
-def check_directions(step):
-    """Return a function: compare the gradient of each tensor with differences along a random direction."""
-
-    def check(replica, images, labels):
-        kernels = replica.backend
-
-        def loss():
-            replica.reseed(2)
-            return step(replica, images, labels, 1.0)[0]
-
-        loss()
-        gradient, start = (kernels.to_host(of).copy() for of in (replica.gradients, replica.parameters))
-        random = np.random.default_rng(3)
-        for tensor in replica.tensors:
-            direction = np.zeros_like(start)
-            direction[tensor.span] = random.standard_normal(direction[tensor.span].size)
-            direction *= 1e-6 / np.linalg.norm(direction)
-            ends = []
-            for parameters in (start + direction, start - direction):
-                replica.parameters[...] = kernels.asarray(parameters)
-                ends.append(loss())
-            assert (ends[0] - ends[1]) / 2 == pytest.approx(gradient @ direction, rel=1e-4, abs=1e-13), tensor.name
-
-    return check

@@ -15,12 +15,11 @@ import time
 
 import numpy as np
 from torch_compressors import peer
-from turns import ROOT, THREADS, parser, processor, ratio
+from turns import THREADS, parser, processor, ratio
 
 from hpcdl import registry
+from hpcdl.commands.parts.array_contracts import layout
 from hpcdl.compression.parts.message_encoders import SparseMessages
-
-sys.path[:0] = [str(ROOT / "tests")]
 
 COMPRESSORS = [name for name in registry.names("compression") if name != "none"]
 ELEMENTS = 25_000_000
@@ -38,8 +37,6 @@ class Contender:
     """A compressor's turns: each takes a copy of the gradient, which is not timed."""
 
     def __init__(self, name, shapes, gradient, code):
-        from contract.compressors import layout
-
         described = layout(shapes)
         made = registry.find("compression", name)(described)
         self.name, self.span, self.step = name, slice(0, described.size), 0

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from contract import tiny
 from contract.compression import COMPRESSORS, planned
-from contract.compressors import decoded, encoded, layout
+from contract.compressors import decoded, encoded
 from contract.schedules import SCHEDULES
 from contract.sessions import SEED
 from contract.tiny import PARAMETERS, RATE, gradient, mixing_matrix, parameters, replicas, starts, tiny_session
 
 from hpcdl.aggregation.parts.messages import padded
+from hpcdl.commands.parts.array_contracts import layout
 from hpcdl.compression.parts.message_encoders import HEADER as ENTRIES_HEADER
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.training.d_psgd import check_compression, d_psgd
