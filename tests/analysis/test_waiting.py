@@ -17,6 +17,7 @@ ALPHA, BETA = 1e-5, 1e-8
 NETWORK = Network("by hand", Link(ALPHA, BETA), source="none", gamma=0.0)
 ELEMENTS, WORK, LATE = 6000, 0.005, 0.02
 TRAIN = {"kind": "train", "warmup_steps": 0}
+STEP = [(name, np.int64) for name in ("rank", "step", "begin", "end")]
 COLUMNS = ["rank", "task", "label", "begin", "end", "peer", "bytes"]
 
 
@@ -37,11 +38,7 @@ def simulate(name, ranks, *, late_rank=None, network=NETWORK, rounds=3):
     world = simulated(ranks, network, compute=work, events=events)
     world.run(program)
     rows = [(rank, *event) for rank, mine in enumerate(events) for event in mine]
-    return of_events(
-        pd.DataFrame(rows, columns=COLUMNS),
-        pd.DataFrame(steps, columns=["rank", "step", "begin", "end"]),
-        Record.of({**TRAIN, "ranks": ranks}),
-    )
+    return of_rows(*rows, steps=steps, ranks=ranks)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6])
@@ -88,10 +85,7 @@ def test_lateness_within_the_clock_error_names_no_rank():
 
 
 def of_rows(*rows, steps, **fields):
-    frame = pd.DataFrame(rows, columns=COLUMNS)
-    return of_events(
-        frame, pd.DataFrame(steps, columns=["rank", "step", "begin", "end"]), Record.of({**TRAIN, **fields})
-    )
+    return of_events(pd.DataFrame(rows, columns=COLUMNS), np.array(steps, STEP), Record.of({**TRAIN, **fields}))
 
 
 def ms(value):
@@ -147,16 +141,15 @@ def test_a_rank_that_begins_a_repetition_late_is_late():
     calls = [(rank, 0, "native allreduce", begin, end, -1, 8) for rank, _, begin, end in spans]
     found = of_rows(*calls, steps=spans, kind="collective", warmup_steps=1)
     assert found.late == (1, pytest.approx(0.002))
-    untraced = _mean(_repetitions(pd.DataFrame(spans, columns=["rank", "step", "begin", "end"]), 1), found.record)
+    untraced = _mean(_repetitions(np.array(spans, STEP), 1), found.record)
     assert untraced.columns == found.columns
     assert untraced.steps == found.steps == 3
 
 
 def test_ranks_that_share_no_step_have_no_late_one():
     """A table of all steps and ranks would take 3.2 GB for each column of 20,000 rows."""
-    numbers = np.arange(20_000)
-    steps = pd.DataFrame({"rank": numbers, "step": numbers, "begin": 0, "end": 1})
-    record = Record(kind="collective", ranks=len(numbers))
+    steps = np.array([(number, number, 0, 1) for number in range(20_000)], STEP)
+    record = Record(kind="collective", ranks=len(steps))
     assert record.keeps_step
     assert _mean(_repetitions(steps, 0), record).latest is None
 

@@ -22,6 +22,7 @@ from hpcdl.analysis.run.launches import heights
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.trace.files import JsonObject
+from hpcdl.trace.recorder import Rows
 from hpcdl.trace.run import NATIVE, Run, matched
 
 if TYPE_CHECKING:
@@ -102,25 +103,25 @@ class Waiting:
 
 def of_case(run: Run, index: int) -> Waiting | None:
     """Return the waiting in one case of ``run``; None if its trace does not show it."""
-    record = Record.of(run.described[index])
-    kind = record.kind
-    if record.ranks == 1 or record.error or not (record.is_training or kind == "collective"):
+    case = run.recorded[index]
+    record, steps = Record.of(case.fields), case.steps
+    if record.ranks == 1 or record.error or not (record.is_training or record.kind == "collective"):
         return None
-    events, steps, ranks = run.events_of(index), run.rows_of("steps", index), run.rows_of("ranks", index)
+    events = run.events_of(index)
     if not len(events):
-        return _mean(_repetitions(steps, record.warmup_steps), record) if kind == "collective" else None
-    dropped = ranks.loc[ranks["dropped"] > 0, "rank"]
+        return _mean(_repetitions(steps, record.warmup_steps), record) if record.kind == "collective" else None
+    dropped = case.ranks["rank"][case.ranks["dropped"] > 0]
     # A rank drops events beyond a limit; in steps after the last one it would seem to do nothing but work.
     if len(dropped):
-        kept = events[events["rank"].isin(dropped)].groupby("rank")["begin"].max()
-        steps = steps[steps["end"] <= kept.min()]
+        last = events[events["rank"].isin(dropped)].groupby("rank")["begin"].max()
+        steps = steps[steps["end"] <= last.min()]
     return of_events(events, steps, record)
 
 
-def of_events(events: pd.DataFrame, steps: pd.DataFrame, record: Record) -> Waiting | None:
+def of_events(events: pd.DataFrame, steps: Rows, record: Record) -> Waiting | None:
     """Return the waiting in the measured steps of one case in which its ranks have events; None without such.
 
-    ``events`` and ``steps`` have the columns of :class:`hpcdl.trace.run.Run`.
+    ``events`` is a frame of :class:`hpcdl.trace.run.Run`; ``steps`` has rank, step, begin and end.
     """
     if not len(events):
         return None
@@ -155,46 +156,43 @@ def _mean(times: Times, record: Record) -> Waiting | None:
     )
 
 
-def _with_events(steps: pd.DataFrame, events: pd.DataFrame) -> pd.DataFrame:
+def _with_events(steps: Rows, events: pd.DataFrame) -> Rows:
     """Return the steps in which all their ranks have events: the others were not traced."""
     counts = np.zeros(len(steps), np.int64)
-    begins = {rank: np.sort(its["begin"].to_numpy()) for rank, its in events.groupby("rank")}
-    for rank, its in steps.reset_index(drop=True).groupby("rank"):
-        first, last = (its[side].to_numpy() for side in ("begin", "end"))
-        mine = begins.get(rank, np.empty(0, np.int64))
-        counts[its.index] = np.searchsorted(mine, last, "right") - np.searchsorted(mine, first)
-    missing = steps["step"][counts == 0]
-    return steps[~steps["step"].isin(missing)]
+    rank, begin = (events[name].to_numpy() for name in ("rank", "begin"))
+    for member in np.unique(steps["rank"]):
+        begins, rows = np.sort(begin[rank == member]), steps["rank"] == member
+        ends = np.searchsorted(begins, steps["end"][rows], "right")
+        counts[rows] = ends - np.searchsorted(begins, steps["begin"][rows])
+    return steps[~np.isin(steps["step"], steps["step"][counts == 0])]
 
 
-def _repetitions(steps: pd.DataFrame, warmup: int) -> Times:
+def _repetitions(steps: Rows, warmup: int) -> Times:
     """Return the times of repetitions without events: each is one native collective, which all ranks call."""
-    rank, step, begin, end = (steps[name].to_numpy(np.int64) for name in ("rank", "step", "begin", "end"))
-    _, place, count = np.unique(step, return_inverse=True, return_counts=True)
+    _, place, count = np.unique(steps["step"], return_inverse=True, return_counts=True)
     latest = np.zeros(len(count), np.int64)
-    np.maximum.at(latest, place, begin)
-    latest = latest[place]
-    together = (count == len(np.unique(rank))).all() and (latest <= end).sum() >= ONE_COLLECTIVE * len(step)
-    waits = np.where((latest <= end) & together, latest - begin, 0)
-    times = {"rank": rank, "step": step, "begin": begin, "length": end - begin, "waiting": waits}
-    measured = step >= warmup
-    return {name: column[measured] for name, column in {**times, "transfer": end - begin - waits}.items()}
+    np.maximum.at(latest, place, steps["begin"])
+    late = latest[place] <= steps["end"]
+    together = (count == len(np.unique(steps["rank"]))).all() and late.sum() >= ONE_COLLECTIVE * len(steps)
+    length = steps["end"] - steps["begin"]
+    waiting = np.where(late & together, latest[place] - steps["begin"], 0)
+    times = {**{name: steps[name] for name in ("rank", "step", "begin")}, "length": length, "waiting": waiting}
+    measured = steps["step"] >= warmup
+    return {name: column[measured] for name, column in {**times, "transfer": length - waiting}.items()}
 
 
-def _times(events: pd.DataFrame, steps: pd.DataFrame) -> Times:
+def _times(events: pd.DataFrame, steps: Rows) -> Times:
     """Return rank, step, begin and length of each step, and its waiting, transfer and remaining work (ns)."""
-    import pandas as pd
-
     labels = events["label"].astype(str)
     native = labels.str.startswith(NATIVE).to_numpy()
     computing = (events["peer"] < 0).to_numpy() & ~native
-    found = [_waits_for_messages(events), *_waits_for_collectives(events[native], labels[native])]
-    waits = Waits(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+    intervals = [_waits_for_messages(events), *_waits_for_collectives(events[native], labels[native])]
+    waits = Waits(*(np.concatenate(columns) for columns in zip(*intervals, strict=True)))
     rank, begin, end = (events[name].to_numpy(np.int64) for name in ("rank", "begin", "end"))
     tables = []
-    for member, its in steps.groupby("rank"):
-        table = its.sort_values("begin")[["rank", "step", "begin", "end"]]
-        first, last = (table[side].to_numpy(np.int64) for side in ("begin", "end"))
+    for member in np.unique(steps["rank"]):
+        table = np.sort(steps[steps["rank"] == member], order="begin")
+        first, last = table["begin"], table["end"]
         mine, own = rank == member, waits.rank == member
         moments = np.unique(
             np.concatenate([begin[mine], end[mine], waits.begin[own], waits.end[own], first, last])
@@ -208,8 +206,10 @@ def _times(events: pd.DataFrame, steps: pd.DataFrame) -> Times:
             name: np.bincount(number.clip(0), lengths * chosen, len(table))
             for name, chosen in (("waiting", waiting), ("transfer", moving), ("work", ~waiting & ~moving))
         }
-        tables.append(table.assign(length=last - first, **sums))
-    return {str(name): column.to_numpy() for name, column in pd.concat(tables).items()}
+        tables.append(
+            {"rank": table["rank"], "step": table["step"], "begin": first, "length": last - first, **sums}
+        )
+    return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
 
 
 def _inside(times: Numbers, begin: Numbers, end: Numbers) -> npt.NDArray[np.bool_]:
