@@ -108,9 +108,9 @@ def _without(steps: pd.DataFrame, events: pd.DataFrame) -> list[int]:
     used: set[int] = set()
     for rank, rows in steps.sort_values("begin").groupby("rank"):
         begins = events.loc[events["rank"] == rank, "begin"]
-        place = rows["begin"].searchsorted(begins, "right") - 1
-        inside = (place >= 0) & (begins.to_numpy() < rows["end"].to_numpy()[place])
-        used |= {*rows["step"].to_numpy()[place[inside]].tolist()}
+        index = rows["begin"].searchsorted(begins, "right") - 1
+        inside = (index >= 0) & (begins.to_numpy() < rows["end"].to_numpy()[index])
+        used |= {*rows["step"].to_numpy()[index[inside]].tolist()}
     return sorted({*steps["step"].tolist()} - used)
 
 

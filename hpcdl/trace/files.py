@@ -226,7 +226,7 @@ def _converter(kind: Any) -> Callable[[object], object]:
         convert = _converter(inside[0])
         return lambda value: origin(_each(kind, value, list, lambda _number: convert).values())
     if is_dataclass(kind):
-        converters = {name: _converter(own) for name, own in get_type_hints(kind).items()}
+        converters = {name: _converter(hint) for name, hint in get_type_hints(kind).items()}
         required = {field.name for field in fields(kind) if field.default is MISSING}
 
         def record(value: object) -> object:

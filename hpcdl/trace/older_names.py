@@ -36,11 +36,11 @@ def spelled_now(text: str) -> str:
     if "asynchronous" not in text:
         return text
     text = _LABEL.sub(_label, text)
-    return _TABLE.sub(lambda found: json.dumps(_renamed(json.loads(found[0]))), text)
+    return _TABLE.sub(lambda match: json.dumps(_renamed(json.loads(match[0]))), text)
 
 
-def _label(found: re.Match[str]) -> str:
-    pairs = [pair.partition("=") for pair in found[1].split(",") if pair]
+def _label(match: re.Match[str]) -> str:
+    pairs = [pair.partition("=") for pair in match[1].split(",") if pair]
     now = _renamed({key: value for key, _, value in pairs})
     inside = ",".join(f"{key}={value}" for key, value in now.items() if key != "name")
     return f"{now['name']}({inside})" if inside else str(now["name"])
@@ -48,11 +48,11 @@ def _label(found: re.Match[str]) -> str:
 
 def _renamed(older: JsonMapping) -> JsonObject:
     """Return the name and the settings of a strategy; values of ``older`` are those of a suite, or their texts."""
-    given = {key: value for key, value in older.items() if key != "name"}
-    changed = {key for key, value in given.items() if str(value) != _DEFAULTS.get(key)}
+    values = {key: value for key, value in older.items() if key != "name"}
+    changed = {key for key, value in values.items() if str(value) != _DEFAULTS.get(key)}
     for name, settings in SETTINGS.items():
         if changed <= settings and (name != "ssp" or "bound" in changed):
             collect = {"collect": 1} if name in {"softsync", "m_synchronous"} else {}
-            kept = {key: value for key, value in given.items() if key in settings - {"stale"}}
+            kept = {key: value for key, value in values.items() if key in settings - {"stale"}}
             return {"name": name, **(kept if "collect" in kept else collect | kept)}
-    return {"name": "asynchronous", **given}
+    return {"name": "asynchronous", **values}

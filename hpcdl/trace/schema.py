@@ -75,18 +75,18 @@ def _check_contents(group: h5py.Group, depth: int) -> None:
     Otherwise a file of the reader could appear in a report, and a small file could fill the memory.
     """
     for name in group:
-        place = f"{group.name.rstrip('/')}/{name}"
+        path = f"{group.name.rstrip('/')}/{name}"
         if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise ValueError(f"{place}: is a link, which a trace may not have")  # noqa: TRY004 - as all of them
+            raise ValueError(f"{path}: is a link, which a trace may not have")  # noqa: TRY004 - as all of them
         values = group[name]
         if isinstance(values, h5py.Group):
             if depth == 1:
-                raise ValueError(f"{place}: is nested too deeply")
+                raise ValueError(f"{path}: is nested too deeply")
             _check_contents(values, depth - 1)
         elif values.external or values.is_virtual:
-            raise ValueError(f"{place}: has its values in another file, which a trace may not have")
+            raise ValueError(f"{path}: has its values in another file, which a trace may not have")
         elif not _is_stored(values):
-            raise ValueError(f"{place}: declares more rows than the file has")
+            raise ValueError(f"{path}: declares more rows than the file has")
 
 
 def _is_stored(values: h5py.Dataset) -> bool:
@@ -200,9 +200,9 @@ def _head(file: h5py.File, environment: Mapping[str, object], suite_text: str, *
 
 
 def _environments(source: h5py.File) -> dict[str, JsonObject]:
-    own = environment_of(source["environment"][()])
+    environment = environment_of(source["environment"][()])
     others = {key: environment_of(text[()]) for key, text in source.get("environments", {}).items()}
-    return others | ({own["key"]: own} if "key" in own else {})
+    return others | ({environment["key"]: environment} if "key" in environment else {})
 
 
 def _fields(group: h5py.Group) -> dict[str, Scalar]:

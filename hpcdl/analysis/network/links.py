@@ -68,9 +68,9 @@ class Links:
         matrix = np.full((len(self.names), len(self.names)), np.nan)
         ranks = [np.array([name == host for host in self.hosts]) for name in self.names]
         for i, j in itertools.permutations(range(len(ranks)), 2):
-            known = seconds[np.ix_(ranks[i], ranks[j])]
-            if np.isfinite(known).any():
-                matrix[i, j] = 1 / np.nanmedian(known)
+            times = seconds[np.ix_(ranks[i], ranks[j])]
+            if np.isfinite(times).any():
+                matrix[i, j] = 1 / np.nanmedian(times)
         return matrix
 
     def shares(self) -> list[tuple[int, Interval]]:
@@ -138,14 +138,14 @@ class Links:
         pairs = list(itertools.combinations(range(len(self.names)), 2))
         every = [self.speed, *(self._between_hosts(samples) for samples in self.repeated)]
         shares, *repeated = (speed / np.nanmedian(speed) for speed in every)
-        found = [
+        links = [
             (i, j, float(shares[i, j]))
             for i, j in pairs
             if not {i, j} & slow
             and shares[i, j] < CONSPICUOUS
             and share_interval(shares[i, j], [share[i, j] for share in repeated], len(pairs)).high < 1
         ]
-        return sorted(found, key=lambda pair: pair[2])
+        return sorted(links, key=lambda pair: pair[2])
 
 
 def host_slowness(seconds: Matrix) -> Vector:
@@ -155,22 +155,22 @@ def host_slowness(seconds: Matrix) -> Vector:
     others is not, even if half of the hosts are slow.
     """
     ordered = np.sort(seconds, axis=1)  # NaN last
-    known = np.maximum(np.isfinite(ordered).sum(axis=1) - 1, 0)
-    own = ordered[np.arange(len(ordered)), np.maximum(known // 4, np.minimum(known // 2, 1))]
-    hosts = int(np.isfinite(own).sum())
-    return np.asarray(own / np.sort(own)[max((hosts - 1) // 4, min(hosts // 2, 2))], np.float64)
+    last = np.maximum(np.isfinite(ordered).sum(axis=1) - 1, 0)
+    lows = ordered[np.arange(len(ordered)), np.maximum(last // 4, np.minimum(last // 2, 1))]
+    hosts = int(np.isfinite(lows).sum())
+    return np.asarray(lows / np.sort(lows)[max((hosts - 1) // 4, min(hosts // 2, 2))], np.float64)
 
 
 def _others(speed: Matrix, host: int) -> float:
     """Median speed of the links without those of ``host``; NaN where there are none."""
-    known = np.delete(np.delete(speed, host, 0), host, 1)
-    return float(np.nanmedian(known)) if np.isfinite(known).any() else np.nan
+    speeds = np.delete(np.delete(speed, host, 0), host, 1)
+    return float(np.nanmedian(speeds)) if np.isfinite(speeds).any() else np.nan
 
 
 def _shares(speed: Matrix) -> Vector:
     """(hosts,): median speed of a host's links as a share of the others'; NaN where one is unknown."""
-    known = [float(np.nanmedian(row)) if np.isfinite(row).any() else np.nan for row in speed]
-    return np.array([own / _others(speed, host) for host, own in enumerate(known)])
+    medians = [float(np.nanmedian(row)) if np.isfinite(row).any() else np.nan for row in speed]
+    return np.array([median / _others(speed, host) for host, median in enumerate(medians)])
 
 
 def links(run: Run) -> list[Links]:
@@ -201,16 +201,19 @@ def over_launches(links: Sequence[Links]) -> list[Links]:
 
 def _seconds(record: Record, steps: Rows) -> Cube:
     """(repetitions, p, p) times of each pair; after the warm-up every round has equally many repetitions."""
-    ranks, rank, duration = record.ranks, steps["rank"], steps["end"] - steps["begin"]
-    if len(rank) < ranks * (ranks - 1 if record.pattern == "all_pairs" else 1):  # the table would fill the memory
-        raise ValueError(f"{record.case}: {len(rank)} exchanges are too few for {ranks} ranks")
+    ranks, duration = record.ranks, steps["end"] - steps["begin"]
+    others = ranks - 1 if record.pattern == "all_pairs" else 1
+    if len(steps) < ranks * others:  # the table would fill the memory
+        raise ValueError(f"{record.case}: {len(steps)} exchanges are too few for {ranks} ranks")
     table = rounds(ranks, str(record.pattern))
-    timed = [duration[rank == mine][record.warmup_steps :].reshape(len(table), -1) for mine in range(ranks)]
+    timed = [
+        duration[steps["rank"] == rank][record.warmup_steps :].reshape(len(table), -1) for rank in range(ranks)
+    ]
     seconds = np.full((timed[0].shape[1], ranks, ranks), np.nan)
-    for mine in range(ranks):
-        for partners, times in zip(table, timed[mine], strict=True):
-            other = partners[mine]
+    for rank in range(ranks):
+        for partners, times in zip(table, timed[rank], strict=True):
+            other = partners[rank]
             if other is not None:
-                seconds[:, mine, other] = times * 1e-9
+                seconds[:, rank, other] = times * 1e-9
     slower: Cube = np.fmax(seconds, seconds.transpose(0, 2, 1))
     return slower

@@ -137,9 +137,9 @@ def _mean(times: Times, record: Record) -> Waiting | None:
     """Return the means over steps; None if no rank waits or moves bytes."""
     if not (times["waiting"] + times["transfer"]).any():
         return None
-    _, place, count = np.unique(times["rank"], return_inverse=True, return_counts=True)
+    _, index, count = np.unique(times["rank"], return_inverse=True, return_counts=True)
     length, waits, transfer = (
-        np.bincount(place, times[name]) / count / 1e9 for name in ("length", "waiting", "transfer")
+        np.bincount(index, times[name]) / count / 1e9 for name in ("length", "waiting", "transfer")
     )
     latest, leads = (
         _latest(times, "begin" if record.kind == "collective" else "work") if record.keeps_step else (None, 0.0)
@@ -169,13 +169,13 @@ def _with_events(steps: Rows, events: pd.DataFrame) -> Rows:
 
 def _repetitions(steps: Rows, warmup: int) -> Times:
     """Return the times of repetitions without events: each is one native collective, which all ranks call."""
-    _, place, count = np.unique(steps["step"], return_inverse=True, return_counts=True)
+    _, index, count = np.unique(steps["step"], return_inverse=True, return_counts=True)
     latest = np.zeros(len(count), np.int64)
-    np.maximum.at(latest, place, steps["begin"])
-    late = latest[place] <= steps["end"]
+    np.maximum.at(latest, index, steps["begin"])
+    late = latest[index] <= steps["end"]
     together = (count == len(np.unique(steps["rank"]))).all() and late.sum() >= ONE_COLLECTIVE * len(steps)
     length = steps["end"] - steps["begin"]
-    waiting = np.where(late & together, latest[place] - steps["begin"], 0)
+    waiting = np.where(late & together, latest[index] - steps["begin"], 0)
     times = {**{name: steps[name] for name in ("rank", "step", "begin")}, "length": length, "waiting": waiting}
     measured = steps["step"] >= warmup
     return {name: column[measured] for name, column in {**times, "transfer": length - waiting}.items()}
@@ -193,15 +193,15 @@ def _times(events: pd.DataFrame, steps: Rows) -> Times:
     for member in np.unique(steps["rank"]):
         table = np.sort(steps[steps["rank"] == member], order="begin")
         first, last = table["begin"], table["end"]
-        mine, own = rank == member, waits.rank == member
-        moments = np.unique(
-            np.concatenate([begin[mine], end[mine], waits.begin[own], waits.end[own], first, last])
-        )
+        of_rank, held = rank == member, waits.rank == member
+        starts, stops, computes = begin[of_rank], end[of_rank], computing[of_rank]
+        held_from, held_to = waits.begin[held], waits.end[held]
+        moments = np.unique(np.concatenate([starts, stops, held_from, held_to, first, last]))
         number = np.searchsorted(first, moments[:-1], "right") - 1
         lengths = np.diff(moments) * _inside(moments, first, last)
-        free = ~_inside(moments, begin[mine & computing], end[mine & computing])
-        waiting = _inside(moments, waits.begin[own], waits.end[own]) & free
-        moving = _inside(moments, begin[mine & ~computing], end[mine & ~computing]) & free & ~waiting
+        free = ~_inside(moments, starts[computes], stops[computes])
+        waiting = _inside(moments, held_from, held_to) & free
+        moving = _inside(moments, starts[~computes], stops[~computes]) & free & ~waiting
         sums = {
             name: np.bincount(number.clip(0), lengths * chosen, len(table))
             for name, chosen in (("waiting", waiting), ("transfer", moving), ("work", ~waiting & ~moving))

@@ -202,7 +202,7 @@ class Decision:
     @property
     def open(self) -> list[Candidate]:
         """Methods with too few usable seeds."""
-        return [place for place in self.places if place.state == "too few seeds"]
+        return [candidate for candidate in self.places if candidate.state == "too few seeds"]
 
     @property
     def verdict(self) -> str:
@@ -224,7 +224,7 @@ class Decision:
     @property
     def unfinished(self) -> list[Candidate]:
         """Methods that never reached the target, but are not distinguished from the first."""
-        return [place for place in self.rivals if place.state == "not reached"]
+        return [candidate for candidate in self.rivals if candidate.state == "not reached"]
 
     @property
     def is_won(self) -> bool:
@@ -233,8 +233,8 @@ class Decision:
 
     @property
     def ratios(self) -> list[float]:
-        """Time of each place by the least one; infinite for a method that missed the target with a seed."""
-        means = np.array([place.mean() for place in self.places])
+        """Time of each candidate by the least one; infinite for a method that missed the target with a seed."""
+        means = np.array([candidate.mean() for candidate in self.places])
         return list(means / means.min()) if np.isfinite(means).any() else [np.inf] * len(means)
 
 
@@ -246,19 +246,19 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
     """
     cells = [(field, _ordered(places)) for field in fields for places in _cells(field)]
     pairs = [
-        (number, place, Delay(places[0].bounds(longest), place.bounds(longest)))
+        (number, candidate, Delay(places[0].bounds(longest), candidate.bounds(longest)))
         for number, (_, places) in enumerate(cells)
-        for longest in [max(place.training for place in places)]
-        for place in places[1:]
-        if places[0].state not in {"too few seeds", "not reached"} and place.state != "too few seeds"
+        for longest in [max(candidate.training for candidate in places)]
+        for candidate in places[1:]
+        if places[0].state not in {"too few seeds", "not reached"} and candidate.state != "too few seeds"
     ]
     rivals: dict[int, list[Candidate]] = {}
     delays: dict[int, Delay] = {}
     p_values = adjusted(np.array([delay.p for _, _, delay in pairs]))
-    for (number, place, delay), p in zip(pairs, p_values, strict=True):
+    for (number, candidate, delay), p in zip(pairs, p_values, strict=True):
         delays.setdefault(number, delay)
         if p >= ALPHA or delay.value < math.log(MIN_EFFECT):
-            rivals.setdefault(number, []).append(place)
+            rivals.setdefault(number, []).append(candidate)
     return [Decision(*cell, rivals.get(number, []), delays.get(number)) for number, cell in enumerate(cells)]
 
 
@@ -273,13 +273,13 @@ def _cells(field: Field) -> list[list[Candidate]]:
 
 
 def _budget(places: Iterable[Candidate]) -> float:
-    return min((place.training for place in places if place.state == "some missed"), default=np.inf)
+    return min((candidate.training for candidate in places if candidate.state == "some missed"), default=np.inf)
 
 
 def _ordered(places: Sequence[Candidate]) -> list[Candidate]:
     """Return the methods by their time up to the budget; those that can't be compared last."""
     budget, last = _budget(places), ("not reached", "too few seeds")
-    return sorted(places, key=lambda place: (place.state in last, place.mean(budget), place.mean()))
+    return sorted(places, key=lambda method: (method.state in last, method.mean(budget), method.mean()))
 
 
 def area(ratios: Sequence[float]) -> float:

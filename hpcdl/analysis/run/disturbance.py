@@ -44,10 +44,10 @@ def disturbance(ranks: Rows) -> Disturbance:
     """Return the disturbance of one case; ``ranks``: rows of the trace's table ``ranks``, perhaps none."""
     if not len(ranks):
         return Disturbance()
-    known = (ranks["wall_ns"] > 0) & (ranks["foreign_ns"] >= 0)
-    wall = np.where(known, ranks["wall_ns"], 1)
+    measured = (ranks["wall_ns"] > 0) & (ranks["foreign_ns"] >= 0)
+    wall = np.where(measured, ranks["wall_ns"], 1)
     taken = ranks["foreign_ns"] / wall - ranks["idle_cores"]
-    foreign = known & (taken - ranks["foreign_error_ns"] / wall > FOREIGN)
+    foreign = measured & (taken - ranks["foreign_error_ns"] / wall > FOREIGN)
     # a rank that sleeps loses no more than what was taken while it had work
     time = np.maximum(ranks["wall_ns"], ranks["busy_ns"] + ranks["steal_ns"])
     stolen = np.where(ranks["steal_ns"] >= MIN_STEAL_NS, ranks["steal_ns"] / np.maximum(time, 1), 0.0)

@@ -148,22 +148,22 @@ class Launch:
             return self.throughput.windows if self.throughput else np.empty(0, MEASURED)
         steps = self.case.steps[self.case.steps["step"] >= self.record.warmup_steps]
         # First the slowest rank of each step, then medians over steps: a mean over ranks would hide a straggler.
-        _, place, count = np.unique(steps["step"], return_inverse=True, return_counts=True)
+        _, index, count = np.unique(steps["step"], return_inverse=True, return_counts=True)
 
         def most(values: Rows) -> Vector:
             maxima = np.full(len(count), -np.inf)
-            np.maximum.at(maxima, place, values)
+            np.maximum.at(maxima, index, values)
             return maxima
 
         computed = steps["compute_ns"] / 1e9
         return _table(
             most((steps["end"] - steps["begin"]) / 1e9),
             most(computed),
-            np.bincount(place, computed, len(count)) / count,
+            np.bincount(index, computed, len(count)) / count,
             most(steps["input_ns"] / 1e9),
             most(steps["bytes"]),
             most(steps["messages"]),
-            np.bincount(place, steps["images"], len(count)),
+            np.bincount(index, steps["images"], len(count)),
         )
 
     @property

@@ -140,15 +140,15 @@ def residual_to_gradient(launch: Launch) -> list[float]:
     residuals = launch.case.residuals
     if not len(residuals):
         return []
-    step, place, count = np.unique(residuals["step"], return_inverse=True, return_counts=True)
+    step, index, count = np.unique(residuals["step"], return_inverse=True, return_counts=True)
     # root mean squares over the ranks that recorded a step
     residual, gradient = (
-        np.sqrt(np.bincount(place, residuals[name] ** 2, len(count)) / count)
+        np.sqrt(np.bincount(index, residuals[name] ** 2, len(count)) / count)
         for name in ("residual_norm", "gradient_norm")
     )
-    known = (gradient > 0) & np.isfinite(gradient) & np.isfinite(residual)
-    ratio = residual[known] / gradient[known]
-    of_quarters = (ratio[4 * step[known] // (step[-1] + 1) == quarter] for quarter in range(4))
+    finite = (gradient > 0) & np.isfinite(gradient) & np.isfinite(residual)
+    ratio = residual[finite] / gradient[finite]
+    of_quarters = (ratio[4 * step[finite] // (step[-1] + 1) == quarter] for quarter in range(4))
     return [float(ratios.mean()) if len(ratios) else math.nan for ratios in of_quarters]
 
 

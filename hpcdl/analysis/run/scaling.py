@@ -57,8 +57,9 @@ def base_of(point: Point, points: Sequence[Point]) -> list[Point]:
         single = _nearest(single, point, name)
     if single:
         return single
-    own = [other for other in measured if other.configuration == point.configuration]
-    return [other for other in own if other.record.ranks == min(point.record.ranks for point in own)]
+    scales = [other for other in measured if other.configuration == point.configuration]
+    fewest = min((other.record.ranks for other in scales), default=0)
+    return [other for other in scales if other.record.ranks == fewest]
 
 
 def without_communication(point: Point, points: Sequence[Point]) -> list[Point]:
@@ -131,8 +132,8 @@ def judge(records: Iterable[Record]) -> None:
     communication.
     """
     judged = [record for record in records if record.base_ranks is not None and _has_verdict(record)]
-    known = [math.nan if record.near_linear_p is None else record.near_linear_p for record in judged]
-    for record, p in zip(judged, adjusted(np.array(known, np.float64)), strict=True):
+    p_values = [math.nan if record.near_linear_p is None else record.near_linear_p for record in judged]
+    for record, p in zip(judged, adjusted(np.array(p_values, np.float64)), strict=True):
         record.near_linear_p = None if math.isnan(p) else float(p)
         if record.network:
             value = record.efficiency or 0.0
@@ -148,15 +149,15 @@ def _has_verdict(record: Record) -> bool:
     return not (record.disturbed or record.base_disturbed)
 
 
-def _p_value(base: Sequence[Vector], own: Sequence[Vector], per_rank: float) -> float:
+def _p_value(base: Sequence[Vector], times: Sequence[Vector], per_rank: float) -> float:
     """Return the p-value of an efficiency of 0.90; NaN for one launch on a side.
 
-    ``base``, ``own``: step times (s) of launches. The efficiency is ``per_rank`` times the ratio of both.
+    ``base``, ``times``: step times (s) of launches. The efficiency is ``per_rank`` times the ratio of both.
     """
-    if min(len(base), len(own)) < 2:
+    if min(len(base), len(times)) < 2:
         return math.nan
     limit = np.log(np.concatenate(base)) + math.log(per_rank / NEAR_LINEAR)
-    return float(difference([limit], [np.log(np.concatenate(own))]).p[0])
+    return float(difference([limit], [np.log(np.concatenate(times))]).p[0])
 
 
 def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
@@ -202,8 +203,8 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         **(_training(point, points) if point.record.is_training else _collective(point)),
     }
     several = len(point.launches) > 1  # columns of one launch do not hold for all
-    known = {name: _json(value) for name, value in measured.items() if several or value is not None}
-    return point.record.but(launch=None, **known)
+    columns = {name: _json(value) for name, value in measured.items() if several or value is not None}
+    return point.record.but(launch=None, **columns)
 
 
 def _waiting(point: Point) -> Columns:
@@ -277,13 +278,13 @@ def _scaling(point: Point, points: Sequence[Point]) -> Columns:
     if scaling not in {"strong", "weak"} or not of_base or not any(map(len, point.seconds)):
         return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
     simulated = bool(point.record.network)
-    times, own = (_step_times(side, simulated=simulated) for side in (of_base, point.timed))
+    base_times, times = (_step_times(side, simulated=simulated) for side in (of_base, point.timed))
     scale = point.record.ranks / base[0].record.ranks
     itself = any(other is point for other in base)
     per_rank = 1 / scale if scaling == "strong" else 1.0
     low = high = ratio = 1.0
     if not itself:
-        ratio, low, high = ratio_interval(times, own, middles=(base[0].middle, point.middle))
+        ratio, low, high = ratio_interval(base_times, times, middles=(base[0].middle, point.middle))
     aggregations = [*dict.fromkeys(other.record.aggregation or "none" for other in base)]
     return {
         "speedup": ratio if scaling == "strong" else ratio * scale,
@@ -292,11 +293,11 @@ def _scaling(point: Point, points: Sequence[Point]) -> Columns:
         "efficiency_high": high * per_rank,
         "base_ranks": base[0].record.ranks,
         "base_aggregation": ANY if len(aggregations) > 1 else aggregations[0],
-        "base_launches": len(times),
-        "base_step_seconds": launches_interval(times, base[0].middle).value,
+        "base_launches": len(base_times),
+        "base_step_seconds": launches_interval(base_times, base[0].middle).value,
         "base_disturbed": any(launch.disturbed for launch in of_base),
         "near_linear": None,
-        "near_linear_p": math.nan if simulated or itself else _p_value(times, own, per_rank),
+        "near_linear_p": math.nan if simulated or itself else _p_value(base_times, times, per_rank),
     }
 
 
