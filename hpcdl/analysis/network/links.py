@@ -206,14 +206,12 @@ def _seconds(record: Record, steps: Rows) -> Cube:
     if len(steps) < ranks * others:  # the table would fill the memory
         raise ValueError(f"{record.case}: {len(steps)} exchanges are too few for {ranks} ranks")
     table = rounds(ranks, str(record.pattern))
-    timed = [
-        duration[steps["rank"] == rank][record.warmup_steps :].reshape(len(table), -1) for rank in range(ranks)
-    ]
-    seconds = np.full((timed[0].shape[1], ranks, ranks), np.nan)
+    repetitions = (np.count_nonzero(steps["rank"] == 0) - record.warmup_steps) // len(table)
+    seconds = np.full((repetitions, ranks, ranks), np.nan)
     for rank in range(ranks):
-        for partners, times in zip(table, timed[rank], strict=True):
-            other = partners[rank]
-            if other is not None:
-                seconds[:, rank, other] = times * 1e-9
+        times = duration[steps["rank"] == rank][record.warmup_steps :] * 1e-9
+        for partners, of_round in zip(table, times.reshape(len(table), -1), strict=True):
+            if (other := partners[rank]) is not None:
+                seconds[:, rank, other] = of_round
     slower: Cube = np.fmax(seconds, seconds.transpose(0, 2, 1))
     return slower
