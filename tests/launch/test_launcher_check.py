@@ -86,6 +86,7 @@ def test_one_rank_of_many_processes_is_a_mismatch():
         assert said in complaint
         assert "MPICH sees one rank" in complaint
         assert "--mpi=pmi2" in complaint
+        check_size(4, environment, MPICH)
 
 
 def test_a_shell_of_srun_is_known_by_its_terminal():
