@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
     from hpcdl.trace.run import Run
 
-MAX_INTERPOLATED: Final = 100
-"""Repetitions up to which the 99 % quantile lies between the two longest."""
-
 
 def arguments(parser: Arguments) -> None:
     declare(parser)
@@ -81,7 +78,7 @@ def headings(run: Run, record: Record, repetitions: int) -> list[str]:
     library = run.environment["mpi"]
     place = f"{plural(record.ranks, 'rank')} on {plural(record.nodes, 'host')}"
     sample = plural(repetitions, "repetition")
-    if repetitions <= MAX_INTERPOLATED:
+    if repetitions <= 100:
         sample += " (p99 lies between the two longest)"
     late = f"{'from first':>12}{'from last':>12}  late rank" if record.straggler else ""
     return [

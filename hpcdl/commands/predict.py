@@ -9,9 +9,6 @@ from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Arguments, Command, case_patterns, path, suite_argument, whole_number
 from hpcdl.exit_codes import OK
 
-SILENCE: Final = 10.0
-"""Seconds after which each simulation is announced."""
-
 
 def arguments(parser: Arguments) -> None:
     suite_argument(parser, "source", "SUITE|RUN")
@@ -43,7 +40,7 @@ def execute(options: argparse.Namespace) -> int:
     begin = monotonic()
 
     def show(line: str) -> None:
-        if monotonic() > begin + SILENCE:
+        if monotonic() > begin + 10:  # each simulation is announced then
             print(f"hpcdl: {line} ...", file=sys.stderr, flush=True)
 
     with analysed(options.source):

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from hpcdl.trace.run import Run
 
 FORMATS: Final = ("perfetto", "goal", "chakra")
-MAX_EVENTS_SHOWN: Final = 1 << 20
-"""Ranks or steps that a range may have."""
 
 
 def arguments(parser: Arguments) -> None:
@@ -33,7 +31,7 @@ def _numbers(text: str) -> list[int]:
     for word in text.split(","):
         first, dash, last = word.partition("-")
         ends = whole_number(first), whole_number(last if dash else first)
-        if not 0 <= ends[0] <= ends[1] < MAX_EVENTS_SHOWN:
+        if not 0 <= ends[0] <= ends[1] < 1 << 20:  # a range may have a million
             raise argparse.ArgumentTypeError(f"{word!r} is no range such as 0-7")
         numbers += range(ends[0], ends[1] + 1)
     return numbers

@@ -22,8 +22,6 @@ from hpcdl.launch.machine import ROOT
 UNKNOWN: Final = -1
 TICK_NS: Final = 10**9 // os.sysconf("SC_CLK_TCK")
 """Unit of /proc/stat; the kernel finds the busy time by a sample per tick."""
-DEVIATIONS: Final = 3
-"""Standard deviations of a sampled busy time that count as its error."""
 
 
 class Sample(NamedTuple):
@@ -119,7 +117,7 @@ def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
         foreign = max(0, busy - cpu_ns)
         share = min(1.0, busy / max(1, wall * cores))
         ticks = math.sqrt(wall * cores / TICK_NS * share * (1 - share)) + math.sqrt(cores)
-        error = round(DEVIATIONS * TICK_NS * ticks)
+        error = round(3 * TICK_NS * ticks)  # three standard deviations of a sampled busy time
     return {
         "wall_ns": wall,
         "busy_ns": busy,

@@ -33,11 +33,6 @@ PREFIXES: Final = (
 SECRET: Final = re.compile(r"TOKEN|SECRET|PASSW|JWT|CREDENTIAL|_KEY$")
 """Variables whose values are hidden; Slurm, for example, passes a JWT in one."""
 
-MAX_WORDS: Final = 120
-"""Longest description in a message (characters)."""
-
-TRANSPORTS: Final = ("ucx", "ofi", "verbs", "shared_memory", "nccl")
-
 
 def describe_rank() -> JsonObject:
     """Return a description of this rank: hostname, slurm_node, affinity, threads.
@@ -115,7 +110,7 @@ def _words(value: object) -> str:
     if isinstance(value, list):
         shown = [*filter(None, map(_words, value))]
         separator = "." if all(map(str.isdigit, shown)) else " "  # of versions
-        return separator.join(shown)[:MAX_WORDS] or "none"
+        return separator.join(shown)[:120] or "none"
     return "not recorded" if value is None else str(value).split("\n")[0]
 
 
@@ -133,7 +128,8 @@ def _stable(env: JsonMapping) -> JsonObject:
         "kernel": str(env.get("kernel")).split("-")[0].split(".")[:2],
         "mpi": [str(mpi.get(name)).strip("\0 \n") for name in ("library", "version", "nodes")],
         "libraries": {
-            kind: sorted({Path(path).name for path in libraries.get(kind, [])}) for kind in (*TRANSPORTS, "blas")
+            kind: sorted({Path(path).name for path in libraries.get(kind, [])})
+            for kind in ("ucx", "ofi", "verbs", "shared_memory", "nccl", "blas")
         },
         "rates": rates,
         "gpu": [gpu.get("driver"), sorted(str(device.get("name")) for device in gpu.get("devices", []))],

@@ -103,8 +103,6 @@ PREFIX: Final = "rank-"
 
 SEGMENTS: Final = "segments-"
 """Beginning of the name of the file in which a rank records the files in memory that it shares."""
-SEEN_LIMIT: Final = 2.0
-"""Seconds that a rank waits until its process is watched."""
 
 _open: Final[list[int]] = []
 """Pipe of this process, open until it ends."""
@@ -113,11 +111,11 @@ _open: Final[list[int]] = []
 def announce(rank: int) -> None:
     """Open a pipe in the folder of the ``hpcdl run`` that started this rank, if it is on this host.
 
-    Wait, at most SEEN_LIMIT, until that has taken the pipe: a rank may end soon after.
+    Wait, at most 2 s, until that has taken the pipe: a rank may end soon after.
     """
     folder = status_folder()
     if folder is not None and folder.is_dir():
-        pipe, limit = folder / f"{PREFIX}{rank}@{gethostname()}", monotonic() + SEEN_LIMIT
+        pipe, limit = folder / f"{PREFIX}{rank}@{gethostname()}", monotonic() + 2
         with suppress(OSError):  # it only makes a message clearer, and leaves memory free
             mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
             folder.joinpath(f"{SEGMENTS}{rank}").write_text(

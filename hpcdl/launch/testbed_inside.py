@@ -64,13 +64,6 @@ SECOND: Final = "switch2"
 HEAD: Final = f"{NETWORK}.254"
 """Address of the command's card, the bridge."""
 
-UNSENT: Final = 131072
-"""Limit of a socket's unsent bytes. A library's short answers wait behind them in the stream; too many make the
-two directions of an exchange alternate. They must last until the rank, which shares its core, runs again."""
-QUEUED: Final = 32768
-"""Limit of a socket's bytes in the queue of its link; answers of other connections wait behind them."""
-CONGESTION: Final = "reno"
-"""Congestion control that every kernel has; BBR would take bursts of the token bucket for the rate."""
 
 NEW_HOST: Final = ("unshare", "--net", "--uts", "--ipc", "--mount")
 """Command prefix: namespaces of a host; processes and files are shared."""
@@ -87,9 +80,13 @@ ip address add "$2" dev {INTERFACE}
 ip link set {INTERFACE} up
 ip link set {INTERFACE} gso_max_size "$4"
 tc qdisc add dev {INTERFACE} $3
-echo {CONGESTION} >/proc/sys/net/ipv4/tcp_congestion_control
-echo {UNSENT} >/proc/sys/net/ipv4/tcp_notsent_lowat
-echo {QUEUED} >/proc/sys/net/ipv4/tcp_limit_output_bytes
+# every kernel has it; BBR would take bursts of the token bucket for the rate
+echo reno >/proc/sys/net/ipv4/tcp_congestion_control
+# A library's short answers wait behind unsent bytes in the stream; too many make the two directions of an exchange
+# alternate. They must last until the rank, which shares its core, runs again.
+echo 131072 >/proc/sys/net/ipv4/tcp_notsent_lowat
+# answers of other connections wait behind a socket's bytes in the queue of its link
+echo 32768 >/proc/sys/net/ipv4/tcp_limit_output_bytes
 echo 0 >/proc/sys/net/ipv4/tcp_slow_start_after_idle
 echo ready
 exec sleep infinity

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf
 from threading import Timer
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,10 +24,6 @@ from hpcdl.trace.files import JsonObject
 from hpcdl.trace.link_counters import LinkCounters, growth
 
 Value = TypeVar("Value")
-SHOW_AFTER: Final = 3.0
-"""Seconds that a compilation takes before the user sees a line about it."""
-FAILURE_TIMEOUT: Final = 5.0
-"""Seconds that a rank whose program failed waits until all other ranks have left the case."""
 
 
 class Job:
@@ -95,11 +91,11 @@ class Job:
     def failed_ranks(self, *, failed: bool) -> int | None:
         """Sleep until all ranks have left a case; return the number of ranks on which it ``failed``. Collective.
 
-        Return None if it failed on this rank and others still run it; they may wait for this rank.
+        Return None if it failed on this rank and others still run it after 5 s; they may wait for this rank.
         """
         mine, total = np.array([failed], np.int64), np.zeros(1, np.int64)
         arrived = self._reserved.Iallreduce(mine, total)
-        ended = sleep_until(arrived.Test, FAILURE_TIMEOUT if failed else inf)
+        ended = sleep_until(arrived.Test, 5 if failed else inf)
         return int(total[0]) if ended else None
 
     def after_failure(self, failure: Failure | None) -> Sequence[Failure]:
@@ -136,7 +132,7 @@ class Job:
         with threads(count):  # loops over threads are kernels of their own
             if self._leads_node:
                 line = f"compiling the {dtype} kernels of backend {chosen.name!r}: once on each kind of processor"
-                timer = Timer(SHOW_AFTER, show, [line])  # loading compiled kernels takes less
+                timer = Timer(3, show, [line])  # loading compiled kernels takes less
                 timer.start()
                 try:
                     ready(dtype)
