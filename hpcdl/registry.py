@@ -15,7 +15,7 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
@@ -37,8 +37,6 @@ FOLDERS: Final = {
     "training": "hpcdl.training",
 }
 """Package of each kind of name."""
-OF_CLASSES: Final = (FOLDERS["optim"], FOLDERS["compression"], FOLDERS["topologies"])
-"""Beginnings of packages whose files offer classes."""
 
 SHORT: Final = 80
 """Largest number of characters of a value in a message."""
@@ -116,13 +114,7 @@ def trust(typed: object, folder: Path) -> None:
     """
     global _suite_folder  # noqa: PLW0603 - a process has one suite
     _suite_folder = str(folder.absolute())
-    waiting: list[object] = [typed]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, (dict, list)):
-            waiting += value.values() if isinstance(value, dict) else value
-        elif isinstance(value, str) and ":" in value:
-            _typed.add(value)
+    _typed.update(leaf for leaf in _leaves(typed) if isinstance(leaf, str) and ":" in leaf)
 
 
 def _users_own(folder: str, name: str) -> Offer:
@@ -168,7 +160,8 @@ def _offer(path: str) -> Offer | None:
     if hasattr(module, "OFFERS"):
         return None
     wanted = path.rpartition(".")[2].replace("_", "")
-    is_offer = inspect.isclass if path.startswith(OF_CLASSES) else inspect.isfunction
+    offers_class = path.startswith((FOLDERS["optim"], FOLDERS["compression"], FOLDERS["topologies"]))
+    is_offer = inspect.isclass if offers_class else inspect.isfunction
     for name, thing in vars(module).items():
         if is_offer(thing) and thing.__module__ == path and name.lower().replace("_", "") == wanted:
             return thing  # type: ignore[no-any-return]
@@ -205,7 +198,7 @@ def check_settings(thing: Offer, settings: Settings, around: Offer | None = None
         allowed, kinds = _allowed(valid[name])
         if kinds and (not isinstance(value, kinds) or (isinstance(value, bool) and "bool" not in allowed)):
             raise ValueError(f"setting {name!r} must be {' or '.join(allowed)}, not {shortened(value)}")
-        if not _in_range(value):
+        if any(isinstance(leaf, (int, float)) and not abs(leaf) < MAX_INTEGER for leaf in _leaves(value)):
             raise ValueError(f"setting {name!r}: {shortened(value)} is out of range")
 
 
@@ -237,12 +230,15 @@ def is_scalar(thing: Offer, name: str) -> bool:
     return bool(kinds) and list not in kinds
 
 
-def _in_range(value: object) -> bool:
-    if isinstance(value, dict):
-        return all(map(_in_range, value.values()))
-    if isinstance(value, (list, tuple)):
-        return all(map(_in_range, value))
-    return not isinstance(value, (int, float)) or abs(value) < MAX_INTEGER
+def _leaves(value: object) -> Iterator[object]:
+    """Yield the values in tables and lists of a suite, however deep; any other value itself."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (dict, list, tuple)):
+            waiting += value.values() if isinstance(value, dict) else value
+        else:
+            yield value
 
 
 def shortened(value: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.parser import CONTRACTS, Arguments, Command, complete, objects_with_a_contract
+from hpcdl.commands.parts.parser import CONTRACTS, Arguments, Command, objects_with_a_contract
 from hpcdl.exit_codes import FAILED, OK, UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def arguments(parser: Arguments) -> None:
     effect = "a name, or MODULE:OBJECT of your own; MODULE may be in the current folder"
-    complete(parser.option("name NAME", effect, nargs="?"), objects_with_a_contract)
+    parser.option("name NAME", effect, objects_with_a_contract, nargs="?")
 
 
 def execute(options: argparse.Namespace) -> int:

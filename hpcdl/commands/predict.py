@@ -11,7 +11,7 @@ from hpcdl.exit_codes import OK
 
 
 def arguments(parser: Arguments) -> None:
-    suite_argument(parser, "source", "SUITE|RUN")
+    suite_argument(parser, "source SUITE|RUN")
     parser.option("--network NAME|RUN|FILE.toml", required=True)
     parser.option("--ranks N,...", "ascending (default: those of the cases)", default="")
     parser.option("--ranks-per-host N", "ranks per host (default: one, or as in the run)", type=whole_number)

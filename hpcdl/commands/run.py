@@ -13,7 +13,7 @@ MAX_LAUNCHES: Final = 1000
 
 
 def arguments(parser: Arguments) -> None:
-    suite_argument(parser, "suite", "SUITE", "a suite file, or a name from `hpcdl list suites`")
+    suite_argument(parser, "suite SUITE", "a suite file, or a name from `hpcdl list suites`")
     parser.option("-n --ranks RANKS", "ranks to start (default: those of the largest case)", type=whole_number)
     parser.option("-o DIR", "run folder (default: runs/SUITE-TIME)", dest="folder", type=path)
     chosen = "select cases by name; data and sizes of others are not checked"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: Arguments) -> None:
-    suite_argument(parser, "suite", "SUITE", "a suite file, or the name of a shipped suite")
+    suite_argument(parser, "suite SUITE", "a suite file, or the name of a shipped suite")
     effect = "one number: one job for all cases; several: one job each, with all cases on all of its ranks"
     parser.option("--nodes N[,N...]", effect, type=_counts, required=True)
     parser.option("--ranks-per-node N", "default: 1", type=whole_number, default=1)
@@ -63,17 +63,13 @@ def execute(options: argparse.Namespace) -> int:
     more = ["--full"] * options.full
     more += [word for glob in options.case for word in ("--case", glob)]
     more += [word for override in options.overrides for word in ("--set", override)]
+    same = ("nodes", "ranks_per_node", "cpus_per_rank", "gpus_per_node", "time", "launches")
     job = BatchJob(
         str(options.suite),
         chosen.name,
         shlex.join(["hpcdl", *_without_actions(options.given)]),
-        options.nodes,
-        options.ranks_per_node,
-        options.cpus_per_rank,
-        options.gpus_per_node,
-        options.time,
-        options.launches,
-        tuple(more),
+        options=tuple(more),
+        **{name: getattr(options, name) for name in same},
     )
     script = options.script or Path(f"{chosen.name}.sbatch")
     report = script.with_name(f"{script.stem}-report{script.suffix}")

@@ -40,10 +40,17 @@ class Command:
 class Arguments(argparse.ArgumentParser):
     """argparse's parser with one line per error, printed by one rank of a job, without the usage."""
 
-    def option(self, usage: str, effect: str | None = None, **settings: Any) -> argparse.Action:
+    def option(
+        self,
+        usage: str,
+        effect: str | None = None,
+        completer: Callable[..., list[str]] | None = None,
+        **settings: Any,
+    ) -> None:
         """Declare an option by its usage, ``-n --ranks RANKS``, or an argument by name and metavar, ``run RUN``.
 
-        An option without a metavar is True if it is given. ``effect`` is the help; ``settings``: see argparse.
+        An option without a metavar is True if it is given. ``effect`` is the help. A shell completes words by
+        ``completer``, one of the functions below; argcomplete calls it. ``settings``: see argparse.
         """
         words = usage.split()
         flags = [word for word in words if word.startswith("-")]
@@ -52,7 +59,7 @@ class Arguments(argparse.ArgumentParser):
             settings["metavar"] = metavars[0]
         elif flags and "choices" not in settings:
             settings["action"] = "store_true"
-        return self.add_argument(*names, help=effect, **settings)
+        self.add_argument(*names, help=effect, **settings).completer = completer  # type: ignore[attr-defined]
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
@@ -120,10 +127,8 @@ def chosen(word: str, names: Sequence[str]) -> str:
 
 def case_patterns(parser: Arguments, effect: str) -> None:
     """Declare ``--case``, which may be repeated; ``effect`` is its help."""
-    patterns = parser.option(
-        "--case GLOB", f"{effect}; repeated, any of the patterns must match", action="append", default=[]
-    )
-    complete(patterns, cases)
+    effect = f"{effect}; repeated, any of the patterns must match"
+    parser.option("--case GLOB", effect, cases, action="append", default=[])
 
 
 def case_options(parser: Arguments, effect: str, replacement: str) -> None:
@@ -133,14 +138,9 @@ def case_options(parser: Arguments, effect: str, replacement: str) -> None:
     parser.option("--set case.KEY=VALUE", replacement, action="append", default=[], dest="overrides")
 
 
-def suite_argument(parser: Arguments, name: str, metavar: str, effect: str | None = None) -> None:
-    """Declare the argument ``name``, a suite; ``effect`` is its help."""
-    complete(parser.add_argument(name, type=suite_path, metavar=metavar, help=effect), suites_and_files)
-
-
-def complete(action: argparse.Action, words: Callable[..., list[str]]) -> None:
-    """Let a shell complete an argument by ``words``, one of the functions below; argcomplete calls it."""
-    action.completer = words  # type: ignore[attr-defined]
+def suite_argument(parser: Arguments, usage: str, effect: str | None = None) -> None:
+    """Declare an argument, a suite, by its name and metavar; ``effect`` is its help."""
+    parser.option(usage, effect, suites_and_files, type=suite_path)
 
 
 def suites_and_files(prefix: str, **_: object) -> list[str]:
