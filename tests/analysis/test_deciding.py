@@ -33,11 +33,11 @@ def launch(method, seed, seconds, cell="lenet5", *, grid=0.01, budget=99.0):
 def cell(methods, name="lenet5", grids=(0.01, 0.01), budgets=(99.0, 99.0, 99.0)):
     candidates = []
     for (method, times), budget, grid in zip(methods.items(), budgets, (*grids, 0.01), strict=False):
-        launches = [
-            launch(method, seed, seconds, name, grid=grid, budget=budget) for seed, seconds in enumerate(times)
+        seeds = [
+            [launch(method, seed, seconds, name, grid=grid, budget=budget)] for seed, seconds in enumerate(times)
         ]
-        candidates.append(Candidate(launches[0].record, launches))
-    return Field("digits", (), candidates)
+        candidates.append(Candidate(seeds))
+    return Field((), candidates)
 
 
 def spread(draw, mean, deviation=0.03, seeds=5):
@@ -89,9 +89,9 @@ def test_a_missed_seed_is_a_time_up_to_the_budget():
     """The budget is the longest training of the method that missed the target: 99 s."""
     times = {"sometimes": [5.0, 5.1, np.inf], "always": [20.0, 21.0, 22.0], "never": [np.inf] * 3}
     (one,) = decisions([cell(times)])
-    assert (one.verdict, one.budget, one.record.training) == ("undecided", 99, "sometimes")
-    assert [place.state for place in one.places] == ["some missed", "reached", "not reached"]
-    assert one.places[0].mean(one.budget) == pytest.approx((5 * 5.1 * 99) ** (1 / 3))
+    assert (one.verdict, one.budget, one.first.record.training) == ("undecided", 99, "sometimes")
+    assert [candidate.state for candidate in one.candidates] == ["some missed", "reached", "not reached"]
+    assert one.first.mean(one.budget) == pytest.approx((5 * 5.1 * 99) ** (1 / 3))
     assert one.ratios == [np.inf, 1, np.inf]
 
 
@@ -105,8 +105,8 @@ def test_a_method_with_too_few_usable_seeds_leaves_its_cell_open():
         vars(launches[3]).update(loss)
         launches[3].record.error = "it failed" if cause == "failed" else None
         (one,) = decisions(fields_of(launches))
-        assert (one.verdict, [place.record.training for place in one.open]) == ("not decided", ["b"])
-        assert one.places[1].lost == {cause: 1}
+        assert (one.verdict, [candidate.record.training for candidate in one.open]) == ("not decided", ["b"])
+        assert one.candidates[1].lost == {cause: 1}
 
 
 def test_cells_are_adjusted_together():

@@ -29,12 +29,11 @@ def findings(hand, sizes=(16, 32, 64, 128, 256, 512), missing=(), noise=100.0, o
 
 
 def test_the_knee_is_the_critical_batch_within_the_resolution_of_the_evaluations(hand):
-    ((name, found),) = batches._methods(findings(hand)).items()
+    ((name, found),) = batches.methods_of(findings(hand)).items()
     assert [batch.steps.value for batch in found] == pytest.approx([360, 200, 120, 80, 60, 50])
     assert [batch.steps.low for batch in found] == pytest.approx([324, 180, 108, 72, 54, 45])
-    efficiencies = batches.efficiencies(found)
-    assert efficiencies[0] == (1, 1, 1)
-    assert efficiencies[1] == pytest.approx((0.9, 0.81, 1.0))
+    assert found[0].efficiency == (1, 1, 1)
+    assert found[1].efficiency == pytest.approx((0.9, 0.81, 1.0))
     # efficiency from a batch of 16: (1 + 16 / 128) / (1 + batch / 128), a half at 160; 0.9 of it at 131, at 192 by 0.9
     assert batches.knee(found) == pytest.approx((160, 131, 192), rel=0.04)
     assert name
@@ -90,8 +89,7 @@ def test_rows_and_figure(hand):
     shown = dict(zip(table.header, table.rows[1], strict=True))
     assert (shown["batch"], shown["steps"], shown["bounds"]) == ("32", "200", "180 to 200")
     assert (shown["train - test"], shown["sharpness"]) == ("0.0500", "8.00")
-    (chart,) = batches.charts(found)
+    chart, sharp = batches.charts(found)
     assert chart.series[-1].points[-1].y == pytest.approx(360 * 16 / 512)
     assert math.isclose(chart.series[0].points[0].low, 324)
-    (sharp,) = batches.sharpness(found)
     assert [point.y for point in sharp.series[0].points] == [4, 8, 16, 32, 64, 128]

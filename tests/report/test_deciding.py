@@ -6,7 +6,7 @@ from conftest import Hand
 
 from hpcdl.report.formats.verdicts import SENTENCES, words
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.sections import deciding, profiles
+from hpcdl.report.sections import deciding
 
 
 def evaluations(seconds):
@@ -31,7 +31,7 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     found = findings(hand)
     section = deciding.page(found)
     cells, tuned = section.tables
-    (over_all,) = profiles.page(found).tables
+    (over_all,) = deciding.profiles_page(found).tables
     assert [(row[0], row[1], row[-1]) for row in cells.rows] == [
         ("slow", "d_psgd", "decided"),
         ("quick", "synchronous", "decided"),
@@ -44,8 +44,8 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     assert headline.endswith("times as long (simulated, 3 seeds).")
     assert [line.partition(" reaches")[0] for line in verdicts] == ["slow: d_psgd", "quick: synchronous"]
     line = "Times to the target by that of the first method, in 2 cells: d_psgd 1.00 to "
-    assert profiles.answer(found).headline.startswith(line)
-    assert [chart.title for chart in profiles.charts(found)] == ["Performance profiles"]
+    assert deciding.profiles_answer(found).headline.startswith(line)
+    assert [chart.title for chart in deciding.profile_charts(found)] == ["Performance profiles"]
 
 
 def test_a_cell_keeps_the_lists_in_its_name(hand):
@@ -91,7 +91,7 @@ def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
         shown[word] = [table.rows for table in page.tables if table.title.startswith("Missed")]
         assert page.title == "Time to the target"
         asked = Findings(replace(found.run, suite='[suite]\nanswer = "profiles"'), "run")
-        lines[word] = profiles.answer(asked).headline
+        lines[word] = deciding.profiles_answer(asked).headline
     assert lines["alone"].endswith(
         "in 1 cell: synchronous 1.00; d_psgd misses the target with a seed (simulated, 3 seeds)."
     )

@@ -1,7 +1,6 @@
 """The verdict begins with the answer to the suite's question, and fits a terminal."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from conftest import Hand
@@ -12,6 +11,7 @@ from hpcdl.fabric.pairs import rounds
 from hpcdl.report.formats.verdicts import Verdict, words
 from hpcdl.report.run.contents import document
 from hpcdl.report.run.findings import Findings, findings
+from hpcdl.report.run.grouping import Row, Scale
 from hpcdl.report.run.render import render
 from hpcdl.report.sections import accuracy, scaling
 from hpcdl.report.sections import overlap as overlap_section
@@ -240,29 +240,27 @@ def test_settings_and_method_come_last(hand):
 def test_each_sentence_on_accuracy_and_on_a_run_appears(tmp_path):
     """A name stands before a small letter, and an interval beside the limit that it contains."""
 
-    def row(value, step=None):
-        records = [Record(diverged_step=step)]
-        return SimpleNamespace(name="tree", scale=SimpleNamespace(median=lambda _: value, records=records))
+    def row(name, *values, **fields):
+        records = [Record(ranks=4, seed=n, final_accuracy=value, **fields) for n, value in enumerate(values)]
+        return Row(name, Scale(records))
 
-    rows = ([row(0.8), row(0.9)], [row(0.9), row(0.9)], [row(0.9)], [row(None, 3)])
-    said = [accuracy._accuracy_range("lenet5", some, "") for some in rows]
-    seeds = {"synchronous": (0.90, 0.91, 0.92), "tree": (0.91, 0.92, 0.91), "gossip": (0.80, 0.81, 0.80)}
-    several = []
-    for name, values in seeds.items():
-        records = [Record(ranks=4, seed=seed, final_accuracy=value) for seed, value in enumerate(values)]
-        known = {Record.final_accuracy: values, Record.images_per_second: [20.0 if name == "tree" else 10.0] * 3}
-        scale = SimpleNamespace(record=records[0], records=records, values=known.get)
-        scale.median = lambda column, known=known: sorted(known[column])[1]
-        several.append(SimpleNamespace(name=name, scale=scale))
-    said.append(compared := accuracy._beside_synchronous("lenet5", several, ""))
+    rows = ([("tree", 0.8), ("ring", 0.9)], [("tree", 0.9), ("ring", 0.9)], [("tree", 0.9)])
+    said = [accuracy.accuracy_range("lenet5", [row(*cells) for cells in some]) for some in rows]
+    said.append(accuracy.accuracy_range("", [row("tree", None, diverged_step=3)]))
+    several = [
+        row("synchronous", 0.90, 0.91, 0.92, images_per_second=10.0),
+        row("tree", 0.91, 0.92, 0.91, images_per_second=20.0),
+        row("gossip", 0.80, 0.81, 0.80, images_per_second=10.0),
+    ]
+    said.append(compared := accuracy.beside_synchronous("lenet5", several))
     assert compared.sentence == (
         "lenet5: synchronous training ends at 0.910; not distinguished from it (3 seeds): tree (+0.3 points, "
         "2.00 times its images/s); less accurate: gossip by 10.7 points."
     )
-    assert accuracy._beside_synchronous("lenet5", several[1:], "") is None
+    assert accuracy.beside_synchronous("lenet5", several[1:]) is None
     assert {one.word for one in said} == words("accuracy")
     assert said[2].sentence == "lenet5: final accuracy 0.900, of one seed."
-    assert replace(said[3], facts={"of": "", "counts": "", "single": ""}).sentence == "No final accuracy."
+    assert said[3].sentence == "No final accuracy; 1 of 1 case diverged (tree)."
     hands = [Hand(tmp_path / name) for name in "abc" if not (tmp_path / name).mkdir()]
     for hand, fields in zip(hands[:2], ({"error": "no memory"}, {}), strict=True):
         hand.train([steps(20)], **fields)

@@ -1,7 +1,8 @@
-"""Time to a target: which method reaches it first in each cell, whether that is decided, and performance profiles.
+"""Methods that may be compared: which is the best by a criterion, and which reaches a target first.
 
-A cell is one network on one dataset under one set of conditions. Seeds are the sample. A seed reaches the target
-between two evaluations; one that misses it does so, if ever, after its own training: each method has its budget
+A candidate is one method at one scale; seeds are its sample. A field has the candidates of one dataset under one
+set of conditions, a cell those of a field with one network, scale and target. A seed reaches the target between
+two evaluations; one that misses it does so, if ever, after its own training: each method has its budget
 (:mod:`hpcdl.analysis.statistics.censored`). Shown times end at the shortest training of a method that missed the
 target with some seeds (Royston & Parmar, BMC Med. Res. Methodol. 13, 2013). A method with fewer than
 :data:`MIN_SEEDS` usable seeds leaves its cell open. Times of two methods with the same seed hardly
@@ -10,18 +11,18 @@ correlate, so that the test does not pair them.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.outcome import at_target, before_target
-from hpcdl.analysis.run.record import ANY, Record
+from hpcdl.analysis.run.record import ANY, Key, Record
 from hpcdl.analysis.statistics.censored import Delay, Times
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, Vector, bounded_exp
 
 MIN_EFFECT: Final = 1.05
@@ -32,67 +33,76 @@ WIDEST: Final = 10.0
 """Ratio to the best time up to which performance profiles are looked at."""
 
 
-def is_evaluated(launch: Launch) -> bool:
-    """Return True if a launch evaluated on the test set."""
-    return len(launch.evaluations) > 0
-
-
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """One method at one scale, all seeds and launches. On one rank all aggregations are the same program."""
+    """One method at one scale: its launches by seed. On one rank all aggregations are the same program."""
 
-    record: Record
-    every: Sequence[Launch]
-    """Also the failed ones."""
+    seeds: Sequence[Sequence[Launch]]
+
+    @cached_property
+    def record(self) -> Record:
+        """The case of the first launch, with any aggregation if the others have another."""
+        records = [launch.record for launches in self.seeds for launch in launches]
+        several = len({record.aggregation for record in records}) > 1
+        return records[0].but(aggregation=ANY) if several else records[0]
 
     @cached_property
     def launches(self) -> list[Launch]:
-        """Launches that did not fail."""
-        return [launch for launch in self.every if not launch.record.error]
+        """The launches that did not fail."""
+        return [launch for launches in self.seeds for launch in launches if not launch.record.error]
 
-    @property
-    def is_evaluated(self) -> bool:
-        """True if every launch evaluated on the test set."""
-        return bool(self.launches) and all(map(is_evaluated, self.launches))
+    def values(self, value: Callable[[Launch], float]) -> list[Vector]:
+        """Return by seed the finite values of its launches that did not fail; seeds without any are left out."""
+        sound = ([launch for launch in launches if not launch.record.error] for launches in self.seeds)
+        values = (np.array([*map(value, launches)]) for launches in sound)
+        return [known for vector in values if len(known := vector[np.isfinite(vector)])]
+
+    def course(self, column: str) -> list[tuple[float, ...]]:
+        """Return ``column``, and median, least and largest accuracy of each evaluation that every launch has.
+
+        Nothing if a launch has none; those of diverged parameters are left out.
+        """
+        seen = [launch.evaluations for launch in self.launches]
+        count = min(map(len, seen), default=0)
+        if not count:
+            return []
+        at = np.median([evaluations[column][:count] for evaluations in seen], axis=0)
+        accuracies = np.array([evaluations["accuracy"][:count] for evaluations in seen])
+        columns = (at, np.median(accuracies, axis=0), accuracies.min(axis=0), accuracies.max(axis=0))
+        rows = zip(*(numbers.tolist() for numbers in columns), strict=True)
+        return [row for row in rows if np.isfinite(row).all()]
 
     @cached_property
-    def seeds(self) -> list[tuple[list[Launch], str]]:
-        """Usable launches of each seed, or the cause why none is: disturbed, failed, not evaluated."""
-        by_seed: dict[object, list[Launch]] = {}
-        for launch in sorted(self.every, key=lambda launch: bool(launch.record.error)):
-            by_seed.setdefault(launch.record.seed, []).append(launch)
-        seeds = []
-        for launches in by_seed.values():
-            evaluated = list(filter(is_evaluated, launches))
-            failed = any(launch.record.error for launch in launches)
-            cause = "disturbed" if evaluated else "failed" if failed else "not evaluated"
-            seeds.append(([launch for launch in evaluated if not launch.disturbed], cause))
-        return seeds
-
-    @property
     def usable(self) -> list[list[Launch]]:
-        """Launches that count, of each seed that has any."""
-        return [launches for launches, _ in self.seeds if launches]
+        """The launches of each seed that tell its time to the target; seeds without any are left out."""
+        kept = ([launch for launch in launches if _is_usable(launch)] for launches in self.seeds)
+        return [*filter(None, kept)]
 
-    @property
-    def lost(self) -> Mapping[str, int]:
-        """Seeds that can't be used, by cause."""
-        return Counter(cause for launches, cause in self.seeds if not launches)
+    @cached_property
+    def lost(self) -> Counter[str]:
+        """Seeds that can't be used, by cause: disturbed, failed, not evaluated."""
+        return Counter(
+            "disturbed"
+            if any(map(is_evaluated, launches))
+            else "failed"
+            if any(launch.record.error for launch in launches)
+            else "not evaluated"
+            for launches in self.seeds
+            if not any(map(_is_usable, launches))
+        )
 
     @cached_property
     def seconds(self) -> Vector:
-        """Time to the target of each usable seed, the median over its launches; infinite where it missed it."""
+        """Time to the target of each usable seed; infinite where it missed the target."""
         return self._medians(lambda launch: at_target(launch, "training_seconds"))
 
-    @cached_property
-    def since(self) -> Vector:
-        """Time of the last evaluation below the target, likewise; infinite where training diverged."""
-        return self._medians(
-            lambda launch: np.inf if launch.diverged else before_target(launch, "training_seconds")
-        )
+    def _medians(self, value: Callable[[Launch], float]) -> Vector:
+        return np.array([np.median([*map(value, launches)]) for launches in self.usable])
 
-    def _medians(self, number: Callable[[Launch], float]) -> Vector:
-        return np.array([np.median([number(launch) for launch in seed]) for seed in self.usable], np.float64)
+    @property
+    def reached(self) -> int:
+        """Usable seeds that reached the target."""
+        return len(self.seconds) - self.missed
 
     @property
     def missed(self) -> int:
@@ -109,8 +119,8 @@ class Candidate:
     @property
     def training(self) -> float:
         """Longest training of a usable launch, up to its last evaluation (s); 0 without one."""
-        ends = (float(launch.evaluations["training_seconds"].max()) for seed in self.usable for launch in seed)
-        return max(ends, default=0.0)
+        ends = (launch.evaluations["training_seconds"].max() for launches in self.usable for launch in launches)
+        return float(max(ends, default=0.0))
 
     def mean(self, budget: float = np.inf) -> float:
         """Return the geometric mean of the seeds' times up to ``budget`` (s)."""
@@ -118,23 +128,45 @@ class Candidate:
 
     def bounds(self, longest: float) -> Times:
         """Return the bounds of the seeds' times; a diverged one missed the target in the ``longest`` training."""
+        since = self._medians(
+            lambda launch: np.inf if launch.diverged else before_target(launch, "training_seconds")
+        )
         with np.errstate(divide="ignore"):
-            return Times(np.log(np.minimum(self.since, longest)), np.log(self.seconds))
+            return Times(np.log(np.minimum(since, longest)), np.log(self.seconds))
 
-    def median_of(self, column: str) -> float | None:
-        """Return the median over launches of a column of the evaluations at the target."""
-        values = [at_target(launch, column) for seed in self.usable for launch in seed]
-        return float(np.median(values)) if np.isfinite(values).all() else None
+    @property
+    def epochs(self) -> float | None:
+        """Epochs to the target, the median over usable launches; None if one missed it."""
+        epochs = [at_target(launch, "epoch") for launches in self.usable for launch in launches]
+        return float(np.median(epochs)) if np.isfinite(epochs).all() else None
+
+
+def is_evaluated(launch: Launch) -> bool:
+    """Return True if a launch evaluated on the test set."""
+    return len(launch.evaluations) > 0
+
+
+def _is_usable(launch: Launch) -> bool:
+    return is_evaluated(launch) and not launch.disturbed
 
 
 @dataclass(frozen=True)
 class Field:
     """Candidates that may be compared: one dataset on one network, or a measured one, with the same stragglers."""
 
-    dataset: str
     conditions: tuple[str, ...]
     """In words, what not all fields of the run share."""
     candidates: Sequence[Candidate]
+
+    @property
+    def dataset(self) -> str:
+        """The training data."""
+        return str(self.candidates[0].record.dataset)
+
+    @property
+    def has_scales(self) -> bool:
+        """True if candidates differ in their ranks."""
+        return len({candidate.record.ranks for candidate in self.candidates}) > 1
 
 
 def fields_of(launches: Iterable[Launch]) -> list[Field]:
@@ -142,55 +174,79 @@ def fields_of(launches: Iterable[Launch]) -> list[Field]:
 
     Cases without communication on more than one rank are left out.
     """
-    groups: dict[tuple[str, object, object], dict[object, list[Launch]]] = {}
-    conditions_of: dict[tuple[str, object, object], dict[str, str]] = {}
+    groups: dict[Key, dict[Key, dict[object, list[Launch]]]] = {}
     for launch in launches:
         record = launch.record
         if record.kind == "train" and not (record.independent and record.ranks > 1):
-            field = (str(record.dataset), record.network, record.conditions("trace"))
-            conditions_of.setdefault(field, {key: word for key, word in record.words.items() if key != "trace"})
-            group = groups.setdefault(field, {})
-            group.setdefault((record.problem(), record.method, record.ranks), []).append(launch)
-    every = [set(condition.values()) for condition in conditions_of.values()]
-    shared = set.intersection(*every) if every else set()
+            methods = groups.setdefault((record.dataset, record.network, record.conditions("trace")), {})
+            seeds = methods.setdefault((record.problem(), record.method, record.ranks), {})
+            seeds.setdefault(record.seed, []).append(launch)
+    fields = [[Candidate([*seeds.values()]) for seeds in methods.values()] for methods in groups.values()]
+    words = [candidates[0].record.words for candidates in fields]
+    conditions = [[word for subject, word in subjects.items() if subject != "trace"] for subjects in words]
+    shared = set.intersection(*map(set, conditions)) if conditions else set()
     return [
-        Field(
-            field[0],
-            tuple(word for word in conditions_of[field].values() if word not in shared),
-            [_candidate(together) for together in group.values()],
-        )
-        for field, group in groups.items()
+        Field(tuple(word for word in words if word not in shared), candidates)
+        for words, candidates in zip(conditions, fields, strict=True)
     ]
 
 
-def _candidate(together: Sequence[Launch]) -> Candidate:
-    """Return the case of the first, with any aggregation where the others have another."""
-    record = together[0].record
-    if len({launch.record.aggregation for launch in together}) > 1:
-        record = record.but(aggregation=ANY)
-    return Candidate(record, together)
+class Ranked(NamedTuple):
+    """A candidate by a criterion."""
+
+    candidate: Candidate
+    values: Vector
+    """Of its launches."""
+    center: float
+
+
+def ranking(
+    field: Field, value: Callable[[Launch], float], center: Callable[[Sequence[Vector]], float]
+) -> list[Ranked]:
+    """Return the candidates with known values, the highest ``center`` of the seeds' values first."""
+    known = [(candidate, candidate.values(value)) for candidate in field.candidates]
+    ranked = [Ranked(candidate, np.concatenate(seeds), center(seeds)) for candidate, seeds in known if seeds]
+    return sorted(ranked, key=lambda method: -method.center)
+
+
+def tied(ranked: Sequence[Ranked]) -> list[Candidate]:
+    """Return the candidates that Welch's test does not distinguish from the first; one with one value never is."""
+    best, *others = ranked
+    if len(best.values) < 2:
+        return [other.candidate for other in others]
+    p = [difference([best.values], [o.values]).p[0] if len(o.values) > 1 else 1.0 for o in others]
+    return [
+        other.candidate for other, chance in zip(others, adjusted(np.array(p)), strict=True) if chance >= ALPHA
+    ]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The methods of a cell, those first that reach the target soonest within its budget."""
+    """The candidates of a cell, those first that reach the target soonest within its budget."""
 
-    field: Field
-    places: Sequence[Candidate]
+    conditions: tuple[str, ...]
+    """Of its field."""
+    candidates: Sequence[Candidate]
     rivals: Sequence[Candidate]
-    """Methods that are not distinguished from the first, or by less than :data:`MIN_EFFECT`."""
+    """Those that are not distinguished from the first, or by less than :data:`MIN_EFFECT`."""
     delay: Delay | None
     """Of the second after the first; None where they cannot be compared."""
 
     @property
-    def record(self) -> Record:
-        """The case of the first method."""
-        return self.places[0].record
+    def first(self) -> Candidate:
+        """The one that reaches the target soonest."""
+        return self.candidates[0]
 
     @property
+    def time(self) -> float | None:
+        """Time of the first up to its budget (s); None if it is alone and missed a seed, or missed all."""
+        timed = self.first.reached and (self.verdict != "alone" or self.is_won)
+        return self.first.mean(self.budget) if timed else None
+
+    @cached_property
     def budget(self) -> float:
         """Time up to which times count (s); infinite if no seed missed the target."""
-        return _budget(self.places)
+        return _budget(self.candidates)
 
     @cached_property
     def lead(self) -> Interval:
@@ -201,10 +257,10 @@ class Decision:
 
     @property
     def open(self) -> list[Candidate]:
-        """Methods with too few usable seeds."""
-        return [candidate for candidate in self.places if candidate.state == "too few seeds"]
+        """Those with too few usable seeds."""
+        return [candidate for candidate in self.candidates if candidate.state == "too few seeds"]
 
-    @property
+    @cached_property
     def verdict(self) -> str:
         """``not decided``, ``not reached``, ``undecided``, ``alone``, ``tied``, or ``decided``.
 
@@ -213,28 +269,28 @@ class Decision:
         """
         if self.open:
             return "not decided"
-        if self.places[0].state == "not reached":
+        if self.first.state == "not reached":
             return "not reached"
         if self.unfinished:
             return "undecided"
         if self.rivals:
             return "tied"
-        return "alone" if self.places[1].state == "not reached" else "decided"
+        return "alone" if self.candidates[1].state == "not reached" else "decided"
 
     @property
     def unfinished(self) -> list[Candidate]:
-        """Methods that never reached the target, but are not distinguished from the first."""
-        return [candidate for candidate in self.rivals if candidate.state == "not reached"]
+        """Those that never reached the target, but are not distinguished from the first."""
+        return [rival for rival in self.rivals if rival.state == "not reached"]
 
     @property
     def is_won(self) -> bool:
         """True if the first is distinguished from all others; if it is alone, with every seed."""
-        return self.verdict == "decided" or (self.verdict == "alone" and not self.places[0].missed)
+        return self.verdict == "decided" or (self.verdict == "alone" and not self.first.missed)
 
     @property
     def ratios(self) -> list[float]:
-        """Time of each candidate by the least one; infinite for a method that missed the target with a seed."""
-        means = np.array([candidate.mean() for candidate in self.places])
+        """Time of each by the least one; infinite for a method that missed the target with a seed."""
+        means = np.array([candidate.mean() for candidate in self.candidates])
         return list(means / means.min()) if np.isfinite(means).any() else [np.inf] * len(means)
 
 
@@ -244,42 +300,42 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
     The first is compared with each other method. p-values of all cells are adjusted together (Benjamini &
     Hochberg).
     """
-    cells = [(field, _ordered(places)) for field in fields for places in _cells(field)]
+    cells = [(field.conditions, _ordered(candidates)) for field in fields for candidates in _cells(field)]
     pairs = [
-        (number, candidate, Delay(places[0].bounds(longest), candidate.bounds(longest)))
-        for number, (_, places) in enumerate(cells)
-        for longest in [max(candidate.training for candidate in places)]
-        for candidate in places[1:]
-        if places[0].state not in {"too few seeds", "not reached"} and candidate.state != "too few seeds"
+        (number, other, Delay(first.bounds(longest), other.bounds(longest)))
+        for number, (_, (first, *others)) in enumerate(cells)
+        for longest in [max(candidate.training for candidate in (first, *others))]
+        for other in others
+        if first.state not in {"too few seeds", "not reached"} and other.state != "too few seeds"
     ]
     rivals: dict[int, list[Candidate]] = {}
     delays: dict[int, Delay] = {}
     p_values = adjusted(np.array([delay.p for _, _, delay in pairs]))
-    for (number, candidate, delay), p in zip(pairs, p_values, strict=True):
+    for (number, other, delay), p in zip(pairs, p_values, strict=True):
         delays.setdefault(number, delay)
         if p >= ALPHA or delay.value < math.log(MIN_EFFECT):
-            rivals.setdefault(number, []).append(candidate)
-    return [Decision(*cell, rivals.get(number, []), delays.get(number)) for number, cell in enumerate(cells)]
+            rivals.setdefault(number, []).append(other)
+    return [Decision(*cell, rivals.get(n, []), delays.get(n)) for n, cell in enumerate(cells)]
 
 
 def _cells(field: Field) -> list[list[Candidate]]:
-    """Return the methods of each cell with several, and a target that one of them was evaluated for."""
-    groups: dict[object, list[Candidate]] = {}
+    """Return the candidates of each cell with several, and a target that one of them was evaluated for."""
+    groups: dict[Key, list[Candidate]] = {}
     for candidate in field.candidates:
         record = candidate.record
         if record.target_accuracy is not None:
             groups.setdefault((record.model, record.ranks, record.target_accuracy), []).append(candidate)
-    return [cell for cell in groups.values() if len(cell) > 1 and any(len(each.seconds) for each in cell)]
+    return [group for group in groups.values() if len(group) > 1 and any(len(each.seconds) for each in group)]
 
 
-def _budget(places: Iterable[Candidate]) -> float:
-    return min((candidate.training for candidate in places if candidate.state == "some missed"), default=np.inf)
+def _budget(candidates: Iterable[Candidate]) -> float:
+    return min((method.training for method in candidates if method.state == "some missed"), default=np.inf)
 
 
-def _ordered(places: Sequence[Candidate]) -> list[Candidate]:
-    """Return the methods by their time up to the budget; those that can't be compared last."""
-    budget, last = _budget(places), ("not reached", "too few seeds")
-    return sorted(places, key=lambda method: (method.state in last, method.mean(budget), method.mean()))
+def _ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates by their time up to the budget; those that can't be compared last."""
+    budget, last = _budget(candidates), ("not reached", "too few seeds")
+    return sorted(candidates, key=lambda method: (method.state in last, method.mean(budget), method.mean()))
 
 
 def area(ratios: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ from typing import Final
 from hpcdl.analysis.run.record import ANY, Record
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import volume
+from hpcdl.report.formats.cells import NONE, volume
 from hpcdl.training.parts.traits import BY_STRATEGY
 
 
@@ -26,6 +26,16 @@ def run_names(paths: Sequence[Path]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     raise AssertionError  # whole paths differ
+
+
+MAX_NAMED: Final = 3
+"""Methods that a sentence or a cell names; more are counted."""
+
+
+def several(names: Sequence[str], most: int = MAX_NAMED, nothing: str = NONE) -> str:
+    """Return the names; of more than ``most`` the first, and the number of the others."""
+    rest = [f"{len(names) - MAX_NAMED} more"] if len(names) > most else []
+    return "; ".join([*names[:MAX_NAMED], *rest] if rest else names) or nothing
 
 
 def scheme_name(record: Record) -> str:

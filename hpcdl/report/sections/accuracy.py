@@ -1,28 +1,30 @@
-"""Accuracy at the end, and its course over time and epochs."""
+"""Accuracy at the end, its course over time and epochs, and the best methods by speed and by accuracy.
+
+The table of accuracies has the methods and scales of a problem; best methods and courses are those of the
+candidates of a field (:mod:`hpcdl.analysis.run.deciding`), which may be of several problems.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.deciding import Candidate, Field
+from hpcdl.analysis.run.deciding import Field, Ranked, is_evaluated, ranking, tied
+from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds, whole
-from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series, Table
+from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
 from hpcdl.report.formats.verdicts import Verdict
+from hpcdl.report.run.columns import METHOD, RANKS
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
-from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.method_names import Names, several
 from hpcdl.report.run.warnings import diverged
 from hpcdl.report.sections.compression import points_of
 from hpcdl.trace.quantity import Quantity
-
-HEADER: Final = (
-    *("method", "ranks", "final accuracy", "best accuracy", "final loss", "target reached"),
-    *("time to target", "samples", "epochs"),
-)
 
 
 def _learned(methods: Sequence[Method]) -> list[Row]:
@@ -37,194 +39,270 @@ def _learned(methods: Sequence[Method]) -> list[Row]:
 
 def _learned_alike(scale: Scale) -> bool:
     """Return True if all records of a seed have the same accuracy and loss, to the shown digits."""
-    learned: dict[object, set[tuple[str, str]]] = {}
-    for record in scale.records:
-        shown = (digits(record.final_accuracy), digits(record.final_loss))
-        learned.setdefault(record.seed, set()).add(shown)
-    return all(len(different) == 1 for different in learned.values())
+    shown = {(record.seed, digits(record.final_accuracy), digits(record.final_loss)) for record in scale.records}
+    return len(shown) == len({record.seed for record in scale.records})
 
 
-def page(findings: Findings) -> Section:
-    """Return one table per problem."""
-    tables = []
-    for methods in findings.problems:
-        learned = sorted(_learned(methods), key=_order)
-        if not learned:
-            continue
-        target = methods[0].record.target_accuracy
-        notes = ["No target accuracy was set." if target is None else f"Target accuracy {digits(target)}."]
-        if any(len(row.scale.records) > 1 for row in learned):
-            notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
-        title, cells = findings.settings.title(methods[0].record), [_accuracy(row) for row in learned]
-        table = Table(
-            title,
-            HEADER,
-            cells,
-            1,
-            notes,
-            "highest final accuracy first",
-            hidden=("final loss", "samples", "epochs"),
-        )
-        missed = target is not None and any(_reached(row.scale) < len(row.scale.records) for row in learned)
-        tables.append((table if missed else table.without("best accuracy")).without_empty())
-    return Section("Accuracy", tables=tables, per="setting")
+def _reached(row: Row) -> int:
+    return len(row.scale.values(Record.seconds_to_target))
 
 
-def _order(row: Row) -> tuple[float, float]:
-    time = row.scale.median(Record.seconds_to_target)
-    return -(row.scale.median(Record.final_accuracy) or 0.0), np.inf if time is None else time
+def _target(row: Row) -> str:
+    if row.scale.record.target_accuracy is None:
+        return NONE
+    reached, tried = _reached(row), len(row.scale.records)
+    return f"{reached} of {tried}" if tried > 1 else "yes" if reached else "no"
 
 
-def _reached(scale: Scale) -> int:
-    return len(scale.values(Record.seconds_to_target))
-
-
-def _accuracy(row: Row) -> tuple[str, ...]:
-    scale = row.scale
-    reached, tried = _reached(scale), len(scale.records)
-    answer = f"{reached} of {tried}" if tried > 1 else "yes" if reached else "no"
-    return (
-        row.name,
-        str(scale.record.ranks),
-        _diverged(scale) or _ranged(scale, Record.final_accuracy, digits),
-        *(_ranged(scale, quantity, digits) for quantity in (Record.best_accuracy, Record.final_loss)),
-        NONE if scale.record.target_accuracy is None else answer,
-        _ranged(scale, Record.seconds_to_target, seconds),
-        _ranged(scale, Record.samples_to_target, lambda value: NONE if value is None else f"{value:.0f}"),
-        _ranged(scale, Record.epochs_to_target, digits),
-    )
-
-
-def _diverged(scale: Scale) -> str:
-    steps, tried = [record.diverged_step or 0 for record in diverged(scale.records)], len(scale.records)
+def _diverged(row: Row) -> str:
+    steps, tried = [record.diverged_step or 0 for record in diverged(row.scale.records)], len(row.scale.records)
     if not steps:
         return ""
     return f"none ({f'{len(steps)} of {tried} ' if tried > 1 else ''}diverged at step {min(steps)})"
 
 
-def _ranged(scale: Scale, quantity: Quantity[Any], shown: Callable[[Number], str]) -> str:
+def _ranged(row: Row, quantity: Quantity[Any], shown: Callable[[Number], str] = digits) -> str:
     """Return the median with its range; neither if some seeds have no value."""
-    low, high = scale.bounds(quantity)
+    low, high = row.scale.bounds(quantity)
     if low is None or high is None:
         return NONE
-    return shown(low) if low == high else f"{shown(scale.median(quantity))} ({interval(low, high, shown)})"
+    return shown(low) if low == high else f"{shown(row.scale.median(quantity))} ({interval(low, high, shown)})"
+
+
+BEST: Final = Column[Row]("best accuracy", lambda row: _ranged(row, Record.best_accuracy))
+"""Of interest where the target was missed."""
+COLUMNS: Final[tuple[Column[Row], ...]] = (
+    METHOD,
+    RANKS,
+    Column("final accuracy", lambda row: _diverged(row) or _ranged(row, Record.final_accuracy)),
+    BEST,
+    Column("final loss", lambda row: _ranged(row, Record.final_loss), terminal=False),
+    Column("target reached", _target),
+    Column("time to target", lambda row: _ranged(row, Record.seconds_to_target, seconds)),
+    Column("samples", lambda row: _ranged(row, Record.samples_to_target, "{:.0f}".format), terminal=False),
+    Column("epochs", lambda row: _ranged(row, Record.epochs_to_target), terminal=False),
+)
+
+
+def page(findings: Findings) -> Section:
+    """Return one table per problem."""
+
+    def order(row: Row) -> tuple[float, float]:
+        time = row.scale.median(Record.seconds_to_target)
+        return -(row.scale.median(Record.final_accuracy) or 0.0), np.inf if time is None else time
+
+    tables = []
+    for methods in findings.problems:
+        record, learned = methods[0].record, sorted(_learned(methods), key=order)
+        if not learned:
+            continue
+        target = record.target_accuracy
+        notes = ["No target accuracy was set." if target is None else f"Target accuracy {digits(target)}."]
+        if any(len(row.scale.records) > 1 for row in learned):
+            notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
+        title, words = findings.settings.title(record), "highest final accuracy first"
+        made = table(COLUMNS, learned, title, notes, order=words)
+        missed = target is not None and any(_reached(row) < len(row.scale.records) for row in learned)
+        tables.append(made if missed else made.without(BEST.heading))
+    return Section("Accuracy", tables=tables, per="setting")
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return per problem what is as accurate as synchronous training, or the range, and how many met targets."""
-    verdicts = []
-    for methods in findings.problems:
-        if learned := _learned(methods):
-            name, scales = findings.settings.name(methods[0].record), [row.scale for row in learned]
-            cases, counts = plural(sum(len(scale.records) for scale in scales), "case"), ""
-            if lost := sum(len(diverged(scale.records)) for scale in scales):
-                names = dict.fromkeys(row.name for row in learned if diverged(row.scale.records))
-                counts = f"; {lost} of {cases} diverged ({', '.join(names)})"
-            if any(scale.record.target_accuracy is not None for scale in scales):
-                counts += f"; {sum(map(_reached, scales))} of {cases} reached the target"
-            compared = _beside_synchronous(name, learned, counts)
-            verdicts.append(compared or _accuracy_range(name, learned, counts))
+    problems = [(findings.settings.name(methods[0].record), _learned(methods)) for methods in findings.problems]
+    verdicts = [beside_synchronous(*problem) or accuracy_range(*problem) for problem in problems if problem[1]]
     verdicts.sort(key=lambda verdict: verdict.word != "compared")
     lines = [verdict.sentence for verdict in verdicts]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-def _beside_synchronous(name: str, learned: Sequence[Row], counts: str) -> Verdict | None:
+def _facts(name: str, learned: Sequence[Row]) -> dict[str, str]:
+    """Return the facts of all sentences on accuracy: the problem, and how many diverged and reached a target."""
+    cases, counts = plural(sum(len(row.scale.records) for row in learned), "case"), ""
+    if lost := sum(len(diverged(row.scale.records)) for row in learned):
+        names = dict.fromkeys(row.name for row in learned if _diverged(row))
+        counts = f"; {lost} of {cases} diverged ({', '.join(names)})"
+    if any(row.scale.record.target_accuracy is not None for row in learned):
+        counts += f"; {sum(map(_reached, learned))} of {cases} reached the target"
+    return {"of": f"{name}: " if name else "", "counts": counts}
+
+
+def beside_synchronous(name: str, learned: Sequence[Row]) -> Verdict | None:
     """Return which methods lose accuracy against dense synchronous training; None without several seeds of it."""
-    known = [row for row in learned if not _diverged(row.scale) and row.scale.record.ranks > 1]
-    base = [row for row in known if row.name in {"synchronous", "BSP"}][:1]
-    paired = [(row, np.array(points_of(row, base[0]))) for row in known if row not in base] if base else []
+    trained = [row for row in learned if not _diverged(row) and row.scale.record.ranks > 1]
+    base = next((row for row in trained if row.name in {"synchronous", "BSP"}), None)
+    paired = [(row, np.array(points_of(row, base))) for row in trained if row is not base] if base else []
     paired = [(row, points) for row, points in paired if len(points) > 1]
-    if not paired:
+    if not base or not paired:
         return None
     others, samples = zip(*paired, strict=True)
     change = difference([np.zeros(len(points)) for points in samples], samples)  # by seed: beside no difference
-    tied, lower = [], []
-    speed = base[0].scale.median(Record.images_per_second)
+    alike, lower = [], []
+    speed = base.scale.median(Record.images_per_second)
     for row, points, chance in zip(others, change.value, adjusted(change.p), strict=True):
-        own = row.scale.median(Record.images_per_second)
-        pace = f", {digits(own / speed)} times its images/s" if own and speed else ""
+        images = row.scale.median(Record.images_per_second)
+        pace = f", {digits(images / speed)} times its images/s" if images and speed else ""
         if chance < ALPHA and points < 0:
             lower.append((points, f"{row.name} by {digits(-points)} points"))
         else:
-            tied.append((-(own or 0.0), f"{row.name} ({points:+.1f} points{pace})"))
+            alike.append((-(images or 0.0), f"{row.name} ({points:+.1f} points{pace})"))
     facts = {
-        "of": f"{name}: " if name else "",
-        "seeds": plural(len(base[0].scale.values(Record.final_accuracy)), "seed"),
-        "base": digits(base[0].scale.median(Record.final_accuracy)),
-        "tied": _named(tied),
-        "lower": _named(lower),
-        "counts": counts,
+        **_facts(name, learned),
+        "seeds": plural(len(base.scale.values(Record.final_accuracy)), "seed"),
+        "base": digits(base.scale.median(Record.final_accuracy)),
+        "tied": several([text for _, text in sorted(alike)], 4, "none"),
+        "lower": several([text for _, text in sorted(lower)], 4, "none"),
     }
     return Verdict(topic="accuracy", word="compared", case=name, facts=facts)
 
 
-def _named(ordered: Sequence[tuple[float, str]]) -> str:
-    """Return the texts in ascending order, of more than four the first three."""
-    texts = [text for _, text in sorted(ordered)]
-    return "; ".join(texts if len(texts) < 5 else [*texts[:3], f"{len(texts) - 3} more"]) or "none"
-
-
-def _accuracy_range(name: str, learned: Sequence[Row], counts: str) -> Verdict:
+def accuracy_range(name: str, learned: Sequence[Row]) -> Verdict:
+    """Return the least and the highest final accuracy of a problem."""
     single = ", of one seed" if all(len(row.scale.records) == 1 for row in learned) else ""
-    facts = {"of": f"{name}: " if name else "", "counts": counts, "single": single}
-    known = [row for row in learned if not _diverged(row.scale)]
-    if not known:
-        return Verdict(topic="accuracy", word="none", case=name, facts=facts)
-    ordered = sorted((row.scale.median(Record.final_accuracy) or 0.0, row.name) for row in known)
-    (low, least), (high, most) = ((digits(value), method) for value, method in (ordered[0], ordered[-1]))
-    facts |= {"low": low, "least": least, "high": high, "most": most}
-    word = "range" if low != high else "equal" if len(known) > 1 else "one"
+    facts, word = {**_facts(name, learned), "single": single}, "none"
+    trained = [row for row in learned if not _diverged(row)]
+    ordered = sorted((row.scale.median(Record.final_accuracy) or 0.0, row.name) for row in trained)
+    if ordered:
+        (low, least), (high, most) = ((digits(value), method) for value, method in (ordered[0], ordered[-1]))
+        facts |= {"low": low, "least": least, "high": high, "most": most}
+        word = "range" if low != high else "equal" if len(ordered) > 1 else "one"
     return Verdict(topic="accuracy", word=word, case=name, facts=facts)
 
 
-def charts(findings: Findings) -> list[Lines]:
-    """Return up to two charts per field: over time and over epochs."""
+def courses(findings: Findings) -> list[Lines]:
+    """Return up to two charts per field: accuracy over time and over epochs."""
     columns = ("training_seconds", "epoch")
-    return [chart for field in findings.fields for name in columns if (chart := _chart(field, name, findings))]
+    return [chart for field in findings.fields for name in columns if (chart := _course(field, name, findings))]
 
 
-def _chart(field: Field, column: str, findings: Findings) -> Lines | None:
-    every = [candidate.record for candidate in field.candidates]
-    several = len({fields.ranks for fields in every}) > 1
-    mixed = len({findings.settings.name(fields) for fields in every}) > 1
-    names = Names(every)
-    series = []
-    for candidate in field.candidates:
-        points = _points(candidate, column) if candidate.is_evaluated else []
-        words = (
-            findings.settings.name(candidate.record) if mixed else "",
-            names(candidate.record),
-            plural(candidate.record.ranks, "rank") if several else "",
-        )
-        series += [Series(", ".join(filter(None, words)), points)] if points else []
-    if all(len(line.points) < 2 for line in series):
+def _course(field: Field, column: str, findings: Findings) -> Lines | None:
+    records, settings = [candidate.record for candidate in field.candidates], findings.settings
+    mixed = len({settings.name(record) for record in records}) > 1
+    names, lines = Names(records), []
+    for candidate, record in zip(field.candidates, records, strict=True):
+        words = (settings.name(record) if mixed else "", names(record), _ranks(field, record))
+        shown = 4 if len(candidate.launches) > 1 else 2
+        points = [Point(*numbers[:shown]) for numbers in candidate.course(column)]
+        lines += [Series(", ".join(filter(None, words)), points)] if points else []
+    if all(len(line.points) < 2 for line in lines):
         return None
-    series.sort(key=lambda line: -line.points[-1].y)
-    timed = column == "training_seconds"
-    virtual = any(fields.network for fields in every)
+    lines.sort(key=lambda line: -line.points[-1].y)
+    timed, virtual = column == "training_seconds", any(record.network for record in records)
     what = f"{'virtual' if virtual else 'training'} time" if timed else "epochs"
     return Lines(
         f"Accuracy over {what}: {', '.join((field.dataset.partition('(')[0], *field.conditions))}",
         Axis(what, seconds if timed else whole),
         Axis("accuracy", digits),
-        series,
+        lines,
         "Accuracy on the test set at each evaluation; medians over seeds and launches, bars are their range.",
     )
 
 
-def _points(candidate: Candidate, column: str) -> list[Point]:
-    """Return the medians of each evaluation that every launch has."""
-    seen = [launch.evaluations for launch in candidate.launches]
-    count = min(len(each["step"]) for each in seen)
-    if not count:
-        return []
-    times = np.median([each[column][:count] for each in seen], axis=0)
-    accuracies = np.array([each["accuracy"][:count] for each in seen])
-    middle, low, high = np.median(accuracies, axis=0), accuracies.min(axis=0), accuracies.max(axis=0)
-    rows = zip(times.tolist(), middle.tolist(), low.tolist(), high.tolist(), strict=True)
-    finite = (row for row in rows if np.isfinite(row).all())  # before training diverged
-    return [Point(*row) if len(seen) > 1 else Point(*row[:2]) for row in finite]
+def _ranks(field: Field, record: Record) -> str:
+    """Return the number of ranks where those of a field differ."""
+    return plural(record.ranks, "rank") if field.has_scales else ""
 
 
-SECTION: Final = Declaration(60, page, terminal=("tables",), answer=answer, figures=(charts,))
+SECTION: Final = Declaration(60, page, terminal=("tables",), answer=answer, figures=(courses,))
+
+
+class Criterion(NamedTuple):
+    """A question about the methods of a field, and what answers it."""
+
+    question: str
+    value: Callable[[Launch], float]
+    """Of a launch; not a number if unknown."""
+    budget: str = NONE
+    unit: str = ""
+    center: Callable[[Sequence[Vector]], float] = lambda seeds: float(np.mean(np.concatenate(seeds)))
+
+
+class Best(NamedTuple):
+    """The methods of a field by a criterion."""
+
+    field: Field
+    criterion: Criterion
+    ranked: Sequence[Ranked]
+    names: Names
+
+    @property
+    def tied(self) -> str:
+        """Methods that are not distinguished from the best."""
+        if len(self.ranked[0].values) == 1:
+            return "unknown: one value each"
+        records = [candidate.record for candidate in tied(self.ranked)]
+        if len(records) == len(self.ranked) - 1 > 1:
+            return "any other"
+        return several([" on ".join(filter(None, (self.names(x), _ranks(self.field, x)))) for x in records])
+
+
+def _criteria(field: Field) -> list[Criterion]:
+    """Return the questions; their budgets are those that every method ran through."""
+    seen = [launch.evaluations for candidate in field.candidates for launch in candidate.launches]
+    time, epochs = (
+        min((float(evaluations[column].max()) for evaluations in seen if len(evaluations)), default=0.0)
+        for column in ("training_seconds", "epoch")
+    )
+    return [
+        Criterion("fastest: most images per second", _speed, unit=" images/s", center=_middle),
+        Criterion("highest accuracy at the end", lambda launch: _accuracy(launch, "epoch", np.inf, last=True)),
+        Criterion(
+            "best accuracy within a time",
+            lambda launch: _accuracy(launch, "training_seconds", time),
+            seconds(time),
+        ),
+        Criterion(
+            "best accuracy within a number of epochs",
+            lambda launch: _accuracy(launch, "epoch", epochs),
+            digits(epochs),
+        ),
+    ]
+
+
+def _middle(seeds: Sequence[Vector]) -> float:
+    return float(np.median([np.median(values) for values in seeds]))
+
+
+def _speed(launch: Launch) -> float:
+    return launch.images_per_second if len(launch.seconds) and not launch.disturbed else np.nan
+
+
+def _accuracy(launch: Launch, column: str, budget: float, *, last: bool = False) -> float:
+    """Return the best accuracy, or the last one, of the evaluations within a budget; NaN if training diverged."""
+    if launch.diverged or not is_evaluated(launch):
+        return np.nan
+    seen = launch.evaluations["accuracy"][launch.evaluations[column] <= budget * (1 + 1e-9)]
+    return float(seen[-1] if last else seen.max()) if len(seen) else np.nan
+
+
+BEST_NOTE: Final = (
+    "A budget is the largest that every method ran through. Accuracies are means over seeds and launches. "
+    "Images/s: all measured images by the time that they took, the median over undisturbed launches, then over "
+    "seeds. Tied: Welch's test, adjusted for the number of methods, does not distinguish it from the best; one "
+    "seed or launch cannot. At the end: the last evaluation; within a budget: the best until then."
+)
+BEST_METHODS: Final = (
+    Column[Best]("dataset", lambda best: best.field.dataset),
+    Column[Best]("conditions", lambda best: ", ".join(best.field.conditions) or NONE),
+    Column[Best]("question", lambda best: best.criterion.question),
+    Column[Best]("budget", lambda best: best.criterion.budget),
+    Column[Best]("method", lambda best: best.names(best.ranked[0].candidate.record)),
+    Column[Best]("ranks", lambda best: str(best.ranked[0].candidate.record.ranks)),
+    Column[Best]("value", lambda best: f"{digits(best.ranked[0].center)}{best.criterion.unit}"),
+    Column[Best]("tied with", lambda best: best.tied),
+    Column[Best]("of", lambda best: str(len(best.ranked))),
+)
+
+
+def best_methods_page(findings: Findings) -> Section:
+    """Return up to four rows for each dataset and conditions with at least two methods."""
+    best = [
+        Best(field, criterion, ranked, Names(candidate.record for candidate in field.candidates))
+        for field in findings.fields
+        for criterion in _criteria(field)
+        if len(ranked := ranking(field, criterion.value, criterion.center)) > 1
+    ]
+    return Section("Best methods", tables=[table(BEST_METHODS, best, notes=[BEST_NOTE], left=6)] if best else [])
+
+
+BEST_METHODS_SECTION: Final = Declaration(30, best_methods_page, name="best_methods")

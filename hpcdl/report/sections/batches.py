@@ -1,22 +1,23 @@
 """Steps to the target over the batch: where larger batches stop saving steps (Shallue et al. 2019)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.report.formats.cells import NONE, digits, interval, whole
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
 from hpcdl.report.formats.verdicts import Verdict
+from hpcdl.report.run.columns import METHOD, median
 from hpcdl.report.run.contents import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
 from hpcdl.report.run.method_names import Names
-from hpcdl.trace.quantity import Quantity
 
 LEAST: Final = 3
 """Batches of a method, at least."""
@@ -27,10 +28,17 @@ FACTOR: Final = 2.0
 
 
 class Batch(NamedTuple):
-    """Trainings of a method with one batch, all seeds."""
+    """Trainings of a method with one batch."""
 
-    images: int
-    records: Sequence[Record]
+    name: str
+    scale: Scale
+    efficiency: Interval = NOTHING
+    """In steps, see :func:`efficiencies`."""
+
+    @property
+    def images(self) -> int:
+        """Images of a step of all ranks."""
+        return int(self.scale.record.global_batch or 0)
 
     @property
     def steps(self) -> Interval:
@@ -38,64 +46,64 @@ class Batch(NamedTuple):
 
         Bounds: the evaluation before the target, least of all seeds, and that at the target, largest of all.
         """
-        at = [record.samples_to_target or math.inf for record in self.records]
-        before = min(record.samples_before_target or 0 for record in self.records)
+        at = [record.samples_to_target or math.inf for record in self.scale.records]
+        before = min(record.samples_before_target or 0 for record in self.scale.records)
         middle, low, high = (value / self.images for value in (float(np.median(at)), before, max(at)))
         return Interval(middle, max(low, 1.0), high)
 
     @property
     def missed(self) -> int:
         """Seeds that missed the target."""
-        return sum(not record.samples_to_target for record in self.records)
-
-    def median(self, quantity: Quantity[Any]) -> float | None:
-        """Return the median over seeds; None if it is unknown."""
-        return Scale([*self.records]).median(quantity)
+        return sum(not record.samples_to_target for record in self.scale.records)
 
     @property
-    def sharpness(self) -> Interval | None:
-        """Largest eigenvalue, median over seeds and their range; None if it is unknown."""
-        known = [record.sharpness for record in self.records if record.sharpness is not None]
-        return Interval(float(np.median(known)), min(known), max(known)) if known else None
+    def sharpness(self) -> Interval:
+        """Largest eigenvalue, median over seeds and their range; not a number if it is unknown."""
+        values = self.scale.values(Record.sharpness)
+        return Interval(float(np.median(values)), min(values), max(values)) if values else NOTHING
 
     @property
     def gap(self) -> float | None:
         """Training accuracy less final accuracy, median over seeds; None if it is unknown."""
-        pairs = [(record.train_accuracy, record.final_accuracy) for record in self.records]
+        pairs = [(record.train_accuracy, record.final_accuracy) for record in self.scale.records]
         gaps = [train - final for train, final in pairs if train is not None and final is not None]
         return float(np.median(gaps)) if gaps else None
 
 
-def _methods(findings: Findings) -> dict[str, list[Batch]]:
+def methods_of(findings: Findings) -> dict[str, list[Batch]]:
     """Return the batches of each method, ascending, of trainings with a target; all else is equal."""
-    groups: dict[object, dict[int, list[Record]]] = {}
+    groups: dict[Key, dict[int, list[Record]]] = {}
     for record in findings.records:
         if record.kind == "train" and record.target_accuracy and record.global_batch:
-            own = (record.model, record.dataset, record.ranks, record.target_accuracy)
-            by_batch = groups.setdefault((own, record.conditions(), record.method), {})
-            by_batch.setdefault(int(record.global_batch), []).append(record)
-    kept = [group for group in groups.values() if len(group) >= LEAST]
-    name = Names(records[0] for group in kept for records in group.values())
-    found: dict[str, list[Batch]] = {}
-    for group in kept:
-        batches = [Batch(images, group[images]) for images in sorted(group)]
-        found.setdefault(name(batches[0].records[0]), []).extend(batches)
-    return found
+            problem = (record.model, record.dataset, record.ranks, record.target_accuracy)
+            by_batch = groups.setdefault((problem, record.conditions(), record.method), {})
+            by_batch.setdefault(record.global_batch, []).append(record)
+    compared = [group for group in groups.values() if len(group) >= LEAST]
+    names = Names(records[0] for group in compared for records in group.values())
+    methods: dict[str, list[Batch]] = {}
+    for group in compared:
+        scales = [Scale(group[images]) for images in sorted(group)]
+        name = names(scales[0].record)
+        methods.setdefault(name, []).extend(Batch(name, scale) for scale in scales)
+    return {name: efficiencies(batches) for name, batches in methods.items()}
 
 
-def efficiencies(batches: Sequence[Batch]) -> list[Interval]:
-    """Return by batch the steps of perfect scaling from the smallest batch, by those that were needed.
+def efficiencies(batches: Sequence[Batch]) -> list[Batch]:
+    """Return the batches with the steps of perfect scaling from the smallest batch, by those that were needed.
 
     The smallest batch is the first that reached the target; smaller ones are not a number. Larger ones that missed
     the target are 0. Bounds are those of the steps.
     """
-    known = [Interval(*(batch.images * steps for steps in batch.steps)) for batch in batches]
-    base = next((number for number, images in enumerate(known) if math.isfinite(images.value)), len(known))
-    others = [
-        Interval(known[base].value / images.value, known[base].low / images.high, known[base].high / images.low)
-        for images in known[base + 1 :]
+    samples = [Interval(*(batch.images * steps for steps in batch.steps)) for batch in batches]
+    base = next((number for number, images in enumerate(samples) if math.isfinite(images.value)), len(samples))
+    larger = [
+        Interval(
+            samples[base].value / images.value, samples[base].low / images.high, samples[base].high / images.low
+        )
+        for images in samples[base + 1 :]
     ]
-    return [*[NOTHING] * base, *[Interval(1.0, 1.0, 1.0)] * (base < len(known)), *others]
+    known = [*[NOTHING] * base, *[Interval(1.0, 1.0, 1.0)] * (base < len(samples)), *larger]
+    return [batch._replace(efficiency=efficiency) for batch, efficiency in zip(batches, known, strict=True)]
 
 
 def knee(batches: Sequence[Batch]) -> Interval:
@@ -103,7 +111,7 @@ def knee(batches: Sequence[Batch]) -> Interval:
 
     If the next batch misses the target, it is the last one before. Bounds are those of the efficiencies.
     """
-    curves = zip(*efficiencies(batches), strict=True)
+    curves = zip(*(batch.efficiency for batch in batches), strict=True)
     return Interval(*(_knee([batch.images for batch in batches], curve) for curve in curves))
 
 
@@ -125,66 +133,50 @@ NOTE: Final = (
 )
 
 
-class Tried(NamedTuple):
-    """A batch of a method, and its efficiency in steps."""
-
-    method: str
-    batch: Batch
-    efficiency: Interval
+def _steps(batch: Batch) -> str:
+    return digits(batch.steps.value) if math.isfinite(batch.steps.value) else "missed"
 
 
-def _steps(tried: Tried) -> str:
-    return digits(tried.batch.steps.value) if math.isfinite(tried.batch.steps.value) else "missed"
-
-
-def _step_bounds(tried: Tried) -> str:
-    _, low, high = tried.batch.steps
+def _step_bounds(batch: Batch) -> str:
+    _, low, high = batch.steps
     return interval(low, high) if math.isfinite(high) else f"> {digits(low)}"
 
 
-def _efficiency_bounds(tried: Tried) -> str:
-    _, low, high = tried.efficiency
+def _efficiency_bounds(batch: Batch) -> str:
+    _, low, high = batch.efficiency
     return interval(low, high) if high > 0 else NONE
 
 
-def _median(quantity: Quantity[Any]) -> Column[Tried]:
-    return Column(quantity.heading, lambda tried: digits(tried.batch.median(quantity)))
-
-
-COLUMNS: Final = (
-    Column[Tried]("method", lambda tried: tried.method),
-    Column[Tried]("batch", lambda tried: str(tried.batch.images)),
+COLUMNS: Final[tuple[Column[Batch], ...]] = (
+    METHOD,
+    Column("batch", lambda batch: str(batch.images)),
     Column("steps", _steps),
     Column("bounds", _step_bounds),
-    Column[Tried]("missed", lambda tried: str(tried.batch.missed or NONE)),
-    Column[Tried](
-        "efficiency in steps", lambda tried: digits(tried.efficiency.value) if tried.efficiency.value > 0 else NONE
+    Column("missed", lambda batch: str(batch.missed or NONE)),
+    Column(
+        "efficiency in steps", lambda batch: digits(batch.efficiency.value) if batch.efficiency.value > 0 else NONE
     ),
     Column("its bounds", _efficiency_bounds),
-    _median(Record.epochs_to_target),
-    _median(Record.final_accuracy),
-    Column[Tried]("train - test", lambda tried: digits(tried.batch.gap)),
-    _median(Record.sharpness),
-    _median(Record.smallest_eigenvalue),
-    _median(Record.noise_scale_q4),
-    Column[Tried]("tuned", lambda tried: str(tried.batch.records[0].tuned or NONE)),
+    median(Record.epochs_to_target),
+    median(Record.final_accuracy),
+    Column("train - test", lambda batch: digits(batch.gap)),
+    median(Record.sharpness),
+    median(Record.smallest_eigenvalue),
+    median(Record.noise_scale_q4),
+    Column("tuned", lambda batch: str(batch.scale.record.tuned or NONE)),
 )
 
 
 def page(findings: Findings) -> Section:
     """Return a table of all methods and batches."""
-    tried = [
-        Tried(name, *pair)
-        for name, batches in _methods(findings).items()
-        for pair in zip(batches, efficiencies(batches), strict=True)
-    ]
-    return Section("Large batches", tables=[table(COLUMNS, tried, notes=[NOTE])] if tried else [])
+    batches = [batch for batches in methods_of(findings).values() for batch in batches]
+    return Section("Large batches", tables=[table(COLUMNS, batches, notes=[NOTE])] if batches else [])
 
 
 def verdicts(findings: Findings) -> list[Verdict]:
     """Return up to which batch each method saves steps, the largest first."""
-    known = [_verdict(name, batches) for name, batches in _methods(findings).items()]
-    return sorted(known, key=lambda verdict: -verdict.size.value if verdict.word != "none" else 0.0)
+    judged = [_verdict(name, batches) for name, batches in methods_of(findings).items()]
+    return sorted(judged, key=lambda verdict: -verdict.size.value if verdict.word != "none" else 0.0)
 
 
 def _verdict(name: str, batches: Sequence[Batch]) -> Verdict:
@@ -198,11 +190,9 @@ def _verdict(name: str, batches: Sequence[Batch]) -> Verdict:
     return Verdict(
         topic="batches",
         word="none" if math.isnan(at.value) else "all" if math.isinf(at.value) else end,
-        question="Up to which batch does a larger one save steps?",
         case=name,
         size=at,
-        launches=[len(batch.records) for batch in batches],
-        marks=["simulated"] if batches[0].records[0].network else [],
+        marks=["simulated"] if batches[0].scale.record.network else [],
         cause=f"Batches that miss the target with a seed or all: {missed}." if missed else "",
         facts={
             "batch": f"{min(at.value, largest):.0f}",
@@ -214,70 +204,58 @@ def _verdict(name: str, batches: Sequence[Batch]) -> Verdict:
 
 def _noise(findings: Findings) -> list[Verdict]:
     """Return for which methods the noise scale is near the batch at which the efficiency in steps is a half."""
-    found: dict[str, list[str]] = {}
-    for name, batches in _methods(findings).items():
-        at, scales = (
-            knee(batches).value,
-            [batch.median(Record.noise_scale_q4) for batch in batches if not batch.missed],
-        )
-        known = [scale for scale in scales if scale]
-        if math.isfinite(at) and known:
-            scale = float(np.median(known))
+    methods: dict[str, list[str]] = {}
+    for name, batches in methods_of(findings).items():
+        at = knee(batches).value
+        scales = [batch.scale.median(Record.noise_scale_q4) for batch in batches if not batch.missed]
+        if math.isfinite(at) and any(scales):
+            scale = float(np.median([scale for scale in scales if scale]))
             word = "noise agrees" if max(scale / at, at / scale) <= FACTOR else "noise differs"
-            found.setdefault(word, []).append(f"{name} ({digits(scale)})")
+            methods.setdefault(word, []).append(f"{name} ({digits(scale)})")
     facts = {"factor": f"{FACTOR:g}"}
     return [
-        Verdict(topic="batches", word=word, case="; ".join(names), facts=facts) for word, names in found.items()
+        Verdict(topic="batches", word=word, case="; ".join(names), facts=facts) for word, names in methods.items()
     ]
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return up to which batch each method saves steps."""
-    known = verdicts(findings)
-    if not known:
-        return None
-    lines = [verdict.sentence for verdict in (*known, *_noise(findings))]
-    saving = [verdict for verdict in known if verdict.word != "none"]
+    judged = verdicts(findings)
+    lines = [verdict.sentence for verdict in (*judged, *_noise(findings))]
+    saving = [verdict for verdict in judged if verdict.word != "none"]
     if len(saving) < 2:
-        return Answer(lines[0], lines[1:])
+        return Answer(lines[0], lines[1:]) if lines else None
     first, last = saving[0], saving[-1]
-    most, least = (f"{one.facts['batch']} images ({one.facts['bounds']}) with {one.case}" for one in (first, last))
+    most, least = (f"{end.facts['batch']} images ({end.facts['bounds']}) with {end.case}" for end in (first, last))
     overlap = not first.size.low > last.size.high  # also of a bound that is not known
     facts = {"most": most, "least": least, "apart": ", which these bounds do not distinguish" if overlap else ""}
-    headline = Verdict(topic="batches", word="methods", marks=saving[0].marks, facts=facts).sentence
-    return Answer(headline, lines)
+    return Answer(Verdict(topic="batches", word="methods", marks=first.marks, facts=facts).sentence, lines)
 
 
 def charts(findings: Findings) -> list[Lines]:
-    """Return steps over batch, with the line of perfect scaling."""
-    found = _methods(findings)
-    series = [
-        Series(
-            name, [Point(batch.images, *steps) for batch in batches if math.isfinite((steps := batch.steps).high)]
-        )
-        for name, batches in found.items()
-    ]
-    series = [line for line in series if len(line.points) > 1]
-    if not series:
-        return []
-    first, last = series[0].points[0], max(point.x for line in series for point in line.points)
-    perfect = [first, Point(last, first.y * first.x / last)]
-    axis = Axis("batch", whole, 2, sorted({point.x for line in series for point in line.points}))
+    """Return over the batch: steps, with the line of perfect scaling, and the largest eigenvalue at the end."""
+
+    def points(name: str, values: Callable[[Batch], Interval]) -> list[Point]:
+        pairs = [(batch.images, values(batch)) for batch in methods[name]]
+        return [Point(images, *value) for images, value in pairs if math.isfinite(value.high)]
+
+    def over_batch(title: str, y: Axis, note: str, values: Callable[[Batch], Interval]) -> list[Lines]:
+        series = [Series(name, line) for name in methods if len(line := points(name, values)) > 1]
+        axis = Axis("batch", whole, 2, sorted({point.x for line in series for point in line.points}))
+        return [Lines(title, axis, y, series, note)] if series else []
+
+    methods = methods_of(findings)
     note = "Medians over seeds, with bounds as in the table. Perfect scaling: twice the batch, half the steps."
-    lines = [*series, Series("perfect scaling", perfect, "reference")]
-    return [Lines("Steps to the target over the batch", axis, Axis("steps", digits, 2), lines, note)]
-
-
-def sharpness(findings: Findings) -> list[Lines]:
-    """Return the largest eigenvalue at the end over the batch, where it is known."""
-    series = [
-        Series(name, [Point(batch.images, *among) for batch in batches if (among := batch.sharpness)])
-        for name, batches in _methods(findings).items()
-    ]
-    series = [line for line in series if len(line.points) > 1]
-    axis = Axis("batch", whole, 2, sorted({point.x for line in series for point in line.points}))
+    steps = over_batch(
+        "Steps to the target over the batch", Axis("steps", digits, 2), note, lambda batch: batch.steps
+    )
+    for chart in steps:
+        first, last = chart.series[0].points[0], max(chart.x.ticks)
+        perfect = [first, Point(last, first.y * first.x / last)]
+        steps = [replace(chart, series=[*chart.series, Series("perfect scaling", perfect, "reference")])]
     note = "Largest eigenvalue of the Hessian at the end: medians over seeds, bars are their range."
-    return [Lines("Sharpness over the batch", axis, Axis("sharpness", digits, 10), series, note)] if series else []
+    axis = Axis("sharpness", digits, 10)
+    return [*steps, *over_batch("Sharpness over the batch", axis, note, lambda batch: batch.sharpness)]
 
 
-SECTION = Declaration(26, page, rows=40, answer=answer, figures=(charts, sharpness))
+SECTION: Final = Declaration(26, page, rows=40, answer=answer, figures=(charts,))
