@@ -21,7 +21,7 @@ import numpy as np
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import EVERY_RANK, Link, Network, Site
 from hpcdl.prediction.network_file import COSTS, DOUBTFUL, Certainty, Matrix, PricedNetwork, Vector
-from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest, hosts
+from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest
 from hpcdl.trace.run import Run
 
 
@@ -153,18 +153,18 @@ class Fit:
         for group in dict.fromkeys(groups):
             mine = np.array([other == group for other in groups])
             missing = self.coefficients[~mine].sum(axis=0) == 0
-            known = self.coefficients[:, missing].sum(axis=1) == 0
-            if (~mine).sum() >= (~missing).sum() and known[mine].any():
+            predictable = self.coefficients[:, missing].sum(axis=1) == 0
+            if (~mine).sum() >= (~missing).sum() and predictable[mine].any():
                 costs = _solve(self.coefficients[~mine], measured[~mine])
                 others = [program for program, left_out in zip(self.programs, mine, strict=True) if not left_out]
                 fit = replace(self, programs=others, costs=costs, coefficients=self.coefficients[~mine])
                 certainty = fit.certainty
-                for place in map(int, np.flatnonzero(mine & known)):
-                    program = self.programs[place]
+                for index in map(int, np.flatnonzero(mine & predictable)):
+                    program = self.programs[index]
                     time = program.predicted(fit.network)
-                    errors[place] = time / measured[place] - 1
-                    doubt = certainty.doubt(self.coefficients[place])
-                    halves[place] = math.hypot(doubt, certainty.error_of(program.scheme, time))
+                    errors[index] = time / measured[index] - 1
+                    doubt = certainty.doubt(self.coefficients[index])
+                    halves[index] = math.hypot(doubt, certainty.error_of(program.scheme, time))
         return errors, halves
 
 
@@ -186,14 +186,20 @@ def with_own_cores(measured: Sequence[Record]) -> tuple[list[Record], list[str]]
     return kept, notes
 
 
-def fitted(run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] = ()) -> PricedNetwork:
+def fitted(
+    run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] = (), least: int = 0
+) -> PricedNetwork:
     """Return the network fitted to measured programs of a run, with ``notes`` on those that are left out.
 
-    Programs whose messages share ports determine only the overhead of a message. Raises CannotFitError.
+    Programs whose messages share ports determine only the overhead of a message. Raises CannotFitError for fewer
+    times than costs, or than ``least`` for each cost.
     """
     serial = [program for program in programs if not program.shares_ports]
     shared = cheapest([program for program in programs if program.shares_ports], MAX_MESSAGES)
-    costs = fit(serial, hosts(run))
+    hosts = [str(rank.get("hostname", "")) for rank in run.environment.get("ranks") or []]
+    costs = fit(serial, [*map([*dict.fromkeys(hosts)].index, hosts)])
+    if len(serial) < least * len(costs.determined):
+        raise CannotFitError(f"{len(serial)} measured times are too few to show their errors")
     if shared:
         halves = np.linspace(0, costs.network.link.alpha / 2, 5).tolist()
         tried = [replace(costs, layout=replace(costs.layout, site=Site(overhead_seconds=each))) for each in halves]
@@ -343,9 +349,9 @@ def summary(errors: Vector, halves: Vector | None = None) -> dict[str, Any]:
     With ``halves`` also the share of measured times within their intervals; see :meth:`Fit.left_out`.
     """
     finite = np.isfinite(errors)
-    known = np.abs(errors[finite])
-    if not len(known):
+    sizes = np.abs(errors[finite])
+    if not len(sizes):
         return {"median": None, "worst": None, "covered": None, "of": 0}
     with np.errstate(divide="ignore"):  # a predicted time of 0 is within no interval
         covered = None if halves is None else float((np.abs(np.log1p(errors[finite])) <= halves[finite]).mean())
-    return {"median": float(np.median(known)), "worst": float(known.max()), "covered": covered, "of": len(known)}
+    return {"median": float(np.median(sizes)), "worst": float(sizes.max()), "covered": covered, "of": len(sizes)}

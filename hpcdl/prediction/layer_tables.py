@@ -78,12 +78,12 @@ def of_network(shape: Shape, layers: Sequence[Layer]) -> list[SizedLayer]:
     """Return the sizes of layers for inputs of ``shape``."""
     sized = []
     for layer in layers:
-        given, shape = shape, layer.output(shape)
+        inputs, shape = shape, layer.output(shape)
         if isinstance(layer, SizedLayer):
             sized.append(layer)
         else:
-            parameters = volumes([layer], given, 1).parameters
-            sized.append(SizedLayer(layer.name, parameters, prod(shape), *flop_of(layer, given)))
+            parameters = volumes([layer], inputs, 1).parameters
+            sized.append(SizedLayer(layer.name, parameters, prod(shape), *flop_of(layer, inputs)))
     return sized
 
 

@@ -114,14 +114,12 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
     Times: a sum or an exchange of n bytes by all ranks takes n/p of the link's beta, and its rounds of alpha: 2*(p
     - 1) for a sum, 2*(p - 1) for gathering and scattering, 4 for halos to both sides and back.
     """
-    given = {}
-    for layer in layers:
-        given[layer.name], shape_after = (layer, shape), layer.output(shape)
-        shape = shape_after
-    first_shape = next(iter(given.values()))[1]
+    volumes = {name: sizes for name, _, sizes in by_layer(layers, shape, batch)}
     rows: list[LayerSplits] = []
-    for name, _, sizes in by_layer(layers, first_shape, batch):
-        layer, inputs = given[name]
+    for layer in layers:
+        inputs, shape = shape, layer.output(shape)
+        if (sizes := volumes.get(layer.name)) is None:
+            continue
         sums = 2 * (ranks - 1) * FLOAT_BYTES * sizes.parameters
         moved, rounds = {DATA: sums}, {DATA: 2 * (ranks - 1)}
         for split, splitter in SPLITTERS.get(type(layer), {}).items():
@@ -139,7 +137,7 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
             rounds[split] = moving + (2 * (ranks - 1) if shared else 0)
         seconds = {split: rounds[split] * link.alpha + moved[split] / ranks * link.beta for split in moved}
         volume = (sizes.data_bytes, sizes.weight_bytes, sizes.forward_backward_flop)
-        rows.append(LayerSplits(name, *volume, min(seconds, key=seconds.__getitem__), moved, seconds))
+        rows.append(LayerSplits(layer.name, *volume, min(seconds, key=seconds.__getitem__), moved, seconds))
     return rows
 
 

@@ -256,11 +256,9 @@ def predict_run(run: Run, measured: Sequence[Record]) -> Prediction | None:
     programs = [program for record in kept for program in _simulable(record)]
     chosen = cheapest(programs, MAX_REPORT_MESSAGES)
     try:
-        priced = fitted(run, chosen, notes)
+        # as many costs as times would explain any times, and the page would show errors of 0
+        priced = fitted(run, chosen, notes, least=CHECKED)
     except CannotFitError:
-        return None
-    # As many costs as times would explain any times, and the page would show errors of 0.
-    if priced.certainty and priced.origin["times"] < CHECKED * len(priced.certainty.determined):
         return None
     for program in chosen:
         program.record.predicted_seconds = program.predicted(priced.network)

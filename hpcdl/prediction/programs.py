@@ -20,7 +20,6 @@ from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.prediction.network_file import PricedNetwork, bounds
-from hpcdl.trace.run import Run
 
 
 @dataclass(frozen=True)
@@ -146,13 +145,6 @@ def program_of(record: Record, ranks: int) -> Program | None:
     if pattern in {"pair", "bisection"} and record.aggregation == "fabric":
         return Exchange(pattern, ranks, size)
     return None
-
-
-def hosts(run: Run) -> tuple[int, ...]:
-    """Return the host number of each of the run's ranks, in order of appearance; empty if unknown."""
-    names = [str(rank.get("hostname", "")) for rank in run.environment.get("ranks") or []]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return tuple(numbers[name] for name in names)
 
 
 def network_of(record: Record, network: Network, ranks: int) -> Network:

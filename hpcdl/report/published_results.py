@@ -36,10 +36,10 @@ BATCH: Final = 1024
 
 def _time(record: Record) -> float:
     """Return the time of a step or an operation, predicted where it is a prediction (s)."""
-    known = (record.predicted_seconds, record.step_seconds, record.time_p50_seconds)
+    times = (record.predicted_seconds, record.step_seconds, record.time_p50_seconds)
     if record.kind == "collective" and record.time_p50_seconds:
         return float(record.time_p50_seconds)
-    return next(float(value) for value in known if value)
+    return next(float(time) for time in times if time)
 
 
 def _images_a_second(record: Record) -> float:

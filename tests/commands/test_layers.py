@@ -51,6 +51,7 @@ def test_of_a_run_with_its_times_and_of_its_chakra_trace(table, hpcdl, capsys):
     conv = layers["conv2"]
     assert conv.batch == 16
     assert min(conv.forward_seconds, conv.backward_seconds, conv.update_seconds, conv.forward_flop) > 0
+    assert conv.forward_seconds != conv.backward_seconds
     assert layers["rest"].forward_seconds > 0
     trace = hpcdl.folder / "et" / "hpcdl.0.et"
     assert main(["trace", str(hpcdl.folder / "o"), "--format", "chakra", "-o", str(trace.parent)]) == 0

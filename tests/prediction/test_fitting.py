@@ -20,8 +20,9 @@ from hpcdl.prediction.fitting import (
     fitted,
     summary,
     uncertainty,
+    with_own_cores,
 )
-from hpcdl.prediction.network_file import PricedNetwork, bounds, format_network, load_network
+from hpcdl.prediction.network_file import Certainty, PricedNetwork, bounds, format_network, load_network
 from hpcdl.prediction.programs import MeasuredProgram, cheapest, program_of
 
 FITTED = ("ring", "tree", "butterfly", "hierarchical")
@@ -65,10 +66,11 @@ def priced(found):
 
 def test_the_overhead_of_messages_under_way_at_once_is_recovered_and_saved(tmp_path):
     network = replace(SLOW_ADDER, site=Site(overhead_seconds=3 / 8 * SLOW_ADDER.link.alpha))
-    programs = [*timed(network), *timed(network, ["direct"], (3, 4, 6))]
+    programs = [*timed(network), *timed(network, ["direct"])]
     environment = {"ranks": [{"hostname": f"host{rank}"} for rank in range(6)]}
     found = fitted(SimpleNamespace(path=Path("run"), environment=environment), programs)
     assert found.network.site.overhead_seconds == pytest.approx(network.site.overhead_seconds, rel=1e-3)
+    assert found.origin["times"] == len(programs) - 3 * len(SIZES), "two ranks have one message at a time"
     assert found.certainty.error_of("direct", 1e-3) == pytest.approx(0, abs=1e-3)
     (tmp_path / "net.toml").write_text(format_network(found))
     saved = load_network(tmp_path / "net.toml")
@@ -155,6 +157,10 @@ def test_one_scheme_does_not_determine_all_prices():
     assert ring[0] < 0.01
     assert butterfly[0] > 1
     assert (ring[1], butterfly[1]) == (False, True)
+    program = cell("butterfly", 16, 1 << 20).program
+    time = program.simulate(found.network).seconds
+    part = uncertainty(program, priced(found), "butterfly", calls=2, whole=200 * butterfly[0] * time)
+    assert part == (pytest.approx(0.01), False)
     together = 2 * SLOW_ADDER.link.beta + SLOW_ADDER.gamma
     assert 2 * found.network.link.beta + found.network.gamma == pytest.approx(together, rel=1e-3)
     assert summary(found.errors)["worst"] < 1e-3
@@ -189,6 +195,21 @@ def test_no_interval_without_the_errors_of_fitted_times():
     unknown = replace(fit(timed(SLOW_ADDER), range(6)).certainty, times=[])
     half, _ = uncertainty(cell("ring", 16, 4096).program, PricedNetwork(SLOW_ADDER, certainty=unknown), "ring")
     assert bounds(1.0, half) == (None, None)
+
+
+def test_errors_of_a_scheme_count_more_for_itself():
+    times = [(scheme, 1e-3, error) for scheme, error in (("ring", 0.01), ("tree", 0.5))] * 4
+    certainty = Certainty(np.ones(5), np.eye(5), times=times)
+    assert (
+        certainty.error_of("ring", 1e-3) < certainty.error_of("butterfly", 1e-3) < certainty.error_of("tree", 1e-3)
+    )
+
+
+def test_oversubscribed_ranks_of_emulated_hosts_are_fitted():
+    """There the limited rate of the links dominates."""
+    records = [Record(ranks=4, oversubscribed=True, emulated=emulated) for emulated in (True, False)]
+    assert with_own_cores(records[:1]) == (records[:1], [])
+    assert with_own_cores(records[1:])[0] == []
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from conftest import TRAINING
 from contract.records import with_settings
 
 from hpcdl import registry, suite
@@ -33,21 +34,7 @@ SHAPE = (8, 8, 1)
 FORWARD, BACKWARD, UPDATE, INPUT = 100_000, 300_000, 50_000, 20_000
 """ns of a layer, and of a step, on 64 images."""
 LAYERS = [layer.name for layer in registry.find("models", "lenet5")(SHAPE, 10)]
-COMMON = {
-    "suite": "s",
-    "kind": "train",
-    "model": "lenet5",
-    "dataset": "digits",
-    "backend": "numpy",
-    "dtype": "float32",
-    "compression": "none",
-    "optimizer": "sgd",
-    "threads_per_rank": 1,
-    "scaling": "strong",
-    "global_batch": 64,
-    "seed": 1,
-    "warmup_steps": 0,
-}
+COMMON = {**TRAINING, "warmup_steps": 0}
 
 
 class Trained:
@@ -172,7 +159,7 @@ def test_a_run_is_predicted_with_the_buckets_that_it_fitted(trained):
 @pytest.mark.parametrize("parallelism", ["hybrid(data=1)", "pipeline(pipeline=2)"])
 def test_times_of_split_layers_are_no_times_of_layers(trained, parallelism):
     trained.case(2, slower=0.5, parallelism=parallelism).case(1)
-    work = Recorded(read(trained.merged()))({**COMMON, "training": "synchronous"}, 4)
+    work = Recorded(read(trained.merged()))(COMMON, 4)
     assert work.seconds(f"forward {LAYERS[0]}", 64) == pytest.approx(FORWARD * 1e-9)
 
 
