@@ -159,6 +159,17 @@ def test_a_unit_of_stage_3_is_gathered_for_its_forward_its_backward_and_an_evalu
     assert aggregate.gathered == [*units, *units[::-1], *units] * own.steps
 
 
+def test_the_last_third_is_gathered_during_backward_and_the_rest_in_the_order_of_the_next_forward():
+    aggregate = Counted()
+    own = mine("sgd", aggregate=aggregate)
+    spans = own.buckets(80)
+    early = [span for span in spans if span.start >= 59 * 2 / 3]
+    rest = spans[len(early) :][::-1]
+    assert 1 <= len(early) < len(rest)
+    in_process(1).run(lambda comm: zero(comm, own, bucket_bytes=80))
+    assert aggregate.gathered == [span.stop - span.start for span in (*early, *rest)] * own.steps
+
+
 def test_the_next_layers_are_gathered_while_one_computes():
     """In stage 3, where both layers are shorter than the window: forward and backward."""
     events = [[], []]
