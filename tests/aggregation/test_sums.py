@@ -114,16 +114,6 @@ def test_any_scheme_across_nodes_and_inside(name, scheme):
             assert (rows == expected).all(), f"{ranks} ranks, {where}"
 
 
-def test_a_torus_of_a_prime_number_of_ranks_is_a_ring():
-    vectors, _ = operands(7, 50)
-    sent = []
-    for name in ("torus", "ring"):
-        world = in_process(7)
-        world.run(lambda comm, name=name: scheme(name)(comm, vectors[comm.rank].copy()))
-        sent.append((world.messages, world.bytes))
-    assert sent[0] == sent[1]
-
-
 def test_subcommunicators_are_split_once():
     """Also by concurrent programs, because communicators are scarce."""
     rows, _ = operands(6, 40)

@@ -15,9 +15,6 @@ SPARSE = [name for name, one in TRAITS.items() if one.sparse]
 NATIVE = [name for name, one in TRAITS.items() if one.native]
 """Native schemes."""
 
-SENDING = [name for name in SCHEMES if name not in NATIVE and not TRAITS[name].one_host]
-"""Schemes that send the vectors in their own messages, not by a library or shared memory."""
-
 SEGMENTED = [
     name for name in SCHEMES if "segment_bytes" in registry.settings_of(registry.find("aggregation", name))
 ]

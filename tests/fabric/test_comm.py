@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hpcdl.fabric.task import LEVELS, tag_space
-from hpcdl.fabric.vectors import BufferPool, Phantom, partition, phantom
+from hpcdl.fabric.vectors import Phantom, partition, phantom
 
 
 @pytest.mark.parametrize("length", [0, 1, 6, 7, 8, 100])
@@ -41,17 +41,3 @@ def test_tag_spaces_differ():
         spaces += level
     assert len(set(spaces)) == len(spaces)
     assert all(isinstance(space, int) and space >= 0 for space in spaces)
-
-
-def test_scratch_gives_back_what_was_borrowed():
-    scratch = BufferPool()
-    with scratch.borrow(5, np.zeros(1, np.float32)) as first:
-        assert (first.dtype, first.size) == (np.float32, 5)
-        with scratch.borrow(5, np.zeros(1, np.float32)) as second:
-            assert second is not first
-    for other in (scratch.borrow(6, first), scratch.borrow(5, np.zeros(1))):
-        with other as array:
-            assert array is not first
-            assert array is not second
-    with scratch.borrow(3, phantom(1)) as nothing:
-        assert type(nothing) is Phantom

@@ -1,10 +1,11 @@
-"""Every aggregation over MPI: results, messages and bytes of one process."""
+"""Every aggregation over MPI, also of compressed gradients: results, messages and bytes of one process."""
 
 import weakref
 
 import numpy as np
 import pytest
 from contract.aggregations import ON_HOSTS, OTHERS, SCHEMES, SPARSE, called, called_out_of_place, scheme
+from contract.compression import Side, planned
 from contract.operands import as_wanted, awkward_lengths, operands
 from contract.sparse import drawn, fault
 
@@ -155,3 +156,42 @@ def test_sparse_sums_are_those_of_one_process(name, size, count, mpi, as_in_proc
     for mine, wanted, entries in zip(found, expected, given, strict=True):
         assert not fault(mpi.comm.library.allgather(mine), entries, size)
         assert mine.total.values.tobytes() == wanted.total.values.tobytes()
+
+
+EXCHANGES = [
+    ("fp16", "ring"),
+    ("fp16", "native"),
+    ("bf16", "halving_doubling"),
+    ("bf16", "two_shot"),
+    ("top_k", "allgather"),
+    ("top_k", "bruck"),
+    ("threshold", "circulant"),
+    ("top_k", "hierarchical"),
+    ("one_bit", "sharded_parameter_server"),
+    ("sign", "parameter_server"),
+    ("top_k", "ok_topk"),
+]
+
+
+@pytest.mark.parametrize(("compressor", "scheme"), EXCHANGES)
+def test_sums_and_bytes_are_those_of_one_process(compressor, scheme, mpi, as_in_process):
+    """Three steps, in buckets that are under way at once."""
+    size = 5003
+    rows = np.random.default_rng(1).standard_normal((3, mpi.comm.size, size)).astype(np.float32)
+    bounds = [(0, 2001), (2001, 2003), (2003, size)]
+    chosen = planned(compressor, scheme)
+
+    async def program(comm):
+        side, sums = Side(chosen, size), rows[:, comm.rank].copy()
+        for step in sums:
+            tasks = [comm.start(side.reduce(comm, step, *one)) for one in bounds]
+            for task in tasks:
+                await task
+        return sums
+
+    found, expected = as_in_process(program, native=scheme == "native")
+    if scheme == "native":  # the library chooses the order of additions
+        np.testing.assert_allclose(found, expected, atol=2e-2)
+    else:
+        assert (found == expected).all()
+    assert len(set(mpi.comm.library.allgather(found.tobytes()))) == 1

@@ -73,6 +73,12 @@ def test_nesterovs_outer_step_is_that_of_a_loop_by_hand(ranks, period, fragments
     np.testing.assert_allclose(trained, by_hand(ranks, 23, **settings), rtol=0, atol=1e-12)
 
 
+def test_evaluations_test_theta_which_outer_steps_alone_change():
+    _, rows = train(diloco, 3, keys={"steps": 11}, period=4)
+    assert [len(set(rows[begin:end])) for begin, end in ((0, 3), (3, 7), (7, 11))] == [1] * 3
+    assert len(set(rows)) == 3
+
+
 @pytest.mark.parametrize(("fragments", "delay"), [(1, 0), (1, 3), (4, 0), (4, 5)])
 def test_bytes_a_step_are_those_of_the_parameters_by_the_period(fragments, delay):
     """And by the fragments at a time: a sum begins when the one before has ended."""

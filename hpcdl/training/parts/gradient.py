@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from hpcdl.fabric.comm import INPUT, Array, Comm
-from hpcdl.nn.replica import Replica, Stage
+from hpcdl.nn.replica import Stage
 from hpcdl.training.parts.journal import Outcome
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.split.flow import WHOLE, Flow
@@ -98,14 +98,15 @@ async def gradient(
     images. ``before``, ``after`` and ``again`` are those of :func:`run_passes`. Split layers may work in passes
     (:mod:`hpcdl.training.parts.split.passes`).
     """
-    group = session.group
+    group, stages = session.group, session.replica.stages
     x, labels = await comm.compute(INPUT, inputs)
     factor = 1 / max(1, len(labels)) if scale is None else scale
     batch = Microbatch(labels, session.inputs.group_shares)
     run = partial(run_passes, comm, session, scale=factor, before=before, after=after, again=again)
-    layers = _Layers(comm, session.replica, WHOLE if group is None else group.flow, batch, factor, outcome, run)
+    loss = partial(Loss, comm, session.replica, scale=factor, outcome=outcome)
+    layers = _Layers(comm, stages, WHOLE if group is None else group.flow, batch, run, loss)
     if group is None or group.passes is None:
-        await layers.whole(0, layers.end, x, layers.loss())
+        await layers.whole(0, len(stages), x, loss([batch], [layers.flow]))
     else:
         await layers.in_passes(group.passes, x)
     outcome.loss = (outcome.loss + layers.auxiliary) / max(1, outcome.images)
@@ -113,31 +114,23 @@ async def gradient(
 
 @dataclass(eq=False)
 class _Layers:
-    """Layers of a replica that work on one batch, as a whole or in passes; ``run`` computes a section."""
+    """Layers that work on one batch, as a whole or in passes.
+
+    ``run`` computes a section; ``loss(batches, flows)`` is the sink after the last layer.
+    """
 
     comm: Comm
-    replica: Replica
+    stages: Sequence[Stage]
     flow: Flow
     batch: Microbatch
-    scale: float
-    outcome: Outcome
     run: Callable[..., Awaitable[float]]
+    loss: Callable[..., Loss]
     auxiliary: float = 0.0
     """Sum of the losses of auxiliary classifiers."""
 
-    @property
-    def end(self) -> int:
-        return len(self.replica.stages)
-
-    def loss(self, batches: Sequence[Microbatch] = (), flows: Sequence[Flow] = ()) -> Loss:
-        """Return the sink after the last layer, by default of the whole batch."""
-        taken, moving = batches or [self.batch], flows or [self.flow]
-        return Loss(self.comm, self.replica, taken, moving, self.scale, self.outcome)
-
     async def whole(self, begin: int, end: int, x: Array, sink: Neighbour) -> Array:
         """Return the gradient of ``x``, the inputs of the layers from ``begin`` on, which take the whole batch."""
-        source = Images([x])
-        layers = [self.replica.stages[begin:end]]
+        source, layers = Images([x]), [self.stages[begin:end]]
         await self._compute(Section(begin, layers, [self.flow], gpipe(0, 1, 1), [self.batch]), source, sink)
         gradient: Array = source.gradient
         return gradient
@@ -145,16 +138,16 @@ class _Layers:
     async def in_passes(self, passes: Passes, x: Array) -> None:
         """Compute all gradients; layers before and after the split ones take the whole batch ``x``."""
         shares, labels = self.batch.shares, self.batch.labels
-        parts = passes.microbatches(shares, labels)
+        parts, last = passes.microbatches(shares, labels), len(self.stages)
         section = passes.section._replace(microbatches=parts)
 
         async def normalised(x: Array) -> Array:
             x = await self.flow.forward(passes.end, x, shares)
-            dx = await self.whole(passes.end, self.end, x, self.loss())
+            dx = await self.whole(passes.end, last, x, self.loss([self.batch], [self.flow]))
             return await self.flow.backward(passes.end, dx, shares)
 
         async def split(x: Array) -> Array:
-            source, ends = Moving(passes, x, shares, parts), passes.end == self.end
+            source, ends = Moving(passes, x, shares, parts), passes.end == last
             sink = self.loss(parts, section.flows) if ends else Later(self.comm, normalised, passes.rows(shares))
             await self._compute(section, source, sink)
             return source.gradient
