@@ -88,12 +88,10 @@ def _switches(file: Path) -> dict[str, str]:
     from hpcdl.trace.files import read_text
 
     try:
-        lines = [
-            line.split() for line in read_text(file).splitlines() if line.strip() and not line.startswith("#")
-        ]
+        lines = [line for line in read_text(file).splitlines() if line.strip() and not line.startswith("#")]
     except ValueError as error:
         raise UsageError(f"--switches {error}") from None
-    return {host: switch for switch, *hosts in lines for host in hosts}
+    return {host: switch for switch, *hosts in map(str.split, lines) for host in hosts}
 
 
 COMMAND: Final = Command(

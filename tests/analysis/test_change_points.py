@@ -52,6 +52,8 @@ def test_a_change_needs_three_runs_that_agree_and_after_fewer_than_ten_is_an_uns
     assert places(changes) == [(0, before, before + after - 1)] * number
     for change in changes:
         assert change.unstable_start == (before < BEFORE) and change.open == (before >= BEFORE)
+    repaired = change_points(steps(5, 4, 20))
+    assert [(change.first, change.unstable_start) for change in repaired] == [(5, True), (9, False)]
 
 
 def test_a_later_run_alters_no_earlier_finding(rng):

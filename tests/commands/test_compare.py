@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import shutil
 from dataclasses import replace
 from xml.etree import ElementTree as ET
 
@@ -262,24 +261,9 @@ def test_each_sentence_of_a_comparison_appears():
         assert one.sentence in whole.sentence and whole.row.good == (whole.word in {"improved", "unchanged"})
 
 
-def test_copies_of_a_run_count_once_and_are_named(nights, capsys, tmp_path):
-    before, now = nights("a", STEADY), nights("b", STEADY)
-    copy = shutil.copytree(before[0], tmp_path / "copy")
-    assert main(["compare", *before, str(copy), "--with", *now, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["copies"] == [f"{copy} is a copy of {before[0]}, and is left out."]
-    assert found["measures"][0]["baseline_launches"] == 5
-
-
 def test_a_wrong_share_is_one_line(capsys):
     for share in ["1", "100%", "-3%", "3 percent", "nan", ""]:
         with pytest.raises(SystemExit) as ended:
             main(["compare", "a", "--with", "b", f"--min-effect={share}"])
         assert ended.value.code == 2
         assert "is no share below 1, such as 3% or 0.03" in capsys.readouterr().err
-
-
-def test_a_run_on_both_sides_is_refused(nights, capsys):
-    before = nights("a", STEADY[:2])
-    assert main(["compare", *before, "--with", f"{before[0]}/run.h5"]) == 2
-    assert "the run is given more than once" in capsys.readouterr().err

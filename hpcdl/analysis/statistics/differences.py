@@ -106,8 +106,6 @@ DRAWS: Final = 10_000
 """Simulated tests behind the smallest visible change."""
 SHRINK_ABOVE: Final = 0.01
 """Probability of a variance from which on it is shrunk; a rarer one keeps its own value."""
-
-
 MIN_DRIFT: Final = 4
 """Launches of a job, at least, whose order is looked at: three show a drift by chance."""
 CORRELATIONS: Final = np.linspace(0, 0.9, 19)
