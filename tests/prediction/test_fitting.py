@@ -23,7 +23,7 @@ from hpcdl.prediction.fitting import (
     with_own_cores,
 )
 from hpcdl.prediction.network_file import Certainty, PricedNetwork, bounds, format_network, load_network
-from hpcdl.prediction.programs import MeasuredProgram, cheapest, program_of
+from hpcdl.prediction.programs import MeasuredProgram, cheapest, measured_programs, program_of
 
 FITTED = ("ring", "tree", "butterfly", "hierarchical")
 SIZES = (4, 65536, 4194304)
@@ -203,6 +203,12 @@ def test_errors_of_a_scheme_count_more_for_itself():
     assert (
         certainty.error_of("ring", 1e-3) < certainty.error_of("butterfly", 1e-3) < certainty.error_of("tree", 1e-3)
     )
+
+
+def test_wrong_and_simulated_results_are_not_fitted():
+    (right,) = timed(SLOW_ADDER, ["ring"], [2], [4])
+    wrong, simulated = right.record.but(correct=False), right.record.but(network="gemini")
+    assert [each.record for each in measured_programs([right.record, wrong, simulated])] == [right.record]
 
 
 def test_oversubscribed_ranks_of_emulated_hosts_are_fitted():

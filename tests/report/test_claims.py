@@ -17,6 +17,7 @@ from hpcdl.report.formats.verdicts import exit_code, words
 ROOT = Path(__file__).parents[2]
 STATEMENTS = tomllib.loads((Path(__file__).parent / "statements.toml").read_text())
 HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
+RING, TREE = {"aggregation": "ring"}, {"aggregation": "tree"}
 WORDS = {0.9: "near-linear", 0.5: "half", 0.1: "tenth", 0.01: "hundredth", 10: "ten ", 2: "twice"}
 
 
@@ -29,7 +30,7 @@ def record(name, value, low=None, high=None, **fields):
 
 
 def decided(records, field="step_seconds", here="holds", **limits):
-    limits = {"case": {"aggregation": "ring"} if field == "step_seconds" else {}, **limits}
+    limits = {"case": RING if field == "step_seconds" else {}, **limits}
     claim = Claim(text="t", place="s", clauses=[Clause(run="r", field=field, **limits)], here=here)
     return decide(claim, {"r": records})
 
@@ -40,7 +41,7 @@ def test_a_ratio_is_decided_by_its_whole_interval():
         ((1.0, 0.9, 1.1), (2.0, 1.9, 2.1), OPEN),
         ((4.0, 3, 5), (2.0, 2, 2), FAILS),
     ]:
-        decision = decided([record("ring", *ring), record("tree", *tree)], by={"aggregation": "tree"}, below=0.5)
+        decision = decided([record("ring", *ring), record("tree", *tree)], by=TREE, below=0.5)
         assert decision.clauses[0].value[1:] == (ring[1] / tree[2], ring[2] / tree[1])
         assert decision.word == verdict
         assert decision.is_surprising == (verdict == FAILS)
@@ -57,10 +58,9 @@ def test_seeds_have_students_interval_and_failed_cases_do_not_count():
 def test_differences_and_ratios_are_by_seed():
     rows = [("ring", 0.5, 1), ("ring", 0.8, 2), ("tree", 0.25, 1), ("tree", 0.4, 2)]
     records = [Record(aggregation=name, final_loss=loss, seed=seed) for name, loss, seed in rows]
-    case, tree = {"aggregation": "ring"}, {"aggregation": "tree"}
-    ratio = decided(records, "final_loss", case=case, by=tree, above=1.9, below=2.1)
+    ratio = decided(records, "final_loss", case=RING, by=TREE, above=1.9, below=2.1)
     assert ratio.clauses[0].value == pytest.approx((2, 2, 2))
-    difference = decided(records, "final_loss", case=case, minus=tree, above=0)
+    difference = decided(records, "final_loss", case=RING, minus=TREE, above=0)
     assert difference.clauses[0].value.value == pytest.approx(0.325)
     assert difference.word == OPEN
 
@@ -84,20 +84,17 @@ def test_a_share_of_seeds_has_exact_bounds():
         expected = binomtest(diverged, seeds).proportion_ci(0.95, "exact")
         assert decision.clauses[0].value == pytest.approx((diverged / seeds, *expected))
         tree = [Record(aggregation="tree", seed=seed) for seed in range(seeds)]
-        sides = {"case": {"aggregation": "ring"}, "minus": {"aggregation": "tree"}}
-        word = decided([*records, *tree], "diverged", **sides, above=0).word
+        word = decided([*records, *tree], "diverged", case=RING, minus=TREE, above=0).word
         assert word == (HOLDS if seeds > 3 and diverged else OPEN)
 
 
 def test_a_missed_target_is_later_than_any_other():
-    rows = [("ring", 2.0), ("tree", None)]
+    times = (("ring", 2.0, 1), ("ring", 2.0, 2), ("tree", None, 1), ("tree", None, 2))
     records = [
         Record(aggregation=name, seconds_to_target=value, target_accuracy=0.9, seed=seed)
-        for name, value in rows
-        for seed in (1, 2)
+        for name, value, seed in times
     ]
-    case, tree = {"aggregation": "ring"}, {"aggregation": "tree"}
-    late = decided(records, "seconds_to_target", case=tree, by=case, above=1)
+    late = decided(records, "seconds_to_target", case=TREE, by=RING, above=1)
     assert late.word == HOLDS
     assert late.clauses[0].here[0] == "infinite, as a target was missed"
 
