@@ -4,7 +4,7 @@ from time import sleep
 
 import pytest
 
-from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, measure_beside_work, measure_link
+from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, measure_link
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.training.parts.bucketing import bucket_bytes
@@ -54,7 +54,7 @@ def test_alpha_beside_work_has_what_messages_take_longer_there():
             worked.append(seconds)
             late.add(comm.rank)
 
-        return await measure_beside_work(Busy(comm), work, lambda: round(world.running.time * 1e12) / 1e3)
+        return await measure_link(Busy(comm), lambda: round(world.running.time * 1e12) / 1e3, work)
 
     for alpha, beta in world.run(program):
         assert alpha == pytest.approx(3e-3 + link.alpha, rel=1e-3)

@@ -27,24 +27,19 @@ MAX_WORK: Final = 0.1
 """Seconds of work that overlap a message: a rank then polls at its lowest rate."""
 
 
-async def measure_link(comm: Comm, clock: Callable[[], int] = perf_counter_ns) -> tuple[float, float]:
+async def measure_link(
+    comm: Comm, clock: Callable[[], int] = perf_counter_ns, work: Callable[[float], object] | None = None
+) -> tuple[float, float]:
     """Return alpha in seconds and beta in seconds per byte; the same on all ranks, and every rank calls.
 
     All ranks exchange with their neighbours at once, as in a ring; an exchange takes as long as its slowest rank,
-    and the median of several counts.
+    and the median of several counts. The delay of a long message by concurrent ``work``, which keeps a rank busy
+    for so many seconds as its training will, is added to alpha.
     """
-    short, long = [await _exchanges(comm, size, clock) for size in (SHORT, LONG)]
-    return short, max(long - short, 1e-9) / (LONG - SHORT)
-
-
-async def measure_beside_work(
-    comm: Comm, work: Callable[[float], object], clock: Callable[[], int] = perf_counter_ns
-) -> tuple[float, float]:
-    """Like :func:`measure_link`, with the delay of a long message by concurrent ``work`` added to alpha.
-
-    ``work`` keeps a rank busy for so many seconds, as its training will.
-    """
-    alpha, beta = await measure_link(comm, clock)
+    alpha, long = [await _exchanges(comm, size, clock) for size in (SHORT, LONG)]
+    beta = max(long - alpha, 1e-9) / (LONG - SHORT)
+    if work is None:
+        return alpha, beta
     idle = alpha + (LONG - SHORT) * beta
     beside = await _exchanges(comm, LONG, clock, partial(work, min(2 * idle, MAX_WORK)))
     return alpha + max(0.0, beside - idle), beta
@@ -57,22 +52,28 @@ async def _exchanges(
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     outgoing, incoming = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
 
-    async def timed() -> int:
+    async def exchange() -> int:
         begin = clock()
         await comm.exchange(outgoing, right, incoming, left)
         return clock() - begin
 
-    took = np.zeros(TRIALS, np.int64)
-    for trial in range(-1, TRIALS):  # the first one opens connections
-        await comm.native("barrier", outgoing)
-        if work is None:
-            took[max(trial, 0)] = await timed()
-        else:
-            exchange = comm.start(timed())
-            await comm.compute("work", work)
-            took[max(trial, 0)] = await exchange
-    slowest = (await comm.allgather_words(took)).max(axis=0)
-    return float(np.median(slowest)) * 1e-9
+    async def overlapped(work: Callable[[], object]) -> int:
+        task = comm.start(exchange())
+        await comm.compute("work", work)
+        return await task
+
+    slowest = await _slowest(comm, TRIALS + 1, exchange if work is None else partial(overlapped, work))
+    return float(np.median(slowest[1:])) * 1e-9  # the first one opens connections
+
+
+async def _slowest(comm: Comm, count: int, timed: Callable[[], Coroutine[Any, Any, int]]) -> npt.NDArray[np.int64]:
+    """Return the time of each of ``count`` operations on its slowest rank (ns); ``timed`` returns a rank's own."""
+    took = np.empty(count, np.int64)
+    for number in range(count):
+        await comm.native("barrier", np.empty(0))
+        took[number] = await timed()
+    slowest: npt.NDArray[np.int64] = (await comm.allgather_words(took)).max(axis=0)
+    return slowest
 
 
 def multiply(seconds: float) -> None:
@@ -98,7 +99,7 @@ async def fitted_bucket_bytes(
     """Return the least bytes of a bucket, overlapped with such ``work``; None on one rank. Every rank calls."""
     if comm.size == 1:
         return None
-    alpha, beta = await measure_beside_work(comm, work, clock)
+    alpha, beta = await measure_link(comm, clock, work)
     return bucket_bytes(alpha, beta, comm.size)
 
 
@@ -125,15 +126,18 @@ class Choices(dict[int, Scheme]):
     """The best scheme by size in bytes; looked up once for each size, then kept.
 
     ``times[name][bytes]``: seconds. Between two measured sizes a scheme's time is interpolated linearly, which is
-    Hockney's alpha + n*beta of that piece; beyond them, extrapolated through the nearest two.
+    Hockney's alpha + n*beta of that piece; beyond them, extrapolated through the nearest two. A ``table``
+    (:func:`hpcdl.cases.keys.scheme.table_of`) has the schemes in place of times.
     """
 
-    def __init__(self, times: Mapping[str, Mapping[int, float]]) -> None:
+    def __init__(self, times: Mapping[str, Mapping[int, float]], table: Mapping[int, str] | None = None) -> None:
         super().__init__()
-        self.times = times
+        self.times, self.table = times, table
 
     def name(self, size: int) -> str:
-        """Return the name of the best scheme at ``size`` bytes."""
+        """Return the name of the best scheme at ``size`` bytes; of a table, that of the last row up to it."""
+        if self.table is not None:
+            return self.table[max((begin for begin in self.table if begin <= size), default=min(self.table))]
         return min(self.times, key=lambda name: _at(self.times[name], size))
 
     def __missing__(self, size: int) -> Scheme:
@@ -149,18 +153,6 @@ def _at(times: Mapping[int, float], size: int) -> float:
     above = min(max(bisect(known, size), 1), len(known) - 1)
     low, high = known[above - 1], known[above]
     return times[low] + (times[high] - times[low]) * (size - low) / (high - low)
-
-
-class Tabled(Choices):
-    """The schemes of a table (:func:`hpcdl.cases.keys.scheme.table_of`)."""
-
-    def __init__(self, table: Mapping[int, str]) -> None:
-        super().__init__({})
-        self.table = table
-
-    def name(self, size: int) -> str:
-        """Return the scheme of the last row of at most ``size`` bytes, or of the first row."""
-        return self.table[max((begin for begin in self.table if begin <= size), default=min(self.table))]
 
 
 async def tune(
@@ -179,7 +171,7 @@ async def tune(
     of its operations. All ranks learn all times, and so choose alike.
     """
     if table is not None:
-        return Tabled(table)
+        return Choices({}, table)
     times: dict[str, dict[int, float]] = {}
     for size in sorted(set(sizes)):
         buffer = comm.memory.allocate(size // np.dtype(dtype).itemsize, dtype)
@@ -191,39 +183,29 @@ async def tune(
 async def _compare(comm: Comm, buffer: Array, clock: Callable[[], int]) -> dict[str, float]:
     samples: dict[str, list[npt.NDArray[np.int64]]] = {}
     turns: dict[str, int] = {}
+
+    async def timed(name: str) -> int:
+        scheme, begin = registry.find("aggregation", name), clock()
+        await scheme(comm, buffer)
+        return clock() - begin
+
     for name in candidates():
-        scheme = registry.find("aggregation", name)
         try:
-            await _turn(comm, scheme, buffer, 1, clock)
+            await _slowest(comm, 1, partial(timed, name))
         except ValueError:  # ranks on several hosts share no memory; a library may lack a call: all ranks hear it
             continue
-        first = await _turn(comm, scheme, buffer, 2, clock)
+        first = await _slowest(comm, 2, partial(timed, name))
         samples[name] = []
         turns[name] = int(np.clip(_TURN_NS // max(1, int(first.min())), 3, _MAX_CALLS))
     remaining = sorted(samples)
     for number in range(_ROUNDS):
         for name in np.random.default_rng(number).permutation(remaining).tolist():
-            scheme = registry.find("aggregation", name)
-            samples[name].append(await _turn(comm, scheme, buffer, turns[name], clock))
+            samples[name].append(await _slowest(comm, turns[name], partial(timed, name)))
         medians = {name: float(np.median(np.concatenate(samples[name]))) for name in samples}
         limit = min(medians[name] for name in remaining) * (_BEHIND if number else _HOPELESS)
         remaining = [name for name in remaining if medians[name] <= limit]
     behind = max(medians[name] for name in remaining)  # or one of few samples might win after all
     return {name: (took if name in remaining else max(took, behind)) * 1e-9 for name, took in medians.items()}
-
-
-async def _turn(
-    comm: Comm, scheme: Scheme, buffer: Array, count: int, clock: Callable[[], int]
-) -> npt.NDArray[np.int64]:
-    """Return the time of each of ``count`` operations on its slowest rank (ns)."""
-    took = np.empty(count, np.int64)
-    for number in range(count):
-        await comm.native("barrier", buffer)
-        begin = clock()
-        await scheme(comm, buffer)
-        took[number] = clock() - begin
-    slowest: npt.NDArray[np.int64] = (await comm.allgather_words(took)).max(axis=0)
-    return slowest
 
 
 def choose_by_simulation(ranks: int, network: Network, sizes: Sequence[int], dtype: npt.DTypeLike) -> Choices:

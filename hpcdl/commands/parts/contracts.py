@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import product
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -236,50 +237,49 @@ def check_strategy(name: str, traits: Strategy) -> Iterator[Check]:
 
     Numbers of ranks that the strategy refuses are left out.
     """
-    steps, refused = {}, ""
-    for ranks in TRAINING_RANKS:
-        try:
-            (case,) = suite.parse(TRAINING % (json.dumps(name), ranks), "check").cases
-        except UsageError as error:
-            refused = str(error)
-            continue
-        for schedule in range(TRAINING_SCHEDULES):
+    trainings: dict[tuple[int, int], list[Array]] = {}
+
+    def trains() -> str:
+        refused = ""
+        for ranks, schedule in product(TRAINING_RANKS, range(TRAINING_SCHEDULES)):
             try:
-                steps[ranks, schedule] = _train(case, schedule)
-            except Exception as error:  # noqa: BLE001 - the strategy is a user's and may raise anything
+                (case,) = suite.parse(TRAINING % (json.dumps(name), ranks), "check").cases
+            except UsageError as error:
+                refused = str(error)
+                continue
+            try:
+                trainings[ranks, schedule] = _train(case, schedule)
+            except Exception as error:
                 where = f"{ranks} ranks, schedule {schedule}"
-                yield Check(holds=False, what="trains", detail=f"{where}: {type(error).__name__}: {error}")
-                return
-    if not steps:
-        yield Check(holds=False, what="trains", detail=refused)
+                raise BrokenContractError(f"{where}: {type(error).__name__}: {error}") from error
+        if not trainings:
+            raise BrokenContractError(refused)
+        numbers = sorted({ranks for ranks, _ in trainings})
+        return f"{STEPS} steps of LeNet-5, {TRAINING_SCHEDULES} schedules each, on {numbers} ranks"
+
+    (trained,) = results([("trains", trains)])
+    yield trained
+    if not trained.holds:
         return
-    numbers = sorted({ranks for ranks, _ in steps})
-    yield Check(
-        holds=True,
-        what="trains",
-        detail=f"{STEPS} steps of LeNet-5, {TRAINING_SCHEDULES} schedules each, on {numbers} ranks",
-    )
-    images = {of: sum(int(rows["images"].sum()) for rows in ranks) for of, ranks in steps.items()}
-    yield _of_trainings(
-        "each image of the batches once", {of: total == STEPS * BATCH for of, total in images.items()}
-    )
-    finite = {of: all(np.isfinite(rows["loss"]).all() for rows in ranks) for of, ranks in steps.items()}
-    yield _of_trainings("finite losses", finite)
-    if traits.lockstep:
-        equal = {of: all(len(rows) == STEPS for rows in ranks) for of, ranks in steps.items()}
-        yield _of_trainings("equal steps of all ranks, as declared (lockstep)", equal)
-        same = {
-            of: all(np.array_equal(a["loss"], b["loss"]) for a, b in zip(ranks, steps[of[0], 0], strict=True))
-            for of, ranks in steps.items()
-        }
-        yield _of_trainings("equal losses in all schedules (lockstep)", same)
+    for what, holds in {**TRAINED, **(IN_LOCKSTEP if traits.lockstep else {})}.items():
+        wrong = [key for key, ranks in trainings.items() if not holds(ranks, trainings[key[0], 0])]
+        where = "not on {} ranks, schedule {}".format(*wrong[0]) if wrong else f"{len(trainings)} trainings"
+        yield Check(holds=not wrong, what=what, detail=where)
 
 
-def _of_trainings(what: str, holds: dict[tuple[int, int], bool]) -> Check:
-    for (ranks, schedule), right in holds.items():
-        if not right:
-            return Check(holds=False, what=what, detail=f"not on {ranks} ranks, schedule {schedule}")
-    return Check(holds=True, what=what, detail=f"{len(holds)} trainings")
+TRAINED: Final[dict[str, Callable[[list[Array], list[Array]], bool]]] = {
+    "each image of the batches once": lambda ranks, _: (
+        sum(rows["images"].sum() for rows in ranks) == STEPS * BATCH
+    ),
+    "finite losses": lambda ranks, _: all(np.isfinite(rows["loss"]).all() for rows in ranks),
+}
+IN_LOCKSTEP: Final[dict[str, Callable[[list[Array], list[Array]], bool]]] = {
+    "equal steps of all ranks, as declared (lockstep)": lambda ranks, _: all(len(rows) == STEPS for rows in ranks),
+    "equal losses in all schedules (lockstep)": lambda ranks, first: all(
+        np.array_equal(rows["loss"], others["loss"]) for rows, others in zip(ranks, first, strict=True)
+    ),
+}
+"""Conditions of the steps of each rank, and of those in the first schedule."""
 
 
 def _train(case: suite.Case, schedule: int) -> list[Array]:
