@@ -55,6 +55,7 @@ ranks = 4, mesh = {model = 2, split = "hybrid"}, training = "sandblaster"
     | mesh: 'sandblaster' has one shard for each parameter, but every rank of a model group has all of conv1
 quantization = {weights = 32} | quantization: weights: must be 2 to 16 bits, not 32
 target_accuracy = 97 | target_accuracy: must be at most 1, not 97
+ranks = 3, global_batch = 2 | global_batch: 2 is not divisible by ranks = 3; 3 and 3 are
 global_batch = 2000 | global_batch: 2000 images a step, but digits has 1437
 dataset = {name = "synthetic", shape = [2, 2]} | dataset: synthetic: shape must be three
 dataset = {name = "synthetic", images = 1000000000000000}
