@@ -28,30 +28,24 @@ def findings(hand, networks=("slow", "quick"), bases=(4.0, 2.0), seeds=(1, 2, 3)
 
 
 def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
-    found = findings(hand)
-    section = deciding.page(found)
-    cells, tuned = section.tables
+    """The cells are told apart by what their networks are called, lists included."""
+    slow, quick = networks = ("tree(hosts=[1, 4],hop_seconds=1)", "tree(hosts=[2, 4],hop_seconds=1)")
+    found = findings(hand, networks)
+    cells, tuned = deciding.page(found).tables
     (over_all,) = deciding.profiles_page(found).tables
     assert [(row[0], row[1], row[-1]) for row in cells.rows] == [
-        ("slow", "d_psgd", "decided"),
-        ("quick", "synchronous", "decided"),
+        (slow, "d_psgd", "decided"),
+        (quick, "synchronous", "decided"),
     ]
-    assert [row[0] for row in over_all.rows] == ["d_psgd", "synchronous"]
-    assert [row[2] for row in over_all.rows] == ["1", "1"]
+    assert [row[:3:2] for row in over_all.rows] == [("d_psgd", "1"), ("synchronous", "1")]
     assert {row[3] for row in tuned.rows} == {"learning_rate=0.05"}
     headline, verdicts = deciding.answer(found)
     assert headline.startswith("First to the target in 2 cells (2 decided): d_psgd in 1, synchronous in 1; the ")
     assert headline.endswith("times as long (simulated, 3 seeds).")
-    assert [line.partition(" reaches")[0] for line in verdicts] == ["slow: d_psgd", "quick: synchronous"]
+    assert [line.partition(" reaches")[0] for line in verdicts] == [f"{slow}: d_psgd", f"{quick}: synchronous"]
     line = "Times to the target by that of the first method, in 2 cells: d_psgd 1.00 to "
     assert deciding.profiles_answer(found).headline.startswith(line)
     assert [chart.title for chart in deciding.profile_charts(found)] == ["Performance profiles"]
-
-
-def test_a_cell_keeps_the_lists_in_its_name(hand):
-    networks = ("tree(hosts=[1, 4],hop_seconds=1)", "tree(hosts=[2, 4],hop_seconds=1)")
-    cells, _ = deciding.page(findings(hand, networks)).tables
-    assert [row[0] for row in cells.rows] == [*networks]
 
 
 def test_a_first_that_missed_the_target_too_has_no_time(hand):

@@ -1,5 +1,7 @@
 """Different strategies for one problem, side by side."""
 
+import pytest
+
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.run.grouping import problems, settings
 from hpcdl.report.run.method_names import Names
@@ -67,93 +69,56 @@ def test_memory_is_stated_for_a_method_alone_and_once_for_methods_alike(hand, ro
     assert row(apart, "Downpour", "4")[2] == "4.00 kB"
 
 
-def test_virtual_time_is_called_so_and_stands_apart(hand):
+def test_virtual_time_is_called_so_and_stands_apart(hand, row):
     simulated = {"network": "lan", "settings": {"network": "lan"}}
     for told in ({}, simulated):
         synchronous(hand, **told)
         downpour(hand, **told)
     page = render([hand.read()], "md")
     assert page.count(": final accuracy from 0.800 (synchronous) to 0.900 (Downpour), of one seed.") == 2
-    own = section(page, "Settings").splitlines()
-    assert [
-        line.split("|")[2].strip() for line in own if line.startswith(("| lenet5 ", "| lenet5 simulated "))
-    ] == [
-        *("measured", "simulated on lan, 1 a host"),
-    ]
+    settings = section(page, "Settings")
+    assert row(settings, "lenet5")[1] == "measured"
+    assert row(settings, "lenet5 simulated")[1] == "simulated on lan, 1 a host"
     assert section(page, "Scaling").count("| method") == 2
 
 
-def test_names_tell_what_differs_and_no_more():
-    for cases, expected in [
-        ([{"training": "a", "aggregation": "ring"}], ["ring"]),
-        ([{"training": "a", "aggregation": "own"}], ["a"]),
-        ([{"training": "a", "aggregation": "ring"}, {"training": "a", "aggregation": "tree"}], ["ring", "tree"]),
-        ([{"training": "a", "aggregation": "ring"}, {"training": "b", "aggregation": "own"}], ["a", "b"]),
-        (
-            [{"training": "a(k=1,s=2)", "aggregation": "own"}, {"training": "a(k=3,s=2)", "aggregation": "own"}],
-            ["a(k=1)", "a(k=3)"],
-        ),
-        (
-            [{"training": "a", "optimizer": "sgd"}, {"training": "a", "optimizer": "adam"}],
-            ["sgd", "adam"],
-        ),
-        (  # the optimizer follows from the strategy
-            [{"training": "a", "optimizer": "sgd"}, {"training": "b", "optimizer": "adam"}],
-            ["a", "b"],
-        ),
-        (
-            [
-                {"training": "a", "optimizer": "sgd(momentum=0.9)", "learning_rate": 0.1},
-                {"training": "a", "optimizer": "sgd(momentum=0.5)", "learning_rate": 0.1},
-                {"training": "a", "optimizer": "sgd(momentum=0.5)", "learning_rate": 0.2},
-                {"training": "b", "optimizer": "sgd(momentum=0.5)", "learning_rate": 0.2},
-            ],
-            [
-                *("a, sgd(momentum=0.9)", "a, sgd(momentum=0.5), rate 0.1", "a, sgd(momentum=0.5), rate 0.2"),
-                "b",
-            ],
-        ),
-        (
-            [
-                {"training": "s(c=1)", "system": "Downpour", "aggregation": "own"},
-                {"training": "s(c=1,v=2)", "system": "Downpour", "aggregation": "own"},
-                {"training": "s(c=4)", "system": "softsync", "aggregation": "own"},
-            ],
-            ["Downpour", "Downpour(v=2)", "softsync"],
-        ),
-        (  # two strategies that a paper calls alike keep their own names
-            [
-                {"training": "asynchronous", "system": "Downpour", "aggregation": "own"},
-                {"training": "downpour(n_push=5)", "system": "Downpour", "aggregation": "own"},
-            ],
-            ["asynchronous", "downpour"],
-        ),
-        (
-            [
-                {"training": "synchronous(bucket_bytes=2097152)", "aggregation": "ring"},
-                {"training": "synchronous(bucket_bytes=0)", "aggregation": "ring"},
-                {"training": "synchronous(bucket_bytes=0)", "aggregation": "tree"},
-                {"training": "layerwise(bucket_bytes=0)", "aggregation": "ring"},
-            ],
-            [
-                *(
-                    "buckets of 2 MiB during backward",
-                    "ring, one sum after backward",
-                    "tree, one sum after backward",
-                ),
-                "layerwise",
-            ],
-        ),
-        (  # settings have the order of the first case that names them
-            [
-                {"training": "pipeline", "parallelism": "pipeline(data=4)"},
-                {"training": "pipeline", "parallelism": "pipeline(pipeline=2,data=2)"},
-            ],
-            ["pipeline(data=4)", "pipeline(data=2,pipeline=2)"],
-        ),
-    ]:
-        names = Names([Record.of({"ranks": 4, **case}) for case in cases])
-        assert [names(Record.of({"ranks": 4, **case})) for case in cases] == expected
+NAMES = {
+    "one scheme": [("ring", "a", "ring")],
+    "one strategy": [("a", "a", "own")],
+    "schemes": [("ring", "a", "ring"), ("tree", "a", "tree")],
+    "strategies": [("a", "a", "ring"), ("b", "b", "own")],
+    "settings": [("a(k=1)", "a(k=1,s=2)", "own"), ("a(k=3)", "a(k=3,s=2)", "own")],
+    "optimizers": [("sgd", "a", "", "sgd"), ("adam", "a", "", "adam")],
+    "optimizers that follow from the strategy": [("a", "a", "", "sgd"), ("b", "b", "", "adam")],
+    "rates": [
+        ("a, sgd(momentum=0.9)", "a", "", "sgd(momentum=0.9)", 0.1),
+        ("a, sgd(momentum=0.5), rate 0.1", "a", "", "sgd(momentum=0.5)", 0.1),
+        ("a, sgd(momentum=0.5), rate 0.2", "a", "", "sgd(momentum=0.5)", 0.2),
+        ("b", "b", "", "sgd(momentum=0.5)", 0.2),
+    ],
+    "papers' names": [
+        ("Downpour", "s(c=1)", "own", "", None, "Downpour"),
+        ("Downpour(v=2)", "s(c=1,v=2)", "own", "", None, "Downpour"),
+        ("softsync", "s(c=4)", "own", "", None, "softsync"),
+    ],
+    "two strategies that a paper calls alike": [
+        ("asynchronous", "asynchronous", "own", "", None, "Downpour"),
+        ("downpour", "downpour(n_push=5)", "own", "", None, "Downpour"),
+    ],
+    "buckets": [
+        ("buckets of 2 MiB during backward", "synchronous(bucket_bytes=2097152)", "ring"),
+        ("ring, one sum after backward", "synchronous(bucket_bytes=0)", "ring"),
+        ("tree, one sum after backward", "synchronous(bucket_bytes=0)", "tree"),
+        ("layerwise", "layerwise(bucket_bytes=0)", "ring"),
+    ],
+}
+
+
+@pytest.mark.parametrize("cases", NAMES.values(), ids=NAMES)
+def test_names_tell_what_differs_and_no_more(cases):
+    fields = ("training", "aggregation", "optimizer", "learning_rate", "system")
+    records = [Record(ranks=4, **dict(zip(fields, values, strict=False))) for _, *values in cases]
+    assert [*map(Names(records), records)] == [name for name, *_ in cases]
 
 
 def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, row):
@@ -162,14 +127,8 @@ def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, ro
         synchronous(hand, seed=seed, accuracy=0.90 + more, training="layerwise")
         downpour(hand, seed=seed, accuracy=0.91 + more)
     best = section(render([hand.read()], "md"), "Best methods")
-    assert row(best, "digits", "highest accuracy at the end")[2:] == [
-        "-",
-        "Downpour",
-        "4",
-        "0.920",
-        "layerwise",
-        "3",
-    ]
+    lines = ["-", "Downpour", "4", "0.920", "layerwise", "3"]
+    assert row(best, "digits", "highest accuracy at the end")[2:] == lines
     assert row(best, "digits", "best accuracy within a number of epochs")[3:5] == ["Downpour", "4"]
     synchronous(hand, seed=1, accuracy=0.1, training="pipeline")
     lone = section(render([hand.read()], "md"), "Best methods")
