@@ -153,6 +153,12 @@ def rows(methods: Sequence[Method]) -> list[Row]:
     return [*(_pooled(alike, names_of(methods)) for alike in single.values()), *others]
 
 
+def largest_first(methods: Sequence[Method], quantity: Quantity[Any]) -> list[Row]:
+    """Return the rows of :func:`rows` whose ``quantity`` is known, by its median over seeds."""
+    shown = [row for row in rows(methods) if row.scale.values(quantity)]
+    return sorted(shown, key=lambda row: -(row.scale.median(quantity) or 0.0))
+
+
 def _pooled(alike: Sequence[Row], names: Names) -> Row:
     if len(alike) == 1:
         return alike[0]

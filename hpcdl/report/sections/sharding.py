@@ -24,9 +24,9 @@ NOTE: Final = (
 
 def _compared(methods: Sequence[Method]) -> list[Row]:
     """Return the rows of a problem that shards, on several ranks, the most ranks first."""
-    known = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.is_ceiling]
-    known.sort(key=lambda row: -row.scale.record.ranks)
-    return known if any(_shards(row.scale.record) for row in known) else []
+    several = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.is_ceiling]
+    several.sort(key=lambda row: -row.scale.record.ranks)
+    return several if any(_shards(row.scale.record) for row in several) else []
 
 
 def _shards(record: Record) -> bool:
@@ -73,7 +73,7 @@ def answer(findings: Findings) -> Answer | None:
         bases = [row.scale for row in most if row.scale.record.strategy == "synchronous"]
         for row, base in ((row, base) for row in most for base in bases[:1] if row.scale is not base):
             pairs = ((words, row.scale.median(quantity), base.median(quantity)) for quantity, words in COMPARED)
-            shares = [words.format(digits(own / whole)) for words, own, whole in pairs if own and whole]
+            shares = [words.format(digits(part / whole)) for words, part, whole in pairs if part and whole]
             where = f"{findings.settings.name(methods[0].record)} on {plural(row.scale.record.ranks, 'rank')}"
             basis = certainty([*row.scale.records, *base.records])
             lines.append(f"{row.name} {', '.join(shares)} of synchronous training: {where} ({basis}).")

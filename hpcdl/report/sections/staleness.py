@@ -1,6 +1,7 @@
 """Staleness of gradients: updates between the reading of the parameters and the use of their gradient."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from hpcdl.analysis.run.record import Key, Record
@@ -9,7 +10,7 @@ from hpcdl.report.formats.document import Column, Section
 from hpcdl.report.run.columns import METHOD, RANKS, median, stated
 from hpcdl.report.run.contents import EVIDENCE, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Row, rows
+from hpcdl.report.run.grouping import Row, largest_first
 
 SHOWN: Final = 4
 """Staleness values with one column each: 0 to 3."""
@@ -28,15 +29,14 @@ def page(findings: Findings) -> Section:
     for record, stale in findings.staleness:
         shares.setdefault(_key(record), []).append(stale.shares)
 
-    def at(row: Row, age: int) -> float:
+    def at(row: Row, age: int) -> str:
         """Return the share of gradients of a staleness, or at least as many updates as columns, over launches."""
-        known = [each for key in {*map(_key, row.scale.records)} for each in shares.get(key, ())]
-        below = [sum(each[age] for each in known if age < len(each)) / len(known) for age in range(SHOWN)]
-        return below[age] if age < SHOWN else max(0.0, 1 - sum(below))
+        launches = [each for key in {*map(_key, row.scale.records)} for each in shares.get(key, ())]
+        below = [sum(each[age] for each in launches if age < len(each)) / len(launches) for age in range(SHOWN)]
+        return percent(below[age] if age < SHOWN else max(0.0, 1 - sum(below)), 1)
 
-    def stale_rows(methods: Sequence[Method]) -> list[Row]:
-        known = [row for row in rows(methods) if any(_key(record) in shares for record in row.scale.records)]
-        return sorted(known, key=lambda row: -(row.scale.median(Record.staleness_mean) or 0.0))
+    def share(age: int) -> Column[Row]:
+        return Column(f"at {age}" + " or more" * (age == SHOWN), lambda row: at(row, age))
 
     columns: list[Column[Row]] = [
         METHOD,
@@ -47,11 +47,9 @@ def page(findings: Findings) -> Section:
         median(Record.staleness_mean),
         median(Record.staleness_expected),
         Column[Row]("max", lambda row: f"{row.scale.bounds(Record.staleness_max)[1] or 0:.0f}"),
-        *(
-            Column[Row](f"at {age}" + " or more" * (age == SHOWN), lambda row, age=age: percent(at(row, age), 1))  # type: ignore[misc]
-            for age in range(SHOWN + 1)
-        ),
+        *map(share, range(SHOWN + 1)),
     ]
+    stale_rows = partial(largest_first, quantity=Record.staleness_mean)
     return per_setting(findings, "Staleness", columns, stale_rows, NOTE, "highest mean first")
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from hpcdl.analysis.run.record import Key, Record
@@ -11,7 +12,7 @@ from hpcdl.report.formats.document import Axis, Bars, Column, Section, Table
 from hpcdl.report.run.columns import METHOD, RANKS, median, stated
 from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty, per_setting
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Row, rows
+from hpcdl.report.run.grouping import Method, Row, largest_first, rows
 from hpcdl.training.parts.split.schedules import bubble_share
 
 PIPELINE_NOTE: Final = (
@@ -51,7 +52,7 @@ def _pipelines(methods: Sequence[Method]) -> list[Row]:
 def pipeline_answer(findings: Findings) -> Answer | None:
     """Return the range of waiting and of activations over the pipelines of each schedule."""
     schedules: dict[str, dict[Key, Row]] = {}
-    for row in (row for methods in findings.problems for row in rows(methods) if row.scale.record.stages):
+    for row in (row for methods in findings.problems for row in _pipelines(methods)):
         record = row.scale.record
         schedule = parts(str(record.training))[1].get("schedule", "gpipe")
         key = (record.but(training="").configuration("training"), record.ranks, record.microbatches)
@@ -108,15 +109,10 @@ MEMORY: Final = (
 )
 
 
-def _memory(methods: Sequence[Method]) -> list[Row]:
-    """Return the rows, most memory first."""
-    known = [row for row in rows(methods) if row.scale.median(Record.memory_bytes_per_rank)]
-    return sorted(known, key=lambda row: -(row.scale.median(Record.memory_bytes_per_rank) or 0))
-
-
 def memory_page(findings: Findings) -> Section:
     """Return one table per problem; methods that are all alike have one row."""
-    section = per_setting(findings, "Memory and consensus", MEMORY, _memory, MEMORY_NOTE, "most memory first")
+    known = partial(largest_first, quantity=Record.memory_bytes_per_rank)
+    section = per_setting(findings, "Memory and consensus", MEMORY, known, MEMORY_NOTE, "most memory first")
     return replace(section, tables=[_joined(table) for table in section.tables])
 
 
@@ -145,9 +141,9 @@ def step_breakdown(findings: Findings) -> list[Bars]:
     """Return one chart per problem: one rank, and each method at its largest number of ranks."""
     made = []
     for methods in findings.problems:
-        known = [row for row in rows(methods) if row.step_seconds and row.scale.median(Record.compute_seconds)]
-        largest = max((row.scale.record.ranks for row in known), default=0)
-        shown = [row for row in known if row.scale.record.ranks in {1, largest}]
+        timed = [row for row in rows(methods) if row.step_seconds and row.scale.median(Record.compute_seconds)]
+        largest = max((row.scale.record.ranks for row in timed), default=0)
+        shown = [row for row in timed if row.scale.record.ranks in {1, largest}]
         shown.sort(key=lambda row: (row.scale.record.ranks, not row.is_ceiling, row.step_seconds))
         if largest <= 1:
             continue
