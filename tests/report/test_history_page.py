@@ -11,6 +11,7 @@ from contract.pages import Page
 
 from hpcdl.analysis.over_time.regressions import Accepted
 from hpcdl.analysis.over_time.series import histories
+from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import SuiteVerdict
 from hpcdl.report import history as figures
 from hpcdl.report import history_exports as exports
@@ -107,6 +108,18 @@ def test_slow_neighbours_are_the_likely_cause():
     logs[:, [night > 20 and bool({"n05", "n06", "n07"} & {*here}) for night, here in enumerate(hosts)]] += 0.2
     texts = " ".join(verdict.sentence for verdict in figures.verdicts(archive_of(logs, hosts)))
     assert re.search(r"[Hh]osts n\[05-07\], one switch\?, \+2\d\.\d % in \d+ slow runs since 2026-01-2", texts)
+
+
+def test_a_slow_host_is_a_cause_of_its_regression_or_open_itself_unless_it_was_cleared():
+    suite = archive(4, 30, [(1, 20, 1.3)], kind="normal")
+    hosts = [
+        Suspect(str(first), "host", "times of the cases", first, 22, ended, 1.2, 3)
+        for first, ended in ((20, None), (20, 21), (20, 28), (10, None), (10, 15))
+    ]
+    vars(suite)["suspects"] = hosts
+    (event,) = suite.events
+    assert event.suspects == [hosts[0], hosts[2]]
+    assert suite.open_suspects == [hosts[3]]
 
 
 def test_a_value_that_lasts_and_is_no_change_yet_is_not_judged():
