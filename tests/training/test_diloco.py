@@ -13,7 +13,7 @@ from hpcdl.data.parts.sharding import Shares
 from hpcdl.optim.adaptive import AdamW
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.diloco import TRAITS, diloco
+from hpcdl.training.diloco import TRAITS, cut, diloco
 from hpcdl.training.parameter_averaging import parameter_averaging
 
 PLAIN = {"outer_optimizer": "sgd", "outer_rate": 1.0, "outer_momentum": 0.0}
@@ -113,6 +113,11 @@ def test_what_is_not_sent_of_a_change_is_kept(compressor, scheme, own):
     kept = sum(mine.compressed.residual for mine in sessions)
     assert np.abs(kept).max() > 1e-9
     np.testing.assert_allclose(sent[0] - kept, dense[0], rtol=0, atol=1e-12)
+
+
+def test_fragments_between_tensors_may_be_fewer():
+    mine = tiny_session(compression=planned("power_sgd", "ring", rank=1))
+    assert [fragment.span for fragment in cut(mine, 5, partial(SGD))] == [slice(0, 12), slice(12, 15)]
 
 
 def test_compressors_of_gradients_alone_are_refused():
