@@ -61,8 +61,7 @@ async def pipeline(
             await session.update(comm, rate)
             await stage.complete_loss(outcome, auxiliary)
         if session.evaluation.due(step + 1):
-            tested = session.evaluation.test(comm, step + 1, replicas=place.data, through=stage.test)
-            if await tested:
+            if await session.evaluation.test(comm, step + 1, replicas=place.data, through=stage.test):
                 return
 
 
