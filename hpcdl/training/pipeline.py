@@ -60,9 +60,9 @@ async def pipeline(
             await buckets.finish()
             await session.update(comm, rate)
             await stage.complete_loss(outcome, auxiliary)
-        if session.evaluation.due(step + 1):
-            if await session.evaluation.test(comm, step + 1, replicas=place.data, through=stage.test):
-                return
+        test = partial(session.evaluation.test, replicas=place.data, through=stage.test)
+        if session.evaluation.due(step + 1) and await test(comm, step + 1):
+            return
 
 
 @dataclass(eq=False)
