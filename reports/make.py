@@ -339,7 +339,7 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
 
     found = findings_of(report, report.data)
     whole = contents.document(found, charts=True)
-    answered = any(one.file in found.answered_by for one in contents.answers(found)[0])
+    answered = any(one.name in found.answered_by for one in contents.answers(found)[0])
     own = [whole.sections[0].paragraphs[0], *whole.sections[0].points]  # of another section if none answers
     answer, *points = [*said(report, found), *(own if answered or not report.claims else [])]
     main, answers = answering(report, found, whole)

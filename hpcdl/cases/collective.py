@@ -31,12 +31,19 @@ from hpcdl.cases.keys.key import (
 )
 from hpcdl.cases.keys.scheme import check_library, table_of, traits_of, try_out
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
-from hpcdl.cases.measuring.timed_collectives import SAME_ON_ALL_RANKS, STARTS, Contents, alike, reals, start
+from hpcdl.cases.measuring.timed_collectives import (
+    SAME_ON_ALL_RANKS,
+    STARTS,
+    CommonStarts,
+    Contents,
+    alike,
+    from_arrivals,
+    reals,
+    start,
+)
 from hpcdl.cases.simulation.operations import Operation, operation
-from hpcdl.cases.simulation.step_simulation import late_rank
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.fabric.faults import Delays, Straggler
-from hpcdl.fabric.modelled_compute import accurate_sleep
 from hpcdl.fabric.network import NETWORKS, Network, Site
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.backend import Backend, backend
@@ -221,12 +228,11 @@ def program(spec: CollectiveSpec, journal: Journal) -> Callable[[Comm], Coroutin
 
 
 async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:
-    collective, size, dtype = spec.collective, spec.length, spec.dtype
-    place = spec.kernels
+    collective, size, place = spec.collective, spec.length, spec.kernels
     scheme, chosen = await _chosen(spec, journal, comm)
-    contents = Contents(collective, comm, size, dtype)
+    contents = Contents(collective, comm, size, spec.dtype)
     # in the host's memory other ranks of the host can map it, which a scheme may make use of
-    buffer = comm.memory.allocate(size, dtype) if place.on_host else place.zeros(size, dtype)
+    buffer = (comm.memory.allocate if place.on_host else place.zeros)(size, spec.dtype)
     operands = place.asarray(contents.before)
     out_of_place = spec.placement == "out_of_place"
     # a library's own takes operand and result apart
@@ -235,77 +241,60 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
     given = operand(collective, buffer, comm.size)
     if apart:
         given = out_of_place_operand(collective, operands, buffer, comm.size)
+    wrong, slow = np.zeros(1), spec.straggler
+    delays = Delays(slow, comm.rank, 0, journal.draw) if slow is not None and slow.slows(comm.rank) else None
     beginning = start(spec.start, comm, lambda: journal.read().time_ns)
-    wrong, arrived = np.zeros(1), np.zeros(1)
-    slow, delays = spec.straggler, None
-    if slow is not None and slow.slows(comm.rank):
-        delays, sleep = Delays(slow, comm.rank, 0, journal.draw), accurate_sleep().sleep
-    moments = list[tuple[int, int]]()
+    times = CommonStarts(beginning, comm, lambda: place.to_host(buffer[:1]), delays)
 
-    async def timed(content: Array, operations: int) -> tuple[int, int]:
-        """Return begin and end (ns) of so many operations, before which ``content`` is copied if it must be."""
-        place.to_host(buffer[:1])  # waits for the device
-        begin = common = await beginning.ready()
-        if delays is not None:
-            sleep(delays.before(INPUT))
-            begin = journal.read().time_ns
-        for _ in range(operations):
+    async def operations(content: Array, count: int) -> None:
+        for _ in range(count):
             if copied:
                 buffer[:] = content
             await scheme(comm, given)
-        place.to_host(buffer[:1])
-        end = journal.read().time_ns
-        moments.append((begin - common, end - common))
-        # checking the result, or spinning in a barrier, would keep cores busy that late ranks may need
-        await comm.native("nonblocking allreduce", arrived)
-        return begin, end
 
     spans, loop, done = list[tuple[int, int]](), 1, 0
     before = journal.read()
     for number in range(spec.warmup + spec.repetitions):
         buffer[:] = 0 if out_of_place else operands
-        begin, end = await timed(operands, 1)
+        begin, end = await times.of(operations(operands, 1))
         wrong += not contents.right(place.to_host(buffer))
         if loop > 1:
             buffer[:] = 0  # sums of sums of other numbers would overflow
-            begin, end = await timed(operands, loop)
+            begin, end = await times.of(operations(operands, loop))
         done += 1 + loop * (loop > 1)
         spans.append((begin, begin + (end - begin) // loop))
-        if number + 1 == spec.warmup and spec.size <= LOOP_BYTES and collective not in ROOTED and slow is None:
+        if (
+            number + 1 == spec.warmup
+            and spec.size <= LOOP_BYTES
+            and collective not in ROOTED
+            and spec.straggler is None
+        ):
             buffer[:] = 0
-            begin, end = await timed(operands, TRIED_LOOP)
+            begin, end = await times.of(operations(operands, TRIED_LOOP))
             done += TRIED_LOOP
-            slowest = int((await comm.allgather_words(np.array([end - begin]))).max())
-            loop = min(max(LOOP_NS * TRIED_LOOP // max(slowest, 1), 1), MAX_LOOP)
+            loop = await _loop_length(comm, end - begin)
     after = journal.read()
-    messages, sent = after.messages - before.messages, after.bytes - before.bytes
-    journal.repetitions(spans, messages // done, sent // done)
+    journal.repetitions(spans, (after.messages - before.messages) // done, (after.bytes - before.bytes) // done)
     description = {"operations": loop, **await beginning.description(spec.warmup)}
     if slow is not None:
-        description |= await _from_arrivals(comm, moments[spec.warmup :])
+        description |= await from_arrivals(comm, times.moments[spec.warmup :])
     if out_of_place:
         description["copied"] = copied or collective == "broadcast"  # of which MPI has none with two vectors
     sent_from = operands if apart else buffer
     del contents, operands  # what follows needs as much
-    # Sums of whole numbers are exact in any order. Only real numbers show if ranks added in different orders.
     if collective in SAME_ON_ALL_RANKS:
-        sent_from[:] = place.asarray(reals(comm.rank, size, dtype))
+        # sums of whole numbers are exact in any order: only real numbers show if ranks added in different orders
+        sent_from[:] = place.asarray(reals(comm.rank, size, spec.dtype))
         await scheme(comm, given)
         description["same_bits"] = await alike(comm, place.to_host(buffer))
     await comm.native("allreduce", wrong)
     return {"correct": not wrong[0], "chosen": chosen, **description}
 
 
-async def _from_arrivals(comm: Comm, moments: Sequence[tuple[int, int]]) -> dict[str, Scalar]:
-    """Return the median times from the first and the last arrival to the last rank's end, and the late rank.
-
-    ``moments``: arrival and end of each repetition on this rank since the common start (ns).
-    """
-    table = (await comm.allgather_words(np.ravel(moments))).reshape(comm.size, -1, 2) * 1e-9
-    arrivals, end = table[..., 0], table[..., 1].max(axis=0)
-    first, last = (float(np.median(end - at)) for at in (arrivals.min(axis=0), arrivals.max(axis=0)))
-    late = late_rank(np.median(arrivals, axis=1), first)
-    return {"from_first_arrival_seconds": first, "from_last_arrival_seconds": last, **late}
+async def _loop_length(comm: Comm, took: int) -> int:
+    """Return the operations of a loop of LOOP_NS, of which TRIED_LOOP took so long on this rank (ns)."""
+    slowest = int((await comm.allgather_words(np.array([took]))).max())
+    return min(max(LOOP_NS * TRIED_LOOP // max(slowest, 1), 1), MAX_LOOP)
 
 
 async def _measure_both(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:

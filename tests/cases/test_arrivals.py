@@ -3,7 +3,7 @@
 import pytest
 from contract.cases import case_of
 
-from hpcdl.cases.collective import _from_arrivals
+from hpcdl.cases.measuring.timed_collectives import from_arrivals
 from hpcdl.cases.simulation.step_simulation import Conditions, late_rank, virtual_step
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.faults import Delays, Straggler
@@ -59,7 +59,7 @@ def test_equal_delays_name_no_rank_and_a_list_the_latest():
 
 def test_times_count_from_the_first_and_the_last_arrival():
     async def rank(comm):
-        return await _from_arrivals(comm, [(100 * comm.rank, 1000 + comm.rank)] * 3)
+        return await from_arrivals(comm, [(100 * comm.rank, 1000 + comm.rank)] * 3)
 
     found = in_process(3).run(rank)[0]
     assert found["from_first_arrival_seconds"] == pytest.approx(1002e-9)

@@ -56,6 +56,7 @@ ranks = 4, mesh = {model = 2, split = "hybrid"}, training = "sandblaster"
 quantization = {weights = 32} | quantization: weights: must be 2 to 16 bits, not 32
 target_accuracy = 97 | target_accuracy: must be at most 1, not 97
 ranks = 3, global_batch = 2 | global_batch: 2 is not divisible by ranks = 3; 3 and 3 are
+sharpness = 2000 | sharpness: 2000 images, but digits has 1437
 global_batch = 2000 | global_batch: 2000 images a step, but digits has 1437
 dataset = {name = "synthetic", shape = [2, 2]} | dataset: synthetic: shape must be three
 dataset = {name = "synthetic", images = 1000000000000000}
@@ -183,6 +184,7 @@ network = "gemini", ranks = 100000, ranks_per_host = 7, aggregation = "direct"
 network = "gemini", ranks = 100000, aggregation = "auto"
     | ranks: 100000 ranks may send 2e+10 messages; at most 1e+09 are simulated
 collective = "reduce_scatter", concurrent = "allgather", aggregation = "tree" | 'tree' has no reduce_scatter
+communicators = 2 | communicators: one collective uses one communicator; name another one as concurrent
 collective = "reduce_scatter", concurrent = "gossip" | concurrent: unknown 'gossip'
 collective = "reduce_scatter", concurrent = "broadcast" | concurrent: aggregation: 'ring' has no broadcast
 collective = "reduce_scatter", concurrent = "allgather", aggregation = "auto" | 'auto'
@@ -195,6 +197,8 @@ ranks = 4, straggler = {rank = 1, factor = 2} | straggler: factor: a collective 
 ranks = 4, straggler = {rank = 1, seconds = 1, at = "backward"}
     | straggler: at: a collective has no work to pause before
 [replay]
+batch_per_rank = "-" | global_batch: give exactly one of global_batch, batch_per_rank
+global_batch = 7, batch_per_rank = "-" | global_batch: 7 images are not divisible by the 2 copies of the network
 flops = "-", model = "vgg19" | device: give exactly one of device, flops, times; no times
 flops = 0 | flops: must be more than 0, not 0
 flops = "-", times = "no/such/run" | times: no/such/run

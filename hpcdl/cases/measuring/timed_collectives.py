@@ -1,7 +1,7 @@
 """Starts of a timed operation, after a barrier or at an agreed moment; test vectors and their expected results."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from time import sleep
 from typing import Any, Final
 from zlib import crc32
@@ -9,7 +9,10 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.cases.simulation.step_simulation import late_rank
+from hpcdl.fabric.comm import INPUT, Array, Comm
+from hpcdl.fabric.faults import Delays
+from hpcdl.fabric.modelled_compute import accurate_sleep
 from hpcdl.fabric.vectors import partition
 from hpcdl.trace.recorder import Scalar
 
@@ -82,12 +85,12 @@ class Barrier:
 
     def __init__(self, comm: Comm, clock: Callable[[], int]) -> None:
         self._comm = comm
-        self._clock = clock
+        self.clock = clock
 
     async def ready(self) -> int:
         """Wait for the start; return its time on this rank's clock (ns)."""
         await self._comm.native("barrier", np.empty(0))
-        return self._clock()
+        return self.clock()
 
     async def description(self, warmup: int) -> dict[str, Scalar]:  # noqa: ARG002
         """Return fields of the record, without the first ``warmup`` times."""
@@ -117,7 +120,7 @@ class Window(Barrier):
         latest, late = await self._most(self._late[-1] if self._late else 0)
         self._lead += 2 * min(late, _MAX_LATE_NS)
         moment: int = latest + self._lead - self._offset
-        now = self._clock()
+        now = self.clock()
         self._late.append(max(0, now - moment))
         self._wait(moment)
         return max(moment, now)
@@ -133,7 +136,7 @@ class Window(Barrier):
         }
 
     def _wait(self, moment: int) -> None:
-        while (left := moment - self._clock()) > 0:
+        while (left := moment - self.clock()) > 0:
             if left > _CLOSE_NS:
                 sleep((left - _CLOSE_NS) * 1e-9)
             else:
@@ -141,14 +144,14 @@ class Window(Barrier):
 
     async def _most(self, late: int) -> tuple[int, int]:
         """Return the latest time of all ranks (ns, rank 0's clock), and the longest of their delays ``late``."""
-        time, most = (await self._comm.allgather_words(np.array([self._clock() + self._offset, late]))).max(axis=0)
+        time, most = (await self._comm.allgather_words(np.array([self.clock() + self._offset, late]))).max(axis=0)
         return int(time), int(most)
 
     async def _longest(self) -> int:
         mine = []
         for _ in range(_TRIALS):
             latest, _ = await self._most(0)
-            mine.append(self._clock() + self._offset - latest)
+            mine.append(self.clock() + self._offset - latest)
         trials = (await self._comm.allgather_words(np.array(mine))).max(axis=0)
         return max(1, 2 * int(np.quantile(trials, _TRIAL_SHARE)))
 
@@ -156,3 +159,46 @@ class Window(Barrier):
 def start(name: str, comm: Comm, clock: Callable[[], int]) -> Barrier:
     """Return the start ``name``: ``barrier`` or ``window``. Every rank must call."""
     return Window(comm, clock) if name == "window" else Barrier(comm, clock)
+
+
+class CommonStarts:
+    """Times of operations from common starts of all ranks, before which a late rank has ``delays``.
+
+    ``settle()`` waits until the rank's vector is at rest, such as for a device.
+    """
+
+    def __init__(
+        self, start: Barrier, comm: Comm, settle: Callable[[], object], delays: Delays | None = None
+    ) -> None:
+        self._start, self._comm, self._settle, self._delays = start, comm, settle, delays
+        self._sleep = accurate_sleep().sleep if delays is not None else sleep
+        self._arrived = np.zeros(1)
+        self.moments = list[tuple[int, int]]()
+        """Arrival and end of each operation since the common start (ns)."""
+
+    async def of(self, operations: Coroutine[Any, Any, None]) -> tuple[int, int]:
+        """Return begin and end (ns) of ``operations`` on this rank; all ranks call."""
+        self._settle()
+        begin = common = await self._start.ready()
+        if self._delays is not None:
+            self._sleep(self._delays.before(INPUT))
+            begin = self._start.clock()
+        await operations
+        self._settle()
+        end = self._start.clock()
+        self.moments.append((begin - common, end - common))
+        # checking the result, or spinning in a barrier, would keep cores busy that late ranks may need
+        await self._comm.native("nonblocking allreduce", self._arrived)
+        return begin, end
+
+
+async def from_arrivals(comm: Comm, moments: Sequence[tuple[int, int]]) -> dict[str, Scalar]:
+    """Return the median times from the first and the last arrival to the last rank's end, and the late rank.
+
+    ``moments``: arrival and end of each repetition on this rank since the common start (ns).
+    """
+    table = (await comm.allgather_words(np.ravel(moments))).reshape(comm.size, -1, 2) * 1e-9
+    arrivals, end = table[..., 0], table[..., 1].max(axis=0)
+    first, last = (float(np.median(end - at)) for at in (arrivals.min(axis=0), arrivals.max(axis=0)))
+    late = late_rank(np.median(arrivals, axis=1), first)
+    return {"from_first_arrival_seconds": first, "from_last_arrival_seconds": last, **late}
