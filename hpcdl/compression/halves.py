@@ -1,7 +1,7 @@
 """Compressors that round gradients to 16-bit numbers, and vectors of these that add in float32."""
 
 from collections.abc import Iterator
-from typing import Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
@@ -11,42 +11,42 @@ from hpcdl.fabric.comm import Array, Device
 LARGEST: Final = {"float16": "65504, the largest number of float16", "bfloat16": "the largest number of bfloat16"}
 
 
-class Float16(np.ndarray[tuple[int, ...], np.dtype[np.float16]]):
-    """A vector of float16 numbers. ``+=`` adds in float32 and rounds, to even on ties, as numpy does.
+class HalfVector(np.ndarray[tuple[int, ...], np.dtype[Any]]):
+    """A vector of 16-bit ``numbers``. ``+=`` adds in float32 and rounds, to even on ties, as numpy does.
 
     Slices, and buffers borrowed in its likeness, are of this class too, so that schemes add as they add other
-    vectors. Sums beyond 65519 are infinite, without a warning.
+    vectors.
     """
 
-    def __iadd__(self, addend: Array) -> Self:  # type: ignore[misc, override]
-        from hpcdl.compression.kernels.halves import add_float16  # late: listing compressors must not load numba
+    numbers: ClassVar[str]
 
-        add_float16(bits(self), bits(addend))
+    def __iadd__(self, addend: Array) -> Self:  # type: ignore[misc, override]
+        add = getattr(kernels(None, "halves"), f"add_{self.numbers}")
+        add(bits(self), bits(addend))
         return self
 
 
-class BFloat16(np.ndarray[tuple[int, ...], np.dtype[np.uint16]]):
-    """A vector of bfloat16 numbers: upper halves of float32 numbers; numpy sees uint16. ``+=`` as for float16.
+class Float16(HalfVector):
+    """A vector of float16 numbers. Sums beyond 65519 are infinite, without a warning."""
+
+    numbers = "float16"
+
+
+class BFloat16(HalfVector):
+    """A vector of bfloat16 numbers: upper halves of float32 numbers; numpy sees uint16.
 
     A library that sums its memory itself would add integers.
     """
 
-    def __iadd__(self, addend: Array) -> Self:  # type: ignore[misc, override]
-        from hpcdl.compression.kernels.halves import add_bfloat16  # late: listing compressors must not load numba
-
-        add_bfloat16(bits(self), bits(addend))
-        return self
+    numbers = "bfloat16"
 
 
 def zeros(size: int, numbers: str, device: Device | None = None) -> Array:
     """Return a vector of ``size`` zeros of the type ``numbers``; a GPU's own vectors of float16 add as these."""
     if device is not None:
         return device.zeros((size,), numbers)
-    return (
-        np.zeros(size, np.float16).view(Float16)
-        if numbers == "float16"
-        else np.zeros(size, np.uint16).view(BFloat16)
-    )
+    dtype, kind = (np.float16, Float16) if numbers == "float16" else (np.uint16, BFloat16)
+    return np.zeros(size, dtype).view(kind)
 
 
 def bits(vector: Array) -> Array:

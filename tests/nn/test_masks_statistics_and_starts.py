@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.initial import constant
-from hpcdl.nn.layers.affine import Convolution, Linear
+from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
@@ -51,6 +51,7 @@ def test_running_statistics_by_hand(kernels):
 
 def test_initialisers_reach_their_tensors(kernels):
     layers = [
+        LocallyConnected("u", 8, 3, padding=1),
         Convolution("c", 200, 5, bias=constant(0.2)),
         Flatten("f"),
         Linear("l", 300),
@@ -58,6 +59,7 @@ def test_initialisers_reach_their_tensors(kernels):
     replica = Replica(layers, (5, 5, 8), backend=kernels, dtype="float64")
     vector = host(replica, replica.parameters)
     views = {t.name: vector[t.span] for t in replica.tensors}
+    assert views["u.weight"].std() == pytest.approx(np.sqrt(2 / 72), rel=0.02)
     assert views["c.weight"].std() == pytest.approx(np.sqrt(2 / 200), rel=0.02)
     np.testing.assert_array_equal(views["c.bias"], 0.2)
     bound = np.sqrt(3 / 200)
