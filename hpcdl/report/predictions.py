@@ -140,11 +140,9 @@ def document(prediction: Prediction, title: str) -> Document:
         predicted(prediction.rows),
         steps(prediction.steps, compared=prediction.priced.certainty is not None),
         published_results.section(prediction.papers, [*prediction.rows, *prediction.steps]),
+        meshes(prediction.meshes),
+        Section("Not predicted", points=prediction.left_out),
     ]
-    if prediction.meshes:
-        shown.append(meshes(prediction.meshes))
-    if prediction.left_out:
-        shown.append(Section("Not predicted", points=prediction.left_out))
     return Document(title, list(filter(None, shown)))
 
 

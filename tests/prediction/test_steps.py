@@ -180,7 +180,8 @@ def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
     ]
     subject = [record.but(bucket_bytes=None) for record in records]
     times = partial(_times, [Recorded(read(trained.folder))])
-    rows, left_out = predicted_steps.predicted_steps(subject, times, free, [8], source=records)
+    source = [records[0].but(ranks=2, bucket_bytes=10_000), *records]
+    rows, left_out = predicted_steps.predicted_steps(subject, times, free, [8], source=source)
     assert left_out == []
     default, given = (row.predicted_seconds for row in rows)
     assert default == given

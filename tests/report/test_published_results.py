@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def record(**fields):
-    return Record(kind="replay", global_batch=1024, **fields)
+    return Record(kind="replay", **{"global_batch": 1024, **fields})
 
 
 @pytest.fixture
@@ -30,7 +30,10 @@ def paper(tmp_path, monkeypatch):
 
 
 def test_speedups_are_per_image_and_hours_those_of_all_epochs(paper):
-    records = [record(model="m", ranks=1, step_seconds=8.0), record(model="m", ranks=4, step_seconds=2.5)]
+    records = [
+        record(model="m", ranks=1, step_seconds=8.0),
+        record(model="m", ranks=4, global_batch=2048, step_seconds=5.0),
+    ]
     records += [record(model="other", ranks=4, step_seconds=1.0)]
     (speedup,) = paper(
         'name = "a"\nquantity = "speed-up per image"\ncase = {model = "m"}\nvalues = {4 = 4}', records
