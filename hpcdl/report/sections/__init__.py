@@ -13,7 +13,8 @@ one function for each form of the report::
     figures            -> charts   before the tables                                HTML, SVG
 
 Nothing lists sections. ``report/run/contents.py`` takes every ``Declaration`` of every file here, in their
-order. A suite's ``answer`` names files of this folder: their sentences head the report.
+order. A suite's ``answer`` names declarations, without a name of their own by their files: their sentences head
+the report.
 
 The one rule: a section that does not apply to a run returns a ``Section`` without content, and None instead of
 an answer. So no caller asks what kind of run it is, and no page has an empty heading.
