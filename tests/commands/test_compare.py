@@ -5,9 +5,11 @@ import math
 import os
 import re
 from dataclasses import replace
+from functools import partial
 from xml.etree import ElementTree as ET
 
 import pytest
+from conftest import Hand
 
 from hpcdl.analysis.over_time.pairing import Change
 from hpcdl.analysis.over_time.regressions import VERDICTS, Comparison
@@ -22,60 +24,58 @@ STEADY = (1.0, 1.01, 0.99, 1.002, 0.998)
 ENVIRONMENT = {"key": "k", "cpu": {"governor": "performance"}, "mpi": {"version": "5.0"}}
 
 
+def write(folder, side, launches, environment=ENVIRONMENT, **cases):
+    """Write one run per launch, return their paths; ``cases``: ms by name."""
+    for number, factor in enumerate(launches):
+        night = folder / side / f"night-{number}"
+        night.mkdir(parents=True)
+        run = Hand(night)
+        for name, ms in (cases or {"ring": 1.0, "tree": 2.0}).items():
+            run.case([[factor * ms] * 3] * 2, **CASE, case=name, warmup_steps=0, correct=True)
+        date = f"2026-{11 + (side == 'b')}-{number + 1:02d}T03:00:00+00:00"
+        run.read({**environment, "date": date}, complete=True)
+    return sorted(map(str, (folder / side).glob("night-*")))
+
+
 @pytest.fixture
-def nights(hand, tmp_path):
-    """Write one run per launch; ``cases``: ms by name, or None for a case that the run does not have."""
-
-    def write(side, launches, environment=ENVIRONMENT, **cases):
-        for number, factor in enumerate(launches):
-            folder = tmp_path / side / f"night-{number}"
-            folder.mkdir(parents=True)
-            run = type(hand)(folder)
-            for name, ms in (cases or {"ring": 1.0, "tree": 2.0}).items():
-                run.case([[factor * ms] * 3] * 2, **CASE, case=name, warmup_steps=0, correct=True)
-            run.read(
-                {**environment, "date": f"2026-{11 + (side == 'b')}-{number + 1:02d}T03:00:00+00:00"},
-                complete=True,
-            )
-        return sorted(map(str, (tmp_path / side).glob("night-*")))
-
-    return write
+def nights(tmp_path):
+    return partial(write, tmp_path)
 
 
-BEGIN = {"UNCHANGED": "is unchanged,", "REGRESSED": "takes", "IMPROVED": "is faster,"}
+@pytest.fixture(scope="module")
+def slower(tmp_path_factory):
+    """Arguments of a comparison of runs with others that take 1.2 times as long."""
+    folder = tmp_path_factory.mktemp("slower")
+    return [*write(folder, "a", STEADY), "--with", *write(folder, "b", [1.2 * factor for factor in STEADY])]
 
 
 @pytest.mark.parametrize(
-    ("factor", "code", "word"), [(1.0, 0, "UNCHANGED"), (1.2, 1, "REGRESSED"), (0.8, 0, "IMPROVED")]
-)
-def test_exit_codes(nights, capsys, factor, code, word):
-    before, now = nights("a", STEADY), nights("b", [factor * one for one in STEADY])
-    assert main(["compare", *before, "--with", *now]) == code
+    ("factor", "word", "says"), [(1.0, "UNCHANGED", "is unchanged,"), (1.2, "REGRESSED", "takes"), (0.8, "IMPROVED", "is faster,")]
+)  # fmt: skip
+def test_exit_codes(nights, slower, capsys, factor, word, says):
+    now = nights("b", [factor * one for one in STEADY])
+    assert main(["compare", *slower[: len(STEADY)], "--with", *now]) == (word == "REGRESSED")
     page = " ".join(capsys.readouterr().out.split())
-    assert re.search(rf"{word}: (ring|tree): p50 {BEGIN[word]} {factor:.3f} times as long", page)
+    assert re.search(rf"{word}: (ring|tree): p50 {says} {factor:.3f} times as long", page)
     assert f"2 measures of 2 cases: 2 {word.lower()}." in page
 
 
-@pytest.mark.parametrize("ending", ["html", "md", "txt"])
-def test_a_page_in_a_file(nights, capsys, tmp_path, ending):
-    before, now, file = nights("a", STEADY), nights("b", [1.2 * one for one in STEADY]), tmp_path / f"p.{ending}"
-    code = main(["compare", *before, "--with", *now, "-o", str(file)])
-    if ending == "txt":
-        assert code == 2
-        assert "must end in .html or .md" in capsys.readouterr().err
-        return
-    assert code == 1
-    start = '<h1 class="long">' if ending == "html" else "## Verdict\n\n"
-    headline = rf"{start}REGRESSED: (ring|tree): p50 takes 1\.200 times as long"
-    assert re.search(headline, file.read_text(encoding="utf-8"))
+def test_a_page_in_a_file(slower, capsys, tmp_path):
+    for ending, start in (("html", '<h1 class="long">'), ("md", "## Verdict\n\n")):
+        file = tmp_path / f"p.{ending}"
+        assert main(["compare", *slower, "-o", str(file)]) == 1
+        headline = rf"{start}REGRESSED: (ring|tree): p50 takes 1\.200 times as long"
+        assert re.search(headline, file.read_text(encoding="utf-8"))
+    assert main(["compare", *slower, "-o", str(tmp_path / "p.txt")]) == 2
+    assert "must end in .html or .md" in capsys.readouterr().err
 
 
-def test_what_launches_left_is_taken_as_it_is(hand, tmp_path, capsys):
+def test_what_launches_left_is_taken_as_it_is(tmp_path, capsys):
     for side in "ab":
         for number, factor in enumerate(STEADY, 1):
             folder = tmp_path / side / f"launch-{number}"
             folder.mkdir(parents=True)
-            type(hand)(folder).case([[factor + (side == "b") / 1e6] * 3], **CASE, case="c", warmup_steps=0).read()
+            Hand(folder).case([[factor + (side == "b") / 1e6] * 3], **CASE, case="c", warmup_steps=0).read()
         (tmp_path / side / "report.md").touch()
     sides = [str(tmp_path / "a"), "--with", str(tmp_path / "b")]
     assert main(["compare", *sides, "-o", str(tmp_path / "page.html")]) == 3
@@ -95,13 +95,8 @@ def test_counters_that_grew_more_are_named_by_host_and_device(nights, capsys):
     before, now = nights("a", STEADY, of(100, 50)), nights("b", STEADY, of(201, 100))
     main(["compare", *before, "--with", *now, "--json"])
     (counter,) = json.loads(capsys.readouterr().out)["link_counters"]
-    assert counter == {
-        "host": "n7",
-        "device": "m/1",
-        "name": "port_xmit_wait",
-        "before": [100] * 5,
-        "now": [201] * 5,
-    }
+    place = {"host": "n7", "device": "m/1", "name": "port_xmit_wait"}
+    assert counter == {**place, "before": [100] * 5, "now": [201] * 5}
     main(["compare", *before, "--with", *now])
     assert re.search(r"n7 +m/1 +port_xmit_wait +100 +201\n", capsys.readouterr().out)
 
@@ -138,9 +133,8 @@ def test_the_verdict_is_short_and_of_eighty_columns(nights, capsys, tmp_path):
     assert max(map(len, page.split("\n"))) <= 80
 
 
-def test_json(nights, capsys):
-    before, now = nights("a", STEADY), nights("b", [1.2 * one for one in STEADY])
-    assert main(["compare", *before, "--with", *now, "--json", "--min-effect", "0.05"]) == 1
+def test_json(slower, capsys):
+    assert main(["compare", *slower, "--json", "--min-effect", "0.05"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["schema"], found["verdict"], found["exit_code"]) == (1, "regressed", 1)
     assert (found["min_effect"], found["unit"]) == (0.05, "launch")
@@ -151,10 +145,7 @@ def test_json(nights, capsys):
     assert first["candidate_seconds"] == pytest.approx(1.2 * first["baseline_seconds"])
     assert first["p_adjusted"] < 0.05
     assert first["smallest_visible_ratio"] > 1.05
-    assert [run["date"] for run in found["baseline"]][:2] == [
-        "2026-11-01T03:00:00+00:00",
-        "2026-11-02T03:00:00+00:00",
-    ]
+    assert [run["date"] for run in found["baseline"]][:2] == [f"2026-11-0{day}T03:00:00+00:00" for day in (1, 2)]
     assert found["environment_differences"] == []
 
 
@@ -188,11 +179,6 @@ def test_junit_fits_its_schema(nights, capsys, tmp_path):
     assert "VERDICT" in suite.find("system-out").text
 
 
-def accepted(path, expires):
-    path.write_text(f'[[accept]]\ncase = "*"\nreason = "the new switch"\nchange = "99%"\nexpires = {expires}\n')
-    return str(path)
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -208,11 +194,10 @@ def accepted(path, expires):
         ("[[accept]", "not TOML: Expected"),
     ],
 )  # fmt: skip
-def test_a_wrong_accept_file_is_one_line(nights, capsys, tmp_path, text, complaint):
-    before = nights("a", STEADY)
+def test_a_wrong_accept_file_is_one_line(slower, capsys, tmp_path, text, complaint):
     file = tmp_path / "accept.toml"
     file.write_text(text)
-    assert main(["compare", before[0], "--with", before[1], "--accept", str(file)]) == 2
+    assert main(["compare", *slower, "--accept", str(file)]) == 2
     error = capsys.readouterr().err
     assert f"--accept {file}: {complaint}" in error
     assert error.count("\n") == 1
