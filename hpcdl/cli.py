@@ -94,9 +94,9 @@ def _options(given: list[str]) -> argparse.Namespace:
     for name, module in commands().items():
         command: Command = module.COMMAND
         example = f"example: {command.example}"
-        own = parsers.add_parser(name, help=command.summary, description=command.description, epilog=example)
-        module.arguments(own)
-        own.set_defaults(execute=module.execute)
+        subparser = parsers.add_parser(name, help=command.summary, description=command.description, epilog=example)
+        module.arguments(subparser)
+        subparser.set_defaults(execute=module.execute)
     if "_ARGCOMPLETE" in os.environ:  # of a shell with completion
         import argcomplete
 

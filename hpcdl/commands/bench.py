@@ -76,13 +76,13 @@ def headings(run: Run, record: Record, repetitions: int) -> list[str]:
     from hpcdl.report.formats.cells import plural
 
     library = run.environment["mpi"]
-    place = f"{plural(record.ranks, 'rank')} on {plural(record.nodes, 'host')}"
+    ranks = f"{plural(record.ranks, 'rank')} on {plural(record.nodes, 'host')}"
     sample = plural(repetitions, "repetition")
     if repetitions <= 100:
         sample += " (p99 lies between the two longest)"
     late = f"{'from first':>12}{'from last':>12}  late rank" if record.straggler else ""
     return [
-        f"# {record.collective}: {place}, {record.dtype}, {library['library']} {library['version']}",
+        f"# {record.collective}: {ranks}, {record.dtype}, {library['library']} {library['version']}",
         f"# times in us of the slowest rank; quantiles over {sample}, each the mean of so many operations (ops)",
         f"# algbw and busbw in GB/s, as nccl-tests defines them; run folder {run.path.parent.parent}",
         f"#{'bytes':>11}  {'scheme':<20}{'ops':>6}{'p50':>11}{'p99':>11}{'algbw':>10}{'busbw':>10}{late}  correct",
@@ -95,8 +95,8 @@ def row(record: Record) -> str:
     marks = [text for mark, text in shown.items() if mark in record.marks]
     begin = f"{record.message_bytes:>12}  {record.aggregation:<20}{record.operations or 1:>6}"
     times = "".join(f"{1e6 * (time or 0):>11.2f}" for time in (record.time_p50_seconds, record.time_p99_seconds))
-    known = (record.algbw_bytes_per_second, record.busbw_bytes_per_second)
-    rates = "".join(f"{(rate or 0) / 1e9:>10.3f}" for rate in known)
+    rates_of_record = (record.algbw_bytes_per_second, record.busbw_bytes_per_second)
+    rates = "".join(f"{(rate or 0) / 1e9:>10.3f}" for rate in rates_of_record)
     if record.straggler:
         arrivals = (record.from_first_arrival_seconds, record.from_last_arrival_seconds)
         rates += "".join(f"{1e6 * (time or 0):>12.2f}" for time in arrivals)

@@ -29,8 +29,8 @@ def execute(options: argparse.Namespace) -> int:
     check_page(options.output, ".html", ".md")
     if not options.runs.is_dir():
         raise UsageError(f"{options.runs}: no such folder")
-    known = sources()
-    names = {clause.run for source in known for claim in source.claims for clause in claim.clauses}
+    every_source = sources()
+    names = {clause.run for source in every_source for claim in source.claims for clause in claim.clauses}
     runs, unread = dict[str, "list[Record]"](), 0
     for name in sorted(names):
         try:
@@ -38,7 +38,7 @@ def execute(options: argparse.Namespace) -> int:
         except UsageError as error:
             runs[name], unread = [], unread + 1
             print(f"hpcdl: {message(error)}: its claims are not decided", file=sys.stderr)
-    page = document(known, runs)
+    page = document(every_source, runs)
     if options.output is not None:
         write_page(options.output, [page])
     print(coloured(plain([page])), end="")

@@ -92,12 +92,12 @@ def catalogue(subject: str, batches: Sequence[int] = (USUAL_BATCH,)) -> list[Jso
 def _entry(name: str, offer: Offer, parameters: Mapping[str, inspect.Parameter]) -> JsonObject:
     from hpcdl import registry
 
-    given = {key: parameter.default for key, parameter in parameters.items()}
+    defaults = {key: parameter.default for key, parameter in parameters.items()}
     return {
         "name": name,
         "summary": registry.summary(offer),
         "settings": {key: registry.annotation(parameter) for key, parameter in parameters.items()},
-        "defaults": {key: default for key, default in given.items() if default is not inspect.Parameter.empty},
+        "defaults": {key: default for key, default in defaults.items() if default is not inspect.Parameter.empty},
     }
 
 
@@ -116,9 +116,9 @@ def _described(entry: JsonObject, *, volumes: bool) -> str:
 
 
 def _settings(entry: JsonObject) -> str:
-    known = entry.get("defaults", {})
+    defaults = entry.get("defaults", {})
     return ", ".join(
-        f"{key} = {json.dumps(known[key])}" if known.get(key) is not None else f"{key} ({kind})"
+        f"{key} = {json.dumps(defaults[key])}" if defaults.get(key) is not None else f"{key} ({kind})"
         for key, kind in entry.get("settings", {}).items()
     )
 

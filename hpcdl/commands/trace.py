@@ -58,8 +58,8 @@ def execute(options: argparse.Namespace) -> int:
                     layers = table_text(of_run(run, [case]))
                 messages = write_chakra(options.file, selection, layers)
             else:
-                with output_path("-o", options.file) as place:
-                    messages = {"perfetto": write_perfetto, "goal": write_goal}[options.format](place, selection)
+                with output_path("-o", options.file) as file:
+                    messages = {"perfetto": write_perfetto, "goal": write_goal}[options.format](file, selection)
     except ImportError as error:
         raise UsageError(
             f"--format {options.format}: {error.name} is not installed: pip install 'hpcdl[report]'"

@@ -44,17 +44,17 @@ def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.e
     Raises UsageError, in one line, for a file that cannot be read, an unknown key and a wrong value.
     """
     if path is None:
-        path = next((place for place in places(environment) if place.is_file()), None)
+        path = next((file for file in places(environment) if file.is_file()), None)
         if path is None:
             return SiteProfile()
     try:
         table = read_toml(path)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    known = [field.name for field in fields(SiteProfile)]
+    keys = [field.name for field in fields(SiteProfile)]
     for key in table:
-        if key not in known:
-            raise UsageError(f"{path}: {key}: unknown key{nearest(key, known)}")
+        if key not in keys:
+            raise UsageError(f"{path}: {key}: unknown key{nearest(key, keys)}")
     for key, default in vars(SiteProfile()).items():
         read = _lines if isinstance(default, tuple) else _line
         table[key] = read(table[key], f"{path}: {key}") if key in table else default

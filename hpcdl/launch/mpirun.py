@@ -35,9 +35,9 @@ def mpirun() -> Path:
 
     Raises NoLauncher.
     """
-    own = Path(sysconfig.get_path("scripts"))
+    scripts = Path(sysconfig.get_path("scripts"))
     for name in ("mpirun", "mpiexec"):
-        launcher = shutil.which(name, path=str(own)) or shutil.which(name)
+        launcher = shutil.which(name, path=str(scripts)) or shutil.which(name)
         if launcher:
             return Path(launcher)
     raise NoLauncher("no mpirun found: pip install 'hpcdl[mpich]', or load your site's MPI module")

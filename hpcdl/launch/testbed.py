@@ -71,16 +71,16 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
     usual = _bits(rate, f"--rate {rate}")
     rates = {f"host{number}": usual for number in range(1, hosts + 1)}
     slower: dict[str, str] = {}
-    for given in slow:
-        host, colon, its_rate = given.partition(":")
+    for entry in slow:
+        host, colon, its_rate = entry.partition(":")
         if not (host and colon and its_rate):
-            raise LaunchError(f"--slow {given}: write HOST:RATE, such as host1:50mbit")
+            raise LaunchError(f"--slow {entry}: write HOST:RATE, such as host1:50mbit")
         if host not in rates:
             available = f"host1 to host{hosts}" if hosts > 1 else "host1 only"
-            raise LaunchError(f"--slow {given}: there is no {host!r}; available: {available}")
+            raise LaunchError(f"--slow {entry}: there is no {host!r}; available: {available}")
         if host in slower:
-            raise LaunchError(f"--slow {given}: {host} already has the rate {slower[host]}")
-        rates[host] = _bits(its_rate, f"--slow {given}")
+            raise LaunchError(f"--slow {entry}: {host} already has the rate {slower[host]}")
+        rates[host] = _bits(its_rate, f"--slow {entry}")
         slower[host] = _spelled(rates[host])
     joined = _bits(trunk, f"--trunk {trunk}") if trunk else 0
     latency = 0.0 if delay is None else delay.total_seconds()

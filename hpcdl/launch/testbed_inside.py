@@ -163,11 +163,11 @@ def _files(plan: Plan) -> None:
     names = list(plan.bytes_per_second)
     (FOLDER / "hosts.mpich").write_text("".join(f"{name}:1\n" for name in names))
     (FOLDER / "hosts.openmpi").write_text("".join(f"{name} slots=1\n" for name in names))
-    known = Path("/etc/hosts")
-    if known.exists():
+    hosts_file = Path("/etc/hosts")
+    if hosts_file.exists():
         lines = [f"{NETWORK}.{number} {name}\n" for number, name in enumerate(names, 1)]
-        (FOLDER / "etc-hosts").write_text("".join([*lines, known.read_text()]))
-        _do("mount", "--bind", f"{FOLDER}/etc-hosts", str(known))
+        (FOLDER / "etc-hosts").write_text("".join([*lines, hosts_file.read_text()]))
+        _do("mount", "--bind", f"{FOLDER}/etc-hosts", str(hosts_file))
 
 
 def _hosts(plan: Plan) -> None:
@@ -198,7 +198,7 @@ def _hosts(plan: Plan) -> None:
         (FOLDER / "hosts" / name).write_text(str(host.pid))
         hosts.append(host)
     links, limits, cards = [], [], {}
-    place = "parent 1:1" if plan.latency and not plan.relayed else "root"
+    parent = "parent 1:1" if plan.latency and not plan.relayed else "root"
     for host, bridge, (name, rate) in zip(hosts, bridges, plan.bytes_per_second.items(), strict=True):
         _ready(host, name)
         if plan.relayed:
@@ -207,9 +207,9 @@ def _hosts(plan: Plan) -> None:
         else:
             links.append(f"link add {name} type veth peer name {INTERFACE} netns {host.pid}\n")
         links.append(f"link set {name} master {bridge} up\n")
-        if place != "root":  # netem holds the packets of a second at 1gbit
+        if parent != "root":  # netem holds the packets of a second at 1gbit
             limits.append(f"qdisc add dev {name} root handle 1: netem delay {plan.latency:f}s limit 100000\n")
-        limits.append(f"qdisc add dev {name} {_limit(rate, place)}\n")
+        limits.append(f"qdisc add dev {name} {_limit(rate, parent)}\n")
     if cards:
         Thread(target=relay, args=(cards, plan.latency), daemon=True).start()
     _do("ip", "-batch", "-", input="".join(links))
@@ -221,12 +221,12 @@ def _hosts(plan: Plan) -> None:
         _ready(host, name)
 
 
-def _limit(rate: float, place: str = "root") -> str:
+def _limit(rate: float, parent: str = "root") -> str:
     """Return arguments of ``tc qdisc add``: a token bucket of ``rate`` bytes per second (tc-tbf(8)).
 
     Packets that would wait longer than 100 ms are dropped, as in a switch's buffer.
     """
-    return f"{place} tbf rate {rate * 8}bit burst {_burst(rate)} latency 100ms"
+    return f"{parent} tbf rate {rate * 8}bit burst {_burst(rate)} latency 100ms"
 
 
 def _burst(rate: float) -> int:

@@ -105,13 +105,13 @@ def _failure(path: Path) -> Failure | None:
     return None
 
 
-def blame(parts: Path, command: str, rank: int, known: Collection[str]) -> None:
+def blame(parts: Path, command: str, rank: int, failed_before: Collection[str]) -> None:
     """Name ``rank``, whose process ended first, in the new failure of ``command`` that no rank recorded.
 
-    ``known``: digests of cases that failed in earlier jobs.
+    ``failed_before``: digests of cases that failed in earlier jobs.
     """
     for digest, failure in read(parts).items():
-        if failure.command == command and failure.error == JOB_ENDED and digest not in known:
+        if failure.command == command and failure.error == JOB_ENDED and digest not in failed_before:
             named = replace(failure, rank=rank, error="its process ended during this case, and the job with it")
             _write(parts / f"{digest}.failed", named)
 

@@ -86,29 +86,29 @@ def modified(*paths: Path) -> tuple[int, ...]:
     return tuple(times)
 
 
-def run_cases(suite: Suite, folder: Path, ranks: int, given: Sequence[str], typed: Sequence[str]) -> int:
-    """Run ``hpcdl`` with the arguments ``given`` on ``ranks`` ranks until no case is left; return the exit code.
+def run_cases(suite: Suite, folder: Path, ranks: int, arguments: Sequence[str], typed: Sequence[str]) -> int:
+    """Run ``hpcdl`` with ``arguments`` on ``ranks`` ranks until no case is left; return the exit code.
 
-    ``given`` are the ``typed`` arguments and additions. Each relaunch follows a new failed case of ``suite``, so
+    ``arguments`` are the ``typed`` ones and additions. Each relaunch follows a new failed case of ``suite``, so
     that their number is limited. Raises NoLauncher.
     """
-    known: set[str] = set()
+    failed_before: set[str] = set()
     parts = folder / "parts"
-    with tempfile.TemporaryDirectory() as place:
-        status = Path(place) / "status"
+    with tempfile.TemporaryDirectory() as folder_name:
+        status = Path(folder_name) / "status"
         while True:
             fault_tolerant = any(case.failure for case in suite.cases)
-            code, first = run_job(ranks, given, typed, status, parts, fault_tolerant=fault_tolerant)
+            code, first = run_job(ranks, arguments, typed, status, parts, fault_tolerant=fault_tolerant)
             if code is None:
                 if first is not None:
-                    failed_cases.blame(parts, str(status), first, known)
+                    failed_cases.blame(parts, str(status), first, failed_before)
                 failures = failed_cases.read(parts)
                 new = [
                     digest
                     for digest, failure in failures.items()
-                    if failure.command == str(status) and digest not in known
+                    if failure.command == str(status) and digest not in failed_before
                 ]
-                known |= {*new}
+                failed_before |= {*new}
                 for digest in new:
                     print(f"hpcdl: FAILED {failures[digest]}", file=sys.stderr)
                 if not new:
@@ -116,17 +116,17 @@ def run_cases(suite: Suite, folder: Path, ranks: int, given: Sequence[str], type
                     print(f"hpcdl: {line}", file=sys.stderr)
                     return FAILED
                 finished = {path.stem.rpartition("-")[2] for path in parts.glob("*.h5")}
-                left = {case.digest for case in suite.cases} - known - finished
+                left = {case.digest for case in suite.cases} - failed_before - finished
                 aim = "for the remaining cases" if left else "to write the report"
                 print(f"hpcdl: starting the ranks again {aim}", file=sys.stderr)
             elif code != RELAUNCH:
                 return code
-            if "--resume" not in given:
-                given = [*given, "--resume"]
+            if "--resume" not in arguments:
+                arguments = [*arguments, "--resume"]
 
 
 def run_job(
-    ranks: int, given: Sequence[str], typed: Sequence[str], status: Path, parts: Path, *, fault_tolerant: bool
+    ranks: int, arguments: Sequence[str], typed: Sequence[str], status: Path, parts: Path, *, fault_tolerant: bool
 ) -> tuple[int | None, int | None]:
     """Run ``hpcdl`` on ``ranks`` ranks once; return rank 0's exit code, and the rank whose process ended first.
 
@@ -140,7 +140,7 @@ def run_job(
     variables["COLUMNS"] = str(shutil.get_terminal_size().columns)  # ranks may have another terminal, or none
     with RankProcesses(status.parent, ranks) as processes:
         with subprocess.Popen(
-            python_command(ranks, ["-m", "hpcdl", *given], fault_tolerant=fault_tolerant),
+            python_command(ranks, ["-m", "hpcdl", *arguments], fault_tolerant=fault_tolerant),
             env=launch_environment() | variables,
             stdin=subprocess.DEVNULL,
             preexec_fn=child_preparation(),  # noqa: PLW1509 - this process has no other thread

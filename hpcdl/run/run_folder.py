@@ -243,11 +243,11 @@ class RunFolder:
         self._added += 1
         wrong = fields.get("correct") is False
         self._failed |= wrong
-        place = f"[{number + 1}/{len(self._suite.cases)}]"
+        count = f"[{number + 1}/{len(self._suite.cases)}]"
         seconds = perf_counter() - self._began
         words = ["WRONG RESULT"] if wrong else []
         words += [f"{measured.get('process_failure') or 'no rank'} failed"] if case.setting("failure") else []
-        line = "  ".join([f"{place} {case.name}: {seconds:.1f} s", *words])
+        line = "  ".join([f"{count} {case.name}: {seconds:.1f} s", *words])
         if self._options.finished is None:
             self.show(line)
         else:

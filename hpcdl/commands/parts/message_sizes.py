@@ -52,8 +52,8 @@ def _sizes(options: argparse.Namespace) -> list[int]:
         ends.append(end)
     least, most = ends
     if options.factor < MIN_FACTOR or not 1 <= least <= most:
-        given = f"-b {options.least} -e {options.most} -f {options.factor}"
-        raise UsageError(f"{given}: sizes grow from at least 1 by a factor of at least {MIN_FACTOR}")
+        words = f"-b {options.least} -e {options.most} -f {options.factor}"
+        raise UsageError(f"{words}: sizes grow from at least 1 by a factor of at least {MIN_FACTOR}")
     sizes = [least]
     while sizes[-1] * options.factor <= most:
         sizes.append(sizes[-1] * options.factor)
