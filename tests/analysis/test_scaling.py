@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -177,6 +179,15 @@ def test_targets(hand):
     for one in (never, unset):
         assert one.seconds_to_target is one.samples_to_target is one.epochs_to_target is None
         assert one.final_accuracy == 0.89
+
+
+def test_an_evaluation_is_at_the_time_of_the_rank_that_reached_it_last(hand):
+    hand.train([steps(50)] * 2, evaluations=[(4, 1.0, 0.4, 0.9, 0.5, 256), (8, 2.0, 0.9, 0.5, 0.91, 512)])
+    (launch,) = launches(hand.read())
+    of_both = np.concatenate([launch.case.evaluations] * 2)
+    of_both["rank"], of_both["training_seconds"] = [0, 0, 1, 1], [0.4, 0.9, 0.5, 0.8]
+    launch = replace(launch, case=replace(launch.case, evaluations=of_both))
+    assert launch.evaluations["training_seconds"].tolist() == [0.5, 0.9]
 
 
 def test_one_record_per_seed_and_its_own_base(hand):

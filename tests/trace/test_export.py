@@ -80,6 +80,15 @@ def test_every_message_is_matched_with_its_receive(name, ranks, overlapped):
     assert (receives["end"] - sends["begin"] >= sends["bytes"] * BETA * 1e9 - 2).all()
 
 
+def test_ends_of_equal_tasks_match_if_both_ranks_have_used_them_alike():
+    """Sends end in the order of tasks 1 and 2, receives in the order 2 and 1; else the order of ends decides."""
+    for tasks, pairs in (((2, 1), [(0, 3), (1, 2)]), ((2, 3), [(0, 2), (1, 3)])):
+        sends = [(task, "send", 0, 10 * task, 1, 8) for task in (1, 2)]
+        receives = [(task, "recv", 0, end, 0, 8) for task, end in zip(tasks, (30, 40), strict=True)]
+        found = matched(selection([sends, receives]).events)
+        assert sorted(zip(found["send"], found["recv"], strict=True)) == pairs
+
+
 def test_ends_without_a_partner_are_left_out():
     events = simulate("ring", 3)[0].events
     lost = events.drop(events.index[(events["rank"] == 1) & (events["label"] == "recv")][:1])

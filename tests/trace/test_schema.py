@@ -65,7 +65,8 @@ def test_round_trip(tmp_path):
 def test_merge_keeps_order_and_context(tmp_path):
     parts = [tmp_path / f"{name}.h5" for name in ("b", "a")]
     for number, part in enumerate(parts):
-        write_part(part, traced(number + 1, case=part.stem), environment={"key": "k"}, suite_text="[suite]\n")
+        case = traced(number + 1, case=part.stem, labels=("send", "recv")[:: 1 - 2 * number])
+        write_part(part, case, environment={"key": "k"}, suite_text="[suite]\n")
     merge(parts, tmp_path / "run.h5", {"key": "new", "nested": {"list": [1, 2]}}, 'name = "ö"\n')
     run = hpcdl.read(tmp_path)
     assert run.cases["case"].tolist() == ["b", "a"]
@@ -73,6 +74,7 @@ def test_merge_keeps_order_and_context(tmp_path):
     assert run.suite == 'name = "ö"\n'
     assert run.events_of(1)["case_index"].unique().tolist() == [1]
     assert len(run.events) == 9
+    assert run.events["label"][[0, 1, 3, 4]].tolist() == ["send", "recv", "recv", "send"]
     merge(parts, tmp_path / "run.h5", {}, "", complete=False)
     assert not read(tmp_path).complete
 

@@ -45,7 +45,9 @@ from hpcdl.analysis.statistics.estimates import (
     launches_interval,
     ratio_interval,
 )
+from hpcdl.trace.files import JsonObject
 from hpcdl.trace.quantities import COLUMNS
+from hpcdl.trace.quantity import Quantity
 from hpcdl.trace.recorder import Rows
 
 
@@ -175,20 +177,20 @@ def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
     return [np.array([np.median(each)]) for each in by_launch.values()]
 
 
-Columns = dict[str, Any]
+def _bounded(quantity: Quantity[float | None], interval: Interval) -> JsonObject:
+    """Return the columns of a quantity and of its bounds."""
+    columns = (quantity, quantity.low, quantity.high)
+    return {column.name: value for column, value in zip(columns, interval, strict=True) if column}
 
 
 def _record(point: Point, points: Sequence[Point]) -> Record:
-    measured: Columns = {
-        "seed": point.record.seed,
+    measured: JsonObject = {
         "draw": point.record.draw if len(point.launches) == 1 else None,
         "launches": len(point.timed),
         "launches_left_out": len(point.launches) - len(point.timed),
-        "ranks": point.record.ranks,
         "scaling": point.record.scaling if point.record.is_training else None,
         "steps": max(launch.total_steps for launch in point.launches) or None,
         "planned_steps": point.record.planned_steps if point.record.is_training else None,
-        "warmup_steps": point.record.warmup_steps,
         "measured_steps": sum(launch.measured_steps for launch in point.timed),
         "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
         "bytes_sent_per_rank": _middle(point, itemgetter("bytes_sent")),
@@ -207,7 +209,7 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
     return point.record.but(launch=None, **columns)
 
 
-def _waiting(point: Point) -> Columns:
+def _waiting(point: Point) -> JsonObject:
     """Return the medians over launches; a late rank if it is the same in all of them, and they are undisturbed."""
     late = {None if launch.disturbed else launch.late_rank for launch in point.timed}
     medians = {
@@ -215,29 +217,21 @@ def _waiting(point: Point) -> Columns:
         for name in ("waiting_seconds", "transfer_seconds", "late_seconds")
     }
     late_rank = late.pop() if len(late) == 1 else None
-    return {
-        **medians,
-        "late_rank": late_rank,
-        "late_seconds": None if late_rank is None else medians["late_seconds"],
-    }
+    return {**medians, "late_rank": late_rank, **({"late_seconds": None} if late_rank is None else {})}
 
 
-def _training(point: Point, points: Sequence[Point]) -> Columns:
+def _training(point: Point, points: Sequence[Point]) -> JsonObject:
     step = _step(point)
     compute = _middle(point, itemgetter("compute_seconds")) or None
     exposed, ceiling_disturbed = _exposed(point, points)
     shown = Interval(*(max(0.0, bound) if math.isfinite(bound) else bound for bound in exposed))
     return {
-        "step_seconds": step.value,
-        "step_seconds_low": step.low,
-        "step_seconds_high": step.high,
+        **_bounded(Record.step_seconds, step),
         "images_per_second": median_of(launch.images_per_second for launch in point.timed),
         **_scaling(point, points),
         "compute_seconds": compute,
         "input_seconds": _middle(point, itemgetter("input_seconds")) or None,
-        "exposed_communication_seconds": shown.value,
-        "exposed_communication_seconds_low": shown.low,
-        "exposed_communication_seconds_high": shown.high,
+        **_bounded(Record.exposed_communication_seconds, shown),
         "ceiling_disturbed": ceiling_disturbed,
         "load_balance": compute
         and _middle(point, lambda steps: _share(steps, "mean_compute_seconds", "compute_seconds")),
@@ -271,37 +265,34 @@ def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | No
     return exposed, any(launch.disturbed for launch in others)
 
 
-def _scaling(point: Point, points: Sequence[Point]) -> Columns:
+def _scaling(point: Point, points: Sequence[Point]) -> JsonObject:
     scaling = point.record.scaling
     base = base_of(point, points)
     of_base = same_seed(base, point.record.seed)
     if scaling not in {"strong", "weak"} or not of_base or not any(map(len, point.seconds)):
-        return dict.fromkeys(("speedup", "efficiency", "efficiency_low", "efficiency_high"))
+        return {}
     simulated = bool(point.record.network)
     base_times, times = (_step_times(side, simulated=simulated) for side in (of_base, point.timed))
     scale = point.record.ranks / base[0].record.ranks
     itself = any(other is point for other in base)
     per_rank = 1 / scale if scaling == "strong" else 1.0
-    low = high = ratio = 1.0
+    ratio = Interval(1.0, 1.0, 1.0)
     if not itself:
-        ratio, low, high = ratio_interval(base_times, times, middles=(base[0].middle, point.middle))
+        ratio = ratio_interval(base_times, times, middles=(base[0].middle, point.middle))
     aggregations = [*dict.fromkeys(other.record.aggregation or "none" for other in base)]
     return {
-        "speedup": ratio if scaling == "strong" else ratio * scale,
-        "efficiency": ratio * per_rank,
-        "efficiency_low": low * per_rank,
-        "efficiency_high": high * per_rank,
+        "speedup": ratio.value if scaling == "strong" else ratio.value * scale,
+        **_bounded(Record.efficiency, Interval(*(bound * per_rank for bound in ratio))),
         "base_ranks": base[0].record.ranks,
         "base_aggregation": ANY if len(aggregations) > 1 else aggregations[0],
         "base_launches": len(base_times),
         "base_step_seconds": launches_interval(base_times, base[0].middle).value,
         "base_disturbed": any(launch.disturbed for launch in of_base),
-        "near_linear": None,
         "near_linear_p": math.nan if simulated or itself else _p_value(base_times, times, per_rank),
     }
 
 
-def _collective(point: Point) -> Columns:
+def _collective(point: Point) -> JsonObject:
     """Times of one operation; bandwidths are those of its median."""
     times = launches_interval(point.seconds)
     size = None if point.record.concurrent else point.record.message_bytes
@@ -310,9 +301,7 @@ def _collective(point: Point) -> Columns:
     factor = bus_factor(name, point.record.ranks)
     measured = [vector for vector in point.seconds if len(vector)]
     return {
-        "time_p50_seconds": times.value,
-        "time_p50_low_seconds": times.low,
-        "time_p50_high_seconds": times.high,
+        **_bounded(Record.time_p50_seconds, times),
         "time_p95_seconds": median_of(np.quantile(vector, 0.95) for vector in measured),
         "time_p99_seconds": median_of(np.quantile(vector, 0.99) for vector in measured),
         "time_max_seconds": max((float(vector.max()) for vector in measured), default=None),
