@@ -11,9 +11,11 @@ import pytest
 from google.protobuf import proto
 
 import hpcdl.docs
+from hpcdl.cases.keys.compute_times import measured_trainings
 from hpcdl.cli import main
 from hpcdl.models.layers import read_table
 from hpcdl.trace.chakra import COLLECTIVE, COMPUTING, message_types
+from hpcdl.trace.schema import read
 
 
 @pytest.fixture
@@ -53,6 +55,10 @@ def test_of_a_run_with_its_times_and_of_its_chakra_trace(table, hpcdl, capsys):
     assert min(conv.forward_seconds, conv.backward_seconds, conv.update_seconds, conv.forward_flop) > 0
     assert conv.forward_seconds != conv.backward_seconds
     assert layers["rest"].forward_seconds > 0
+    ((_, _, samples, times),) = measured_trainings(read(hpcdl.folder / "o"), [0])
+    seconds = samples * sum(sum(layer.seconds) for layer in layers.values())
+    updates = sum(layer.update_seconds or 0 for layer in layers.values())
+    assert seconds + updates == pytest.approx(times.step_seconds(samples))
     trace = hpcdl.folder / "et" / "hpcdl.0.et"
     assert main(["trace", str(hpcdl.folder / "o"), "--format", "chakra", "-o", str(trace.parent)]) == 0
     again, _ = table(trace)
