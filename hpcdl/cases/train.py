@@ -262,7 +262,7 @@ def program(
         try:
             await run(comm, mine)
             tested = await mine.evaluation.test_at_end() if tests else {}
-            watched = [await one.fields(comm) for one in mine.watched]
+            watched = [await measurement.fields(comm) for measurement in mine.watched]
         finally:
             # Also after an error: its prefetch thread would go on beside the next case.
             mine.inputs.close()

@@ -78,9 +78,9 @@ class ComputeTimes:
 
     def seconds(self, label: str, images: int) -> float:
         """Return the time of the work called ``label`` on a batch of ``images``. ValueError: an unknown label."""
-        known = {*self.per_image, *self.per_call}
-        if label not in known:
-            raise ValueError(f"no time is known for work labelled {label!r}{nearest(label, known)}")
+        labels = {*self.per_image, *self.per_call}
+        if label not in labels:
+            raise ValueError(f"no time is known for work labelled {label!r}{nearest(label, labels)}")
         return self.per_image.get(label, 0.0) * images + self.per_call.get(label, 0.0)
 
     def of_network(self, layers: Sequence[Layer], shape: Shape) -> ComputeTimes:
@@ -104,13 +104,13 @@ class ComputeTimes:
         """Return the times of ranks that have only a part of ``layers`` each; see :meth:`of_network`."""
         if len(parts) == 1:
             return (self,)
-        known, stages = self.per_call, list[ComputeTimes]()
+        calls, stages = self.per_call, list[ComputeTimes]()
         for part in parts:
-            update = sum(known.get(f"update {layer.name}", 0.0) for layer in layers[part])
+            update = sum(calls.get(f"update {layer.name}", 0.0) for layer in layers[part])
             others = {f"{way} {layer.name}" for way in ("forward", "backward") for layer in layers}
             others -= {f"{way} {layer.name}" for way in ("forward", "backward") for layer in layers[part]}
             own = {label: seconds for label, seconds in self.per_image.items() if label not in others}
-            stages.append(replace(self, per_image=own, per_call={**known, "update": update}))
+            stages.append(replace(self, per_image=own, per_call={**calls, "update": update}))
         return tuple(stages)
 
     def scaled(self, factor: float) -> ComputeTimes:
@@ -173,14 +173,14 @@ def recorded(run: Run, model: str, shape: Shape, images: int | None = None) -> C
     The training is the first one whose rank has ``images`` in its batch, or a number nearest to it. An update
     takes the same time whatever the batch; all else is proportional to it. ValueError: a run without such a case.
     """
-    found = dict[float, ComputeTimes]()
+    by_batch = dict[float, ComputeTimes]()
     for index in _trainings(run, model):
         if run.described[index].get("image_shape") == shape_text(shape) and (times := _medians(run, index)):
-            found.setdefault(_images_per_rank(run, index), times)
-    if not found:
+            by_batch.setdefault(_images_per_rank(run, index), times)
+    if not by_batch:
         wanted = f"training of {model!r} on images of {shape_text(shape)}"
         raise ValueError(f"{run.path} has no measured {wanted} with events")
-    return found[min(found, key=lambda batch: abs(batch - (images or batch)))]
+    return by_batch[min(by_batch, key=lambda batch: abs(batch - (images or batch)))]
 
 
 def saved(path: str, model: str, layers: Sequence[Layer], shape: Shape, images: int) -> ComputeTimes:
@@ -326,18 +326,18 @@ def _of_rank(
     share: float,
     passes: int,
 ) -> ComputeTimes:
-    known, calls = whole.per_image, whole.per_call
+    times, calls = whole.per_image, whole.per_call
     first = division.parts[0]
     reads = share if first.takes.by_images else math.prod(division.shapes[0]) / math.prod(first.takes.shape)
-    loss = known.get("loss", 0.0) * share / (passes if division.passes_end == len(division.parts) else 1)
-    per_image = {INPUT: known.get(INPUT, 0.0) * reads, "loss": loss}
+    loss = times.get("loss", 0.0) * share / (passes if division.passes_end == len(division.parts) else 1)
+    per_image = {INPUT: times.get(INPUT, 0.0) * reads, "loss": loss}
     updates = {}
     for number, (part, shape, name) in enumerate(
         zip(division.parts, division.shapes, division.layers, strict=True)
     ):
         factor = factors[number] / (passes if division.first_split <= number < division.passes_end else 1)
         for direction in ("forward", "backward"):
-            per_image[f"{direction} {part.name}"] = known.get(f"{direction} {name}", 0.0) * factor
+            per_image[f"{direction} {part.name}"] = times.get(f"{direction} {name}", 0.0) * factor
         own = volumes([part.layer], shape, 1).parameters
         updates[f"update {part.name}"] = calls.get(f"update {name}", 0.0) * own / parameters.get(name, 1)
     everything = max(1, sum(parameters.values()))

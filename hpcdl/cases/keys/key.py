@@ -200,8 +200,8 @@ _SIZE: Final = re.compile(r"(\d{1,9}) ?([KMG])(?:i?B)?")
 
 def size(text: str) -> int | None:
     """Return the bytes of a size with a unit, such as "64K"; None for another text."""
-    found = _SIZE.fullmatch(text)
-    return int(found[1]) << 10 * (1 + "KMG".index(found[2])) if found else None
+    match = _SIZE.fullmatch(text)
+    return int(match[1]) << 10 * (1 + "KMG".index(match[2])) if match else None
 
 
 def keys(spec: type) -> dict[str, Field[Any]]:
@@ -239,8 +239,8 @@ def _converted(field: Field[Any], value: Any) -> Any:
         return table(
             **{name: tuple(setting) if isinstance(setting, list) else setting for name, setting in full.items()}
         )
-    if field.name.endswith("_bytes") and isinstance(value, str) and (found := size(value)) is not None:
-        value = found
+    if field.name.endswith("_bytes") and isinstance(value, str) and (in_bytes := size(value)) is not None:
+        value = in_bytes
     _check_scalar(value, limits, getattr(field.type, "__name__", str(field.type)))
     return value
 

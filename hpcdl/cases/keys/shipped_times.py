@@ -30,11 +30,11 @@ FILES: Final = {
 @cache
 def _rows(file: Path) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
     """Return the seconds of a call by model and shape of images, label and batch."""
-    found: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
+    seconds: dict[tuple[str, str], dict[str, dict[int, float]]] = {}
     for row in csv.DictReader(file.read_text(encoding="utf-8").splitlines()[1:]):
         model, shape, label = (row.pop(name) for name in ("model", "shape", "label"))
-        found.setdefault((model, shape), {})[label] = {int(n): 1e-6 * float(row[n]) for n in row if row[n]}
-    return found
+        seconds.setdefault((model, shape), {})[label] = {int(n): 1e-6 * float(row[n]) for n in row if row[n]}
+    return seconds
 
 
 def shipped(device: str, model: str, shape: Shape, images: int | None) -> ComputeTimes | None:
@@ -47,10 +47,10 @@ def shipped(device: str, model: str, shape: Shape, images: int | None) -> Comput
     if file is None or not rows:
         return None
     per_image, per_call = {}, {}
-    for label, known in rows.items():
-        largest = max(known)
+    for label, by_batch in rows.items():
+        largest = max(by_batch)
         batch = min(images or largest, largest)
-        seconds = float(np.interp(batch, sorted(known), [known[size] for size in sorted(known)]))
+        seconds = float(np.interp(batch, sorted(by_batch), [by_batch[size] for size in sorted(by_batch)]))
         if label.startswith("update"):
             per_call[label] = seconds
         else:
@@ -60,10 +60,12 @@ def shipped(device: str, model: str, shape: Shape, images: int | None) -> Comput
 
 def text_of(heading: str, table: Mapping[tuple[str, str, str], Mapping[int, float]]) -> str:
     """Return a file of microseconds by model, shape of images and label, and by batch."""
-    batches = sorted({batch for known in table.values() for batch in known})
+    batches = sorted({batch for by_batch in table.values() for batch in by_batch})
     lines = [f"# {heading}", ",".join(["model", "shape", "label", *map(str, batches)])]
-    for key, known in table.items():
-        lines.append(",".join([*key, *(f"{known[batch]:.4g}" if batch in known else "" for batch in batches)]))
+    for key, by_batch in table.items():
+        lines.append(
+            ",".join([*key, *(f"{by_batch[batch]:.4g}" if batch in by_batch else "" for batch in batches)])
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -199,9 +199,9 @@ class StepSpec:
     @cached_property
     def compute_times(self) -> ComputeTimes:
         """Times of the work of a rank that is not slowed and has all layers."""
-        known = shipped(self.device, str(self.model), self.shape, self.images) if self.device else None
-        if known is not None:
-            return known.of_network(self.layers, self.shape)
+        measured = shipped(self.device, str(self.model), self.shape, self.images) if self.device else None
+        if measured is not None:
+            return measured.of_network(self.layers, self.shape)
         if self.times is not None:
             return saved(self.times, str(self.model), self.layers, self.shape, self.images)
         rate = None if self.times_given == ["times"] else self.flops or DEVICES[str(self.device)].flops

@@ -29,10 +29,10 @@ def located(given: Path) -> Path:
 
     Raises ValueError, with the nearest valid name, if there is neither.
     """
-    known = suites()
-    if str(given) not in known and not given.exists():
-        raise ValueError(f"{given}: no such suite file, and no suite of that name{nearest(given.stem, known)}")
-    return known.get(str(given), given)
+    shipped = suites()
+    if str(given) not in shipped and not given.exists():
+        raise ValueError(f"{given}: no such suite file, and no suite of that name{nearest(given.stem, shipped)}")
+    return shipped.get(str(given), given)
 
 
 MAX_CASES: Final = 10_000
@@ -135,8 +135,8 @@ def _changed(held: Any, path: Sequence[str], value: Any) -> Any:
 
 def _keys_of(table: Mapping[str, Any]) -> dict[str, Field[Any]]:
     kind = table.get("kind")
-    known = [name for name in (kind if isinstance(kind, list) else [kind]) if name in kinds()]
-    return keys(Common) | {name: field for each in known for name, field in keys(module_of(each).SPEC).items()}
+    named = [name for name in (kind if isinstance(kind, list) else [kind]) if name in kinds()]
+    return keys(Common) | {name: field for each in named for name, field in keys(module_of(each).SPEC).items()}
 
 
 def expanded(table: Mapping[str, Any], where: str) -> Iterable[tuple[dict[str, Any], bool]]:
@@ -152,13 +152,13 @@ def expanded(table: Mapping[str, Any], where: str) -> Iterable[tuple[dict[str, A
     check_keys(further, table, f"{where}: full")
     if "kind" not in table:
         raise ValueError(f"{where}: kind: every case needs one of: {', '.join(kinds())}")
-    known = _keys_of(table)
+    fields = _keys_of(table)
     listed = {
         name: [
-            (one, only_full)
+            (spread, only_full)
             for values, only_full in ((value, full is True), (further.get(name, []), True))
             for entry in (values if isinstance(values, list) else [values])
-            for one in _spread(entry, known.get(name))
+            for spread in _spread(entry, fields.get(name))
         ]
         for name, value in table.items()
     }

@@ -64,9 +64,9 @@ def compressed(compressor: Any, span: slice, vector: Array, step: int = 0) -> tu
     return sent, kept, repr(message.tobytes())
 
 
-def _same(what: str, found: object, stated: object) -> None:
-    if found != stated:
-        raise BrokenContractError(f"{what}: {found}, stated: {stated}")
+def _same(what: str, actual: object, stated: object) -> None:
+    if actual != stated:
+        raise BrokenContractError(f"{what}: {actual}, stated: {stated}")
 
 
 def check_conservation(compressor: Any, span: slice, vector: Array) -> None:
