@@ -1,7 +1,7 @@
 """Splits of layers without branches: fully connected, windows by filters or rows, batch normalisation."""
 
 import math
-from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -48,8 +48,7 @@ def linear_by_outputs(layer: Linear, shape: Shape, have: Layout, rank: int, rank
     """
     gives = cut((layer.outputs,), 1, ranks, layer=layer.name, noun="outputs")
     low, high = gives.ranges[rank]
-    piece = copy(layer)
-    piece.outputs = high - low
+    piece = replace(layer, outputs=high - low)
     return [Part(piece, whole(have.shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
 
 
@@ -64,8 +63,7 @@ def linear_by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks
     """
     takes = cut(shape, 1, ranks, layer=layer.name, noun="inputs") if have.by_images else have
     gives = whole((layer.outputs,), ranks)
-    product = copy(layer)
-    product.bias, product.relu = None, False
+    product = replace(layer, bias=None, relu=False)
     weight, *_ = layer.declare(shape)
     columns = slice(*takes.ranges[rank])
     cuts = {"weight": Cut(weight, (layer.outputs, *takes.shape), takes.axis, columns)}
@@ -116,8 +114,7 @@ def locally_connected_by_rows(
     Backward: h*B*W*C
     """
     takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name)
-    piece = copy(layer)
-    piece.padding = (0, layer.window.padding[1])
+    piece = replace(layer, padding=(0, layer.window.padding[1]))
     return [Part(piece, takes, gives, rank, along(layer, shape, slice(*gives.ranges[rank])))]
 
 
@@ -168,8 +165,7 @@ def convolution_by_filters(layer: Convolution, shape: Shape, have: Layout, rank:
     output = layer.output(shape)
     gives = cut(output, 3, ranks, layer=layer.name, noun="filters")
     low, high = gives.ranges[rank]
-    piece = copy(layer)
-    piece.filters = high - low
+    piece = replace(layer, filters=high - low)
     return [Part(piece, whole(shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
 
 
@@ -185,9 +181,7 @@ def convolution_by_rows(layer: Convolution, shape: Shape, have: Layout, rank: in
     For stride 1, an odd kernel (k, k) and padding k//2, h = (p - 1)*2*(k//2), as in the paper.
     """
     takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name)
-    piece = copy(layer)
-    piece.padding = (0, layer.window.padding[1])
-    return [Part(piece, takes, gives, rank)]
+    return [Part(replace(layer, padding=(0, layer.window.padding[1])), takes, gives, rank)]
 
 
 _EXACT: Final = "float64"
