@@ -190,6 +190,18 @@ def test_an_evaluation_is_at_the_time_of_the_rank_that_reached_it_last(hand):
     assert launch.evaluations["training_seconds"].tolist() == [0.5, 0.9]
 
 
+def test_losses_are_those_of_ranks_with_images_and_a_replay_has_none(hand):
+    for kind in ("train", "train", "replay"):
+        hand.train([steps(50)] * 2, kind=kind, launch=0)
+    idle, diverged, replay = launches(hand.read())
+    for launch, first, ranks in ((idle, 11, [1]), (diverged, 5, [0, 1]), (replay, 5, [0, 1])):
+        rows = launch.case.steps
+        rows["loss"][(rows["step"] >= first) & np.isin(rows["rank"], ranks)] = np.nan
+    idle.case.steps["images"][-1] = 0
+    assert (idle.diverged, idle.last_loss) == (None, 1.0)
+    assert (diverged.diverged, replay.diverged) == ((5, 0), None)
+
+
 def test_one_record_per_seed_and_its_own_base(hand):
     for seed, base in ((1, 80), (2, 120)):
         hand.train([steps(base)], seed=seed)

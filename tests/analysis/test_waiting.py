@@ -146,12 +146,36 @@ def test_a_rank_that_begins_a_repetition_late_is_late():
     assert untraced.steps == found.steps == 3
 
 
+def test_repetitions_that_end_before_another_rank_begins_wait_for_none():
+    """Rank 1 begins 2 ms late, but after rank 0's end in the first repetitions of 20; if many, none is shared."""
+    for apart, waits in ((1, 0.002 * 19 / 20), (5, 0)):
+        begins = [[10 * n, 10 * n + (7 if n < apart else 2)] for n in range(20)]
+        spans = [(rank, n, ms(begins[n][rank]), ms(10 * n + 5 + 4 * rank)) for n in range(20) for rank in (0, 1)]
+        found = _mean(_repetitions(np.array(spans, STEP), 0), Record(kind="collective", ranks=2))
+        assert found.waiting == pytest.approx([waits, 0])
+
+
 def test_ranks_that_share_no_step_have_no_late_one():
     """A table of all steps and ranks would take 3.2 GB for each column of 20,000 rows."""
     steps = np.array([(number, number, 0, 1) for number in range(20_000)], STEP)
     record = Record(kind="collective", ranks=len(steps))
     assert record.keeps_step
     assert _mean(_repetitions(steps, 0), record).latest is None
+
+
+def test_steps_after_the_last_event_of_a_rank_that_dropped_some_are_left_out(hand):
+    """Rank 1 has no event after 11 ms, in its second step; rank 0 has one in its third."""
+
+    def event(label, begin, end, peer):
+        return 0, label, 10**9 + ms(begin), 10**9 + ms(end), peer, 8
+
+    events = [
+        [event("send", 4, 6, 1), event("send", 13, 16, 1), event("forward", 25, 26, -1)],
+        [event("recv", 1, 6, 0), event("recv", 11, 16, 0)],
+    ]
+    for dropped, steps in ((0, 2), (1, 1)):
+        hand.train([[10.0] * 3] * 2, events=events, dropped=(dropped, 0), common_clock=True, warmup_steps=0)
+        assert of_case(hand.read(), dropped).steps == steps
 
 
 def test_repetitions_of_a_collective_wait_for_the_last_rank(hand):
