@@ -123,6 +123,14 @@ def test_a_method_with_too_few_usable_seeds_leaves_its_cell_open():
         assert one.candidates[1].lost == {cause: 1}
 
 
+def test_a_seed_that_diverged_missed_the_target_for_ever():
+    seeds = [launch("a", seed, seconds) for seed, seconds in enumerate((5.0, np.inf, np.inf))]
+    seeds[2].diverged = (1, 0)
+    candidate = Candidate([[each] for each in seeds])
+    assert candidate.seconds.tolist() == [pytest.approx(5), np.inf, np.inf]
+    assert np.exp(candidate.bounds(200.0).low).tolist() == pytest.approx([4.99, 99, 200])
+
+
 def test_cells_are_adjusted_together():
     """A difference that is significant alone is none among many cells of twins."""
     draw = np.random.default_rng(3)

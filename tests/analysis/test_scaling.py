@@ -202,6 +202,12 @@ def test_losses_are_those_of_ranks_with_images_and_a_replay_has_none(hand):
     assert (diverged.diverged, replay.diverged) == ((5, 0), None)
 
 
+def test_a_training_that_diverged_has_no_accuracy(hand):
+    hand.train([steps(50)], evaluations=[(4, 1.0, 0.4, np.nan, 0.1, 256)])
+    (one,) = recorded(hand)
+    assert (one.diverged_step, one.diverged_rank, one.final_accuracy, one.best_accuracy) == (4, 0, None, None)
+
+
 def test_one_record_per_seed_and_its_own_base(hand):
     for seed, base in ((1, 80), (2, 120)):
         hand.train([steps(base)], seed=seed)
