@@ -145,9 +145,7 @@ def _sleeps(case: Setup) -> object:
 
 CHECKS: Final = (
     makes("model", "times_given"),
-    Check(
-        "{times_given[1]}", lambda case: case.times_given[1:], f"give exactly one of {', '.join(TIMES)}", "ranks"
-    ),
+    Check("{times_given[1]}", lambda case: case.times_given[1:], f"give exactly one of {', '.join(TIMES)}"),
     makes("mesh", "replicas"),
     *CHECKED_PAIRS,
     *CLUSTER,
@@ -159,7 +157,7 @@ CHECKS: Final = (
     Check("compression", lambda case: check_lengths(case.plan) if case.network else None, of="plan"),
     *STAGES,
     STRAGGLER,
-    Check("{times_key}", _sleeps, "the steps would sleep for {wrong}", of="ranks"),
+    Check("{times_key}", _sleeps, "the steps would sleep for {wrong}"),
 )
 """What a replay needs."""
 

@@ -129,7 +129,6 @@ CHECKS: Final = (
         "{batch_key}",
         lambda case: case.images_per_step > case.train_images,
         "{images_per_step} images a step, but {data.name} has {train_images}",
-        of="ranks",
     ),
     Check(
         "epochs",
@@ -176,12 +175,7 @@ CHECKS: Final = (
         "{training.name!r} has one shard for each parameter, but every rank of a model group has all of "
         "{wrong[0]}",
     ),
-    Check(
-        "{batch_key}",
-        lambda case: too_large(memory_bytes(case.spec)),
-        "{most_images} images a rank: {wrong}",
-        of="ranks",
-    ),
+    Check("{batch_key}", lambda case: too_large(memory_bytes(case.spec)), "{most_images} images a rank: {wrong}"),
     Check("aggregation", lambda case: check_library(case.aggregation, case.network), of="scheme"),
     Check("aggregation", lambda case: try_out(case.aggregation, case.ranks // case.stages), of="scheme"),
     Check(

@@ -103,11 +103,12 @@ class Check:
     reason: str = "{wrong}"
     """By default what ``wrong`` returns."""
     of: str = ""
-    """Value without which a case meets the condition; by default that of the key, its first word."""
+    """Value without which a case meets the condition; by default that of the key, its first word, if it is one."""
 
     def refusal(self, case: Setup) -> str:
         """Return the reason against a case, led by the key; empty if it can run."""
-        if not case[self.of or self.key.partition(":")[0]]:
+        value = self.of or self.key.partition(":")[0]
+        if value.isidentifier() and not case[value]:
             return ""
         try:
             case.wrong = self.wrong(case)
