@@ -174,10 +174,7 @@ def memory_bytes(spec: ReplaySpec) -> int:
 
 
 def identity(spec: ReplaySpec) -> list[str]:
-    choices = [str(spec.model), str(spec.training), str(spec.aggregation)]
-    choices += [str(spec.compression)] if spec.plan else []
-    batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
-    return [*choices, *spec.mesh_name, f"p{spec.ranks}", batch, f"{spec.steps}st"]
+    return spec.words([spec.model, spec.training, spec.aggregation], f"{spec.steps}st")
 
 
 def fields(spec: ReplaySpec) -> dict[str, Scalar]:

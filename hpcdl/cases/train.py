@@ -75,14 +75,14 @@ def _rates(case: Setup) -> object:
     return next((f"{rate} at step {step}" for step, rate in rates if not math.isfinite(rate)), None)
 
 
-def _too_many(case: Setup) -> object:
-    weights, workers = len(case.shares.weights), len(case.workers)
-    return weights > workers and f"{weights} of them, but {workers}"
-
-
-def _empty_share(case: Setup) -> object:
-    images = np.diff(bounds(case.images_per_step, len(case.workers), case.shares))
-    return case.shares != EQUAL and not images.all() and f"rank {case.workers[int(images.argmin())]}"
+def _shares(case: Setup) -> object:
+    weights, workers = len(case.shares.weights), case.workers
+    if weights > len(workers):
+        return f"{weights} of them, but {len(workers)} to share a batch"
+    images = np.diff(bounds(case.images_per_step, len(workers), case.shares))
+    rank = f"rank {workers[int(images.argmin())]}"
+    lacks = case.shares != EQUAL and not images.all()
+    return lacks and f"with {case.shares} {rank} would receive 0 of {case.images_per_step} images"
 
 
 def _seconds(case: Setup) -> float:
@@ -149,8 +149,7 @@ CHECKS: Final = (
     Check(
         "training", lambda case: case.strategy.check_rates(case.rate, case.planned_steps, case.training.in_full)
     ),
-    Check("shares: weights", _too_many, "{wrong} to share a batch"),
-    Check("shares: weights", _empty_share, "with {shares} {wrong} would receive 0 of {images_per_step} images"),
+    Check("shares: weights", _shares),
     Check(
         "network",
         lambda case: len(case.times_given) != 1,
@@ -210,12 +209,8 @@ SPEC: Final = TrainSpec
 
 
 def identity(spec: TrainSpec) -> list[str]:
-    names = [str(spec.model), str(spec.dataset), str(spec.training)]
-    names += [str(spec.aggregation)] if spec.strategy.aggregates else []
-    names += [str(spec.compression)] if spec.plan else []
-    batch = f"b{spec.global_batch}" if spec.batch_per_rank is None else f"b{spec.batch_per_rank}each"
-    length = f"{spec.epochs:g}ep" if spec.steps is None else f"{spec.steps}st"
-    return [*names, *spec.mesh_name, f"p{spec.ranks}", batch, length]
+    choices = [spec.model, spec.dataset, spec.training, *([spec.aggregation] if spec.strategy.aggregates else [])]
+    return spec.words(choices, f"{spec.epochs:g}ep" if spec.steps is None else f"{spec.steps}st")
 
 
 def fields(spec: TrainSpec) -> dict[str, Scalar]:

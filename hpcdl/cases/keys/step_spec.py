@@ -73,6 +73,7 @@ class StepSpec:
     ranks_per_host: int = 1
     dtype: str = "float32"
     batch_per_rank: int | None
+    global_batch: int | None
     threads: int
     device: str | None = None
     flops: float | None
@@ -296,11 +297,12 @@ class StepSpec:
         """Return the evaluations of the training."""
         return Evaluation(inputs, journal)
 
-    @property
-    def mesh_name(self) -> list[str]:
-        """The mesh in a case's name; empty if it divides no layers."""
-        mesh = None if self.mesh is None else self.mesh.on(self.ranks)
-        return [] if mesh is None else [str(mesh)]
+    def words(self, choices: Sequence[Choice], length: str) -> list[str]:
+        """Return the words of a case's name: its ``choices``, what divides them, ranks, batch and ``length``."""
+        mesh = None if self.mesh is None else self.mesh.on(self.ranks)  # one that divides no layers has no name
+        named = [*choices, *([self.compression] if self.plan else []), *([mesh] if mesh is not None else [])]
+        batch = f"b{self.global_batch}" if self.batch_per_rank is None else f"b{self.batch_per_rank}each"
+        return [*map(str, named), f"p{self.ranks}", batch, length]
 
     @property
     def common_fields(self) -> dict[str, Scalar]:
