@@ -107,11 +107,6 @@ class RecordedCase:
     read_events: Callable[[], tuple[Rows, list[str]]] = no_events
     """Read the rows of events, whose ``label`` is an index into the labels."""
 
-    @property
-    def is_timed(self) -> bool:
-        """True if it has measured steps."""
-        return len(self.steps) > 0 and not self.fields.get("network")
-
     def digest(self, measured: object = None) -> str:
         """Return the digest of its fields and identifying tables; of the fields and ``measured``, if given."""
         about = {name: value for name, value in self.fields.items() if name not in OF_POOLING}
@@ -197,7 +192,11 @@ class Run:
         Times in ns are never measured twice. A case without steps, or with simulated ones, has the digest of its
         launch's other cases; if none is measured, that of its environment, which has a date.
         """
-        timed = {index: case.digest() for index, case in enumerate(self.recorded) if case.is_timed}
+        timed = {
+            index: case.digest()
+            for index, case in enumerate(self.recorded)
+            if len(case.steps) and not case.fields.get("network")
+        }
         by_launch: dict[object, list[str]] = {}
         for index, digest in timed.items():
             by_launch.setdefault(self.described[index].get("launch"), []).append(digest)

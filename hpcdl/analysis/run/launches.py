@@ -261,10 +261,11 @@ def undisturbed(launches: Sequence[Launch]) -> list[Launch]:
 
 def launches(run: Run) -> list[Launch]:
     """Return each launch of each case of a run, in its order."""
-    return [_launch(Record.of(case.fields), case) for case in run.recorded]
-
-
-def _launch(record: Record, case: RecordedCase) -> Launch:
-    if record.error or not len(case.steps):
-        return Launch(record, replace(case, **{name: getattr(case, name)[:0] for name in READ}))
-    return Launch(record, case, late_rank=record.late_rank, late_seconds=record.late_seconds)
+    launches = []
+    for case in run.recorded:
+        record = Record.of(case.fields)
+        if record.error or not len(case.steps):
+            launches.append(Launch(record, replace(case, **{name: getattr(case, name)[:0] for name in READ})))
+        else:
+            launches.append(Launch(record, case, late_rank=record.late_rank, late_seconds=record.late_seconds))
+    return launches
