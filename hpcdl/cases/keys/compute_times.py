@@ -1,4 +1,4 @@
-"""Times of the split layers of a model group: each rank's share of the measured or modelled time of a layer."""
+"""Times of work: arithmetic over a rate, or as a run measured them; shares of stages and of split layers."""
 
 from __future__ import annotations
 
