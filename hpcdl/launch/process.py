@@ -193,7 +193,7 @@ def start(limit: float = START_LIMIT) -> None:
 
     faulthandler.dump_traceback_later(limit, exit=True)  # a Python thread could not run: MPI_Init keeps the GIL
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # launcher_check reports it
+        warnings.filterwarnings("ignore", "suspicious MPI execution environment")  # check_size reports it
         # other threads call no MPI function, and locks of MPI_THREAD_MULTIPLE cost 2 us in a short collective
         MPI.Init_thread(MPI.THREAD_FUNNELED)
     faulthandler.cancel_dump_traceback_later()
