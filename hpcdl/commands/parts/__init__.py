@@ -11,8 +11,8 @@ the nearest valid name. It also completes words in a shell. ``message_sizes.py``
 once, because a collector may read it at any moment.
 
 ``contracts.py`` runs a scheme or a strategy on ranks of one process, and checks sums, equal bits, stated costs and
-deadlocks, or images, losses and steps. ``array_contracts.py`` checks compressors and models on arrays; tests run the
-same contracts.
+deadlocks, or images, losses and steps. ``array_contracts.py`` checks compressors and models on arrays. Tests run
+the same contracts.
 
 The one rule: an error that can be found in the shell is found there, before ranks start. Open ``parser.py``
 first.
