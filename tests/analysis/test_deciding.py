@@ -56,6 +56,17 @@ def decided(draw, factor, deviation, seeds, grids, budgets):
     return decisions([cell(times, grids=grids, budgets=budgets)])[0].is_won
 
 
+def test_a_field_has_one_set_of_conditions_and_names_what_differs():
+    launches = {method: launch(method, 0, 5.0) for method in ("quiet", "slow", "traced", "alone")}
+    for each in launches.values():
+        each.record.shares = "3:1"
+    launches["slow"].record.straggler, launches["slow"].record.settings = "rank 1 waits", {"straggler": 1}
+    launches["traced"].record.settings = {"trace": "alternating"}
+    launches["alone"].record.independent = True
+    fields = fields_of(launches.values())
+    assert [(field.conditions, len(field.candidates)) for field in fields] == [((), 2), (("rank 1 waits",), 1)]
+
+
 SEEDS = ((3, 0.5), (4, 0.2), (6, 0.05), (6, 0.2))
 
 
@@ -82,6 +93,9 @@ def test_a_method_whose_budget_ends_before_the_winner_is_not_ruled_out():
     assert (words[10.0].verdict, words[10.0].is_won) == ("undecided", False)
     assert (words[30.0].verdict, words[30.0].is_won) == ("alone", True)
     assert words[30.0].lead.low > 1.05 and np.isinf(words[30.0].lead.high)
+    assert words[30.0].time == pytest.approx((15.0 * 15.1 * 14.9) ** (1 / 3), rel=1e-4)
+    (seldom,) = decisions([cell({"a": [1.0, 1.01, 1.02, np.inf], "b": [np.inf] * 4}, budgets=(3.0, 900.0))])
+    assert (seldom.verdict, seldom.is_won, seldom.time) == ("alone", False, None)
 
 
 def test_a_sure_difference_below_the_least_effect_is_a_tie():

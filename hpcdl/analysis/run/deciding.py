@@ -210,14 +210,16 @@ def ranking(
 
 
 def tied(ranked: Sequence[Ranked]) -> list[Candidate]:
-    """Return the candidates that Welch's test does not distinguish from the first; one with one value never is."""
+    """Return the candidates that Welch's test does not distinguish from the first, which has several values.
+
+    A candidate with one value is never distinguished.
+    """
     best, *others = ranked
-    if len(best.values) < 2:
-        return [other.candidate for other in others]
-    p = [difference([best.values], [o.values]).p[0] if len(o.values) > 1 else 1.0 for o in others]
-    return [
-        other.candidate for other, chance in zip(others, adjusted(np.array(p)), strict=True) if chance >= ALPHA
+    chances = [
+        difference([best.values], [other.values]).p[0] if len(other.values) > 1 else 1.0 for other in others
     ]
+    pairs = zip(others, adjusted(np.array(chances)), strict=True)
+    return [other.candidate for other, chance in pairs if chance >= ALPHA]
 
 
 @dataclass(frozen=True)
