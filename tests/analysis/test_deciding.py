@@ -116,13 +116,6 @@ def test_a_missed_seed_is_a_time_up_to_the_budget():
     assert one.ratios == [np.inf, np.inf, 1, np.inf]
 
 
-def test_a_diverged_seed_missed_the_target_in_the_longest_training():
-    field = cell({"a": [5.0, 5.1, 4.9], "b": [20.0, 21.0, 0.5]})
-    field.candidates[1].seeds[2][0].diverged = (3, 0)
-    (decision,) = decisions([field])
-    assert decision.candidates[1].state == "some missed" and 2 < decision.lead.value < 20
-
-
 def test_a_method_with_too_few_usable_seeds_leaves_its_cell_open():
     for cause, loss in [
         ("disturbed", {"disturbed": True}),
@@ -143,6 +136,14 @@ def test_a_seed_that_diverged_missed_the_target_for_ever():
     candidate = Candidate([[each] for each in seeds])
     assert candidate.seconds.tolist() == [pytest.approx(5), np.inf, np.inf]
     assert np.exp(candidate.bounds(200.0).low).tolist() == pytest.approx([4.99, 99, 200])
+
+
+def test_a_cell_has_one_number_of_ranks():
+    field = cell({method: [5.0, 5.1, 5.2] for method in "abc"})
+    for (each,) in field.candidates[2].seeds:
+        each.record.ranks = 8
+    (decision,) = decisions([field])
+    assert [candidate.record.training for candidate in decision.candidates] == ["a", "b"]
 
 
 def test_cells_are_adjusted_together():

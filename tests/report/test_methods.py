@@ -3,9 +3,11 @@
 import pytest
 
 from hpcdl.analysis.run.record import Record
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import problems, settings
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.render import render
+from hpcdl.report.sections.accuracy import courses
 
 MOMENTUM = "sgd(momentum=0.9)"
 
@@ -53,6 +55,7 @@ def test_the_share_of_discarded_gradients_is_shown(hand, row):
     downpour(hand, discarded_share=0.125)
     staleness = section(render([hand.read()], "md"), "Staleness")
     assert row(staleness, "Downpour")[2:6] == ["4", "1.00", "12.5 %", "3.00"]
+    assert row(staleness, "Downpour")[-2:] == ["100.0 %", "0.0 %"]  # at 3, and at 4 or more
 
 
 def test_memory_is_stated_for_a_method_alone_and_once_for_methods_alike(hand, row):
@@ -133,6 +136,14 @@ def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, ro
     synchronous(hand, seed=1, accuracy=0.1, training="pipeline")
     lone = section(render([hand.read()], "md"), "Best methods")
     assert row(lone, "digits", "highest accuracy at the end")[6:] == ["layerwise; pipeline", "4"]
+
+
+def test_courses_of_accuracy_are_medians_with_their_range(hand):
+    for seed, accuracy in ((1, 0.80), (2, 0.81), (3, 0.85)):
+        synchronous(hand, seed=seed, accuracy=accuracy)
+    time, epochs = courses(Findings(hand.read(), "run"))
+    assert tuple(time.series[0].points[-1]) == pytest.approx((1.2, 0.81, 0.80, 0.85))
+    assert [point.x for point in epochs.series[0].points] == [1.0, 2.0]
 
 
 def test_images_a_second_are_one_number_on_a_page(hand, row):

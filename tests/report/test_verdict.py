@@ -240,11 +240,12 @@ def test_each_sentence_on_accuracy_and_on_a_run_appears(tmp_path):
         row("synchronous", 0.90, 0.91, 0.92, images_per_second=10.0),
         row("tree", 0.91, 0.92, 0.91, images_per_second=20.0),
         row("gossip", 0.80, 0.81, 0.80, images_per_second=10.0),
+        row("better", 0.95, 0.96, 0.97, images_per_second=10.0),
     ]
     said.append(compared := accuracy.beside_synchronous("lenet5", several))
     assert compared.sentence == (
         "lenet5: synchronous training ends at 0.910; not distinguished from it (3 seeds): tree (+0.3 points, "
-        "2.00 times its images/s); less accurate: gossip by 10.7 points."
+        "2.00 times its images/s); better (+5.0 points, 1.00 times its images/s); less accurate: gossip by 10.7 points."
     )
     assert accuracy.beside_synchronous("lenet5", several[1:]) is None
     assert {one.word for one in said} == words("accuracy")
