@@ -15,14 +15,21 @@ def evaluations(seconds):
     return [(19, 1.9, 0.995 * abs(seconds), 1.0, 0.4, 1), (20, 2.0, abs(seconds), 0.5, last, 1)]
 
 
-def findings(hand, networks=("slow", "quick"), bases=(4.0, 2.0), seeds=(1, 2, 3), batches=(64, 64)):
+def findings(
+    hand,
+    networks=("slow", "quick"),
+    bases=(4.0, 2.0),
+    seeds=(1, 2, 3),
+    batches=(64, 64),
+    methods=("synchronous", "d_psgd"),
+):
     for network, factor in zip(networks, (1, 3), strict=False):
-        methods = zip(("synchronous", "d_psgd"), (bases[0], bases[1] * factor), batches, strict=True)
-        for training, base, batch in methods:
+        times = (bases[0], *(base * factor for base in bases[1:]))
+        for training, base, batch in zip(methods, times, batches, strict=True):
             for seed in seeds:
                 hand.train(
                     [[10.0] * 20] * 2, training=training, network=network, seed=seed, target_accuracy=0.9, tuning=8, global_batch=batch,
-                    tuned="learning_rate=0.05", tuning_images=4000, settings={"network": network}, evaluations=evaluations(base + 0.01 * seed),
+                    learning_rate=0.01 * factor, tuned="learning_rate=0.05", tuning_images=4000, settings={"network": network}, evaluations=evaluations(base + 0.01 * seed),
                 )  # fmt: skip
     return Findings(hand.read(suite_text='[suite]\nanswer = "deciding"'), "run")
 
@@ -46,6 +53,14 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     line = "Times to the target by that of the first method, in 2 cells: d_psgd 1.00 to "
     assert deciding.profiles_answer(found).headline.startswith(line)
     assert [chart.title for chart in deciding.profile_charts(found)] == ["Performance profiles"]
+
+
+def test_of_several_batches_of_a_method_the_best_one_has_its_profile(hand):
+    methods = ("synchronous", "synchronous", "d_psgd")
+    found = findings(hand, ("slow", "quick"), (4.0, 2.0, 1.0), batches=(64, 128, 64), methods=methods)
+    (best, other), left_out = deciding.profiles(found)
+    assert (best.method, best.ratios[0], left_out) == ("d_psgd", 1.0, [])
+    assert other.ratios[0] < 2.1
 
 
 def test_a_first_that_missed_the_target_too_has_no_time(hand):
@@ -74,7 +89,7 @@ def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
         "first in cells": {"networks": ("slow", "quick")},
         "no first": {"networks": ("slow", "quick"), "seeds": (1, 2)},
     }
-    shown, lines = {}, {}
+    shown, lines, first_cells = {}, {}, {}
     for number, (word, cell) in enumerate(cells.items()):
         (tmp_path / str(number)).mkdir()
         found = findings(Hand(tmp_path / str(number)), **{"networks": ("slow",), **cell})
@@ -82,6 +97,7 @@ def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
         says = next(row.says for row in SENTENCES if (row.topic, row.word) == ("deciding", word))
         assert says.rpartition("}")[0].rpartition("}")[2].partition("{")[0] in headline, (word, headline)
         page = deciding.page(found)
+        first_cells[word] = page.tables[0].rows[0]
         shown[word] = [table.rows for table in page.tables if table.title.startswith("Missed")]
         assert page.title == "Time to the target"
         asked = Findings(replace(found.run, suite='[suite]\nanswer = "profiles"'), "run")
@@ -89,6 +105,7 @@ def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
     assert lines["alone"].endswith(
         "in 1 cell: synchronous 1.00; d_psgd misses the target with a seed (simulated, 3 seeds)."
     )
+    assert any(cell.startswith("at least ") for cell in first_cells["alone"])
     assert words("profiles") == {"ranges", "open"} and "can't be compared" in lines["not decided"]
     assert set(shown) == words("deciding")
     ((row,),) = shown["alone"]

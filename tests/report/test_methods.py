@@ -138,6 +138,15 @@ def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, ro
     assert row(lone, "digits", "highest accuracy at the end")[6:] == ["layerwise; pipeline", "4"]
 
 
+def test_a_best_accuracy_is_within_the_budget_that_all_methods_ran_through(hand, row):
+    synchronous(hand, accuracy=0.8)
+    longer = [(10, 1.0, 0.6, 0.3, 0.7, 640), (20, 2.0, 1.2, 0.3, 0.75, 1280), (30, 3.0, 1.8, 0.3, 0.99, 1920)]
+    synchronous(hand, training="layerwise", evaluations=longer)
+    best = section(render([hand.read()], "md"), "Best methods")
+    assert row(best, "digits", "highest accuracy at the end")[2:6] == ["-", "layerwise", "4", "0.990"]
+    assert row(best, "digits", "best accuracy within a time")[2:6] == ["1.20 s", "synchronous", "4", "0.800"]
+
+
 def test_courses_of_accuracy_are_medians_with_their_range(hand):
     for seed, accuracy in ((1, 0.80), (2, 0.81), (3, 0.85)):
         synchronous(hand, seed=seed, accuracy=accuracy)

@@ -1,5 +1,7 @@
 """Time to the target in the table Scaling: twice as many images a second, but not half the time to the accuracy."""
 
+import re
+
 from conftest import Hand
 
 from hpcdl.report.run.findings import Findings
@@ -31,12 +33,14 @@ def test_time_to_target_is_in_the_row_and_its_speed_up_in_the_answer(hand, row):
     assert line in page
     assert row(page, "ring", "2")[-2] == "5.00 s"
     assert row(page, "ring", "4")[-2] == "not reached"
+    assert re.search("final accuracy .* best accuracy", page)
 
 
 def test_ranks_whose_times_differ_by_less_than_their_seeds_are_not_told_apart(hand, tmp_path):
     """Four ranks are the soonest, but not told from two; with wider times not from one."""
     page = render([run_of(hand, {1: (8.0, 8.1, 7.9), 2: (5.0, 6.0, 5.5), 4: (4.9, 5.9, 5.4)})], "markdown")
     assert "soonest on 4 ranks; not distinguished from 2; 1.4" in page
+    assert not re.search("final accuracy .* best accuracy", page)  # of interest where a target is missed
     (chart,) = scaling.times_to_target(Findings(hand.read(), "run"))
     assert tuple(chart.series[0].points[0]) == (1, 8.0, 7.9, 8.1)
     (tmp_path / "wide").mkdir()
