@@ -28,9 +28,9 @@ def summary(*runs: Run | str | Path) -> pd.DataFrame:
     """Return the rows of ``hpcdl report --json`` as a pandas frame: one per case and seed.
 
     ``runs`` are paths as :func:`read` takes them, or what it returned. ``hpcdl/report/README.md`` describes the
-    columns. Raises as :func:`hpcdl.report.run.render.renderings`.
+    columns. Raises as :func:`hpcdl.report.render.renderings`.
     """
-    from hpcdl.report.run.render import frame  # late, as above
+    from hpcdl.report.render import frame  # late, as above
     from hpcdl.trace.run import Run
 
     return frame([run if isinstance(run, Run) else read(run) for run in runs])

@@ -247,7 +247,7 @@ def answering(report: Report, found: Findings, whole: Document) -> tuple[Section
 
     Of several tables of a section with a short form the page has that.
     """
-    from hpcdl.report.run import contents
+    from hpcdl.report import contents
 
     pages = {one.page(found).title: one for one in contents.declared()}
     titles = [one.page(found).title for one in contents.answers(found)[0]]
@@ -290,9 +290,10 @@ def page_table(section: Section, most: int) -> list[Table]:
 
 def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:
     """Return the lines of a page about real clusters, and of each its name, question, answer and date."""
+    from hpcdl.report import contents
     from hpcdl.report.formats.document import Document, Section
     from hpcdl.report.formats.markup import markdown as written
-    from hpcdl.report.run import contents
+    from hpcdl.report.run.declaration import certainty
 
     lines: list[str] = []
     rows: list[Sequence[str]] = []
@@ -304,7 +305,7 @@ def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:
         answer = [*said(report, found), whole.sections[0].paragraphs[0]][0]
         job = {fact: value for one in whole.sections if one.title == "Job" for fact, value in one.tables[0].rows}
         place = "; ".join(f"{fact} {job[fact]}" for fact in FACTS if fact in job)
-        basis = f"Basis: {contents.certainty(found.records)}."
+        basis = f"Basis: {certainty(found.records)}."
         section = Section(f"On {name}", [answer, f"{place}. {basis}"], tables=page_table(main, CLUSTER_ROWS))
         lines += written([Document("", [section])]).strip().splitlines()[1:]
         rows.append((name, found.question or report.content, answer, str(job.get("date", ""))[:10]))
@@ -331,11 +332,12 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
         (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
         return title, answer, []
 
+    from hpcdl.report import contents
     from hpcdl.report.formats.cells import markdown
     from hpcdl.report.formats.document import REST, Document, Section
     from hpcdl.report.formats.figure import figure, standalone
     from hpcdl.report.formats.markup import markdown as written
-    from hpcdl.report.run import contents
+    from hpcdl.report.run.declaration import certainty
 
     found = findings_of(report, report.data)
     whole = contents.document(found, charts=True)
@@ -365,7 +367,7 @@ def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list
         *text.replace(f"\n## {main.title}", "\n".join([*image, "", f"## {main.title}"]), 1).rstrip().splitlines(),
         *(line for note in notes for line in ("", note)),
         "",
-        f"Basis: {contents.certainty(found.records)}.",
+        f"Basis: {certainty(found.records)}.",
         "",
         *foot,
         *cluster_lines,

@@ -33,8 +33,8 @@ def _deviation(text: str) -> float:
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.prediction import network_file
     from hpcdl.prediction import predict as prediction
-    from hpcdl.report import predictions
     from hpcdl.report.formats.summary import coloured, plain
+    from hpcdl.report.run import predictions
     from hpcdl.trace.recorder import analysed
 
     begin = monotonic()

@@ -53,7 +53,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     from hpcdl.commands.parts.output import rendered
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.report.formats.summary import coloured
-    from hpcdl.report.run.render import formats, next_steps, save
+    from hpcdl.report.render import formats, next_steps, save
 
     if not 1 <= options.launches <= MAX_LAUNCHES:
         raise UsageError(f"--launches {options.launches}: must be from 1 to {MAX_LAUNCHES}")

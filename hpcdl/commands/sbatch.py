@@ -50,7 +50,7 @@ def _counts(text: str) -> tuple[int, ...]:
 def execute(options: argparse.Namespace) -> int:
     from hpcdl import suite
     from hpcdl.launch.batch_script import BatchJob, batch_script, report_script, site_profile
-    from hpcdl.report.run.contents import check_answer
+    from hpcdl.report.contents import check_answer
 
     on_gpus = options.gpus_per_node is not None
     ranks = options.nodes[0] * options.ranks_per_node

@@ -38,7 +38,7 @@ from hpcdl.analysis.statistics.estimates import (
 from hpcdl.report.formats.cells import NONE, digits, plural, whole
 from hpcdl.report.formats.document import Axis, Bars, Document, Row, Section, Table, headed
 from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.published_results import number
+from hpcdl.report.run.published_results import number
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.quantities import COLUMNS

@@ -16,11 +16,11 @@ from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.run.disturbance import facts as table
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.launch.environment import differences
-from hpcdl.report import link_counters
 from hpcdl.report.formats.cells import NONE, Number, plural, seconds
 from hpcdl.report.formats.document import Axis, Document, Intervals, Section, Table, headed
 from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.formats.verdicts import Verdict
+from hpcdl.report.run import link_counters
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.link_counters import recorded
 

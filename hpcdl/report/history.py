@@ -22,7 +22,7 @@ from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, Number, digits, plural, seconds
 from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, Table, headed
 from hpcdl.report.formats.verdicts import Verdict, exit_code
-from hpcdl.report.link_counters import Beyond, compared, grown_beyond, sentence
+from hpcdl.report.run.link_counters import Beyond, compared, grown_beyond, sentence
 from hpcdl.trace.link_counters import recorded
 
 OTHER_KEY: Final = "other key"

@@ -11,7 +11,7 @@ from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
 from hpcdl.report.formats.exports import Gauge, TestCase, TestSuite
 from hpcdl.report.history import group, link_counters, of_event, verdicts, worst
-from hpcdl.report.link_counters import records
+from hpcdl.report.run.link_counters import records
 
 
 def record(verdict: SuiteVerdict) -> dict[str, object]:

@@ -275,7 +275,7 @@ class RunFolder:
         """
         from hpcdl.report.formats.cells import plural
         from hpcdl.report.formats.summary import coloured
-        from hpcdl.report.run.render import next_steps
+        from hpcdl.report.render import next_steps
 
         earlier = self._environment.get("link_counters", {})
         self._environment["link_counters"] = total([earlier, link_counters])
@@ -301,7 +301,7 @@ class RunFolder:
     def _write(self) -> str | None:
         """Merge the finished cases, write the report and return its summary; None if no case is finished."""
         from hpcdl.analysis.over_time.archive import keep_series
-        from hpcdl.report.run.render import formats, renderings, save
+        from hpcdl.report.render import formats, renderings, save
 
         self._environment["failed_cases"] = [
             {"case": failure.case, "rank": failure.rank, "error": failure.error}

@@ -12,8 +12,8 @@ from hpcdl.cases import train
 from hpcdl.cases.keys import suite_tables
 from hpcdl.cases.keys.key import key
 from hpcdl.cases.keys.train_spec import TrainSpec
+from hpcdl.report.render import render
 from hpcdl.report.run.findings import findings
-from hpcdl.report.run.render import render
 
 SUITE = """
 [suite]

@@ -9,7 +9,7 @@ import pytest
 from hpcdl.cli import main
 from hpcdl.commands.list import SUBJECTS
 from hpcdl.report.formats.summary import coloured
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 
 def test_help_names_the_commands_and_the_exit_codes(hpcdl):

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from hpcdl.commands.parts.output import write_output
-from hpcdl.report.run.render import save
+from hpcdl.report.render import save
 from hpcdl.run.run_folder import claimed
 from hpcdl.suite import UsageError
 from hpcdl.trace.files import atomic_write

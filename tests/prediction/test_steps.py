@@ -25,7 +25,7 @@ from hpcdl.nn.layers.volumes import volumes
 from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.network_file import PricedNetwork
 from hpcdl.prediction.predict import _times, predict
-from hpcdl.report.predictions import doubt
+from hpcdl.report.run.predictions import doubt
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 

@@ -2,8 +2,8 @@ import pytest
 from conftest import Hand
 from report_runs import HOSTILE, all_figures
 
+from hpcdl.report.contents import document
 from hpcdl.report.formats.markup import markdown
-from hpcdl.report.run.contents import document
 from hpcdl.report.run.findings import findings
 
 

@@ -16,7 +16,7 @@ from hpcdl.analysis.over_time.regressions import REGRESSED, Comparison
 from hpcdl.report.comparison import page as comparison_page
 from hpcdl.report.formats.html import written
 from hpcdl.report.history import page
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = (

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from hpcdl.report.render import render
 from hpcdl.report.run.findings import findings
-from hpcdl.report.run.render import render
 from hpcdl.report.sections.contention import charts
 
 TIMES = {"ring": (1.0, 3.0), "direct": (0.5, 4.0)}

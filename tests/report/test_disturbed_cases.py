@@ -6,9 +6,9 @@ import pytest
 
 from hpcdl.analysis.over_time.series import series_of
 from hpcdl.fabric.pairs import rounds
-from hpcdl.report.run.contents import certainty
+from hpcdl.report.render import render
+from hpcdl.report.run.declaration import certainty
 from hpcdl.report.run.findings import findings
-from hpcdl.report.run.render import render
 
 SECOND = 10**9
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from hpcdl.analysis.run.pooling import pool
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 
 def steps(ms):

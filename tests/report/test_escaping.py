@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hpcdl.report.formats.cells import fenced, markdown, markdown_cell
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 HOSTILE = "\x1b[2Jring\n# fine\u202e\x9b1m\u2028|x|<script>alert(1)</script>```![a](http://tracker.example/x)"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from hpcdl.report.render import FORMATS, renderings
 from hpcdl.report.run import findings
-from hpcdl.report.run.render import FORMATS, renderings
 
 REDUCTIONS = ("launches", "records", "problems", "settings", "warnings", "predict_run")
 

@@ -8,12 +8,12 @@ import pytest
 from contract.pages import Page
 from matplotlib.figure import Figure
 
+from hpcdl.report.contents import document
 from hpcdl.report.formats import figure as lines
 from hpcdl.report.formats.canvas import DARK, LIGHT, SERIES
 from hpcdl.report.formats.document import Axis, Bars, HeatMap, Lines, Point, Series
-from hpcdl.report.run.contents import document
+from hpcdl.report.render import render
 from hpcdl.report.run.findings import findings
-from hpcdl.report.run.render import render
 
 
 @pytest.fixture(scope="module")

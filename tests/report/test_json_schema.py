@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 import hpcdl
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 SCHEMA = json.loads((Path(hpcdl.__file__).parent / "report/schema.json").read_text(encoding="utf-8"))
 

@@ -3,7 +3,7 @@
 import re
 
 from hpcdl.report.formats.markup import latex_text
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 
 def test_characters_that_latex_would_obey_are_escaped():

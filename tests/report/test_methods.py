@@ -3,10 +3,10 @@
 import pytest
 
 from hpcdl.analysis.run.record import Record
+from hpcdl.report.render import render
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import problems, settings
 from hpcdl.report.run.method_names import Names
-from hpcdl.report.run.render import render
 from hpcdl.report.sections.accuracy import courses
 
 MOMENTUM = "sgd(momentum=0.9)"

@@ -1,5 +1,5 @@
 from hpcdl.fabric.pairs import rounds
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 
 def steps(ms):

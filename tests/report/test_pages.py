@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcdl.report.run import render as pages
-from hpcdl.report.run.render import render
+from hpcdl.report import render as pages
+from hpcdl.report.render import render
 
 
 @pytest.fixture

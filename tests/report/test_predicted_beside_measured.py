@@ -6,7 +6,7 @@ import pytest
 from contract.measured import SUITE, measure
 
 from hpcdl.fabric.network import Link, Network
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 MACHINE = Network("machine", Link(3e-5, 1e-9), source="none", gamma=2e-9)
 

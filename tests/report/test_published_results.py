@@ -7,8 +7,8 @@ import pytest
 
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
-from hpcdl.report import published_results
-from hpcdl.report.published_results import QUANTITIES, figures
+from hpcdl.report.run import published_results
+from hpcdl.report.run.published_results import QUANTITIES, figures
 
 ROOT = Path(__file__).parents[2]
 

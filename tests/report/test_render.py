@@ -7,7 +7,7 @@ import re
 import pytest
 from conftest import Hand
 
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 ENVIRONMENT = {
     "key": "abc123",

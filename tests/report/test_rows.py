@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 from hpcdl.trace.schema import read
 
 ENVIRONMENT = {

@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 
 def table(title, rows, ranks="4"):

@@ -7,7 +7,7 @@ from report_runs import HOSTILE
 
 from hpcdl.cli import main
 from hpcdl.report.formats.canvas import DARK, LIGHT
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 

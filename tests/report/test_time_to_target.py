@@ -4,8 +4,8 @@ import re
 
 from conftest import Hand
 
+from hpcdl.report.render import render
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.render import render
 from hpcdl.report.sections import scaling
 
 

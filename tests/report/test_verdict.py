@@ -8,11 +8,11 @@ from conftest import Hand
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.fabric.pairs import rounds
+from hpcdl.report.contents import document
 from hpcdl.report.formats.verdicts import Verdict, words
-from hpcdl.report.run.contents import document
+from hpcdl.report.render import render
 from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.run.grouping import Row, Scale
-from hpcdl.report.run.render import render
 from hpcdl.report.sections import accuracy, scaling
 from hpcdl.report.sections import overlap as overlap_section
 

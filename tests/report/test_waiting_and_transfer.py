@@ -3,8 +3,8 @@
 import pytest
 
 from hpcdl.analysis.run.pooling import pool
+from hpcdl.report.render import cases, render
 from hpcdl.report.run.findings import findings
-from hpcdl.report.run.render import cases, render
 from hpcdl.report.sections import waiting
 from hpcdl.report.sections.step_parts import step_breakdown
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step

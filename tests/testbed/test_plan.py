@@ -12,7 +12,7 @@ from hpcdl.launch import testbed
 from hpcdl.launch.environment import describe_job, environment_key
 from hpcdl.launch.mpirun import python_command
 from hpcdl.launch.testbed import TESTBED, emulated, launcher_settings
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 
 
 def no_netem(command, **_options):

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from hpcdl.report.run.render import render
+from hpcdl.report.render import render
 from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.records import MAX_SMALL, READ, RECORDS, packed, read_records
 from hpcdl.trace.schema import read

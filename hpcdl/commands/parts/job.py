@@ -22,7 +22,7 @@ def load_suite(options: argparse.Namespace, text: str | None = None) -> Suite:
     """Read and check the suite, or its ``text``. Raises UsageError."""
     from hpcdl import suite
     from hpcdl.launch.testbed import emulated
-    from hpcdl.report.run.contents import check_answer
+    from hpcdl.report.contents import check_answer
 
     testbed = emulated()
     ranks = options.ranks or (testbed["hosts"] if testbed else None)

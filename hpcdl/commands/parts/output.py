@@ -93,7 +93,7 @@ def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -
     Launches that are left out are named on stderr. Raises UsageError.
     """
     from hpcdl.analysis.run.pooling import ended_early, read_pooled
-    from hpcdl.report.run.render import renderings
+    from hpcdl.report.render import renderings
 
     for run in (run for folder in folders for run in ended_early(folder)):
         print(f"hpcdl: {run}: ended without a finished case; the report has the other launches", file=sys.stderr)
@@ -123,7 +123,7 @@ def write_records(file: Path, folders: Sequence[Path]) -> None:
 
 def check_page(output: Path | None, *suffixes: str) -> None:
     """Raise UsageError if the page that -o names has none of the suffixes, or lacks the libraries of HTML."""
-    from hpcdl.report.run.render import missing
+    from hpcdl.report.render import missing
 
     if output is not None and output.suffix not in suffixes:
         raise UsageError(f"-o {output}: must end in {' or '.join(suffixes)}")

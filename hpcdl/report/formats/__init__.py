@@ -5,7 +5,7 @@ sections of paragraphs, points, charts and tables of finished text. Out comes a 
 terminal's, or SVG of a figure; and for other programs CSV, JSON, JUnit XML and OpenMetrics.
 
 The one rule: a format knows documents, and no run. Runs, comparisons, histories and claims make documents
-(``report/run/contents.py``, ``report/comparison.py``, ...), so that all pages have one layout::
+(``report/contents.py``, ``report/comparison.py``, ...), so that all pages have one layout::
 
     verdicts -> headed() -> Document -> html.written       page.html and style.css in report/page
                                      -> markup.markdown, markup.latex

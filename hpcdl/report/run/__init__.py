@@ -1,17 +1,19 @@
-"""Contents of the report of one run: its numbers, its sections in their order, and its rows.
+"""Numbers of one run, and what sections make tables of them with.
 
-In come runs as they were read. Out comes a text in any format::
+In come runs as they were read. Out come findings, and declarations of sections over them::
 
-    Run -- findings.py --> Findings -- contents.py --> Document -- render.py --> HTML, LaTeX, Markdown, terminal
+    Run -- findings.py --> Findings -- report/contents.py --> Document -- report/render.py --> HTML, LaTeX, ...
                               |    each Declaration of report/sections
-                              +-----------------------> rows ----- render.py --> JSON, CSV, pandas
+                              +-----------------------> rows ----- report/render.py --> JSON, CSV, pandas
 
 The one rule: each reduction of a run is computed once, at its first use, as a property of :class:`Findings`. All
 sections and formats draw from it, so that a number is the same in the verdict, in a table and in JSON.
 
 ``grouping.py`` puts records into tables: problem, method, ranks, seed. ``operations.py`` does it for
 collectives. ``method_names.py`` names rows, as briefly as the other rows of a table allow. ``warnings.py``
-states doubts about the numbers; ``certainty`` in ``contents.py`` the launches and seeds behind a sentence.
+states doubts about the numbers; ``certainty`` in ``declaration.py`` the launches and seeds behind a sentence.
+``columns.py`` has the columns of quantities. ``link_counters.py`` tells what grew on links, ``predictions.py`` and
+``published_results.py`` show times of a model, and figures of papers, beside ours.
 
-Open ``findings.py`` first, then ``contents.py``, which has :class:`Declaration`.
+Open ``findings.py`` first, then ``declaration.py``, which has :class:`Declaration`, and ``columns.py``.
 """

@@ -7,8 +7,8 @@ from hpcdl.analysis.run.disturbance import NOTED_STEAL, UNKNOWN, usable_cores, w
 from hpcdl.analysis.run.pooling import machine_key
 from hpcdl.analysis.run.record import Record
 from hpcdl.launch.testbed import bit_rate, usual_rate
-from hpcdl.report import link_counters
 from hpcdl.report.formats.cells import plural
+from hpcdl.report.run import link_counters
 from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.link_counters import recorded
 from hpcdl.trace.run import Run

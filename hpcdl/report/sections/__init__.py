@@ -8,11 +8,11 @@ one function for each form of the report::
 
     page(findings)     -> Section  all tables, the rows that matter most first      HTML, LaTeX
     short(findings)    -> Section  without it: the first rows of ``page``           Markdown
-    terminal(section)  -> Section  of the short one; without it: not shown          terminal
+    terminal           -> parts of the short one; without them: not shown           terminal
     answer(findings)   -> Answer   one sentence, and details                        verdict
     figures            -> charts   before the tables                                HTML, SVG
 
-Nothing lists sections. ``report/run/contents.py`` takes every ``Declaration`` of every file here, in their
+Nothing lists sections. ``report/contents.py`` takes every ``Declaration`` of every file here, in their
 order. A suite's ``answer`` names declarations, without a name of their own by their files: their sentences head
 the report.
 

@@ -18,7 +18,7 @@ from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, s
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import METHOD, RANKS
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
 from hpcdl.report.run.method_names import Names, several

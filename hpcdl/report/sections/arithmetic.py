@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import digits, seconds
 from hpcdl.report.formats.document import Axis, Bars, Column, Section, table
-from hpcdl.report.published_results import number
-from hpcdl.report.run.contents import Answer, Declaration, certainty
+from hpcdl.report.run.declaration import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row, rows
+from hpcdl.report.run.published_results import number
 from hpcdl.report.sections.scaling import verdict
 
 NOTE: Final = (

@@ -14,7 +14,7 @@ from hpcdl.report.formats.cells import NONE, digits, interval, whole
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import METHOD, median
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
 from hpcdl.report.run.method_names import Names

@@ -12,7 +12,7 @@ from hpcdl.report.formats.cells import NONE, digits, plural, rate, seconds, spre
 from hpcdl.report.formats.document import REST, Column, Section, Table, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import bounds, value
-from hpcdl.report.run.contents import Answer, Declaration, certainty
+from hpcdl.report.run.declaration import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import (

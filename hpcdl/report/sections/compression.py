@@ -14,7 +14,7 @@ from hpcdl.analysis.statistics.estimates import mean_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds
 from hpcdl.report.formats.document import Column, Section
 from hpcdl.report.run.columns import METHOD, RANKS, median
-from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty, per_setting
+from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, certainty, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
 

@@ -7,7 +7,7 @@ from typing import Final
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import NONE, digits, plural, seconds, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section, Table
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 
 TITLE: Final = "Contention"

@@ -15,7 +15,7 @@ from hpcdl.analysis.statistics.estimates import (
 )
 from hpcdl.report.formats.cells import NONE, digits, interval, seconds, spread, volume
 from hpcdl.report.formats.document import Column, Section, table
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 

@@ -15,7 +15,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds, spread
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, Table, table
 from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.run.contents import Answer, Declaration, certainty
+from hpcdl.report.run.declaration import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import MAX_NAMED, Names, several
 

@@ -9,11 +9,11 @@ import numpy as np
 from hpcdl.analysis.network.links import Links
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.report import link_counters
 from hpcdl.report.formats.cells import NONE, interval, plural, rate, seconds, volume
 from hpcdl.report.formats.document import Axis, Column, HeatMap, Section, Table, table
+from hpcdl.report.run import link_counters
 from hpcdl.report.run.columns import bounds, value
-from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration
+from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped

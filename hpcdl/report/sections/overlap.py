@@ -10,7 +10,7 @@ from hpcdl.registry import parts
 from hpcdl.report.formats.cells import interval, percent, plural, seconds
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.run.contents import Answer, Declaration, certainty
+from hpcdl.report.run.declaration import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Scale, rows
 from hpcdl.report.run.method_names import Names, scheme_name

@@ -8,13 +8,13 @@ from typing import Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.launch.testbed import usual_rate
-from hpcdl.report import published_results
 from hpcdl.report.formats.cells import digits, percent, plural, rate
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.predictions import network, predicted
-from hpcdl.report.run.contents import Answer, Declaration, certainty
+from hpcdl.report.run import published_results
+from hpcdl.report.run.declaration import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.predictions import network, predicted
 
 
 def published_answer(findings: Findings) -> Answer | None:

@@ -9,7 +9,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.contents import Declaration
+from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names, text_of
 from hpcdl.trace.files import JsonMapping

@@ -16,7 +16,7 @@ from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, 
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, Table, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import RANKS, median, stated
-from hpcdl.report.run.contents import Answer, Declaration
+from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
 from hpcdl.report.sections.collectives import one_launch

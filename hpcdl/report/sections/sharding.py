@@ -9,7 +9,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds
 from hpcdl.report.formats.document import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median
-from hpcdl.report.run.contents import Answer, Declaration, certainty, per_setting
+from hpcdl.report.run.declaration import Answer, Declaration, certainty, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
 from hpcdl.training.parts.traits import Strategy

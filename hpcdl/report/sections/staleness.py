@@ -8,7 +8,7 @@ from hpcdl.analysis.run.record import Key, Record
 from hpcdl.report.formats.cells import percent
 from hpcdl.report.formats.document import Column, Section
 from hpcdl.report.run.columns import METHOD, RANKS, median, stated
-from hpcdl.report.run.contents import EVIDENCE, Declaration, per_setting
+from hpcdl.report.run.declaration import EVIDENCE, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row, largest_first
 

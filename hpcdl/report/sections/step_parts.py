@@ -10,7 +10,7 @@ from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, digits, percent, seconds, spread, volume, whole
 from hpcdl.report.formats.document import Axis, Bars, Column, Section, Table
 from hpcdl.report.run.columns import METHOD, RANKS, median, stated
-from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty, per_setting
+from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, certainty, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, largest_first, rows
 from hpcdl.training.parts.split.schedules import bubble_share

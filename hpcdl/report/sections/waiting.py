@@ -11,7 +11,7 @@ from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds
 from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
-from hpcdl.report.run.contents import EVIDENCE, Answer, Declaration, certainty
+from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from hpcdl.analysis.run.disturbance import UNKNOWN, facts, slurm_job
 from hpcdl.analysis.run.record import Record
 from hpcdl.prediction.network_file import described
+from hpcdl.report import contents
 from hpcdl.report.formats import exports, markup, summary
-from hpcdl.report.run import contents
 from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.run.warnings import not_run, unfinished
 from hpcdl.trace.files import atomic_write
@@ -37,7 +37,7 @@ def missing() -> str:
 
 
 def formats() -> list[str]:
-    """Return the formats that can be written, as :data:`hpcdl.report.run.render.FORMATS` names them."""
+    """Return the formats that can be written, as :data:`hpcdl.report.render.FORMATS` names them."""
     return ["md"] if missing() else ["md", "html"]
 
 

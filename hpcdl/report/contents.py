@@ -2,27 +2,24 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
-from hpcdl.analysis.run.record import Record
 from hpcdl.report import sections
 from hpcdl.report.formats.cells import plural
-from hpcdl.report.formats.document import Chart, Column, Document, Part, R_contra, Section, table
+from hpcdl.report.formats.document import Document, Section
 from hpcdl.report.formats.verdicts import Verdict
+from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method
-from hpcdl.report.run.warnings import failures, unfinished
+from hpcdl.report.run.warnings import diverged, failed_processes, failures, unfinished, without_result
 from hpcdl.suite import Suite, check_named, head
 
 ROWS: Final = 24
 """Rows of a section in a short report, all tables together."""
 FURTHER: Final = 12
 """Rows of a section that does not answer the suite's question, if another one does."""
-EVIDENCE: Final = 8
-"""Rows of a section that explains others."""
 WHOLE: Final = 16
 """Rows of a section, at most, of which a short report leaves none out."""
 POINTS: Final = 8
@@ -30,75 +27,43 @@ POINTS: Final = 8
 TERMINAL_ROWS: Final = 10
 TERMINAL_POINTS: Final = 3
 """Rows and points of a section on a terminal."""
-DOUBTS: Final = {"emulated": "emulated links", "oversubscribed": "OVERSUBSCRIBED", "disturbed": "DISTURBED"}
-"""Words for the marks of measured records."""
 
 
-class Answer(NamedTuple):
-    """Answer to the suite's question, as far as one section gives it."""
+WARNINGS: Final = Declaration(
+    5,
+    lambda findings: Section("Warnings", points=findings.warnings, folded=True),
+    terminal=("paragraphs", "points", "tables"),
+    name="verdict",
+)
 
-    headline: str
-    """One sentence."""
-    details: Sequence[str] = ()
 
+def verdict_page(findings: Findings) -> Section:
+    """Return the answer to the suite's question, failures, and details of the answer.
 
-@dataclass(frozen=True)
-class Declaration:
-    """A section: a constant of a file in ``hpcdl/report/sections``, such as ``SECTION``.
-
-    A section that does not apply to a run returns a ``Section`` without content, and None instead of an answer.
+    A suite that names no answer has those of the other sections, too.
     """
-
-    order: int
-    """Place on the page, ascending; answers have the same order."""
-    page: Callable[[Findings], Section]
-    """All content; the rows of its tables begin with those that matter most."""
-    short: Callable[[Findings], Section] | None = None
-    """Content of a short report; None: the first rows of all content."""
-    rows: int | None = None
-    """Rows in a short report; None: :data:`ROWS`, or :data:`FURTHER`."""
-    terminal: Sequence[Part] = ()
-    """Parts of a short report that a terminal shows; empty: none."""
-    answer: Callable[[Findings], Answer | None] | None = None
-    """Contribution to the verdict, or beginning of the section if another one answers the suite's question."""
-    figures: Sequence[Callable[[Findings], Sequence[Chart]]] = ()
-    """Charts of a page with figures, before the tables."""
-    name: str = ""
-    """Name by which a suite asks for its answer; empty: that of its file."""
+    first, others = (list(answers.values()) for answers in answers(findings))
+    points = [f"FAILED {failure}" for failure in failures(findings.records)] + without_result(findings.run)
+    points += [answer.headline for answer in others if not findings.answered_by]
+    points += [*(line for answer in first for line in answer.details), *failed_processes(findings.run)]
+    warned = f"{plural(len(findings.warnings), 'warning')}." if findings.warnings else "No warnings."
+    headline = " ".join(answer.headline for answer in first)
+    return Section("Verdict", [*filter(None, [headline]), f"{_state(findings)} {warned}"], points)
 
 
-def certainty(records: Sequence[Record]) -> str:
-    """Return what numbers of ``records`` rest on, in words: the fewest launches and seeds, and each doubt."""
-    measured = [record for record in records if not record.network]
-    simulated = len(records) - len(measured)
-    words = [f"{simulated} of {len(records)} cases simulated" if measured else "simulated"] if simulated else []
-    if measured:
-        kept = min(record.launches for record in measured)
-        launches = min(record.launches + record.launches_left_out for record in measured)
-        words.append("1 launch" if launches == 1 else f"{launches} launches")
-        words += [f"of one case only {kept} undisturbed"] if kept < launches else []
-        marks = {mark for record in measured for mark in record.marks}
-        words += [word for mark, word in DOUBTS.items() if mark in marks]
-    if learned := [record for record in records if record.final_accuracy is not None]:
-        words.append(plural(len({record.seed for record in learned}), "seed"))
-    return ", ".join(words)
+def _state(findings: Findings) -> str:
+    records, broken = findings.records, len(unfinished(findings.run))
+    failed, lost, states = len(failures(records)) + broken, len(diverged(records)), []
+    if failed:
+        states.append(f"FAILED: {plural(failed, 'case')} of {len(records) + broken}.")
+    elif not (findings.run.complete and records):
+        states.append(f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing.")
+    if lost:
+        states.append(f"DIVERGED: {plural(lost, 'case')} of {len(records)}.")
+    return " ".join(states) or "Nothing failed."
 
 
-def per_setting(
-    findings: Findings,
-    title: str,
-    columns: Sequence[Column[R_contra]],
-    rows: Callable[[Sequence[Method]], Sequence[R_contra]],
-    note: str = "",
-    order: str = "",
-) -> Section:
-    """Return a section with one table per problem; ``rows``: those of a problem's methods, perhaps none."""
-    tables = [
-        table(columns, made, findings.settings.title(methods[0].record), order=order)
-        for methods in findings.problems
-        if (made := rows(methods))
-    ]
-    return Section(title, [note] if tables and note else [], tables=tables, per="setting")
+VERDICT: Final = Declaration(0, verdict_page, terminal=("paragraphs", "points", "tables"), name="verdict")
 
 
 @cache
@@ -112,7 +77,7 @@ def declared() -> list[Declaration]:
         for value in vars(module).values()
         if isinstance(value, Declaration)
     ]
-    return sorted(known, key=lambda section: section.order)
+    return sorted([WARNINGS, VERDICT, *known], key=lambda section: section.order)
 
 
 def check_answer(suite: Suite, source: object) -> None:

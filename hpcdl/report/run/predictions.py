@@ -11,9 +11,9 @@ from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.prediction.network_file import PricedNetwork, costs_of, described
 from hpcdl.prediction.parallelism import LayerSplits, Parallelism
 from hpcdl.prediction.predict import Prediction
-from hpcdl.report import published_results
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, rate, seconds
 from hpcdl.report.formats.document import Column, Document, Section, Table, table
+from hpcdl.report.run import published_results
 from hpcdl.report.run.columns import value
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.trace.files import JsonObject

@@ -1,0 +1,83 @@
+"""Declaration of a section: its place on the page, its content, and its answer to the suite's question."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from hpcdl.analysis.run.record import Record
+from hpcdl.report.formats.cells import plural
+from hpcdl.report.formats.document import Chart, Column, Part, R_contra, Section, table
+from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.grouping import Method
+
+EVIDENCE: Final = 8
+"""Rows of a section that explains others."""
+DOUBTS: Final = {"emulated": "emulated links", "oversubscribed": "OVERSUBSCRIBED", "disturbed": "DISTURBED"}
+"""Words for the marks of measured records."""
+
+
+class Answer(NamedTuple):
+    """Answer to the suite's question, as far as one section gives it."""
+
+    headline: str
+    """One sentence."""
+    details: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A section: a constant of a file in ``hpcdl/report/sections``, such as ``SECTION``.
+
+    A section that does not apply to a run returns a ``Section`` without content, and None instead of an answer.
+    """
+
+    order: int
+    """Place on the page, ascending; answers have the same order."""
+    page: Callable[[Findings], Section]
+    """All content; the rows of its tables begin with those that matter most."""
+    short: Callable[[Findings], Section] | None = None
+    """Content of a short report; None: the first rows of all content."""
+    rows: int | None = None
+    """Rows in a short report; None: :data:`ROWS`, or :data:`FURTHER`."""
+    terminal: Sequence[Part] = ()
+    """Parts of a short report that a terminal shows; empty: none."""
+    answer: Callable[[Findings], Answer | None] | None = None
+    """Contribution to the verdict, or beginning of the section if another one answers the suite's question."""
+    figures: Sequence[Callable[[Findings], Sequence[Chart]]] = ()
+    """Charts of a page with figures, before the tables."""
+    name: str = ""
+    """Name by which a suite asks for its answer; empty: that of its file."""
+
+
+def certainty(records: Sequence[Record]) -> str:
+    """Return what numbers of ``records`` rest on, in words: the fewest launches and seeds, and each doubt."""
+    measured = [record for record in records if not record.network]
+    simulated = len(records) - len(measured)
+    words = [f"{simulated} of {len(records)} cases simulated" if measured else "simulated"] if simulated else []
+    if measured:
+        kept = min(record.launches for record in measured)
+        launches = min(record.launches + record.launches_left_out for record in measured)
+        words.append("1 launch" if launches == 1 else f"{launches} launches")
+        words += [f"of one case only {kept} undisturbed"] if kept < launches else []
+        marks = {mark for record in measured for mark in record.marks}
+        words += [word for mark, word in DOUBTS.items() if mark in marks]
+    if learned := [record for record in records if record.final_accuracy is not None]:
+        words.append(plural(len({record.seed for record in learned}), "seed"))
+    return ", ".join(words)
+
+
+def per_setting(
+    findings: Findings,
+    title: str,
+    columns: Sequence[Column[R_contra]],
+    rows: Callable[[Sequence[Method]], Sequence[R_contra]],
+    note: str = "",
+    order: str = "",
+) -> Section:
+    """Return a section with one table per problem; ``rows``: those of a problem's methods, perhaps none."""
+    tables = [
+        table(columns, made, findings.settings.title(methods[0].record), order=order)
+        for methods in findings.problems
+        if (made := rows(methods))
+    ]
+    return Section(title, [note] if tables and note else [], tables=tables, per="setting")
