@@ -252,6 +252,7 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
                 buffer[:] = content
             await scheme(comm, given)
 
+    is_looped = spec.size <= LOOP_BYTES and collective not in ROOTED and slow is None
     spans, loop, done = list[tuple[int, int]](), 1, 0
     before = journal.read()
     for number in range(spec.warmup + spec.repetitions):
@@ -263,12 +264,7 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
             begin, end = await times.of(operations(operands, loop))
         done += 1 + loop * (loop > 1)
         spans.append((begin, begin + (end - begin) // loop))
-        if (
-            number + 1 == spec.warmup
-            and spec.size <= LOOP_BYTES
-            and collective not in ROOTED
-            and spec.straggler is None
-        ):
+        if is_looped and number + 1 == spec.warmup:
             buffer[:] = 0
             begin, end = await times.of(operations(operands, TRIED_LOOP))
             done += TRIED_LOOP
