@@ -83,6 +83,11 @@ def record(part: Path, failure: Failure) -> bool:
     return True
 
 
+def settle(part: Path, failure: Failure) -> None:
+    """Record a failure instead of that of the rank which recorded first: all ranks have left the case."""
+    _write(_record_path(part, ".failed"), replace(failure, command=os.environ.get(STATUS)))
+
+
 def recorded(part: Path) -> Failure | None:
     """Return the recorded failure of the case of ``part``; None if there is none."""
     return _failure(_record_path(part, ".failed"))

@@ -258,6 +258,7 @@ class RunFolder:
     def fail(self, number: int, failures: Sequence[Failure]) -> None:
         """Record that a case failed on some ranks; all ranks have left it."""
         first = self._failures[number] = failures[0]
+        failed_cases.settle(self._part(number, self._suite.cases[number]), first)
         others = f" (and on {len(failures) - 1} more ranks)" if len(failures) > 1 else ""
         self.show(f"[{number + 1}/{len(self._suite.cases)}] FAILED {first}{others}")
         print(first.details, file=self._log, end="", flush=True)
