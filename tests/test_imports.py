@@ -272,6 +272,11 @@ def test_a_worker_rank_loads_few_libraries():
             "from hpcdl.nn.backend import backend",
             "backend('numpy')",
             "registry.find('datasets', 'digits')()",
+            "from hpcdl.cli import _options",
+            "from hpcdl.commands.parts.job import load_suite",
+            "text = hpcdl.cases.keys.suite_tables.located('collectives').read_text()",
+            "load_suite(_options(['run', 'collectives']), text)",
+            "assert not any(name.startswith('hpcdl.report') for name in sys.modules)",
         ]
     )
     assert {"hpcdl", "mpi4py", "numpy"} <= loaded

@@ -22,7 +22,6 @@ def load_suite(options: argparse.Namespace, text: str | None = None) -> Suite:
     """Read and check the suite, or its ``text``. Raises UsageError."""
     from hpcdl import suite
     from hpcdl.launch.testbed import emulated
-    from hpcdl.report.contents import check_answer
 
     testbed = emulated()
     ranks = options.ranks or (testbed["hosts"] if testbed else None)
@@ -30,6 +29,8 @@ def load_suite(options: argparse.Namespace, text: str | None = None) -> Suite:
     chosen = options.overrides, options.case
     if text is not None:
         return suite.parse(text, str(options.suite), *chosen, ranks=ranks, full=options.full)
+    from hpcdl.report.contents import check_answer  # late: ranks that are given the text need no report
+
     loaded = suite.load(options.suite, *chosen, ranks=ranks, full=options.full)
     check_answer(loaded, options.suite)
     return loaded
