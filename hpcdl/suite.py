@@ -123,6 +123,8 @@ class Suite:
     name: str
     question: str
     text: str
+    table: JsonMapping
+    """The table ``[suite]``, with what ``--set`` changes."""
     cases: tuple[Case, ...]
     others: tuple[Case, ...] = ()
     """Those that were not chosen, which are not checked: a run folder may hold them."""
@@ -194,7 +196,7 @@ def parse(
     without ``check`` that holds for all cases, for a suite that runs on another machine.
     """
     try:
-        name, question, drafts = _drafts(text, source, overrides, ranks or max(2, len(os.sched_getaffinity(0))))
+        table, drafts = _drafts(text, source, overrides, ranks or max(2, len(os.sched_getaffinity(0))))
     except ValueError as error:
         raise UsageError(str(error)) from None
     named = [drafts[place] for place in matching([draft.case.name for draft in drafts], globs)]
@@ -210,7 +212,8 @@ def parse(
             raise UsageError(f"{source}: the case {case.name!r} is there twice")
         seen.add(case.name)
     others = tuple(draft.case for draft in drafts if draft.complaint is None and draft.case.name not in seen)
-    return Suite(name, question, text, checked, others, len(named) - len(chosen))
+    question, left_out = table.get("question", ""), len(named) - len(chosen)
+    return Suite(table["name"], question, text, table, checked, others, left_out)
 
 
 def lack_of_memory(cases: Sequence[Case], hosts: Sequence[Hashable]) -> str | None:
@@ -245,8 +248,8 @@ def matching(names: Sequence[str], globs: Sequence[str]) -> list[int]:
     return sorted(chosen)
 
 
-def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tuple[str, str, list[_Draft]]:
-    """Return name, question and the cases of a suite. Raises ValueError, and UsageError."""
+def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tuple[JsonObject, list[_Draft]]:
+    """Return the table ``[suite]`` and the cases. Raises ValueError, and UsageError."""
     tables = parse_toml(text, source)
     suite_tables.check_keys(tables, ("suite", "case"), source)
     head, written = tables.get("suite", {}), tables.get("case", [])
@@ -275,7 +278,7 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
         drafts += [_draft(name, values, where, full=full) for values, full in suite_tables.expanded(table, where)]
         if len(drafts) > suite_tables.MAX_CASES:
             raise UsageError(f"{where}: the suite has more than {suite_tables.MAX_CASES} cases")
-    return name, question, list(_named_apart(drafts))
+    return head, list(_named_apart(drafts))
 
 
 def head(text: str) -> JsonObject:

@@ -14,7 +14,7 @@ from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.warnings import diverged, failed_processes, failures, unfinished, without_result
-from hpcdl.suite import Suite, check_named, head
+from hpcdl.suite import Suite, check_named
 
 ROWS: Final = 24
 """Rows of a section in a short report, all tables together."""
@@ -82,9 +82,8 @@ def declared() -> list[Declaration]:
 
 def check_answer(suite: Suite, source: object) -> None:
     """Raise UsageError if a suite names a section for its answer that is not there."""
-    table = head(suite.text)
-    if "answer" in table:  # sections take half a second to import
-        check_named(table, "answer", sorted({section.name for section in declared()}), source)
+    if "answer" in suite.table:  # sections take half a second to import
+        check_named(suite.table, "answer", sorted({section.name for section in declared()}), source)
 
 
 def _rank(section: Declaration, findings: Findings) -> int:

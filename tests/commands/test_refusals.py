@@ -39,6 +39,7 @@ TABLE = {
         ("s.toml --set case.aggregation=rign", "s.toml: [[case]] 1: aggregation: unknown 'rign'; did you mean"),
         ("s.toml --set case.ranks=5", "global_batch: 48 is not divisible by ranks = 5; 45 and 50 are"),
         ("s.toml --set case.aggregation=nosuchmodule:thing", "No module named 'nosuchmodule'"),
+        ("s.toml --set suite.answer=scalin", "[suite]: answer: unknown 'scalin'; did you mean 'scaling'?"),
         ("s.toml --launches 0 -o x", "must be from 1 to 1000"),
         ("s.toml --case-timeout 0", "--case-timeout 0: must be at least 1, in seconds"),
         ("''", "hpcdl run: SUITE: the name is empty"),
@@ -95,6 +96,10 @@ TABLE = {
         ("s.toml --network gemini --save ''", "hpcdl predict: --save: the name is empty"),
     ],
     "sbatch": [
+        (
+            "s.toml --nodes 2 --set suite.answer=scalin",
+            "[suite]: answer: unknown 'scalin'; did you mean 'scaling'?",
+        ),
         ("quickstart --nodes 0", "0: must be at least 1"),
         ("quickstart --nodes 2,x", "'x' is not a whole number"),
         ("quickstart --nodes 2,2", "2,2: a number is there twice"),
