@@ -87,7 +87,7 @@ def check_answer(suite: Suite, source: object) -> None:
 
 
 def _rank(section: Declaration, findings: Findings) -> int:
-    """Return the place of a section's file among those that the suite names; their number if it is not named."""
+    """Return the place of a section among those that the suite names; their number if it is not named."""
     names = findings.answered_by
     return names.index(section.name) if section.name in names else len(names)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hpcdl.trace.files import JsonMapping
-from hpcdl.trace.quantity import NOTHING, Quantity, count, declared, flag, known_count, number, seconds, text
+from hpcdl.trace.quantity import Quantity, count, declared, flag, known_count, number, seconds, text
 
 
 class Description:
@@ -84,7 +84,7 @@ class Description:
     time_scale = number("of a replay: factor on all compute times")
     settings: Quantity[JsonMapping] = Quantity(
         "object",
-        NOTHING,
+        {},
         "the settings of the case that differ from their defaults, by key of the suite: an object in JSON, "
         "JSON text in CSV",
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, overload
 
-from hpcdl.trace.files import JsonMapping, JsonObject
+from hpcdl.trace.files import JsonObject
 
 T = TypeVar("T")
 Unit = Literal["", "s", "B", "B/s"]
@@ -136,6 +136,3 @@ def flag(meaning: str = "", heading: str = "") -> Quantity[bool | None]:
 def declared(chapter: type) -> list[Quantity[Any]]:
     """Return the quantities that a class declares, in their order."""
     return [value for value in vars(chapter).values() if isinstance(value, Quantity)]
-
-
-NOTHING: Final[JsonMapping] = {}

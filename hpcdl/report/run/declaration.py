@@ -38,7 +38,7 @@ class Declaration:
     short: Callable[[Findings], Section] | None = None
     """Content of a short report; None: the first rows of all content."""
     rows: int | None = None
-    """Rows in a short report; None: :data:`ROWS`, or :data:`FURTHER`."""
+    """Rows in a short report; None: the usual number (``ROWS`` and ``FURTHER`` of ``report/contents.py``)."""
     terminal: Sequence[Part] = ()
     """Parts of a short report that a terminal shows; empty: none."""
     answer: Callable[[Findings], Answer | None] | None = None
