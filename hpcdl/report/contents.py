@@ -7,11 +7,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
+from hpcdl.analysis.run.record import Record
 from hpcdl.report import sections
 from hpcdl.report.formats.cells import plural
 from hpcdl.report.formats.document import Document, Section
 from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.declaration import Answer, Declaration, badges
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.warnings import diverged, failed_processes, failures, unfinished, without_result
 from hpcdl.suite import Suite, check_named
@@ -24,9 +25,14 @@ WHOLE: Final = 16
 """Rows of a section, at most, of which a short report leaves none out."""
 POINTS: Final = 8
 """Points of a section in a short report."""
+FURTHER_SENTENCES: Final = 3
+"""Sentences below the headline, at most; the sections have the others."""
 TERMINAL_ROWS: Final = 10
 TERMINAL_POINTS: Final = 3
 """Rows and points of a section on a terminal."""
+
+
+NO_ANSWER: Final = Answer("")
 
 
 WARNINGS: Final = Declaration(
@@ -38,17 +44,25 @@ WARNINGS: Final = Declaration(
 
 
 def verdict_page(findings: Findings) -> Section:
-    """Return the answer to the suite's question, failures, and details of the answer.
+    """Return the answer to the suite's question, what it rests on, failures, and some further sentences."""
+    headline, further, basis = _sentences(findings)
+    points = [f"FAILED {failure}" for failure in failures(findings.records)] + without_result(findings.run)
+    points += [*further[:FURTHER_SENTENCES], *failed_processes(findings.run)]
+    warned = f"{plural(len(findings.warnings), 'warning')}." if findings.warnings else "No warnings."
+    paragraphs = [*filter(None, [headline]), f"{_state(findings)} {warned}"]
+    return Section("Verdict", paragraphs, points, badges=badges(basis or findings.records) if headline else ())
+
+
+def _sentences(findings: Findings) -> tuple[str, list[str], list[Record]]:
+    """Return the headline, the sentences that follow it, and the records that they rest on.
 
     A suite that names no answer has those of the other sections, too.
     """
     first, others = (list(answers.values()) for answers in answers(findings))
-    points = [f"FAILED {failure}" for failure in failures(findings.records)] + without_result(findings.run)
-    points += [answer.headline for answer in others if not findings.answered_by]
-    points += [*(line for answer in first for line in answer.details), *failed_processes(findings.run)]
-    warned = f"{plural(len(findings.warnings), 'warning')}." if findings.warnings else "No warnings."
-    headline = " ".join(answer.headline for answer in first)
-    return Section("Verdict", [*filter(None, [headline]), f"{_state(findings)} {warned}"], points)
+    headlines = [answer.headline for answer in first]
+    further = [*headlines[1:], *(line for answer in first for line in answer.details)]
+    further += [answer.headline for answer in others if not findings.answered_by]
+    return "".join(headlines[:1]), further, [record for answer in first for record in answer.basis]
 
 
 def _state(findings: Findings) -> str:
@@ -144,16 +158,16 @@ def _rows(section: Declaration, findings: Findings) -> int:
 
 
 def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration, Section, list[str]]]:
-    """Return each section with its answer, with which it begins; the verdict has the first answers.
-
-    If the suite names no answer, the verdict has the headlines of all.
-    """
-    _, others = answers(findings)
+    """Return each section with the sentences of its answer that the verdict does not have."""
+    first, others = answers(findings)
+    _, further, _ = _sentences(findings)
+    shown = further[:FURTHER_SENTENCES]
     pages = []
     for section in declared():
         page = (section.page if whole else section.short or section.page)(findings)
-        headline, details = others.get(section) or (None, ())
-        begin = [headline] if headline and findings.answered_by else []
+        answer = others.get(section)
+        begin = [answer.headline] if answer and answer.headline not in shown else []
+        details = [line for line in (answer or first.get(section, NO_ANSWER)).details if line not in shown]
         page = replace(page, paragraphs=[*begin, *page.paragraphs], points=[*details, *page.points])
         pages.append((section, page, begin))
     return pages

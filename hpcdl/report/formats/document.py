@@ -271,6 +271,8 @@ class Section:
     per: str = ""
     """Subject of each table, such as "setting", if the tables are of one kind: then a table can join them."""
     charts: Sequence[Chart] = ()
+    badges: Sequence[str] = ()
+    """What the first paragraph rests on, in words; it stands in a line below that."""
 
     def shortened(self, rows: int, points: int, whole: int = 0) -> Section:
         """Return the first rows of all tables together, the first points and notes; equal notes are stated once.
@@ -303,7 +305,13 @@ class Section:
         """Return some parts of it, without the columns that a terminal does not show."""
         kept: dict[str, Any] = {part: getattr(self, part) for part in parts}
         kept["tables"] = [table.without(*table.hidden) for table in kept.get("tables", ())]
-        return Section(self.title, **kept)
+        return Section(self.title, badges=self.badges if kept.get("paragraphs") else (), **kept)
+
+    @property
+    def head(self) -> list[str]:
+        """The paragraphs, with the line of badges after the first."""
+        line = [f"({', '.join(self.badges)})"] if self.badges else []
+        return [*self.paragraphs[:1], *line, *self.paragraphs[1:]]
 
     def visible(self) -> Section:
         """Return it without control characters in any text except :attr:`verbatim`."""

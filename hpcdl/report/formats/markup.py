@@ -22,7 +22,7 @@ def markdown(pages: Iterable[Document]) -> str:
 
 def _markdown_section(section: Section) -> Iterator[str]:
     yield from (f"## {escaped(section.title)}", "")
-    for paragraph in section.paragraphs:
+    for paragraph in section.head:
         yield from (escaped(paragraph), "")
     if section.points:
         yield from (*(f"- {escaped(point)}" for point in section.points), "")
@@ -109,7 +109,7 @@ def _latex_page(page: Document) -> Iterator[str]:
 
 def _latex_section(section: Section) -> Iterator[str]:
     yield rf"\subsection*{{{latex_text(section.title)}}}"
-    for paragraph in section.paragraphs:
+    for paragraph in section.head:
         yield from (latex_text(paragraph), "")
     if section.points:
         yield r"\begin{itemize}"

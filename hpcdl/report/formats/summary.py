@@ -55,7 +55,7 @@ def plain(pages: Iterable[Document]) -> str:
 
 def _section(section: Section) -> Iterator[str]:
     yield section.title.upper()
-    for paragraph in section.paragraphs:
+    for paragraph in section.head:
         yield from _wrapped(paragraph)
     for point in section.points:
         yield from _wrapped(f"- {point}", indent="  ")

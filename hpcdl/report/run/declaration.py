@@ -12,16 +12,23 @@ from hpcdl.report.run.grouping import Method
 
 EVIDENCE: Final = 8
 """Rows of a section that explains others."""
-DOUBTS: Final = {"emulated": "emulated links", "oversubscribed": "OVERSUBSCRIBED", "disturbed": "DISTURBED"}
-"""Words for the marks of measured records."""
+FLAGS: Final = {
+    "emulated": "emulated links",
+    "oversubscribed": "ranks share cores",
+    "disturbed": "disturbed by other load",
+}
+"""Words for the flags of measured records."""
 
 
 class Answer(NamedTuple):
     """Answer to the suite's question, as far as one section gives it."""
 
     headline: str
-    """One sentence."""
+    """One sentence of at most 30 words with at most three numbers, one of them with its interval."""
     details: Sequence[str] = ()
+    """Further sentences of that form."""
+    basis: Sequence[Record] = ()
+    """Records that they rest on, of which the badges below the headline are made; empty: all of the run."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,8 @@ class Declaration:
     """Name by which a suite asks for its answer; empty: that of its file."""
 
 
-def certainty(records: Sequence[Record]) -> str:
-    """Return what numbers of ``records`` rest on, in words: the fewest launches and seeds, and each doubt."""
+def badges(records: Sequence[Record]) -> list[str]:
+    """Return what numbers of ``records`` rest on, in words: the fewest launches and seeds, and each flag."""
     measured = [record for record in records if not record.network]
     simulated = len(records) - len(measured)
     words = [f"{simulated} of {len(records)} cases simulated" if measured else "simulated"] if simulated else []
@@ -60,10 +67,15 @@ def certainty(records: Sequence[Record]) -> str:
         words.append("1 launch" if launches == 1 else f"{launches} launches")
         words += [f"of one case only {kept} undisturbed"] if kept < launches else []
         marks = {mark for record in measured for mark in record.marks}
-        words += [word for mark, word in DOUBTS.items() if mark in marks]
+        words += [word for mark, word in FLAGS.items() if mark in marks]
     if learned := [record for record in records if record.final_accuracy is not None]:
         words.append(plural(len({record.seed for record in learned}), "seed"))
-    return ", ".join(words)
+    return words
+
+
+def certainty(records: Sequence[Record]) -> str:
+    """Return the :func:`badges` as the end of a sentence."""
+    return ", ".join(badges(records))
 
 
 def per_setting(
