@@ -263,7 +263,7 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
         if table.get("ranks") == "all":
             table["ranks"] = ranks
     registry.trust(written, Path(source).parent)
-    suite_tables.check_keys(head, ("name", "question", "answer", "papers"), f"{source}: [suite]")
+    suite_tables.check_keys(head, ("name", "question", "answer", "compare", "papers"), f"{source}: [suite]")
     name, question = head.get("name"), head.get("question", "")
     check_named(head, "papers", sorted(path.stem for path in PAPERS.glob("[a-z]*.*")), source)
     if name is None:

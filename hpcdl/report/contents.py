@@ -95,7 +95,11 @@ def declared() -> list[Declaration]:
 
 
 def check_answer(suite: Suite, source: object) -> None:
-    """Raise UsageError if a suite names a section for its answer that is not there."""
+    """Raise UsageError if a suite names an unknown section for its answer, or compares what it does not have."""
+    if "compare" in suite.table:
+        from hpcdl.report.sections import contrast
+
+        contrast.check(suite, source)
     if "answer" in suite.table:  # sections take half a second to import
         check_named(suite.table, "answer", sorted({section.name for section in declared()}), source)
 

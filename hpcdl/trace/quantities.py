@@ -131,10 +131,12 @@ class TrainingNumbers:
     step_seconds = seconds("median time of a step of the slowest rank, with its 95 % interval")
     step_seconds_low, step_seconds_high = step_seconds.bounds()
     images_per_second = number(
-        "all measured images by the time that they took, pauses included; median over launches", heading="images/s"
+        "all measured images by the time that they took, pauses included; median over launches",
+        heading="images/s",
+        better="higher",
     )
-    speedup = number("throughput by that of the base")
-    efficiency = number("speedup by the ratio of the ranks, with its 95 % interval; 1 is linear")
+    speedup = number("throughput by that of the base", better="higher")
+    efficiency = number("speedup by the ratio of the ranks, with its 95 % interval; 1 is linear", better="higher")
     efficiency_low, efficiency_high = efficiency.bounds()
     base_ranks = count(
         "what speedup and efficiency are relative to: ranks, aggregation (`any`: several taken together), "
@@ -158,13 +160,17 @@ class TrainingNumbers:
     exposed_communication_seconds_low, exposed_communication_seconds_high = exposed_communication_seconds.bounds()
     ceiling_disturbed = flag("whether all launches of the case without communication were disturbed")
     load_balance = number(
-        "mean compute time over ranks by the largest; largest compute time by step time", heading="load balance"
+        "mean compute time over ranks by the largest; largest compute time by step time",
+        heading="load balance",
+        better="higher",
     )
-    communication_efficiency = number(heading="communication")
+    communication_efficiency = number(heading="communication", better="higher")
     bytes_sent_per_rank = number("in a step, of the rank that sends most", unit="B")
     messages_per_rank = number()
     compression_ratio = number(
-        "bytes of a dense ring, by bytes sent, of all ranks; dense first steps excluded", heading="ratio"
+        "bytes of a dense ring, by bytes sent, of all ranks; dense first steps excluded",
+        heading="ratio",
+        better="higher",
     )
     encode_seconds = seconds("arithmetic of compressors in a step, on rank 0 (s)", heading="encode")
     decode_seconds = seconds(heading="decode")
@@ -182,6 +188,7 @@ class TrainingNumbers:
         "after the end, on a fixed sample of training images: accuracy, and the largest and the smallest "
         "eigenvalue of the Hessian of the loss; a negative one belongs to a saddle point",
         seeded=True,
+        better="higher",
     )
     sharpness = number(seeded=True, heading="sharpness")
     smallest_eigenvalue = number(seeded=True, heading="smallest eigenvalue")
@@ -197,8 +204,9 @@ class TrainingNumbers:
         "on the test set at the end, if a validation set was held out; then `final_loss` and `final_accuracy`"
         " are the same",
         seeded=True,
+        better="lower",
     )
-    test_accuracy = number(seeded=True)
+    test_accuracy = number(seeded=True, better="higher")
     bits_per_entry = number(
         "bits of a message for an entry, and of an ideal code for the positions of the last message, on rank 0",
         heading="bits",
@@ -220,6 +228,7 @@ class TrainingNumbers:
         "cosine of the angle between compressed and dense sum of the last step, and norm of their difference "
         "by that of the dense sum",
         heading="cosine",
+        better="higher",
     )
     gradient_error = number(heading="error")
     bucket_bytes = count("size of the pieces that gradients are sent in", unit="B")
@@ -233,6 +242,7 @@ class TrainingNumbers:
         "of a pipeline: share of a step in which a rank does not compute, mean over ranks; `load_balance` is "
         "that of its stages",
         heading="bubble",
+        better="lower",
     )
     activation_bytes_per_rank = count(
         "outputs of a rank's layers for all images in flight, of the rank with most, by the sizes of the layers",
@@ -247,12 +257,14 @@ class TrainingNumbers:
         "parameters that are not; lowest such rank. Then accuracy, loss and times to the target are empty"
     )
     diverged_rank = count()
-    final_loss = number("on the test set at the end; the best of all evaluations", seeded=True)
-    final_accuracy = number(seeded=True, heading="final accuracy")
-    best_accuracy = number(seeded=True)
-    seconds_to_target = number("training time, images and epochs until `target_accuracy` was reached")
+    final_loss = number("on the test set at the end; the best of all evaluations", seeded=True, better="lower")
+    final_accuracy = number(seeded=True, heading="final accuracy", better="higher")
+    best_accuracy = number(seeded=True, better="higher")
+    seconds_to_target = number(
+        "training time, images and epochs until `target_accuracy` was reached", better="lower"
+    )
     samples_to_target = count()
-    epochs_to_target = number(heading="epochs")
+    epochs_to_target = number(heading="epochs", better="lower")
     samples_before_target = number(
         "images at the last evaluation before that, or at the last one if the target was missed"
     )

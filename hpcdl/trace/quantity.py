@@ -15,6 +15,9 @@ from hpcdl.trace.files import JsonObject
 T = TypeVar("T")
 Unit = Literal["", "s", "B", "B/s"]
 """Of a value; a pure number, a count or a word has none."""
+Better = Literal["lower", "higher", ""]
+BETTER: Final[dict[Unit, Better]] = {"s": "lower", "B": "lower", "B/s": "higher", "": ""}
+"""By the unit, unless the quantity says otherwise."""
 JSON_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
@@ -41,6 +44,7 @@ class Quantity(Generic[T]):
         choices: Sequence[str] = (),
         per_launch: bool = False,
         seeded: bool = False,
+        better: Better = "",
     ) -> None:
         self.types: Final = tuple(types.split())
         """Of JSON."""
@@ -55,6 +59,8 @@ class Quantity(Generic[T]):
         """True: each launch of a case records it, and the record of the case has the median."""
         self.seeded: Final = seeded
         """True: it depends on the seed, so that one seed decides nothing."""
+        self.better: Final = better or BETTER[unit]
+        """Which of two values is the better one; empty: neither."""
         self.low: Quantity[T] | None = None
         self.high: Quantity[T] | None = None
         """Bounds of its 95 % interval."""
@@ -117,10 +123,10 @@ def known_count(meaning: str = "") -> Quantity[int]:
 
 
 def number(
-    meaning: str = "", heading: str = "", *, unit: Unit = "", seeded: bool = False
+    meaning: str = "", heading: str = "", *, unit: Unit = "", seeded: bool = False, better: Better = ""
 ) -> Quantity[float | None]:
     """Declare a number."""
-    return Quantity("number null", None, meaning, heading, unit=unit, seeded=seeded)
+    return Quantity("number null", None, meaning, heading, unit=unit, seeded=seeded, better=better)
 
 
 def seconds(meaning: str = "", heading: str = "", *, per_launch: bool = False) -> Quantity[float | None]:

@@ -77,6 +77,11 @@ def role_of(name: str) -> Role:
     return _declared().get(name, ("condition", ""))[0]
 
 
+def column_of(name: str) -> str:
+    """Return the column that states a key; the key itself if none does."""
+    return _declared().get(name, ("condition", name))[1]
+
+
 @cache
 def columns_with(role: Role) -> tuple[str, ...]:
     """Return the columns that state the keys with a role, in their order."""

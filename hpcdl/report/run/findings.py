@@ -98,8 +98,10 @@ class Findings:
     @property
     def answered_by(self) -> list[str]:
         """Sections that answer the suite's question, one for each part of it; empty if the suite names none."""
-        named = head(self.run.suite).get("answer") or []
-        return [str(name) for name in named] if isinstance(named, list) else [str(named)]
+        suite = head(self.run.suite)
+        named = suite.get("answer") or []
+        compared = ["contrast"] if "compare" in suite else []
+        return [*compared, *map(str, named if isinstance(named, list) else [named])]
 
     @cached_property
     def papers(self) -> list[str]:

@@ -1,0 +1,359 @@
+"""Contrast: cases that differ in one key, compared by one measure.
+
+A suite states it, ``compare = {aggregation = ["ring", "parameter_server"], measure = "step"}``, or varies one key
+only. Cases are compared that are equal but for this key: on equally many ranks, on one problem, with one method.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from hpcdl.analysis.run.launches import Launch, undisturbed
+from hpcdl.analysis.run.record import Key, Record
+from hpcdl.analysis.statistics.estimates import Interval, difference_interval, ratio_interval
+from hpcdl.cases.keys.key import keys, plain
+from hpcdl.cases.keys.suite_tables import column_of, role_of
+from hpcdl.exit_codes import UsageError
+from hpcdl.registry import label, nearest, parts
+from hpcdl.report.formats.cells import FORMATS, Number, digits, interval, plural, volume
+from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
+from hpcdl.report.formats.verdicts import Verdict
+from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.grouping import Scale
+from hpcdl.suite import Suite, head
+from hpcdl.trace.files import JsonMapping
+from hpcdl.trace.quantities import QUANTITIES, CommonNumbers, OperationNumbers, TrainingNumbers
+from hpcdl.trace.quantity import Quantity, declared
+
+TIMES: Final[tuple[Quantity[Any], ...]] = (Record.step_seconds, Record.time_p50_seconds)
+"""Measures of which each launch has a vector: the step of a training, the time of another operation."""
+MEASURES: Final = {
+    quantity.name.removesuffix("_seconds"): quantity
+    for chapter in (TrainingNumbers, OperationNumbers, CommonNumbers)
+    for quantity in declared(chapter)
+    if {"number", "integer"} & {*quantity.types} and not re.search("_(low|high)(_|$)", quantity.name)
+}
+"""Measures by the name that a suite writes."""
+VERBS: Final = {"s": "takes", "B": "needs", "B/s": "reaches", "": "has"}
+"""Verb of a sentence about a quotient, by the unit."""
+NOUNS: Final = {"time_p50": "time"}
+"""Names of measures in a sentence, where another one than the column."""
+VARIED: Final = ("problem", "method", "condition", "machine")
+"""Roles of the keys of which a suite without ``answer`` varies one."""
+
+
+@dataclass(frozen=True)
+class Compare:
+    """What is compared: the values of a key, by a measure."""
+
+    key: str
+    values: Sequence[str]
+    """Labels; empty: all that occur, the best first."""
+    measure: str
+    """Name in :data:`MEASURES`; empty: the time of a step, or of the operation."""
+
+    def value(self, record: Record) -> str:
+        """Return the value of the key in a case: one of :attr:`values`, or empty if it is none of these."""
+        text = value_of(record, self.key)
+        if not self.values or text in self.values:
+            return text
+        name = parts(text)[0]
+        return name if name in self.values else ""
+
+
+def value_of(record: Record, key: str) -> str:
+    """Return the value of a key in a case, as a suite writes it."""
+    return label(record.settings[key]) if key in record.settings else str(record.stated(column_of(key)) or "none")
+
+
+def _read(table: JsonMapping) -> Compare:
+    """Return what ``compare`` of a suite states. Raises ValueError."""
+    named = {name: values for name, values in table.items() if name != "measure"}
+    if len(named) != 1:
+        raise ValueError('must have one key of the cases, such as {aggregation = ["ring", "tree"]}')
+    ((key, values),) = named.items()
+    if not isinstance(values, list) or len(values) < 2:
+        raise ValueError(f"{key}: must be a list of two values or more")
+    measure = str(table.get("measure", ""))
+    if measure and measure not in MEASURES:
+        raise ValueError(f"measure: unknown {measure!r}{nearest(measure, MEASURES)}")
+    return Compare(key, [label(value) for value in values], measure)
+
+
+def check(suite: Suite, source: object) -> None:
+    """Raise UsageError if ``compare`` of a suite names a key, a value or a measure that it does not have."""
+    if "compare" not in suite.table:
+        return
+    where, written = f"{source}: [suite]: compare", suite.table["compare"]
+    if not isinstance(written, dict):
+        raise UsageError(f"{where}: must be a table, not {written!r}")
+    cases = (*suite.cases, *suite.others)
+    valid = {name for case in cases for name in keys(type(case.spec))}
+    try:
+        compare = _read(written)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}") from None
+    if compare.key not in valid:
+        raise UsageError(f"{where}: unknown {compare.key!r}{nearest(compare.key, valid)}")
+    labels = {label(plain(value)) for case in cases if (value := case.setting(compare.key)) is not None}
+    labels |= {parts(text)[0] for text in labels}
+    for value in compare.values:
+        if value not in labels:
+            raise UsageError(f"{where}: {compare.key}: no case has {value!r}{nearest(value, labels)}")
+
+
+def stated(findings: Findings) -> Compare | None:
+    """Return what the suite compares: what it states, else, without an ``answer``, the only key that it varies."""
+    suite = head(findings.run.suite)
+    if isinstance(suite.get("compare"), dict):
+        try:
+            return _read(suite["compare"])
+        except ValueError:  # a report cannot mend a suite that has run
+            return None
+    named = {name for record in findings.records for name in record.settings if role_of(name) in VARIED}
+    varied = [name for name in named if len({value_of(record, name) for record in findings.records}) > 1]
+    return Compare(varied[0], (), "") if len(varied) == 1 and "answer" not in suite else None
+
+
+class Side(NamedTuple):
+    """Cases with one value of the key."""
+
+    name: str
+    records: list[Record]
+    """One per seed."""
+    launches: list[Launch]
+
+    @property
+    def samples(self) -> int:
+        """Launches or seeds, whichever are more."""
+        return max(len(undisturbed(self.launches)), len(self.records))
+
+
+class Pair(NamedTuple):
+    """Two sides that are equal but for the key."""
+
+    first: Side
+    other: Side
+    measure: str
+    """Name in :data:`MEASURES`."""
+    size: Interval
+    """Quotient, or difference of accuracies."""
+    rivals: int
+    """Values of the key that were compared with the first."""
+
+    @property
+    def record(self) -> Record:
+        """Of the first side's first seed."""
+        return self.first.records[0]
+
+    @property
+    def records(self) -> list[Record]:
+        """Of both sides."""
+        return [*self.first.records, *self.other.records]
+
+    @property
+    def word(self) -> str:
+        """The verdict."""
+        quantity = MEASURES[self.measure]
+        timed, exact = quantity in TIMES, all(record.is_exact for record in self.records)
+        equal = 0.0 if is_difference(quantity) else 1.0
+        if timed and any(record.disturbed for record in self.records):
+            return "disturbed"
+        if (timed and not exact) or quantity.seeded:
+            if min(self.first.samples, self.other.samples) < 2 or not math.isfinite(self.size.low):
+                return "single"
+            if self.size.low <= equal <= self.size.high:
+                return "not distinguished"
+        if self.size.value == equal:
+            return "equal"
+        less = self.size.value < equal
+        if not quantity.better:
+            return "less" if less else "more"
+        return "better" if less == (quantity.better == "lower") else "worse"
+
+    @property
+    def shown(self) -> str:
+        """Quotient, or difference in percentage points, with its interval."""
+        is_share = is_difference(MEASURES[self.measure])
+        value, low, high = (100 * bound if is_share else bound for bound in self.size)
+        form = _points if is_share else digits
+        return form(value) + (f" ({interval(low, high, form)})" if low < high else "")
+
+
+def _points(value: Number) -> str:
+    return f"{value:+.1f}"
+
+
+def is_difference(quantity: Quantity[Any]) -> bool:
+    """Return True if a quantity is compared by a difference in percentage points: an accuracy."""
+    return quantity.name.endswith("accuracy")
+
+
+Frames: TypeAlias = dict[Key, dict[str, dict[Key, Side]]]
+"""Sides by problem and ranks, by value, and by method."""
+
+
+def pairs(findings: Findings) -> list[Pair]:
+    """Return the sides that are compared; those of training, and those on the most ranks, come first.
+
+    Two values are compared in the suite's order; of more, the best by the measure is compared with each other one.
+    """
+    compare = stated(findings)
+    if compare is None:
+        return []
+    frames: Frames = {}
+    for launch in findings.launches:
+        if compare.value(launch.record) and len(launch.seconds):
+            _side(frames, compare, launch.record).launches.append(launch)
+    for record in findings.records:
+        if compare.value(record) and not record.error:
+            _side(frames, compare, record).records.append(record)
+    found = [pair for values in frames.values() for pair in _paired(compare, values)]
+    return sorted(found, key=lambda pair: (not pair.record.is_training, -pair.record.ranks))
+
+
+def _side(frames: Frames, compare: Compare, record: Record) -> Side:
+    """Return the side of a case: of its problem, ranks, value and method."""
+    key, column = compare.key, column_of(compare.key)
+    plain_record = record.but(**{column: None}) if column in QUANTITIES and column != "ranks" else record
+    problem, *method = plain_record.configuration(key)
+    ranks = 0 if key == "ranks" else record.ranks
+    value = compare.value(record)
+    sides = frames.setdefault((problem, ranks), {}).setdefault(value, {})
+    return sides.setdefault(tuple(method), Side(value, [], []))
+
+
+def _paired(compare: Compare, values: Mapping[str, Mapping[Key, Side]]) -> list[Pair]:
+    """Return the pairs of one problem on one number of ranks.
+
+    Sides have one method, but for the key; two values with one method each are compared although these differ, as
+    a strategy may need a rate of its own.
+    """
+    methods = dict.fromkeys(method for sides in values.values() for method in sides)
+    groups = [{value: sides[method] for value, sides in values.items() if method in sides} for method in methods]
+    if all(len(sides) == 1 for sides in values.values()):
+        groups = [{value: side for value, sides in values.items() for side in sides.values()}]
+    return [pair for group in groups if len(group) > 1 for pair in _against(compare, group)]
+
+
+def _against(compare: Compare, group: Mapping[str, Side]) -> list[Pair]:
+    """Return the pairs of the first value, or of several the best, with each other one."""
+    order = [value for value in compare.values if value in group] or list(group)
+    sides = [group[value] for value in order if group[value].records and group[value].launches]
+    if len(sides) < 2:
+        return []
+    measure = compare.measure or ("step" if sides[0].records[0].is_training else "time_p50")
+    quantity = MEASURES[measure]
+    if len(sides) > 2:
+        sign = -1 if quantity.better == "higher" else 1
+        middles = [sign * (Scale(side.records).median(quantity) or math.inf) for side in sides]
+        sides = [sides[place] for place in np.argsort(middles, kind="stable")]
+    first, *others = sides
+    sizes = [_size(first, other, quantity) for other in others]
+    return [
+        Pair(first, other, measure, size, len(others))
+        for other, size in zip(others, sizes, strict=True)
+        if math.isfinite(size.value) and not _is_same_program(compare.key, first.records[0], other.records[0])
+    ]
+
+
+def _is_same_program(key: str, record: Record, other: Record) -> bool:
+    """Return True if a key of the method makes no difference, as on one rank the aggregation."""
+    return role_of(key) == "method" and record.method == other.method
+
+
+def _size(first: Side, other: Side, quantity: Quantity[Any]) -> Interval:
+    """Return the quotient of two sides, or the difference of accuracies; each seed is a sample."""
+    if quantity in TIMES:
+        fair = [undisturbed(side.launches) for side in (first, other)]
+        times = [[launch.seconds for launch in side] for side in fair]
+        return ratio_interval(*times, middles=(fair[0][0].middle, fair[1][0].middle))
+    vectors = [[np.array([value]) for value in Scale(side.records).values(quantity)] for side in (first, other)]
+    return (difference_interval if is_difference(quantity) else ratio_interval)(*vectors)
+
+
+def _where(findings: Findings, record: Record) -> str:
+    """Return ranks and problem of a case, in words."""
+    ranks = plural(record.ranks, "rank")
+    if record.is_training:
+        name = findings.settings.name(record)
+        return f"on {ranks}" + (f" ({name})" if name else "")
+    size = f" of {volume(record.message_bytes)}" if record.message_bytes else ""
+    return f"in {record.collective or record.kind}{size} on {ranks}"
+
+
+def _verdict(findings: Findings, pair: Pair) -> Verdict:
+    """Return the verdict on a pair."""
+    quantity, other = MEASURES[pair.measure], pair.other.name
+    other += f", the next of {pair.rivals + 1}," if pair.rivals > 1 else ""
+    noun = NOUNS.get(pair.measure) or quantity.heading or pair.measure.replace("_", " ")
+    size = f"{VERBS[quantity.unit]} {pair.shown} times the {noun} of {other}"
+    if is_difference(quantity):
+        size = f"changes the {noun} by {pair.shown} percentage points against {other}"
+    facts = {"sides": f"{pair.first.name} {size} {_where(findings, pair.record)}", **_words(pair)}
+    return Verdict(topic="contrast", word=pair.word, size=pair.size, facts=facts)
+
+
+def _words(pair: Pair) -> dict[str, str]:
+    """Return the words of a verdict that depend on the measure."""
+    quantity = MEASURES[pair.measure]
+    timed = quantity.unit == "s"
+    return {
+        "better": "faster" if timed else "better",
+        "worse": "slower" if timed else "worse",
+        "single": f"one {'seed' if quantity.seeded else 'launch'}",
+    }
+
+
+def answer(findings: Findings) -> Answer | None:
+    """Return the verdict on the first pair, and on the best of each further problem and number of ranks."""
+    shown = {
+        (pair.record.problem(), pair.record.ranks, pair.record.message_bytes): pair
+        for pair in reversed(pairs(findings))
+    }
+    if not shown:
+        return None
+    headline, *others = (_verdict(findings, pair).sentence for pair in reversed(shown.values()))
+    return Answer(headline, others, [record for pair in shown.values() for record in pair.records])
+
+
+def page(findings: Findings) -> Section:
+    """Return a row for each pair."""
+    columns: list[Column[Pair]] = [
+        Column("configuration", lambda pair: _where(findings, pair.record)),
+        Column("compared", lambda pair: f"{pair.first.name} / {pair.other.name}"),
+        Column(
+            "medians", lambda pair: " / ".join(_middle(side, pair.measure) for side in (pair.first, pair.other))
+        ),
+        Column("quotient", lambda pair: pair.shown),
+        Column("verdict", lambda pair: _words(pair).get(pair.word, pair.word)),
+    ]
+    made = [table(columns, shown, left=2, key="verdict")] if (shown := pairs(findings)) else []
+    return Section("Contrast", tables=made)
+
+
+def _middle(side: Side, measure: str) -> str:
+    quantity = MEASURES[measure]
+    return FORMATS[quantity.unit](Scale(side.records).median(quantity))
+
+
+def charts(findings: Findings) -> list[Intervals]:
+    """Return the quotients, with the line of equal sides."""
+    shown = [pair for pair in pairs(findings) if not is_difference(MEASURES[pair.measure])]
+    labels = [f"{pair.first.name} / {pair.other.name} {_where(findings, pair.record)}" for pair in shown]
+    axis = Axis("first / other")
+    sizes = [
+        (value, *((low, high) if low < high else (None, None))) for value, low, high in (p.size for p in shown)
+    ]
+    note = "Bars are 95 % intervals; 1: both sides are equal."
+    return [Intervals("Contrast", labels, sizes, axis, 1.0, note)] if len(shown) > 1 else []
+
+
+SECTION: Final = Declaration(1, page, terminal=("tables",), answer=answer, figures=(charts,))

@@ -1,0 +1,159 @@
+"""The contrast: sides that differ in one key, by any measure, and what is said of their quotient."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hpcdl import suite
+from hpcdl.exit_codes import UsageError
+from hpcdl.report.contents import check_answer
+from hpcdl.report.formats.verdicts import words
+from hpcdl.report.run.findings import findings
+from hpcdl.report.sections import contrast
+
+
+def steps(ms, spread=0.001):
+    return [ms * (1 + spread * (number % 5 - 2)) for number in range(30)]
+
+
+def answer(run):
+    return contrast.answer(*findings([run]))
+
+
+def suite_text(compare):
+    return f"[suite]\nname = 's'\ncompare = {compare}\n"
+
+
+SIDES = '{aggregation = ["ring", "tree"]}'
+
+
+def launched(hand, ring, tree, *, launches=2, compare=SIDES, **fields):
+    """Two schemes on two ranks; of each one list of step times (ms) per launch."""
+    for scheme, times in (("ring", ring), ("tree", tree)):
+        for launch, ms in enumerate(times[:launches]):
+            hand.train([steps(ms)] * 2, aggregation=scheme, launch=launch, **fields)
+    return hand.read(suite_text=suite_text(compare))
+
+
+@pytest.mark.parametrize(
+    "ring, tree, launches, ends",
+    [
+        ([20, 20.2], [25, 25.1], 2, "times the step of tree on 2 ranks: faster."),
+        ([25, 25.1], [20, 20.2], 2, "times the step of tree on 2 ranks: slower."),
+        ([20, 24], [21, 26], 2, "times the step of tree on 2 ranks: not distinguished."),
+        ([20], [25], 1, "times the step of tree on 2 ranks: not decided, as one launch decides nothing."),
+    ],
+)
+def test_the_first_line_compares_the_two_sides(hand, ring, tree, launches, ends):
+    headline = answer(launched(hand, ring, tree, launches=launches)).headline
+    assert headline.startswith("ring takes ") and headline.endswith(ends)
+
+
+def test_the_interval_is_welchs_of_the_launches(hand):
+    ring, tree = [20, 21, 22], [25, 26, 26]
+    bounds = stats.ttest_ind(np.log(ring), np.log(tree), equal_var=False).confidence_interval()
+    (pair,) = contrast.pairs(*findings([launched(hand, ring, tree, launches=3)]))
+    assert pair.size == pytest.approx((21 / 26, *np.exp(bounds)))
+
+
+def test_each_word_appears(hand, tmp_path):
+    def said(compare, first, other, **fields):
+        place = type(hand)(tmp_path / f"{len(list(tmp_path.iterdir()))}")
+        place.folder.mkdir()
+        for scheme, more in (("ring", first), ("tree", other)):
+            place.train([steps(20)] * 2, aggregation=scheme, network="lan", **(fields | more))
+        (pair,) = contrast.pairs(*findings([place.read(suite_text=suite_text(compare))]))
+        return pair.word
+
+    def of(measure):
+        return SIDES.replace("}", f', measure = "{measure}"}}')
+
+    sized = ({"memory_bytes_per_rank": 10}, {"memory_bytes_per_rank": 20})
+    seen = {said(of("memory_bytes_per_rank"), *pair) for pair in (sized, sized[::-1], (sized[0], sized[0]))}
+    assert seen == {"better", "worse", "equal"}
+    bits = ({"bits_per_entry": 1.0}, {"bits_per_entry": 2.0})
+    assert [said(of("bits_per_entry"), *pair) for pair in (bits, bits[::-1])] == ["less", "more"]
+    assert said(SIDES, {}, {}) == "equal"  # simulated times have no noise
+    others = {"not distinguished", "single", "disturbed"}  # in the other tests
+    assert words("contrast") == {"better", "worse", "equal", "less", "more"} | others
+
+
+def test_a_side_that_was_always_disturbed_decides_nothing(hand):
+    for launch in range(2):
+        quiet = {"wall_ns": 10**10, "busy_ns": 9 * 10**9, "foreign_ns": 0, "foreign_error_ns": 0, "idle_cores": 0}
+        hand.train([steps(20)] * 2, launch=launch, counters=[quiet] * 2)
+        taken = [quiet | {"foreign_ns": 10**9}] * 2
+        hand.train([steps(30)] * 2, aggregation="tree", launch=launch, counters=taken)
+    (pair,) = contrast.pairs(*findings([hand.read(suite_text=suite_text(SIDES))]))
+    assert pair.word == "disturbed"
+
+
+def test_accuracies_are_compared_in_percentage_points_over_seeds(hand):
+    for scheme, accuracies in (("ring", (0.90, 0.92, 0.94)), ("tree", (0.80, 0.82, 0.84))):
+        for seed, accuracy in enumerate(accuracies):
+            row = (30, 1.0, 0.5, 0.25, accuracy, 960)
+            hand.train([steps(20)] * 2, aggregation=scheme, seed=seed, evaluations=[row])
+    compare = '{aggregation = ["ring", "tree"], measure = "final_accuracy"}'
+    run = hand.read(suite_text=suite_text(compare))
+    # difference of the means 10 points; Student's t with 4 degrees of freedom: 2.776 * sqrt(2 * 4 / 3)
+    assert answer(run).headline.startswith(
+        "ring changes the final accuracy by +10.0 (+5.5 to +14.5) percentage points against tree on 2 ranks: better"
+    )
+
+
+def test_a_suite_that_varies_one_key_compares_it_without_being_asked(hand):
+    for scheme, ms in (("ring", 20), ("tree", 30), ("direct", 25)):
+        for ranks in (1, 2, 3):
+            hand.launches = 2
+            hand.train([steps(ms / ranks)] * ranks, aggregation=scheme)
+    run = hand.read(suite_text="[suite]\nname = 's'\n")
+    found = answer(run)
+    assert found.headline.startswith(
+        "ring takes 0.800 times the step of direct, the next of 3, on 3 ranks: faster"
+    )
+    assert len(found.details) == 1  # on two ranks; on one all schemes are one program
+    assert len(contrast.pairs(*findings([run]))) == 4
+
+
+@pytest.mark.parametrize("text", ["[suite]\nname = 's'\nanswer = 'scaling'\n", "[suite]\nname = 's'\n"])
+def test_a_suite_that_varies_several_keys_or_has_an_answer_compares_nothing(hand, text):
+    hand.train([steps(20)] * 2)
+    hand.train([steps(30)] * 2, aggregation="tree", **({} if "answer" in text else {"dataset": "other"}))
+    assert answer(hand.read(suite_text=text)) is None
+
+
+def test_strategies_with_rates_of_their_own_are_compared_if_each_has_one(hand):
+    hand.launches = 2
+    hand.train([steps(20)] * 2, training="synchronous", learning_rate=0.1)
+    free = {"training": "asynchronous", "aggregation": "own", "common_clock": True}
+    hand.train([steps(5)] * 2, learning_rate=0.01, **free)
+    compare = '{training = ["asynchronous", "synchronous"]}'
+    (pair,) = contrast.pairs(*findings([hand.read(suite_text=suite_text(compare))]))
+    assert pair.word == "better" and pair.first.name == "asynchronous"
+
+
+CASES = """
+[[case]]
+kind = "collective"
+aggregation = ["ring", "tree"]
+message_bytes = 4096
+ranks = 2
+"""
+
+
+@pytest.mark.parametrize(
+    "compare, line",
+    [
+        ("'ring'", "compare: must be a table, not 'ring'"),
+        ('{agregation = ["ring", "tree"]}', "unknown 'agregation'; did you mean 'aggregation'?"),
+        ('{aggregation = ["ring", "three"]}', "aggregation: no case has 'three'; did you mean 'tree'?"),
+        ('{aggregation = ["ring"]}', "aggregation: must be a list of two values or more"),
+        ('{aggregation = ["ring", "tree"], measure = "tim"}', "measure: unknown 'tim'; did you mean 'time_"),
+        ("{measure = 'step'}", "must have one key of the cases"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_with_the_nearest_name(compare, line):
+    chosen = suite.parse(suite_text(compare) + CASES, "my.toml")
+    with pytest.raises(UsageError, match=r"^my\.toml: \[suite\]: compare: ") as refused:
+        check_answer(chosen, "my.toml")
+    assert line in str(refused.value)
