@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,6 +28,7 @@ from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
+from hpcdl.report.run.method_names import Names
 from hpcdl.suite import Suite, head
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.quantities import QUANTITIES, CommonNumbers, OperationNumbers, TrainingNumbers
@@ -139,6 +141,8 @@ class Side(NamedTuple):
 class Pair(NamedTuple):
     """Two sides that are equal but for the key."""
 
+    where: str
+    """Problem, method and ranks, in words."""
     first: Side
     other: Side
     measure: str
@@ -216,15 +220,41 @@ def pairs(findings: Findings) -> list[Pair]:
         if compare.value(record) and not record.error:
             _side(frames, compare, record).records.append(record)
     found = [pair for values in frames.values() for pair in _paired(compare, values)]
-    return sorted(found, key=lambda pair: (not pair.record.is_training, -pair.record.ranks))
+    found.sort(key=lambda pair: (not pair.record.is_training, -pair.record.ranks, pair.record.message_bytes or 0))
+    return [
+        pair._replace(where=_where(findings, pair, method))
+        for _, alike in groupby(found, key=lambda pair: pair.record.is_training)
+        for pair, method in _methods(list(alike), compare.key)
+    ]
+
+
+def _methods(found: Sequence[Pair], key: str) -> list[tuple[Pair, str]]:
+    """Return each pair with its method; empty if it is that of all."""
+    cases = [_without(pair.record, key) for pair in found]
+    names = list(map(Names(cases), cases))
+    return list(zip(found, names if len({*names}) > 1 else [""] * len(names), strict=True))
+
+
+def _without(record: Record, key: str) -> Record:
+    """Return a case without the value of the key."""
+    column = column_of(key)
+    return record.but(**{column: None}) if column in QUANTITIES and column != "ranks" else record
+
+
+def _where(findings: Findings, pair: Pair, method: str) -> str:
+    """Return problem, method and ranks of a pair, in words; what both sides' names state is left out."""
+    record, sides = pair.record, (pair.first.name, pair.other.name)
+    words = findings.settings.name(record).split(", ") if record.is_training else []
+    named = ", ".join(word for word in (*words, method) if word and word not in sides)
+    size = f" of {volume(record.message_bytes)}" if record.message_bytes else ""
+    operation = "" if record.is_training else f"in {record.collective or record.kind}{size} "
+    return f"{operation}on {plural(record.ranks, 'rank')}" + (f" ({named})" if named else "")
 
 
 def _side(frames: Frames, compare: Compare, record: Record) -> Side:
     """Return the side of a case: of its problem, ranks, value and method."""
-    key, column = compare.key, column_of(compare.key)
-    plain_record = record.but(**{column: None}) if column in QUANTITIES and column != "ranks" else record
-    problem, *method = plain_record.configuration(key)
-    ranks = 0 if key == "ranks" else record.ranks
+    problem, *method = _without(record, compare.key).configuration(compare.key)
+    ranks = 0 if compare.key == "ranks" else record.ranks
     value = compare.value(record)
     sides = frames.setdefault((problem, ranks), {}).setdefault(value, {})
     return sides.setdefault(tuple(method), Side(value, [], []))
@@ -258,15 +288,15 @@ def _against(compare: Compare, group: Mapping[str, Side]) -> list[Pair]:
     first, *others = sides
     sizes = [_size(first, other, quantity) for other in others]
     return [
-        Pair(first, other, measure, size, len(others))
+        Pair("", first, other, measure, size, len(others))
         for other, size in zip(others, sizes, strict=True)
         if math.isfinite(size.value) and not _is_same_program(compare.key, first.records[0], other.records[0])
     ]
 
 
 def _is_same_program(key: str, record: Record, other: Record) -> bool:
-    """Return True if a key of the method makes no difference, as on one rank the aggregation."""
-    return role_of(key) == "method" and record.method == other.method
+    """Return True if the key makes no difference on one rank: the network, or the aggregation."""
+    return record.ranks == 1 and (key == "network" or (role_of(key) == "method" and record.method == other.method))
 
 
 def _size(first: Side, other: Side, quantity: Quantity[Any]) -> Interval:
@@ -279,17 +309,7 @@ def _size(first: Side, other: Side, quantity: Quantity[Any]) -> Interval:
     return (difference_interval if is_difference(quantity) else ratio_interval)(*vectors)
 
 
-def _where(findings: Findings, record: Record) -> str:
-    """Return ranks and problem of a case, in words."""
-    ranks = plural(record.ranks, "rank")
-    if record.is_training:
-        name = findings.settings.name(record)
-        return f"on {ranks}" + (f" ({name})" if name else "")
-    size = f" of {volume(record.message_bytes)}" if record.message_bytes else ""
-    return f"in {record.collective or record.kind}{size} on {ranks}"
-
-
-def _verdict(findings: Findings, pair: Pair) -> Verdict:
+def _verdict(pair: Pair) -> Verdict:
     """Return the verdict on a pair."""
     quantity, other = MEASURES[pair.measure], pair.other.name
     other += f", the next of {pair.rivals + 1}," if pair.rivals > 1 else ""
@@ -297,7 +317,7 @@ def _verdict(findings: Findings, pair: Pair) -> Verdict:
     size = f"{VERBS[quantity.unit]} {pair.shown} times the {noun} of {other}"
     if is_difference(quantity):
         size = f"changes the {noun} by {pair.shown} percentage points against {other}"
-    facts = {"sides": f"{pair.first.name} {size} {_where(findings, pair.record)}", **_words(pair)}
+    facts = {"sides": f"{pair.first.name} {size} {pair.where}", **_words(pair)}
     return Verdict(topic="contrast", word=pair.word, size=pair.size, facts=facts)
 
 
@@ -313,21 +333,18 @@ def _words(pair: Pair) -> dict[str, str]:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the verdict on the first pair, and on the best of each further problem and number of ranks."""
-    shown = {
-        (pair.record.problem(), pair.record.ranks, pair.record.message_bytes): pair
-        for pair in reversed(pairs(findings))
-    }
+    """Return the verdict on the first pair, and on the first one of each further configuration."""
+    shown = {pair.where: pair for pair in reversed(pairs(findings))}
     if not shown:
         return None
-    headline, *others = (_verdict(findings, pair).sentence for pair in reversed(shown.values()))
+    headline, *others = (_verdict(pair).sentence for pair in reversed(shown.values()))
     return Answer(headline, others, [record for pair in shown.values() for record in pair.records])
 
 
 def page(findings: Findings) -> Section:
     """Return a row for each pair."""
     columns: list[Column[Pair]] = [
-        Column("configuration", lambda pair: _where(findings, pair.record)),
+        Column("configuration", lambda pair: pair.where),
         Column("compared", lambda pair: f"{pair.first.name} / {pair.other.name}"),
         Column(
             "medians", lambda pair: " / ".join(_middle(side, pair.measure) for side in (pair.first, pair.other))
@@ -347,7 +364,7 @@ def _middle(side: Side, measure: str) -> str:
 def charts(findings: Findings) -> list[Intervals]:
     """Return the quotients, with the line of equal sides."""
     shown = [pair for pair in pairs(findings) if not is_difference(MEASURES[pair.measure])]
-    labels = [f"{pair.first.name} / {pair.other.name} {_where(findings, pair.record)}" for pair in shown]
+    labels = [f"{pair.first.name} / {pair.other.name} {pair.where}" for pair in shown]
     axis = Axis("first / other")
     sizes = [
         (value, *((low, high) if low < high else (None, None))) for value, low, high in (p.size for p in shown)
