@@ -285,7 +285,7 @@ def page_table(section: Section, most: int) -> list[Table]:
         cut = max(0, len(table.rows) - most)
         left_out = f"The last {most} of {len(table.rows)} rows; all are {REST}." if cut else ""
         table = replace(table, rows=table.rows[cut:], left_out=left_out)
-    return [replace(table.without(*WITHOUT).without_empty().first(most), notes=notes)]
+    return [replace(table.first(most), notes=notes)]
 
 
 def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:

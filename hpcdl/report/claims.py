@@ -306,7 +306,13 @@ def _section(source: Source, decisions: Sequence[Decision]) -> Section:
     """Return the section of a source: a row for each claim, and what would decide the open ones."""
     needs = [(decision.claim.text, decision.remedy) for decision in decisions if decision.remedy]
     points = [f"{text}. Undecided: it takes {remedy}." for text, remedy in needs]
-    table = Table("", HEADER, [row for decision in decisions for row in decision.rows], 2, key="verdict")
+    table = Table(
+        "",
+        HEADER,
+        [row for decision in decisions for row in decision.rows],
+        2,
+        answers=("verdict", "here", "interval", "number", "limit"),
+    )
     return Section(source.title, [f"{source.source}. {summary(decisions).sentence}"], points, [table])
 
 

@@ -258,7 +258,7 @@ def _events(verdict: SuiteVerdict) -> Table:
     ]
     header = ("first run", "verdict", "state", "likely cause", "measures", "median", "found after")
     notes = [f"A change needs {AFTER} runs that agree; a series is judged from its {BEFORE + AFTER}th run on."]
-    return Table("", header, rows, left=4, notes=notes, key="median")
+    return Table("", header, rows, left=4, notes=notes, answers=("median", "verdict"))
 
 
 def _suspect(history: History, suspect: Suspect) -> str:
@@ -380,4 +380,4 @@ def _table(verdict: SuiteVerdict) -> Table:
         )
     header = ("measure", "runs", "newest", "against level", "level", "changes", "last change")
     notes = ["Level: the median since the last change. Newest: a dash if the newest run lacks the measure."]
-    return Table("", header, rows, notes=notes, key="against level")
+    return Table("", header, rows, notes=notes, answers=("against level", "newest", "level"))

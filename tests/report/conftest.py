@@ -12,12 +12,25 @@ def row():
     return _row
 
 
+class Cells(list):
+    """Cells of a table's row, by place or by heading; ``header`` of the same table."""
+
+    def __init__(self, cells, header):
+        super().__init__(cells)
+        self.header = header
+
+    def __getitem__(self, key):
+        return super().__getitem__(self.header.index(key) if isinstance(key, str) else key)
+
+
 def _row(page, *starts):
-    """Cells of the first table row that begins with these."""
+    """Return the first table row that begins with these cells."""
+    header = before = []
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if cells[: len(starts)] == list(starts):
-            return cells
+            return Cells(cells, header)
+        header, before = before if line.startswith(("|:", "|-")) else header, cells
     raise AssertionError(f"no row {starts} in\n{page}")
 
 

@@ -98,7 +98,7 @@ def test_a_terminal_shows_times_and_rates_of_exchanges_and_the_slowest_host(hand
         " ".join(render([hand.read({"cpu": {"physical_cores": 4}, "ranks": ranks})], "summary").split())
         for ranks in ([{"hostname": "host"}] * 3, hosts)
     )
-    assert "1.00 MB fabric 2.00 ms 2.00 ms 500 MB/s yes" in one
+    assert "1.00 MB fabric 2.00 ms 2.00 to 2.00 ms 2.00 ms 500 MB/s yes" in one
     assert "of the others' speed" not in one
     assert (
         "all pairs, 3 ranks, 64 KiB: fastest rank 0 on host0 with rank 1 on host1 in 1.00 ms, slowest rank 0 "

@@ -30,12 +30,26 @@ def test_tables_fit_the_terminal_with_whole_names_and_the_verdict(monkeypatch):
         assert ("More columns on a wider terminal: " in plain([PAGE])) is (columns < 120)
 
 
-def test_a_table_whose_numbers_are_all_in_a_line_is_only_that_line():
-    rows = [(f"m{n}", str(n), "0.989", f"{n} s") for n in range(9)]
+def test_values_that_all_rows_share_stand_above_the_table():
+    rows = [(f"m{n}", "4", "0.989", f"{n} s") for n in range(9)]
     table = Table("digits", ("method", "ranks", "accuracy", "time"), rows).first(9)
-    text = plain([Document("d", [Section("s", tables=[table.without("time"), table])])])
-    line = "All 9 rows: accuracy 0.989."
-    assert text.startswith(f"d\n\nS\ndigits\n{line}\ndigits\nmethod  ranks  time\nm0          0   0 s\n")
+    text = plain([Document("d", [Section("s", tables=[table])])])
+    assert text.startswith("d\n\nS\ndigits\nAll 9 rows: ranks 4, accuracy 0.989.\nmethod  time\nm0       0 s\n")
+
+
+def test_columns_that_answer_are_left_out_at_no_width(monkeypatch):
+    header = ("method", *(f"number {n}" for n in range(9)), "error", "error 95 %", "verdict", "p99")
+    rows = [(f"m{n}", *[f"{n}{column}.0 ms" for column in range(9)], "1", "0 to 2", "no", "3") for n in range(3)]
+    table = Table("", header, rows, answers=header[-4:-1], details=["p99"])
+    short = table.first(3)
+    assert short.header == ("method", "number 0", "number 1", "number 2", "number 3", "number 4", *header[-4:-1])
+    assert short.left_out == "More columns in report.html: number 5, number 6, number 7, number 8."
+    for columns in (60, 80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = plain([Document("d", [Section("s", tables=[short])])])
+        (row,) = (line.split() for line in text.splitlines() if line.startswith("m1"))
+        assert row[-5:] == ["1", "0", "to", "2", "no"]
+        assert not {"error", "verdict"} & set(text.partition("wider terminal:")[2].replace(",", " ").split())
 
 
 def test_colours_are_for_terminals_that_want_them(monkeypatch):
@@ -54,7 +68,7 @@ def test_a_long_verdict_is_wrapped_before_columns_are_left_out(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     header, cells = ("method", "ranks", "step", "near-linear"), ("sharded_parameter_server", "2", "6.58 ms")
     verdict = "inconclusive: too many cases for this difference"
-    table = Table("", header, [(*cells, verdict)], 1, key="near-linear")
+    table = Table("", header, [(*cells, verdict)], 1, answers=("near-linear",))
     shown = plain([Document("title", [Section("Scaling", tables=[table])])])
     assert all(cell in shown for cell in cells)
     assert "on a wider terminal" not in shown

@@ -17,10 +17,10 @@ MAX_TABLES: Final = 4
 """Tables of a shortened section, at most; others are left out,"""
 MAX_ALIKE: Final = 2
 """or joined if more than so many are of one kind."""
-MANY_ROWS: Final = 8
-"""Rows from which on a shortened table states in a line the values that all rows share."""
-ALL: Final = "All"
-"""First word of that line."""
+MANY_ROWS: Final = 4
+"""Rows from which on a table states in its caption the values that all rows share."""
+MAX_COLUMNS: Final = 9
+"""Columns of a shortened table, at most."""
 MAX_LINES: Final = 40
 """Lines of the verbatim text of a shortened section, at most."""
 MAX_POINT: Final = 300
@@ -161,18 +161,38 @@ class Table:
     """Order of the rows in words, such as "largest first"; the first are the ones to read."""
     ascending: bool = False
     """True where the last rows are the ones to read."""
+    caption: str = ""
+    """Line above the table: the values that all of its rows share."""
     left_out: str = ""
-    """Line about the rows that a shortened table leaves out."""
-    hidden: Collection[str] = ()
-    """Headers of the columns that a terminal does not show."""
-    key: str = ""
-    """Header of the column that answers, which stays visible on a narrow screen; empty: the last one, in text."""
+    """Line below it about the rows and columns that a shortened table leaves out."""
+    details: Collection[str] = ()
+    """Headers of the columns that only a page in HTML shows."""
+    answers: Sequence[str] = ()
+    """Headers of the columns that answer: the value, which a narrow screen keeps in sight, its interval and its
+    verdict. Empty: the last column."""
 
     def without(self, *columns: str) -> Table:
         """Return the table without the columns that have these headers."""
-        kept = [number for number, name in enumerate(self.header) if name not in columns]
-        header, *rows = (tuple(row[number] for number in kept) for row in (self.header, *self.rows))
-        return replace(self, header=header, rows=rows, left=sum(number < self.left for number in kept))
+        return self._of([number for number, name in enumerate(self.header) if name not in columns])
+
+    def _of(self, columns: Sequence[int]) -> Table:
+        header, *rows = (tuple(row[number] for number in columns) for row in (self.header, *self.rows))
+        return replace(self, header=header, rows=rows, left=sum(number < self.left for number in columns))
+
+    @property
+    def key(self) -> str:
+        """Header of the column that answers."""
+        return next((name for name in self.answers if name in self.header), self.header[-1])
+
+    @property
+    def least(self) -> str:
+        """Header of the column to leave out first: the last one that does not answer, never the first column."""
+        *_, last = [self.key, *(name for name in self.header[1:] if name != self.key)]
+        return next((name for name in self.header[:0:-1] if name not in {self.key, *self.answers}), last)
+
+    def with_details_last(self) -> Table:
+        """Return the table with the columns that matter first."""
+        return self._of(sorted(range(len(self.header)), key=lambda number: self.header[number] in self.details))
 
     def visible(self) -> Table:
         """Return it without control characters."""
@@ -185,16 +205,26 @@ class Table:
         columns = zip(self.header, zip(*self.rows, strict=True), strict=True)
         return self.without(*(name for name, cells in columns if set(cells) <= {NONE, ""}))
 
-    def first(self, most: int) -> Table:
-        """Return the first rows, at most ``most``; a value that many rows share has no column."""
-        columns = list(zip(self.header, *self.rows, strict=True))[1:-1]
-        shared = {name: cells[0] for name, *cells in columns if len(cells) >= MANY_ROWS and len(set(cells)) == 1}
+    def without_constant(self) -> Table:
+        """Return the table with values that all rows share in its caption; the first column and the key stay."""
+        columns = list(zip(self.header, *self.rows, strict=True))[1:]
+        shared = {name: cells[0] for name, *cells in columns if name != self.key and len(set(cells)) == 1}
+        if len(self.rows) < MANY_ROWS or not shared:
+            return self
         values = ", ".join(f"{name} {cell}" for name, cell in shared.items())
-        lines = [f"{ALL} {len(self.rows)} rows: {values}."] if shared else []
-        lines += [self.left_out] if self.left_out else []
+        return replace(self.without(*shared), caption=f"All {len(self.rows)} rows: {values}.")
+
+    def first(self, most: int) -> Table:
+        """Return the first rows, at most ``most``, and the most important columns, at most :data:`MAX_COLUMNS`."""
+        table = self.without(*self.details).without_constant()
+        lines = [self.left_out] if self.left_out else []
         if len(self.rows) > most:
             lines.append(f"{most} of {len(self.rows)} rows{self.order and ', '}{self.order}; all are {REST}.")
-        table = self.without(*shared)
+        dropped = []
+        while len(table.header) > MAX_COLUMNS:
+            dropped.append(table.least)
+            table = table.without(dropped[-1])
+        lines += [f"More columns {REST}: {', '.join(reversed(dropped))}."] if dropped else []
         return replace(table, rows=table.rows[:most], left_out=" ".join(lines))
 
 
@@ -220,13 +250,24 @@ def joined(tables: Sequence[Table], heading: str, most: int) -> Table:
     rest = f"{len(rows)} of {every} rows, at most {each} of each {heading}{order and ', '}{order}; all are {REST}."
     notes = [note for note in tables[0].notes if all(note in table.notes for table in tables)]
     left_out = rest if every > len(rows) else ""
-    return Table(
-        "", (heading, *header), rows, tables[0].left + 1, notes, left_out=left_out, hidden=tables[0].hidden
+    return replace(
+        tables[0],
+        title="",
+        header=(heading, *header),
+        rows=rows,
+        left=tables[0].left + 1,
+        notes=notes,
+        left_out=left_out,
+        details=[name for table in tables for name in table.details],
+        answers=list(dict.fromkeys(name for table in tables for name in table.answers)),
     )
 
 
 R_contra = TypeVar("R_contra", contravariant=True)
 Part = Literal["paragraphs", "points", "tables"]
+Importance = Literal["answer", "usual", "detail"]
+"""Of a column: one that answers (the value first, then its interval and its verdict) is never left out; a detail
+is only in HTML."""
 
 
 @dataclass(frozen=True)
@@ -237,8 +278,7 @@ class Column(Generic[R_contra]):
     cell: Callable[[R_contra], str]
     note: str = ""
     """Stated below the table if the column is not empty."""
-    terminal: bool = True
-    """False: left out on a terminal."""
+    importance: Importance = "usual"
 
 
 def table(
@@ -250,9 +290,12 @@ def table(
 ) -> Table:
     """Return a table without its empty columns; ``notes`` precede those of the columns. ``options``: of Table."""
     cells = [tuple(column.cell(row) for column in columns) for row in rows]
-    hidden = frozenset(column.heading for column in columns if not column.terminal)
-    made = Table(title, tuple(column.heading for column in columns), cells, hidden=hidden, **options)
-    made = made.without_empty()
+    details, answers = (
+        [column.heading for column in columns if column.importance == importance]
+        for importance in ("detail", "answer")
+    )
+    header = tuple(column.heading for column in columns)
+    made = Table(title, header, cells, details=details, answers=answers, **options).without_empty()
     stated = (column.note for column in columns if column.note and column.heading in made.header)
     return replace(made, notes=[*notes, *stated])
 
@@ -302,9 +345,8 @@ class Section:
         return replace(self, points=shown, tables=kept, verbatim=verbatim)
 
     def reduced(self, parts: Collection[Part]) -> Section:
-        """Return some parts of it, without the columns that a terminal does not show."""
+        """Return some parts of it."""
         kept: dict[str, Any] = {part: getattr(self, part) for part in parts}
-        kept["tables"] = [table.without(*table.hidden) for table in kept.get("tables", ())]
         return Section(self.title, badges=self.badges if kept.get("paragraphs") else (), **kept)
 
     @property

@@ -35,6 +35,8 @@ def _markdown_section(section: Section) -> Iterator[str]:
 def _markdown_table(table: Table) -> Iterator[str]:
     if table.title:
         yield from (f"### {escaped(table.title)}", "")
+    if table.caption:
+        yield from (escaped(table.caption), "")
     cells = [tuple(map(markdown_cell, row)) for row in (table.header, *table.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
     left = [number < table.left for number in range(len(widths))]

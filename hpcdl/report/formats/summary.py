@@ -7,10 +7,9 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Final
 
-from hpcdl.report.formats.document import ALL, Document, Section, Table
+from hpcdl.report.formats.document import Document, Section, Table
 
 GAP: Final = 2
 """Spaces between two columns."""
@@ -66,14 +65,13 @@ def _section(section: Section) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     yield from _wrapped(table.title)
-    if set(table.header[table.left :]) <= {"ranks"} and table.left_out.startswith(ALL):  # the line has all results
-        table = replace(table, header=(), rows=())
-    widths, dropped, kept = _widths(table), [], table.key or "".join(table.header[-1:])
+    yield from _wrapped(table.caption)
+    widths, dropped = _widths(table), []
     while sum(widths) + GAP * (len(widths) - 1) > columns() and len(widths) > 2:
-        dropped.append(next(name for name in reversed(table.header) if name != kept))
+        dropped.append(table.least)
         table = table.without(dropped[-1])
         widths = _widths(table)
-    for row in filter(None, (table.header, *table.rows)):
+    for row in (table.header, *table.rows):
         cells = [_wrapped(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
         for line in itertools.zip_longest(*cells, fillvalue=""):
             words = (
@@ -95,8 +93,8 @@ def _widths(table: Table) -> list[int]:
     widths = [max(map(len, column)) for column in every]
     longest = [max(len(word) for cell in column for word in cell.split() or [""]) for column in every]
     whole = [max(map(len, [*head.split(), *cells])) for head, *cells in every]
-    verdict = [table.header.index(table.key)] if table.key in table.header else []
-    words = [*range(table.left), *verdict]
+    verdicts = [table.header.index(name) for name in table.answers if name in table.header]
+    words = [*range(table.left), *verdicts]
     numbers = [place for place in range(len(every)) if place not in words]
     least = [min(width, (columns() - GAP) // 2) for width in longest]
     for among, floor in ((numbers, whole), (words, least)):

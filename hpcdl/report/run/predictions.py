@@ -94,16 +94,16 @@ def _beside(predicted: float | None, measured: float | None) -> str:
 
 
 RANKS: Final = Column[Record]("ranks", lambda row: str(row.ranks))
-PREDICTED: Final = value(Record.predicted_seconds)
-INTERVAL: Final = Column[Record]("95 %", _interval)
-SIMULATED: Final = Column[Record]("simulated", lambda row: str(row.simulated_ranks or NONE))
+PREDICTED: Final = value(Record.predicted_seconds, importance="answer")
+INTERVAL: Final = Column[Record]("95 %", _interval, importance="answer")
+SIMULATED: Final = Column[Record]("simulated", lambda row: str(row.simulated_ranks or NONE), importance="detail")
 DOUBT: Final = Column[Record]("", doubt)
 OPERATIONS: Final = (
     value(Record.message_bytes),
     Column[Record]("algorithm", _scheme),
     *(RANKS, PREDICTED, INTERVAL),
-    value(Record.time_p50_seconds, "measured"),
-    Column[Record]("of measured", lambda row: digits(_ratio(row))),
+    value(Record.time_p50_seconds, "measured", importance="answer"),
+    Column[Record]("of measured", lambda row: digits(_ratio(row)), importance="answer"),
     *(SIMULATED, DOUBT),
 )
 LAYERS: Final = (
@@ -251,13 +251,13 @@ def _step_columns(group: Sequence[Record]) -> Sequence[Column[Record]]:
         Column("training", lambda row: ", ".join(filter(None, (row.training, row.parallelism)))),
         Column("aggregation", _scheme),
         *(RANKS, PREDICTED, INTERVAL),
-        value(Record.step_seconds, "measured"),
-        Column("error", _error),
+        value(Record.step_seconds, "measured", importance="answer"),
+        Column("error", _error, importance="answer"),
         Column("images/s (measured)", images),
         Column("staleness (measured)", lambda row: _beside(row.predicted_staleness_mean, row.staleness_mean)),
         Column("speed-up", lambda row: digits(speedup(row))),
         Column("efficiency", lambda row: digits(efficiency(row))),
-        Column("near-linear", near_linear),
+        Column("near-linear", near_linear, importance="answer"),
         *(SIMULATED, DOUBT),
     )
 

@@ -128,11 +128,11 @@ FIGURES: Final = (
     Column[Figure]("what", lambda figure: figure.name),
     Column[Figure]("quantity", lambda figure: figure.quantity),
     Column[Figure]("ranks", lambda figure: str(figure.ranks or NONE)),
-    Column[Figure]("published", lambda figure: digits(figure.published)),
-    Column[Figure]("here", lambda figure: digits(figure.here)),
-    Column[Figure]("error", lambda figure: figure.error),
-    Column[Figure]("reproduced", lambda figure: figure.verdict),
-    Column[Figure]("place in the paper", lambda figure: figure.place, terminal=False),
+    Column[Figure]("published", lambda figure: digits(figure.published), importance="answer"),
+    Column[Figure]("here", lambda figure: digits(figure.here), importance="answer"),
+    Column[Figure]("error", lambda figure: figure.error, importance="answer"),
+    Column[Figure]("reproduced", lambda figure: figure.verdict, importance="answer"),
+    Column[Figure]("place in the paper", lambda figure: figure.place, importance="detail"),
 )
 
 

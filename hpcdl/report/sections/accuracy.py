@@ -74,13 +74,15 @@ BEST: Final = Column[Row]("best accuracy", lambda row: _ranged(row, Record.best_
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     METHOD,
     RANKS,
-    Column("final accuracy", lambda row: _diverged(row) or _ranged(row, Record.final_accuracy)),
+    Column(
+        "final accuracy", lambda row: _diverged(row) or _ranged(row, Record.final_accuracy), importance="answer"
+    ),
     BEST,
-    Column("final loss", lambda row: _ranged(row, Record.final_loss), terminal=False),
+    Column("final loss", lambda row: _ranged(row, Record.final_loss), importance="detail"),
     Column("target reached", _target),
-    Column("time to target", lambda row: _ranged(row, Record.seconds_to_target, seconds)),
-    Column("samples", lambda row: _ranged(row, Record.samples_to_target, "{:.0f}".format), terminal=False),
-    Column("epochs", lambda row: _ranged(row, Record.epochs_to_target), terminal=False),
+    Column("time to target", lambda row: _ranged(row, Record.seconds_to_target, seconds), importance="answer"),
+    Column("samples", lambda row: _ranged(row, Record.samples_to_target, "{:.0f}".format), importance="detail"),
+    Column("epochs", lambda row: _ranged(row, Record.epochs_to_target), importance="detail"),
 )
 
 
@@ -286,10 +288,12 @@ BEST_METHODS: Final = (
     Column[Best]("conditions", lambda best: ", ".join(best.field.conditions) or NONE),
     Column[Best]("question", lambda best: best.criterion.question),
     Column[Best]("budget", lambda best: best.criterion.budget),
-    Column[Best]("method", lambda best: best.names(best.ranked[0].candidate.record)),
+    Column[Best]("method", lambda best: best.names(best.ranked[0].candidate.record), importance="answer"),
     Column[Best]("ranks", lambda best: str(best.ranked[0].candidate.record.ranks)),
-    Column[Best]("value", lambda best: f"{digits(best.ranked[0].center)}{best.criterion.unit}"),
-    Column[Best]("tied with", lambda best: best.tied),
+    Column[Best](
+        "value", lambda best: f"{digits(best.ranked[0].center)}{best.criterion.unit}", importance="answer"
+    ),
+    Column[Best]("tied with", lambda best: best.tied, importance="answer"),
     Column[Best]("of", lambda best: str(len(best.ranked))),
 )
 

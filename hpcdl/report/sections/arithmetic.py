@@ -51,8 +51,8 @@ COLUMNS: Final[tuple[Column[Network], ...]] = (
     Column("network", lambda network: network.name),
     Column("FLOP a byte", lambda network: digits(network.flop)),
     Column("step", lambda network: seconds(network.row.step_seconds)),
-    Column("efficiency", lambda network: digits(network.efficiency)),
-    Column("near-linear", lambda network: verdict(network.row.scale)),
+    Column("efficiency", lambda network: digits(network.efficiency), importance="answer"),
+    Column("near-linear", lambda network: verdict(network.row.scale), importance="answer"),
 )
 
 

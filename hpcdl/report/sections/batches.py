@@ -154,16 +154,18 @@ COLUMNS: Final[tuple[Column[Batch], ...]] = (
     Column("bounds", _step_bounds),
     Column("missed", lambda batch: str(batch.missed or NONE)),
     Column(
-        "efficiency in steps", lambda batch: digits(batch.efficiency.value) if batch.efficiency.value > 0 else NONE
+        "efficiency in steps",
+        lambda batch: digits(batch.efficiency.value) if batch.efficiency.value > 0 else NONE,
+        importance="answer",
     ),
-    Column("its bounds", _efficiency_bounds),
+    Column("its bounds", _efficiency_bounds, importance="answer"),
     median(Record.epochs_to_target),
     median(Record.final_accuracy),
     Column("train - test", lambda batch: digits(batch.gap)),
     median(Record.sharpness),
-    median(Record.smallest_eigenvalue),
+    median(Record.smallest_eigenvalue, importance="detail"),
     median(Record.noise_scale_q4),
-    Column("tuned", lambda batch: str(batch.scale.record.tuned or NONE)),
+    Column("tuned", lambda batch: str(batch.scale.record.tuned or NONE), importance="detail"),
 )
 
 

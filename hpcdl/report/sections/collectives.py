@@ -108,7 +108,7 @@ class Among(NamedTuple):
 
 
 def _of(column: Column[Record]) -> Column[Among]:
-    return Column(column.heading, lambda among: column.cell(among.record))
+    return Column(column.heading, lambda among: column.cell(among.record), importance=column.importance)
 
 
 def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) -> Column[Among]:
@@ -116,7 +116,7 @@ def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) 
         time = middle.of(among.record)
         return NONE if time is None else f"{seconds(time)} ({seconds(high.of(among.record))})"
 
-    return Column(heading, cell)
+    return Column(heading, cell, importance="detail")
 
 
 def _late_rank(record: Record) -> str:
@@ -131,30 +131,29 @@ def _overlap(record: Record) -> str:
 def _columns(*, simulated: bool) -> list[Column[Among]]:
     """Return the columns; simulated times have no quantiles, no intervals and no checks."""
     measured = [
-        bounds(Record.time_p50_seconds),
-        value(Record.time_p95_seconds),
-        value(Record.time_p99_seconds),
-        value(Record.time_max_seconds),
+        bounds(Record.time_p50_seconds, importance="answer"),
+        *(value(one, importance="detail") for one in (Record.time_p95_seconds, Record.time_p99_seconds)),
+        value(Record.time_max_seconds, importance="detail"),
     ]
     return [
         _of(value(Record.message_bytes)),
         _of(Column("algorithm", lambda record: " = ".join(filter(None, (scheme_name(record), record.chosen))))),
-        _of(value(Record.time_p50_seconds, "simulated" if simulated else "")),
+        _of(value(Record.time_p50_seconds, "simulated" if simulated else "", importance="answer")),
         *map(_of, [] if simulated else measured),
-        _of(value(Record.algbw_bytes_per_second)),
+        _of(value(Record.algbw_bytes_per_second, importance="detail")),
         _of(value(Record.busbw_bytes_per_second)),
         Column("of best", lambda among: among.share_of(among.peers)),
         Column("of native", lambda among: NONE if simulated else among.share_of(among.natives)),
-        Column("fastest", lambda among: place(*among)),
+        Column("fastest", lambda among: place(*among), importance="answer"),
         Column("closed form", lambda among: seconds(among.record.predicted_seconds) if simulated else NONE),
         Column("share", lambda among: among.predicted_share if simulated else NONE),
-        _of(Column("simulated ranks", lambda record: str(record.simulated_ranks or NONE))),
+        _of(Column("simulated ranks", lambda record: str(record.simulated_ranks or NONE), importance="detail")),
         _of(value(Record.from_first_arrival_seconds)),
         _of(value(Record.from_last_arrival_seconds)),
         _of(Column("late rank", _late_rank)),
         *starmap(_alone_and_beside, AT_ONCE),
         _of(Column("overlap", _overlap)),
-        _of(Column("correct", lambda record: NONE if simulated else CHECKED[record.correct])),
+        _of(Column("correct", lambda record: NONE if simulated else CHECKED[record.correct], importance="detail")),
     ]
 
 

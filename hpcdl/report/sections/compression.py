@@ -145,15 +145,15 @@ COST_NOTE: Final = (
 COST: Final = (
     METHOD,
     RANKS,
-    median(Record.bytes_sent_per_rank, "bytes", terminal=False),
+    median(Record.bytes_sent_per_rank, "bytes", importance="detail"),
     median(Record.compression_ratio),
-    median(Record.encode_seconds, terminal=False),
-    median(Record.decode_seconds, terminal=False),
+    median(Record.encode_seconds, importance="detail"),
+    median(Record.decode_seconds, importance="detail"),
     Column[Pair]("step", lambda pair: seconds(pair.row.step_seconds)),
-    Column[Pair]("speed-up", lambda pair: digits(pair.gain)),
-    Column[Pair]("break-even", lambda pair: pair.break_even),
+    Column[Pair]("speed-up", lambda pair: digits(pair.gain), importance="answer"),
+    Column[Pair]("break-even", lambda pair: pair.break_even, importance="answer"),
     median(Record.final_accuracy, "accuracy"),
-    Column[Pair]("difference", lambda pair: pair.difference),
+    Column[Pair]("difference", lambda pair: pair.difference, importance="answer"),
 )
 
 
@@ -250,16 +250,16 @@ FIDELITY_NOTE: Final = (
 FIDELITY: Final = (
     METHOD,
     RANKS,
-    Column[Row]("sent", lambda row: _percent(sent_of(row))),
+    Column[Row]("sent", lambda row: _percent(sent_of(row)), importance="answer"),
     median(Record.gradient_cosine),
     median(Record.gradient_error),
-    median(Record.bits_per_entry),
-    median(Record.entropy_bits_per_entry),
-    median(Record.residual_norm),
+    median(Record.bits_per_entry, importance="answer"),
+    median(Record.entropy_bits_per_entry, importance="answer"),
+    median(Record.residual_norm, importance="detail"),
     median(Record.residual_norm_largest),
-    median(Record.residual_to_gradient_q1),
-    median(Record.residual_to_gradient_q2),
-    median(Record.residual_to_gradient_q3),
+    median(Record.residual_to_gradient_q1, importance="detail"),
+    median(Record.residual_to_gradient_q2, importance="detail"),
+    median(Record.residual_to_gradient_q3, importance="detail"),
     median(Record.residual_to_gradient_q4),
     median(Record.residual_bytes),
 )
@@ -284,7 +284,10 @@ def sent_of(row: Row) -> float | None:
     A ring of p ranks sends 2 (p - 1) n words and an allgather p (p - 1) messages: the ratio is that of 2 n words
     and p messages.
     """
-    ratio, bits = row.scale.median(Record.compression_ratio), row.scale.median(Record.bits_per_entry)
+    ratio, bits = (
+        row.scale.median(Record.compression_ratio),
+        row.scale.median(Record.bits_per_entry),
+    )
     if not ratio or not bits or not str(row.scale.record.aggregation).startswith("allgather"):
         return None
     word = 64 if row.scale.record.dtype == "float64" else 32

@@ -117,8 +117,8 @@ COLUMNS: Final = (
     Column[Cost]("without", lambda cost: seconds(cost.without.value)),
     Column[Cost]("with", lambda cost: seconds(cost.having.value)),
     Column[Cost]("difference", lambda cost: cost.difference),
-    Column[Cost]("ratio", lambda cost: digits(cost.ratio.value)),
-    Column[Cost]("95 %", lambda cost: cost.bounds, terminal=False),
+    Column[Cost]("ratio", lambda cost: digits(cost.ratio.value), importance="answer"),
+    Column[Cost]("95 %", lambda cost: cost.bounds, importance="answer"),
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from hpcdl.analysis.run.deciding import MIN_SEEDS, WIDEST, Candidate, Decision, area
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds, spread
-from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, Table, table
+from hpcdl.report.formats.document import Axis, Column, Importance, Lines, Point, Section, Series, Table, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
@@ -102,14 +102,18 @@ def _cells(name: Naming) -> list[Column[Decision]]:
 
     return [
         Column("cell", name.cell),
-        Column("first", lambda decision: name(decision.first) if decision.first.reached else NONE),
-        Column("time", lambda decision: seconds(decision.time)),
+        Column(
+            "first", lambda decision: name(decision.first) if decision.first.reached else NONE, importance="answer"
+        ),
+        Column("time", lambda decision: seconds(decision.time), importance="answer"),
         Column("epochs", lambda decision: NONE if decision.time is None else digits(decision.first.epochs)),
         Column("second", second),
-        Column("later by", lambda decision: _later(decision) if decision.lead.low > 0 else NONE),
+        Column(
+            "later by", lambda decision: _later(decision) if decision.lead.low > 0 else NONE, importance="answer"
+        ),
         Column("tied with", lambda decision: several([*map(name, decision.rivals)])),
         Column("budget", lambda decision: seconds(decision.budget) if np.isfinite(decision.budget) else NONE),
-        Column("verdict", lambda decision: decision.verdict),
+        Column("verdict", lambda decision: decision.verdict, importance="answer"),
     ]
 
 
@@ -136,7 +140,7 @@ def _missed(name: Naming) -> list[Column[tuple[Decision, Candidate]]]:
         Column("reached", lambda pair: str(pair[1].reached)),
         Column("missed", lambda pair: str(pair[1].missed or NONE)),
         *map(lost, CAUSES),
-        Column("compared", lambda pair: compared(pair[1])),
+        Column("compared", lambda pair: compared(pair[1]), importance="answer"),
     ]
 
 
@@ -239,8 +243,14 @@ def profiles(findings: Findings) -> tuple[list[Profile], list[str]]:
     return sorted(judged, key=lambda profile: -area(profile.ratios)), left_out
 
 
-def _ratio(heading: str, of: Callable[[Sequence[float]], Any]) -> Column[Profile]:
-    return Column(heading, lambda profile: digits(of(profile.ratios)) if np.isfinite(of(profile.ratios)) else NONE)
+def _ratio(
+    heading: str, of: Callable[[Sequence[float]], Any], importance: Importance = "usual"
+) -> Column[Profile]:
+    def cell(profile: Profile) -> str:
+        ratio = of(profile.ratios)
+        return digits(ratio) if np.isfinite(ratio) else NONE
+
+    return Column(heading, cell, importance=importance)
 
 
 PROFILES_NOTE: Final = (
@@ -249,7 +259,7 @@ PROFILES_NOTE: Final = (
 )
 PROFILES: Final = (
     Column[Profile]("method", lambda profile: profile.method),
-    _ratio("area", area),
+    _ratio("area", area, importance="answer"),
     Column[Profile]("first", lambda profile: str(profile.ratios.count(1))),
     Column[Profile]("missed", lambda profile: str(profile.ratios.count(np.inf))),
     _ratio("least ratio", min),

@@ -23,10 +23,10 @@ from hpcdl.trace.link_counters import recorded
 EXCHANGES: Final = (
     value(Record.message_bytes),
     Column("program", scheme_name),
-    value(Record.time_p50_seconds),
-    bounds(Record.time_p50_seconds, terminal=False),
+    value(Record.time_p50_seconds, importance="answer"),
+    bounds(Record.time_p50_seconds, importance="answer"),
     value(Record.time_p99_seconds),
-    value(Record.time_max_seconds, terminal=False),
+    value(Record.time_max_seconds, importance="detail"),
     value(Record.algbw_bytes_per_second),
     Column[Record]("correct", lambda record: CHECKED[record.correct]),
 )

@@ -51,7 +51,6 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
         settings.title(methods[0].record),
         _notes(methods, shown, bases),
         order="most ranks first, then most images/s",
-        key="near-linear",
     )
 
 
@@ -61,33 +60,33 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
     return [
         Column("method", lambda row: row.name + (" (no communication)" if row.is_ceiling else "")),
         RANKS,
-        stated(Record.nodes, terminal=False),
+        stated(Record.nodes, importance="detail"),
         Column("step", lambda row: seconds(row.step_seconds)),
-        Column("95 %", _step_bounds, terminal=False),
+        Column("95 %", _step_bounds),
         median(
             Record.images_per_second,
             note="Images/s: all measured images by the time that they took, pauses included. Steps are medians.",
         ),
-        Column("speedup", lambda row: digits(_compared(row, Record.speedup)), terminal=False),
-        Column("efficiency", lambda row: digits(_compared(row, Record.efficiency))),
-        Column("efficiency 95 %", _efficiency_bounds, terminal=False),
-        Column("base", lambda row: _base(row) if several_bases else NONE, terminal=False),
+        Column("speedup", lambda row: digits(_compared(row, Record.speedup)), importance="detail"),
+        Column("efficiency", lambda row: digits(_compared(row, Record.efficiency)), importance="answer"),
+        Column("efficiency 95 %", _efficiency_bounds, importance="answer"),
+        Column("base", lambda row: _base(row) if several_bases else NONE, importance="detail"),
         median(
             Record.load_balance,
             note="Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: "
             "compute time of the slowest rank by the step time. Their product is the share of the step in which "
             "ranks compute.",
-            terminal=False,
+            importance="detail",
         ),
-        median(Record.communication_efficiency, terminal=False),
+        median(Record.communication_efficiency, importance="detail"),
         Column(
             "input",
             lambda row: percent(row.scale.median(Record.input_seconds), row.step_seconds),
             "Input: share of the step in which the rank that waits longest waits for its images.",
-            terminal=False,
+            importance="detail",
         ),
         Column("exposed", _exposed),
-        Column("exposed 95 %", _exposed_bounds, terminal=False),
+        Column("exposed 95 %", _exposed_bounds, importance="detail"),
         Column(
             "r",
             lambda row: digits(_exchange_by_backward(row.scale, network)),
@@ -101,11 +100,17 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
             lambda row: seconds(reach) if (reach := _reached(row.scale)) else missed,
             "To target: time until an evaluation reached the target accuracy, the median over seeds. Where "
             "batches grow with the ranks there are fewer steps only as long as a larger batch saves some.",
+            importance="answer",
         ),
-        Column("near-linear", lambda row: NONE if row.is_ceiling or row.scale.is_base else verdict(row.scale)),
+        Column(
+            "near-linear",
+            lambda row: NONE if row.is_ceiling or row.scale.is_base else verdict(row.scale),
+            importance="answer",
+        ),
         stated(
             Record.simulated_ranks,
             "Simulated ranks: those that stand for all by symmetry; all, where there is none.",
+            importance="detail",
         ),
     ]
 

@@ -51,11 +51,11 @@ def _needed_rate(row: Row) -> str:
 COLUMNS: Final = (
     METHOD,
     RANKS,
-    Column[Row]("step", lambda row: seconds(row.step_seconds or 0.0)),
+    Column[Row]("step", lambda row: seconds(row.step_seconds or 0.0), importance="answer"),
     Column("beyond computing", _beyond_computing),
-    median(Record.bytes_sent_per_rank, "sent per rank"),
+    median(Record.bytes_sent_per_rank, "sent per rank", importance="answer"),
     median(Record.bytes_sent_per_host),
-    median(Record.memory_bytes_per_rank),
+    median(Record.memory_bytes_per_rank, importance="answer"),
     Column("rate for 0.9", _needed_rate),
 )
 COMPARED: Final = (

@@ -44,8 +44,8 @@ def page(findings: Findings) -> Section:
         stated(Record.workers),
         median(Record.gradients_per_update),
         Column("discarded", lambda row: percent(row.scale.median(Record.discarded_share), 1)),
-        median(Record.staleness_mean),
-        median(Record.staleness_expected),
+        median(Record.staleness_mean, importance="answer"),
+        median(Record.staleness_expected, importance="answer"),
         Column[Row]("max", lambda row: f"{row.scale.bounds(Record.staleness_max)[1] or 0:.0f}"),
         *map(share, range(SHOWN + 1)),
     ]

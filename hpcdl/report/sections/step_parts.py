@@ -36,11 +36,11 @@ PIPELINES: Final[tuple[Column[Row], ...]] = (
     RANKS,
     stated(Record.stages),
     Column[Row]("microbatches", lambda row: str(row.scale.record.microbatches or 1)),
-    median(Record.bubble_share),
+    median(Record.bubble_share, importance="answer"),
     Column("of these stages", lambda row: _bubble_of(row, row.scale.median(Record.load_balance))),
     Column("(S-1)/(M+S-1)", lambda row: _bubble_of(row, 1.0)),
     median(Record.load_balance, "mean/longest stage"),
-    median(Record.activation_bytes_per_rank),
+    median(Record.activation_bytes_per_rank, importance="answer"),
     median(Record.memory_bytes_per_rank, "vectors"),
 )
 
@@ -104,7 +104,7 @@ MEMORY: Final = (
     METHOD,
     RANKS,
     median(Record.memory_bytes_per_rank),
-    Column("of the parameters", _times_the_parameters),
+    Column("of the parameters", _times_the_parameters, importance="answer"),
     median(Record.consensus_distance),
 )
 

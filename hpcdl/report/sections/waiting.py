@@ -75,8 +75,12 @@ def stragglers_page(findings: Findings) -> Section:
         Column("ranks", lambda pair: str(pair.record.ranks)),
         Column("images/s without", lambda pair: digits(pair.without)),
         Column("with", lambda pair: digits(pair.having)),
-        Column("with / without", lambda pair: digits(pair.ratio.value) + " DISTURBED" * pair.disturbed),
-        Column("95 %", lambda pair: interval(*pair.bounds)),
+        Column(
+            "with / without",
+            lambda pair: digits(pair.ratio.value) + " DISTURBED" * pair.disturbed,
+            importance="answer",
+        ),
+        Column("95 %", lambda pair: interval(*pair.bounds), importance="answer"),
         Column("late rank", lambda pair: NONE if pair.late is None else str(pair.late)),
     ]
     note = "Throughput with the straggler by throughput without it, all measured images by the time they took."
@@ -149,16 +153,18 @@ def _mean(values: Vector) -> float:
 
 COLUMNS: Final[tuple[Column[Waited], ...]] = (
     Column("case", lambda row: str(row.waiting.record.case)),
-    Column("launch", lambda row: str(row.waiting.record.launch)),
+    Column("launch", lambda row: str(row.waiting.record.launch), importance="detail"),
     Column("ranks", lambda row: str(row.waiting.record.ranks)),
     Column("step", lambda row: seconds(_mean(row.waiting.step_seconds))),
     Column("wait", lambda row: seconds(_mean(row.waiting.waiting))),
-    Column("share waiting", lambda row: digits(row.share)),
-    Column("move bytes", lambda row: seconds(_mean(row.waiting.transfer))),
+    Column("share waiting", lambda row: digits(row.share), importance="answer"),
+    Column("move bytes", lambda row: seconds(_mean(row.waiting.transfer)), importance="detail"),
     Column("share moving", lambda row: digits(_mean(row.waiting.transfer) / _mean(row.waiting.step_seconds))),
     Column("latest rank", lambda row: row.latest),
     Column("by", lambda row: seconds(row.waiting.latest.seconds) if row.waiting.latest else NONE),
-    Column("verdict", lambda row: _verdict(row.waiting, disturbed=bool(row.launch.disturbed))),
+    Column(
+        "verdict", lambda row: _verdict(row.waiting, disturbed=bool(row.launch.disturbed)), importance="answer"
+    ),
 )
 
 
