@@ -27,3 +27,8 @@ def njit(**options: bool | str) -> Callable[[F], F]:
             return numba.njit(**{**options, "cache": False})(function)  # type: ignore[no-any-return]
 
     return decorate
+
+
+def cache_folder(function: object) -> str | None:
+    """Return the folder in which numba keeps a compiled function; None if it can write to none."""
+    return function._cache.cache_path  # type: ignore[attr-defined, no-any-return]  # noqa: SLF001 - numba has no other

@@ -15,7 +15,7 @@ from socket import gethostname
 from time import monotonic, sleep
 from typing import Final, Self
 
-from hpcdl.launch.process import LaunchError, status_folder
+from hpcdl.launch.process import HEARTBEAT, LaunchError, status_folder
 from hpcdl.launch.testbed import emulated
 
 TERMINAL: Final = "HPCDL_TERMINAL"
@@ -111,7 +111,8 @@ _open: Final[list[int]] = []
 def announce(rank: int) -> None:
     """Open a pipe in the folder of the ``hpcdl run`` that started this rank, if it is on this host.
 
-    Wait, at most 2 s, until that has taken the pipe: a rank may end soon after.
+    Wait, at most 2 s, until that has taken the pipe: a rank may end soon after. On an emulated host, whose name is
+    another, only the heartbeat tells that the rank has started.
     """
     folder = status_folder()
     if folder is not None and folder.is_dir():
@@ -121,6 +122,7 @@ def announce(rank: int) -> None:
             folder.joinpath(f"{SEGMENTS}{rank}").write_text(
                 "\n".join({*_SEGMENT.findall(mapped)}), encoding="utf-8"
             )
+            (folder / HEARTBEAT).touch()
             hidden = pipe.with_name(f".{pipe.name}")
             os.mkfifo(hidden)
             _open.append(os.open(hidden, os.O_RDWR | os.O_NONBLOCK))  # a reader is not needed to open both ends

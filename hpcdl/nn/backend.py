@@ -51,6 +51,8 @@ class Backend:
     """Device whose memory holds the arrays; None: the host."""
     prepare: Callable[[str], None] | None = field(default=None, kw_only=True)
     """Compile or load the kernels of a dtype. Call it before anything is timed."""
+    announcement: Callable[[str], str] | None = field(default=None, kw_only=True)
+    """Return the line for the user while :attr:`prepare` compiles; None if it never does."""
     bind: Callable[..., Bound] | None = field(default=None, kw_only=True)
     """Bind (layer, input shape, site) to sizes alone, in place of the kernels; None: arrays have values."""
 

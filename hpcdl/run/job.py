@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf
 from threading import Timer
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from hpcdl.trace.files import JsonObject
 from hpcdl.trace.link_counters import LinkCounters, growth
 
 Value = TypeVar("Value")
+
+LOADING_SECONDS: Final = 3.0
+"""Time in which kernels that were compiled before are loaded; a longer preparation is announced."""
 
 
 class Job:
@@ -126,22 +129,22 @@ class Job:
         if chosen is None or key in self._prepared:
             return
         self._prepared.add(key)
-        ready = backend(chosen.name, **chosen.settings).prepare
-        if ready is None:
+        kernels = backend(chosen.name, **chosen.settings)
+        if (ready := kernels.prepare) is None:
             return
         with threads(count):  # loops over threads are kernels of their own
             if self._leads_node:
-                line = f"compiling the {dtype} kernels of backend {chosen.name!r}: once on each kind of processor"
-                timer = Timer(3, show, [line])  # loading compiled kernels takes less
+                announcement = kernels.announcement(dtype) if kernels.announcement else ""
+                timer = Timer(LOADING_SECONDS, show, [announcement])
                 timer.start()
                 try:
                     ready(dtype)
                 finally:
                     timer.cancel()
-            self.world.library.Barrier()
+            self.world.sleeping_barrier()  # the library's own would spin on the cores of the compiler
             if not self._leads_node:
                 ready(dtype)
-        self.world.library.Barrier()
+        self.world.sleeping_barrier()
 
     @property
     def hosts(self) -> list[tuple[str, str]]:

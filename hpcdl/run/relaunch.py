@@ -65,7 +65,7 @@ def supervise(
         if now != seen:
             quiet, seen, start_notice = 0.0, now, inf
         if quiet >= start_notice:
-            advice = batch_advice(os.environ) or "their start is slow, or mpirun hangs"
+            advice = batch_advice(os.environ) or "the start is slow, or mpirun hangs"
             print(f"hpcdl: no rank has started within {quiet:.0f} s; {advice}", file=sys.stderr, flush=True)
             start_notice = inf
         if quiet >= limit:

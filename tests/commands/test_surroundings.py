@@ -56,7 +56,19 @@ def test_without_a_folder_for_compiled_kernels_each_process_compiles(hpcdl):
         "    one.from_function = classmethod(lambda *_: None)\n"
         "from hpcdl.nn.backend import backend\n"
         "from hpcdl.compression.kernels.signs import *\n"
-        "print(backend('numba').name)\n"
+        "print(backend('numba').announcement('float32'))\n"
     )
     done = hpcdl.run([hpcdl.python, "-c", program])
-    assert (done.stdout, done.stderr) == ("numba\n", "")
+    assert done.stdout.startswith(
+        "compiling the float32 kernels of numba (in each run, about 1 minute; NUMBA_CACHE_DIR"
+    )
+    assert done.stderr == ""
+
+
+def test_an_empty_folder_for_compiled_kernels_is_announced(hpcdl):
+    program = "from hpcdl.nn.backend import backend; print(backend('numba').announcement('float64'))"
+    done = hpcdl.run([hpcdl.python, "-c", program], NUMBA_CACHE_DIR=str(hpcdl.folder / "empty"))
+    assert done.stdout.startswith(
+        "compiling the float64 kernels of numba (once on this kind of processor, about 1 minute; "
+        f"cached in {hpcdl.folder / 'empty'}"
+    )

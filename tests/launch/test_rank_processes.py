@@ -6,8 +6,9 @@ from socket import gethostname
 
 import pytest
 
+from hpcdl.launch import mpirun
 from hpcdl.launch.mpirun import RankProcesses, announce
-from hpcdl.launch.process import STATUS
+from hpcdl.launch.process import HEARTBEAT, STATUS
 
 
 def sleeping(folder, rank, host=None):
@@ -71,3 +72,12 @@ def test_ranks_of_another_launcher_announce_nothing(tmp_path, monkeypatch):
     monkeypatch.delenv(STATUS, raising=False)
     announce(3)
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_rank_on_an_emulated_host_shows_that_it_has_started(tmp_path, monkeypatch):
+    """Its pipe has the name of its host, which ``hpcdl run`` does not watch: a first compilation seemed to hang."""
+    monkeypatch.setenv(STATUS, str(tmp_path / "status"))
+    monkeypatch.setattr(mpirun, "gethostname", lambda: "host1")
+    monkeypatch.setattr(mpirun, "monotonic", iter([0.0, 3.0]).__next__)
+    announce(0)
+    assert (tmp_path / HEARTBEAT).exists()

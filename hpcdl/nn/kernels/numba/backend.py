@@ -7,11 +7,13 @@ from typing import Final
 
 import numpy as np
 
+from hpcdl.compiled import cache_folder
 from hpcdl.nn import geometry
 from hpcdl.nn.geometry import WindowGeometry
 from hpcdl.nn.kernels.numba.convolution import Convolution
 from hpcdl.nn.kernels.numba.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.numba.pooling import MAX_PIXELS, MaxPooling
+from hpcdl.nn.kernels.numba.vectors import tile
 from hpcdl.nn.kernels.numba.winograd import Winograd
 from hpcdl.nn.kernels.numpy import BACKEND as REFERENCE
 from hpcdl.nn.kernels.numpy import with_relu
@@ -29,6 +31,16 @@ def compile_kernels(dtype: str) -> None:
     """Call every kernel once on small images; numba compiles it or loads it from its cache."""
     for images, channels in (SMALL, LARGE) if limit() > 1 else (SMALL,):
         _call_kernels(images, channels, dtype)
+
+
+def announcement(dtype: str) -> str:
+    """Return what a first :func:`compile_kernels` does: minutes on one core, and the folder of its results."""
+    minutes = "2 minutes" if limit() > 1 else "1 minute"
+    folder = cache_folder(tile)
+    kept = f"once on this kind of processor, about {minutes}; cached in {folder}"
+    if folder is None:
+        kept = f"in each run, about {minutes}; NUMBA_CACHE_DIR can name a folder that keeps them"
+    return f"compiling the {dtype} kernels of numba ({kept})"
 
 
 def _call_kernels(images: int, channels: int, dtype: str) -> None:
@@ -76,4 +88,5 @@ BACKEND = replace(
     response_normalization=ResponseNormalization,
     batch_norm=BatchNorm,
     prepare=compile_kernels,
+    announcement=announcement,
 )
