@@ -349,10 +349,10 @@ def page(findings: Findings) -> Section:
         Column(
             "medians", lambda pair: " / ".join(_middle(side, pair.measure) for side in (pair.first, pair.other))
         ),
-        Column("quotient", lambda pair: pair.shown),
-        Column("verdict", lambda pair: _words(pair).get(pair.word, pair.word)),
+        Column("quotient", lambda pair: pair.shown, importance="answer"),
+        Column("verdict", lambda pair: _words(pair).get(pair.word, pair.word), importance="answer"),
     ]
-    made = [table(columns, shown, left=2, key="verdict")] if (shown := pairs(findings)) else []
+    made = [table(columns, shown, left=2)] if (shown := pairs(findings)) else []
     return Section("Contrast", tables=made)
 
 
