@@ -34,7 +34,7 @@ ONLY_IN = {
 }
 """Libraries, and the only modules that may import them."""
 
-ARRAYS = ("fabric.comm.Array", "fabric.comm.Device", "compiled.njit", "compiled.Intrinsic")
+ARRAYS = ("fabric.comm.Array", "fabric.comm.Device", "compiled")
 MAY_IMPORT = {
     "fabric": ("fabric",),
     # these compute and never communicate
