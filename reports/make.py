@@ -23,7 +23,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,37 +54,37 @@ CLUSTER_ROWS = 6
 """Rows of a cluster's table, at most."""
 FACTS = ("nodes", "MPI", "processor", "network", "date")
 """Facts of the section Job that a cluster's table is headed by."""
-POINTS = 4
-"""Sentences of a page beside its answer, at most."""
-WITHOUT = (
-    *("dataset", "nodes", "base", "load balance", "communication", "input", "exposed 95 %", "simulated ranks"),
-    *("samples", "p95", "p99", "max", "correct", "algbw", "of native", "first alone", "beside second"),
-    *("second alone", "beside first", "final loss", "encode", "decode", "memory", "launch"),
-)
-"""Columns that pages leave to report.html; notes that begin with one are left out, too."""
-WIDER = "on a wider terminal"
-"""In the line about columns that a printed table leaves out, which answers nothing."""
+MOST = 3
+"""Sentences of a page below its answer, at most, and claims of sources."""
 HEAD = """# Reports
 
 Each page has a question, its answer, a figure, a table, and the command that measures it again. `make reports`
 renders the pages of [`data`](data); `make measurements` measures on two cores. All tables and figures of one:
 `hpcdl report reports/data/NAME.json.gz -o page.html`. A rank is a process on one core; emulated hosts share the
 cores of one machine.
-
-| report | question | answer | minutes | commit | date |
-| --- | --- | --- | ---: | --- | --- |
 """
+GROUPS = (
+    *("Start here", "Interconnect", "Scaling", "Methods of training", "Compression and memory", "Papers"),
+    "hpcdl itself",
+)
+"""Groups of reports, by who asks."""
+OTHERS = (
+    ("Papers", "claims", "Which claims of the papers do these runs confirm?", ""),
+    (
+        *("hpcdl itself", "fashion-mnist", "How accurate is each strategy on Fashion-MNIST?"),
+        "LeNet-5 reaches 0.88 to 0.90 with every strategy.",
+    ),
+    (
+        *("hpcdl itself", "gpu", "Does hpcdl train on a GPU, rightly and as fast as PyTorch?"),
+        "On one H200 training steps are 1.08 to 1.68 times as fast as PyTorch's.",
+    ),
+)
+"""Group, name, question and answer of pages that are not made of data; the answer of claims is computed."""
 TWICE = """
 ## Measured twice
 
 Times that agree with those of a second measurement, hours later: the 95 % interval of their ratio contains 1. The
 intervals of one launch are over its repetitions: launches vary more, so that one launch decides nothing.
-
-"""
-OLDER = """
-## Of earlier versions
-
-These have not been measured since their pages have the form above.
 
 """
 
@@ -95,20 +94,18 @@ class Report:
     """A report of ``reports.toml``."""
 
     name: str
-    content: str
+    """That of its suite; a printed report has its own."""
+    group: str
+    """One of :data:`GROUPS`."""
     command: str
     question: str = ""
     """Of a printed report; others have their suite's."""
-    runs: str = ""
-    """Runs of the records, taken together, with $RUNS; empty: $RUNS/NAME."""
     figure: str = ""
     """Beginning of the figure's title; empty: the main figure of the section that answers."""
     table: str = ""
     """Title of the table that is shown, or of its section; empty: the section that answers."""
-    claims: str = ""
-    """Beginning of the claim whose verdict answers; those on other claims of this run follow. Empty: none."""
     answers: str = ""
-    """Words of the printed lines that answer; empty: the last sentence."""
+    """Words of the printed line that answers; empty: the last sentence."""
     not_shown: str = ""
     """What the numbers do not show, in a sentence."""
     printed: bool = False
@@ -180,10 +177,7 @@ def measured(report: Report, runs: Path) -> bool:
     DATA.mkdir(exist_ok=True)
     if report.printed:
         report.data.write_text(text.replace(str(runs), "$RUNS"))
-    elif (
-        shell(f"hpcdl report {report.runs or f'$RUNS/{report.name}'} --together -o {report.data}", log, runs)
-        is None
-    ):
+    elif shell(f"hpcdl report $RUNS/{report.name} --together -o {report.data}", log, runs) is None:
         return False
     with LOCK:
         MADE.write_text(json.dumps({**made(), report.name: facts}, indent=1, sort_keys=True) + "\n")
@@ -242,14 +236,18 @@ def findings_of(report: Report, file: Path) -> Findings:
     return findings([run])[0]
 
 
-def answering(report: Report, found: Findings, whole: Document) -> tuple[Section, list[Section]]:
-    """Return the section whose table a page shows, and those that answer the suite's question.
+def page_of(report: Report, file: Path, rows: int) -> tuple[Findings, Document, list[Section]]:
+    """Return the findings in records, all of their sections, and those of a page: the answer, then a table.
 
-    Of several tables of a section with a short form the page has that.
+    The second has the figures, of the section that answers first. Of several tables of a section with a short form
+    the page has that.
     """
     from hpcdl.report import contents
+    from hpcdl.report.formats.document import Section
 
-    pages = {one.page(found).title: one for one in contents.declared()}
+    found = findings_of(report, file)
+    whole = contents.document(found, charts=True)
+    declared = {one.page(found).title: one for one in contents.declared()}
     titles = [one.page(found).title for one in contents.answers(found)[0]]
     by_title = {one.title: one for one in whole.sections}
     tables = {table.title: replace(one, tables=[table]) for one in whole.sections for table in one.tables}
@@ -257,18 +255,22 @@ def answering(report: Report, found: Findings, whole: Document) -> tuple[Section
     named = [{**tables, **by_title}[report.table]] if report.table else []
     others = [one for one in whole.sections[1:] if one.title != "Warnings"]
     main = next((one for one in [*named, *chosen, *others] if one.tables), whole.sections[-1])
-    short = pages[main.title].short if main.title in pages and len(main.tables) > 1 else None
-    return replace(short(found), charts=main.charts) if short else main, chosen
+    charts = [chart for one in (main, *chosen, *whole.sections) for chart in one.charts]
+    short = declared[main.title].short if main.title in declared and len(main.tables) > 1 else None
+    main = short(found) if short else main
+    verdict = contents.verdict_page(found)
+    head = Section("Answer", verdict.paragraphs[:1], verdict.points[:MOST], badges=verdict.badges)
+    notes = [note for note in main.paragraphs if note not in (*head.paragraphs, *head.points)]
+    return found, whole, [head, Section(main.title, notes, tables=page_table(main, rows), charts=charts)]
 
 
-def said(report: Report, found: Findings) -> list[str]:
-    """Return the verdicts on the claims that name this run alone, the answer first; none if no claim answers."""
-    from hpcdl.report.claims import decide, sources
+def claims_of(report: Report, found: Findings) -> list[str]:
+    """Return sentences on the claims of sources that this run alone decides, at most :data:`MOST`."""
+    from hpcdl.report.run.claims import decide, sources
 
-    every = [claim for source in sources() for claim in source.claims] if report.claims else []
+    every = [claim for source in sources() for claim in source.claims]
     own = [claim for claim in every if {clause.run for clause in claim.clauses} == {report.name}]
-    own.sort(key=lambda claim: not claim.text.startswith(report.claims))
-    return [decide(claim, {report.name: found.records}).verdict.sentence for claim in own]
+    return [decide(claim, {report.name: found.records}).verdict.sentence for claim in own[:MOST]]
 
 
 def page_table(section: Section, most: int) -> list[Table]:
@@ -279,101 +281,85 @@ def page_table(section: Section, most: int) -> list[Table]:
         return []
     several = section.per and len(section.tables) > 1
     table = joined(named(section.tables), section.per, most) if several else section.tables[0]
-    begins = tuple(f"{name}:" for name in WITHOUT)
-    notes = [note for note in table.notes if not note.casefold().startswith(begins)]
-    if table.ascending and not several:
-        cut = max(0, len(table.rows) - most)
-        left_out = f"The last {most} of {len(table.rows)} rows; all are {REST}." if cut else ""
-        table = replace(table, rows=table.rows[cut:], left_out=left_out)
-    return [replace(table.first(most), notes=notes)]
+    if table.ascending and len(table.rows) > most and not several:
+        left_out = f"The last {most} of {len(table.rows)} rows; all are {REST}."
+        table = replace(table, rows=table.rows[-most:], left_out=left_out)
+    return [table.first(most)]
 
 
-def on_clusters(report: Report) -> tuple[list[str], list[Sequence[str]]]:
-    """Return the lines of a page about real clusters, and of each its name, question, answer and date."""
-    from hpcdl.report import contents
-    from hpcdl.report.formats.document import Document, Section
+def on_clusters(report: Report) -> tuple[list[str], list[str]]:
+    """Return the lines of a page about real clusters, and their rows of the README."""
+    from hpcdl.report.formats.document import Document
     from hpcdl.report.formats.markup import markdown as written
-    from hpcdl.report.run.declaration import certainty
 
-    lines: list[str] = []
-    rows: list[Sequence[str]] = []
+    lines, rows = list[str](), list[str]()
     for file in sorted(CLUSTERS.glob(f"*/{report.name}.json.gz")):
-        name = file.parent.name
-        found = findings_of(report, file)
-        whole = contents.document(found)
-        main, _ = answering(report, found, whole)
-        answer = [*said(report, found), whole.sections[0].paragraphs[0]][0]
+        found, whole, (head, shown) = page_of(report, file, CLUSTER_ROWS)
         job = {fact: value for one in whole.sections if one.title == "Job" for fact, value in one.tables[0].rows}
         place = "; ".join(f"{fact} {job[fact]}" for fact in FACTS if fact in job)
-        basis = f"Basis: {certainty(found.records)}."
-        section = Section(f"On {name}", [answer, f"{place}. {basis}"], tables=page_table(main, CLUSTER_ROWS))
+        name, paragraphs = file.parent.name, [*head.paragraphs, f"{place}."]
+        section = replace(head, title=f"On {name}", paragraphs=paragraphs, tables=shown.tables)
         lines += written([Document("", [section])]).strip().splitlines()[1:]
-        rows.append((name, found.question or report.content, answer, str(job.get("date", ""))[:10]))
+        rows.append(row(report.name, f" on {name}", found.question, head.paragraphs[0]))
     return lines, rows
 
 
-def write_page(report: Report, facts: dict[str, object]) -> tuple[str, str, list[Sequence[str]]]:
-    """Write the page of a report, and its figure; return its question, its answer, and the clusters' rows."""
+def row(name: str, place: str, question: str, answer: str) -> str:
+    """Return a row of the README."""
+    cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in (question, answer))
+    return f"| [{name}]({name}.md){place} | {' | '.join(cells)} |"
+
+
+def write_page(report: Report, facts: dict[str, object]) -> list[str]:
+    """Write the page of a report, and its figure; return its rows of the README."""
+    question, answer, lines = printed_page(report) if report.printed else recorded_page(report)
+    on, others = on_clusters(report)
     made_on = f"{facts['machine']}, commit {facts['commit']}, {facts['date']}, {facts['minutes']:g} minutes"
-    foot = [
-        *(["## What this does not show", "", report.not_shown.strip(), ""] if not report.printed else []),
+    lines += [
+        *("", "## What this does not show", "", report.not_shown.strip(), ""),
         f"`{report.command.strip()}`" if "\n" not in report.command else f"`make measurements` ({report.name})",
         "",
         f"{'Simulated' if report.simulated else 'Measured'} on {made_on}. {facts.get('note', '')}".strip(),
-    ]
-    if report.printed:
-        text = report.data.read_text().strip()
-        title, printed = report.question, text.splitlines()
-        sentences = [line.removeprefix("- ") for line in printed if line.endswith(".") and WIDER not in line]
-        answer = " ".join(line for line in sentences if report.answers in line) if report.answers else ""
-        answer = answer or (sentences or printed)[-1]
-        text = text if "\n|" in text else f"```text\n{text}\n```"
-        lines = [f"# {title}", "", report.not_shown.strip(), "", text, "", *foot]
-        (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
-        return title, answer, []
-
-    from hpcdl.report import contents
-    from hpcdl.report.formats.cells import markdown
-    from hpcdl.report.formats.document import REST, Document, Section
-    from hpcdl.report.formats.figure import figure, standalone
-    from hpcdl.report.formats.markup import markdown as written
-    from hpcdl.report.run.declaration import certainty
-
-    found = findings_of(report, report.data)
-    whole = contents.document(found, charts=True)
-    answered = any(one.name in found.answered_by for one in contents.answers(found)[0])
-    own = [whole.sections[0].paragraphs[0], *whole.sections[0].points]  # of another section if none answers
-    answer, *points = [*said(report, found), *(own if answered or not report.claims else [])]
-    main, answers = answering(report, found, whole)
-    charts = [chart for one in (main, *answers, *whole.sections) for chart in one.charts]
-    chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)
-    if chart is not None:
-        (HERE / f"{report.name}.svg").write_text(standalone(figure(chart, 1), chart.title, chart.note))
-    shown = Section(main.title, tables=page_table(main, ROWS))
-    cells = [row[0] for table in shown.tables for row in table.rows]
-    names = [answer, *points[:POINTS], chart.title if chart else "", *cells]
-    letters = [
-        f"{name}: {words or 'without what the others have'}."
-        for name, words in found.settings.own.values()
-        if re.search(r"\b[A-Z]$", name) and any(re.search(rf"\b{re.escape(name)}(:|,|$)", text) for text in names)
-    ]
-    more = [f"{len(points) - POINTS} more are {REST}."] if len(points) > POINTS else []
-    head = Section("Answer", [answer], [*points[:POINTS], *more, *letters])
-    text = written([Document(found.question or report.content, [head, shown])])
-    image = ["", f"![{markdown(chart.title)}]({report.name}.svg)"] if chart is not None else []
-    notes = [markdown(note) for note in main.paragraphs if note not in text]
-    cluster_lines, cluster_rows = on_clusters(report)
-    lines = [
-        *text.replace(f"\n## {main.title}", "\n".join([*image, "", f"## {main.title}"]), 1).rstrip().splitlines(),
-        *(line for note in notes for line in ("", note)),
-        "",
-        f"Basis: {certainty(found.records)}.",
-        "",
-        *foot,
-        *cluster_lines,
+        *on,
     ]
     (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
-    return found.question or report.content, answer, cluster_rows
+    return [row(report.name, "", question, answer), *others]
+
+
+def printed_page(report: Report) -> tuple[str, str, list[str]]:
+    """Return question, answer and lines of a page of what a program printed."""
+    printed = report.data.read_text().strip().splitlines()
+    sentences = [line for line in printed if line.endswith(".")] or printed
+    answer = next((line for line in sentences if report.answers and report.answers in line), sentences[-1])
+    text = "\n".join(line for line in printed if line != answer).strip()
+    text = text if "\n|" in text else f"```text\n{text}\n```"
+    answer = answer.removeprefix("- ")
+    return report.question, answer, [f"# {report.question}", "", "## Answer", "", answer, "", text]
+
+
+def recorded_page(report: Report) -> tuple[str, str, list[str]]:
+    """Return question, answer and lines of a page of records, and write its figure."""
+    from hpcdl.report.formats.cells import markdown
+    from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.formats.figure import figure, standalone
+    from hpcdl.report.formats.markup import markdown as written
+
+    found, _, (head, main) = page_of(report, report.data, ROWS)
+    claims = claims_of(report, found)
+    further = [Section("Claims of the sources", points=claims)] if claims else []
+    text = written([Document(found.question, [head, replace(main, paragraphs=[]), *further])])
+    chart = next((one for one in main.charts if one.title.casefold().startswith(report.figure.casefold())), None)
+    if chart is not None:
+        (HERE / f"{report.name}.svg").write_text(standalone(figure(chart, 1), chart.title, chart.note))
+        image = f"![{markdown(chart.title)}]({report.name}.svg)"
+        text = text.replace(f"## {main.title}\n", f"{image}\n\n## {main.title}\n", 1)
+    letters = [
+        f"{name}: {words}."
+        for name, words in found.settings.own.values()
+        if words and re.search(r"\b[A-Z]$", name) and re.search(rf"\b{re.escape(name)} *[:,|]", text)
+    ]
+    notes = [line for note in [*letters, *main.paragraphs] for line in ("", markdown(note))]
+    return found.question, head.paragraphs[0], [*text.rstrip().splitlines(), *notes]
 
 
 def agree(other: Path) -> int:
@@ -403,25 +389,27 @@ def agree(other: Path) -> int:
     return 0
 
 
+def claims_page() -> str:
+    """Write the page of the claims; return its first sentence."""
+    command = [sys.executable, "-m", "hpcdl", "claims", os.path.relpath(DATA, HERE), "-o", "claims.md"]
+    subprocess.run(command, cwd=HERE, stdout=subprocess.DEVNULL, check=False)  # an open claim is exit code 3
+    return (HERE / "claims.md").read_text().partition("## Verdict\n\n")[2].partition("\n")[0]
+
+
 def render() -> int:
     """Write the pages of all measured reports, and the README."""
-    facts, rows, older = made(), [], []
+    facts, rows = made(), {group: list[str]() for group in GROUPS}
     for report in reports([]):
         if report.name in facts and report.data.exists():
-            of = facts[report.name]
-            *texts, on = write_page(report, of)
-            cells = [text.replace("|", "\\|") for text in texts]
-            link = f"[{report.name}]({report.name}.md)"
-            rows.append(f"| {link} | {' | '.join(cells)} | {of['minutes']} | {of['commit']} | {of['date']} |")
-            for cluster, question, answer, date in on:
-                rows.append(f"| {link} on {cluster} | {question} | {answer} | | | {date} |".replace("\n", " "))
-        elif kept := sorted(file.name for file in HERE.glob(f"{report.name}.*") if file.suffix != ".toml"):
-            older.append(f"- {', '.join(f'[{name}]({name})' for name in kept)}: {report.content}")
-    text = HEAD + "\n".join(rows) + "\n" + (OLDER + "\n".join(older) + "\n" if older else "")
+            rows[report.group] += write_page(report, facts[report.name])
+    for group, name, question, answer in OTHERS:
+        rows[group].append(row(name, "", question, answer or claims_page()))
+    text = HEAD
+    for group, lines in rows.items():
+        table = ["| report | question | answer |", "| --- | --- | --- |", *lines]
+        text += "\n".join(["", f"## {group}", "", *table, ""])
     text += TWICE + AGREEMENT.read_text() if AGREEMENT.exists() else ""
-    (HERE / "README.md").write_text(
-        text + "\n[gpu.md](gpu.md): what ran on a GPU, and training steps beside PyTorch's.\n"
-    )
+    (HERE / "README.md").write_text(text)
     return 0
 
 

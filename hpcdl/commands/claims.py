@@ -17,19 +17,27 @@ if TYPE_CHECKING:
 
 def arguments(parser: Arguments) -> None:
     parser.option("runs FOLDER", "has the runs, or their records, each named after its suite", type=path)
-    parser.option("-o FILE", "write a page too: .html or .md", dest="output", type=path)
+    parser.option("-o FILE", "write a page too, with all numbers: .html or .md", dest="output", type=path)
+    parser.option("--failed", "only claims that fail", action="store_true")
+    parser.option("--open", "only claims that no run decides", action="store_true")
+    parser.option("--source NAME", "only claims of this source")
 
 
 def execute(options: argparse.Namespace) -> int:
-    from hpcdl.report.claims import document, sources
+    from hpcdl.registry import nearest
+    from hpcdl.report.claims import document
     from hpcdl.report.formats.cells import message
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.formats.verdicts import exit_code
+    from hpcdl.report.run.claims import ABSENT, NO, OPEN, SOURCES, WORST_FIRST, sources
 
     check_page(options.output, ".html", ".md")
     if not options.runs.is_dir():
         raise UsageError(f"{options.runs}: no such folder")
-    every_source = sources()
+    if options.source not in {None, *SOURCES}:
+        raise UsageError(f"no source {options.source!r}{nearest(options.source, SOURCES)}")
+    chosen = [*[NO] * options.failed, *[OPEN, ABSENT] * options.open] or WORST_FIRST
+    every_source = sources([options.source] if options.source else SOURCES)
     names = {clause.run for source in every_source for claim in source.claims for clause in claim.clauses}
     runs, unread = dict[str, "list[Record]"](), 0
     for name in sorted(names):
@@ -38,11 +46,11 @@ def execute(options: argparse.Namespace) -> int:
         except UsageError as error:
             runs[name], unread = [], unread + 1
             print(f"hpcdl: {message(error)}: its claims are not decided", file=sys.stderr)
-    page = document(every_source, runs)
+    pages = [document(every_source, runs, chosen, options.runs, short=short) for short in (True, False)]
     if options.output is not None:
-        write_page(options.output, [page])
-    print(coloured(plain([page])), end="")
-    return exit_code(page.verdicts) or (INCONCLUSIVE if unread else OK)
+        write_page(options.output, pages[1:])
+    print(coloured(plain(pages[:1])), end="")
+    return exit_code(pages[0].verdicts) or (INCONCLUSIVE if unread else OK)
 
 
 def _records(folder: Path) -> list[Record]:

@@ -232,14 +232,23 @@ def main():
         given = int(batch or NETWORKS[name][2])
         for count, row in rows(name, given, options.backend, peers, counts, options.rounds):
             found[count].append(row)
-    print()
+    print("", *sentences(found), sep="\n")
+
+
+def sentences(found):
+    """Return the answers; ``found``: of each number of threads rows of ratio and both gains of the threads."""
+    lines = []
     for count, each in found.items():
-        ratios, gains, theirs = zip(*each, strict=True)
-        print(
-            f"Threads: {count}. Geometric mean of the ratios: {statistics.geometric_mean(ratios):.2f}, "
-            f"least {min(ratios):.2f}; of the gains {statistics.geometric_mean(gains):.2f}, least {min(gains):.2f}; "
-            f"of PyTorch's gains {statistics.geometric_mean(theirs):.2f}."
-        )
+        ratios, *gains = zip(*each, strict=True)
+        ours, theirs = map(statistics.geometric_mean, gains)
+        threads = {1: "one thread", 2: "two threads"}.get(count, f"{count} threads")
+        if count > 1:
+            lines.append(
+                f"By {threads} a step of hpcdl is {ours:.2f} times as fast, and one of PyTorch {theirs:.2f}."
+            )
+        times = f"{statistics.geometric_mean(ratios):.2f} times as fast as PyTorch's, at least {min(ratios):.2f}"
+        lines.append(f"On {threads} a training step is {times}.")
+    return lines
 
 
 if __name__ == "__main__":

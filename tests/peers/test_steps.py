@@ -17,6 +17,15 @@ def tools(monkeypatch):
         sys.modules.pop(name)
 
 
+def test_the_answer_is_a_sentence_for_each_number_of_threads(tools):
+    steps, _ = tools
+    assert steps.sentences({1: [(1.0, 1.0, 1.0), (4.0, 1.0, 1.0)], 2: [(1.5, 1.2, 1.6)]}) == [
+        "On one thread a training step is 2.00 times as fast as PyTorch's, at least 1.00.",
+        "By two threads a step of hpcdl is 1.20 times as fast, and one of PyTorch 1.60.",
+        "On two threads a training step is 1.50 times as fast as PyTorch's, at least 1.50.",
+    ]
+
+
 @pytest.mark.slow
 def test_as_many_threads_compute_as_are_asked_for(tools):
     """Before, one thread of hpcdl's stood beside two of PyTorch's. Shares of CPU time, so that neighbours change nothing."""

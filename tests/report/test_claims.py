@@ -11,12 +11,12 @@ from scipy.stats import binomtest, spearmanr
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
 from hpcdl.cli import main
-from hpcdl.report.claims import SOURCES, Claim, Clause, Source, decide, document, sources, summary
+from hpcdl.report.claims import document, summary
 from hpcdl.report.formats.verdicts import exit_code, words
+from hpcdl.report.run.claims import ABSENT, NO, OPEN, SOURCES, YES, Claim, Clause, Source, decide, sources
 
 ROOT = Path(__file__).parents[2]
 STATEMENTS = tomllib.loads((Path(__file__).parent / "statements.toml").read_text())
-HOLDS, FAILS, OPEN, ABSENT = "holds", "does not hold here", "undecided", "no run"
 RING, TREE = {"aggregation": "ring"}, {"aggregation": "tree"}
 WORDS = {0.9: "near-linear", 0.5: "half", 0.1: "tenth", 0.01: "hundredth", 10: "ten ", 2: "twice"}
 
@@ -37,14 +37,14 @@ def decided(records, field="step_seconds", here="holds", **limits):
 
 def test_a_ratio_is_decided_by_its_whole_interval():
     for ring, tree, verdict in [
-        ((1.0, 0.9, 1.1), (3.0, 2.9, 3.1), HOLDS),
+        ((1.0, 0.9, 1.1), (3.0, 2.9, 3.1), YES),
         ((1.0, 0.9, 1.1), (2.0, 1.9, 2.1), OPEN),
-        ((4.0, 3, 5), (2.0, 2, 2), FAILS),
+        ((4.0, 3, 5), (2.0, 2, 2), NO),
     ]:
         decision = decided([record("ring", *ring), record("tree", *tree)], by=TREE, below=0.5)
         assert decision.clauses[0].value[1:] == (ring[1] / tree[2], ring[2] / tree[1])
         assert decision.word == verdict
-        assert decision.is_surprising == (verdict == FAILS)
+        assert decision.is_surprising == (verdict == NO)
 
 
 def test_seeds_have_students_interval_and_failed_cases_do_not_count():
@@ -67,14 +67,14 @@ def test_differences_and_ratios_are_by_seed():
 
 def test_one_seed_decides_no_accuracy_and_no_target():
     for field in ("final_accuracy", "final_loss", "seconds_to_target", "epochs_to_target"):
-        for seeds, verdict in (([1], OPEN), ([1, 1], OPEN), ([1, 2], HOLDS)):
+        for seeds, verdict in (([1], OPEN), ([1, 1], OPEN), ([1, 2], YES)):
             records = [Record(seed=seed, **{field: 0.9}) for seed in seeds]
             assert decided(records, field, above=0.5).word == verdict, (field, seeds)
 
 
 def test_a_share_of_seeds_has_exact_bounds():
     """Three of three seeds may be of a share of 0.29, and differ from none of three by chance."""
-    for seeds, diverged, verdict in ((1, 1, OPEN), (3, 3, OPEN), (6, 6, HOLDS), (12, 11, HOLDS), (6, 0, FAILS)):
+    for seeds, diverged, verdict in ((1, 1, OPEN), (3, 3, OPEN), (6, 6, YES), (12, 11, YES), (6, 0, NO)):
         records = [
             Record(aggregation="ring", seed=seed, diverged_step=3 if seed < diverged else None)
             for seed in range(seeds)
@@ -85,7 +85,7 @@ def test_a_share_of_seeds_has_exact_bounds():
         assert decision.clauses[0].value == pytest.approx((diverged / seeds, *expected))
         tree = [Record(aggregation="tree", seed=seed) for seed in range(seeds)]
         word = decided([*records, *tree], "diverged", case=RING, minus=TREE, above=0).word
-        assert word == (HOLDS if seeds > 3 and diverged else OPEN)
+        assert word == (YES if seeds > 3 and diverged else OPEN)
 
 
 def test_a_missed_target_is_later_than_any_other():
@@ -95,8 +95,8 @@ def test_a_missed_target_is_later_than_any_other():
         for name, value, seed in times
     ]
     late = decided(records, "seconds_to_target", case=TREE, by=RING, above=1)
-    assert late.word == HOLDS
-    assert late.clauses[0].here[0] == "infinite, as a target was missed"
+    assert late.word == YES
+    assert late.clauses[0].here[0] == "infinite, as a seed misses the target"
 
 
 def test_a_rank_correlation_is_a_number_of_all_records():
@@ -119,10 +119,14 @@ def test_a_rank_correlation_is_a_number_of_all_records():
 def test_times_of_ranks_that_share_cores_decide_nothing():
     shared = decided([record("ring", 1.0, 0.9, 1.1, oversubscribed=True)], below=5)
     assert (shared.word, shared.remedy) == (OPEN, "times of ranks that have cores of their own")
-    assert decided([record("ring", 1.0, 0.9, 1.1, oversubscribed=True, network="lan")], below=5).word == HOLDS
+    assert shared.verdict.sentence == (
+        " claims: t. Not decided: 1.00 s (ranks share cores). "
+        "To decide it: times of ranks that have cores of their own."
+    )
+    assert decided([record("ring", 1.0, 0.9, 1.1, oversubscribed=True, network="lan")], below=5).word == YES
     alone = decided([record("ring", 1.0, 0.9, 1.1, launches=1)], below=5)
     assert (alone.word, alone.remedy) == (OPEN, "several launches")
-    assert decided([record("ring", 1.0, 0.9, 1.1, launches=3)], below=5).word == HOLDS
+    assert decided([record("ring", 1.0, 0.9, 1.1, launches=3)], below=5).word == YES
 
 
 def test_limits_stand_in_their_sentences_and_have_reasons():
@@ -151,32 +155,56 @@ def test_statements_of_the_sources_stand_under_their_headings():
             assert any(part in row[0] for row in table.rows), statement
 
 
-def test_a_claim_holds_if_all_of_its_clauses_hold():
-    """Sentences of each verdict; a claim that simulated numbers decide says so."""
-    fast, slow = (
+def test_a_claim_is_confirmed_if_all_of_its_clauses_are():
+    """Its sentence has the number of the clause that decides, and asks for no run of a clause that has none."""
+    fast, faster, slow = (
         Clause(run="r", field="step_seconds", case={}, text=text, **limits)
-        for text, limits in (("fast", {"below": 2}), ("slow", {"above": 2}))
+        for text, limits in (("fast", {"below": 4}), ("in {}", {"below": 2}), ("slow", {"above": 2}))
     )
     absent = Clause(run="none", field="step_seconds", case={}, above=1)
     runs = {"r": [record("ring", 1.0, 0.9, 1.1, network="lan")], "none": []}
-    cases = [([fast], HOLDS), ([fast, slow], FAILS), ([fast, absent], OPEN), ([absent], ABSENT), ([slow], FAILS)]
-    found = [decide(Claim(text="Rings are fast", place="s", clauses=clauses), runs) for clauses, _ in cases]
-    found[1] = decide(Claim(text="Rings are fast", place="s", clauses=[fast, slow], here="fails"), runs)
-    assert [one.word for one in found] == [word for _, word in cases]
-    assert found[1].verdict.sentence == (
-        "Rings are fast: does not hold here; fast: 1.00 (0.900 to 1.10); slow: 1.00 (0.900 to 1.10) (simulated)."
-    )
-    shown = [*(one.verdict for one in found), summary(found), summary([found[3]])]
-    assert [one.remedy for one in found[1:4]] == ["", *["a run of none with its cases"] * 2]
-    assert decide(Claim(text="t", place="p", would_decide="a GPU"), {}).remedy == "a GPU"
+    cases = [([fast, faster], YES), ([fast, slow], NO), ([fast, absent], OPEN), ([absent], ABSENT), ([slow], NO)]
+    claim = {"text": "Rings are fast", "place": "s", "source": "A paper"}
+    decisions = [decide(Claim(**claim, clauses=clauses), runs) for clauses, _ in cases]
+    decisions[1] = decide(Claim(**claim, clauses=[fast, slow], here="fails"), runs)
+    assert [one.word for one in decisions] == [word for _, word in cases]
+    assert [one.verdict.sentence for one in decisions] == [
+        "A paper claims: Rings are fast. Yes: in 1.00 s (0.900 to 1.10 s).",
+        "A paper claims: Rings are fast. No: slow: 1.00 s (0.900 to 1.10 s).",
+        "A paper claims: Rings are fast. Not decided: -. To decide it: a run of none with its cases.",
+        "A paper claims: Rings are fast. No run decides it.",
+        "OTHERWISE THAN BEFORE: A paper claims: Rings are fast. No: slow: 1.00 s (0.900 to 1.10 s).",
+    ]
+    assert decide(Claim(text="t", place="p", would_decide="a GPU"), {}).remedy == ""
+    shown = [*(one.verdict for one in decisions), summary(decisions), summary([decisions[3]])]
     assert {verdict.word for verdict in shown} == words("claims")
     assert [exit_code([verdict]) for verdict in shown] == [0, 0, 0, 0, 1, 0, 3]
-    source = Source("Rings", "a paper", [found[1].claim])
+    source = Source("A paper", "its authors", [decisions[1].claim])
     (table,) = document([source], runs).sections[-1].tables
-    assert [(row[0], row[1], row[4]) for row in table.rows][:2] == [
-        ("Rings are fast (s)", f"\N{BALLOT X} {FAILS}", "-"),
-        ("- fast", f"\N{CHECK MARK} {HOLDS}", "simulated (run r)"),
+    assert [(row[0], row[1], row[-1]) for row in table.rows][:2] == [
+        ("Rings are fast (s)", "\N{BALLOT X} no", "simulated (run r)"),
+        ("- fast: 1.00 s (0.900 to 1.10 s)", "\N{CHECK MARK} yes", "simulated (run r)"),
     ]
+
+
+def test_numbers_have_the_units_that_people_read():
+    for field, limits, value, number, limit in [
+        ("step_seconds", {"by": RING, "below": 1}, 0.877, "87.7 %", "below 100 %"),
+        ("step_seconds", {"by": RING, "above": 10}, 26.0, "26.0 times", "above 10 times"),
+        ("final_accuracy", {"minus": RING, "above": -0.01}, -0.00195, "-0.2 points", "above -1 points"),
+        ("hours_of_64_epochs", {"below": 24}, 18.6, "18.6 hours", "below 24 hours"),
+        ("efficiency", {"above": 0.9}, 0.505, "0.505", "above 0.9"),
+        ("diverged", {"above": 0.5}, 1.0, "100.0 %", "above 50 %"),
+        (
+            "final_loss",
+            {"minus": RING, "above": -1e-9, "below": 1e-9},
+            0.0,
+            "0.00",
+            "above -1e-09 and below 1e-09",
+        ),
+    ]:
+        clause = Clause(run="r", field=field, case={}, **limits)
+        assert (clause.shown(value), clause.limit) == (number, limit)
 
 
 def test_a_rings_time_without_latency_depends_on_its_volume_alone():
@@ -225,12 +253,26 @@ def test_a_run_that_contradicts_a_claim_fails_the_command(hand, tmp_path, capsys
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "firecaffe-cluster").symlink_to(hand.folder)
     assert main(["claims", str(tmp_path / "runs")]) == 1
-    assert "OTHERWISE THAN BEFORE: A reduction tree sums" in " ".join(capsys.readouterr().out.split())
+    assert "OTHERWISE THAN BEFORE: FireCaffe claims: A reduction tree sums" in " ".join(
+        capsys.readouterr().out.split()
+    )
     (tmp_path / "runs" / "staleness.json.gz").write_bytes(b"half")
     assert main(["claims", str(tmp_path / "runs")]) == 1
     ended = capsys.readouterr()
-    assert "OTHERWISE THAN BEFORE: A reduction tree sums" in " ".join(ended.out.split())
+    assert "OTHERWISE THAN BEFORE: FireCaffe claims: A reduction tree sums" in " ".join(ended.out.split())
     assert ended.err.startswith(f"hpcdl: {tmp_path}/runs/staleness.json.gz: no records of hpcdl: ")
     assert ended.err.endswith(": its claims are not decided\n")
+    assert main(["claims", str(tmp_path / "runs"), "--failed", "--source", "firecaffe"]) == 1
+    text = capsys.readouterr().out
+    assert "These runs confirm 0 of 1 claim, refute 1 and leave 0 open.\n" in text
+    assert "26.0" not in text
+    assert main(["claims", str(tmp_path / "runs"), "--open", "--source", "lecture"]) == 3
+    text = capsys.readouterr().out
+    assert f"- hpcdl run suites/minima.toml -o {tmp_path}/runs/minima" in " ".join(text.split())
+    assert "seeds" not in text
+    assert all(len(line) <= 80 for line in text.splitlines() if str(tmp_path) not in line)
+    assert re.search(r"^claim +verdict +number +limit$", text, re.MULTILINE)
+    assert main(["claims", str(tmp_path), "--source", "lectures"]) == 2
+    assert capsys.readouterr().err == "hpcdl: no source 'lectures'; did you mean 'lecture'?\n"
     assert main(["claims", str(tmp_path)]) == 3
     assert main(["claims", str(tmp_path / "none")]) == 2

@@ -1,0 +1,371 @@
+"""Claims of the sources, decided by runs.
+
+``hpcdl/papers/claims`` has a file for each source: ``title``, ``source``, and each ``[[claim]]`` in the source's
+order. A claim has its sentence (``text``), its ``place`` in the source, and one or more clauses. A clause has the
+keys of its claim that it does not give itself:
+
+``text``
+    what is measured, with ``{}`` in the number's place, which else follows; a claim's only clause needs none;
+``run``, ``field``, ``case``
+    the number: a field of the records of that run whose columns have these texts ("None": without a value);
+``by``, ``minus``
+    columns of other records, by whose number it is divided, or whose number is subtracted;
+``against``
+    another field, with which the field's rank correlation over the records is the number;
+``above``, ``below``, ``because``
+    limits, which the sentence contains, and their reason.
+
+``would_decide`` says what an undecided claim needs; a claim without clauses has it alone. ``here = "fails"`` says
+that runs are known to contradict the claim: the command fails when a decided claim comes out otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from hpcdl.analysis.run.record import Mark, Record
+from hpcdl.analysis.statistics.estimates import (
+    NOTHING,
+    Interval,
+    bounded_exp,
+    mean_interval,
+    proportion_interval,
+    rank_correlation,
+)
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent
+from hpcdl.report.formats.verdicts import Verdict
+from hpcdl.report.run.published_results import number
+from hpcdl.suite import PAPERS
+from hpcdl.trace.files import JsonMapping
+from hpcdl.trace.quantities import COLUMNS
+
+SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
+"""Files, in the order of the page."""
+YES, NO, OPEN, ABSENT = "yes", "no", "not decided", "no run"
+WORST_FIRST: Final = (NO, OPEN, ABSENT, YES)
+EXPECTED: Final = {"holds": YES, "fails": NO}
+SEEDED: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if quantity.seeded)}
+"""Fields that depend on the seed, as those of a target do: one seed decides nothing."""
+SHARES: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if "boolean" in quantity.types)}
+"""Fields that are true or false of each seed: their number is a share of seeds, with exact bounds."""
+COUNTED: Final = {
+    "flop_by_byte_of_parameters",
+    "flop_by_byte_sent",
+    "compression_ratio",
+    "parameters",
+    "global_batch",
+    "messages_per_rank",
+    "tuning",
+    "tuning_images",
+}
+"""Fields that are counted, as those with bytes are; arithmetic decides them."""
+UNITS: Final = {
+    **dict.fromkeys(("speedup", "compression_ratio"), "times"),
+    "hours_of_64_epochs": "hours",
+    **dict.fromkeys(("step_seconds", "time_p50_seconds", "seconds_to_target"), "s"),
+}
+"""Units of numbers that are neither ratios nor differences; others have none."""
+ONE_SEED, ONE_LAUNCH, CORES = "1 seed", "1 launch", "ranks share cores"
+REMEDIES: Final = {
+    "": "more seeds or launches: the interval contains the limit",
+    ONE_SEED: "more seeds",
+    ONE_LAUNCH: "several launches",
+    CORES: "times of ranks that have cores of their own",
+}
+"""By the reason for which a number decides nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clause:
+    """A part of a claim that one number decides, and the records of the number."""
+
+    text: str = ""
+    run: str
+    """Folder of the run."""
+    field: str
+    case: JsonMapping
+    by: JsonMapping | None = None
+    minus: JsonMapping | None = None
+    against: str = ""
+    above: float | None = None
+    below: float | None = None
+    because: str = ""
+
+    @property
+    def unit(self) -> str:
+        """Unit of the number as people read it; a ratio is a share if its limit is at most all of it."""
+        if self.field in SHARES or (self.by and (self.below or 2) <= 1) or (self.by and (self.above or 1) < 1):
+            return "%"
+        if self.minus and self.field.endswith("accuracy"):
+            return "points"
+        return "times" if self.by else "" if self.minus else UNITS.get(self.field, "")
+
+    def shown(self, value: Number) -> str:
+        """Return a number with its unit."""
+        if value is not None and self.unit == "points":
+            return f"{100 * value:+.1f} points"
+        return percent(value) if self.unit == "%" else f"{digits(value)} {self.unit}".rstrip()
+
+    @property
+    def limit(self) -> str:
+        """The limits."""
+        signs = (("above", self.above), ("below", self.below))
+        scale = 100 if self.unit in {"%", "points"} else 1
+        limits = [f"{sign} {scale * limit:g} {self.unit}".rstrip() for sign, limit in signs if limit is not None]
+        return " and ".join(limits)
+
+    @property
+    def is_seeded(self) -> bool:
+        """True if the number depends on the seed of a training."""
+        return self.field in SEEDED or self.field.endswith("_to_target")
+
+    @property
+    def is_timed(self) -> bool:
+        """True if the number depends on the time of the machine."""
+        return any(word in self.field for word in ("second", "hours", "efficiency", "speedup"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A sentence of a source; it is confirmed if all of its clauses are."""
+
+    text: str
+    place: str
+    source: str = ""
+    """Title of the source."""
+    clauses: Sequence[Clause] = ()
+    here: str = "holds"
+    would_decide: str = ""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source and its claims."""
+
+    title: str
+    source: str
+    claims: Sequence[Claim]
+
+
+@dataclass(frozen=True)
+class ClauseDecision:
+    """A clause with its number here."""
+
+    clause: Clause
+    value: Interval = NOTHING
+    """Value and bounds; not a number without records."""
+    marks: Sequence[Mark] = ()
+    doubt: str = ""
+    """Reason for which the number decides nothing: a key of :data:`REMEDIES`."""
+
+    @property
+    def verdict(self) -> str:
+        """One of :data:`WORST_FIRST`."""
+        value, low, high = self.value
+        if math.isnan(value):
+            return ABSENT
+        if self.doubt:
+            return OPEN
+        above, below = self.clause.above, self.clause.below
+        if (above is None or low > above) and (below is None or high < below):
+            return YES
+        wrong = (above is not None and high < above) or (below is not None and low > below)
+        return NO if wrong else OPEN
+
+    @property
+    def margin(self) -> float:
+        """Distance of the interval from the nearest limit, as a share of the limit if it is not 0."""
+        limits = ((self.value.low, self.clause.above), (self.value.high, self.clause.below))
+        return min(abs(end - limit) / (abs(limit) or 1) for end, limit in limits if limit is not None)
+
+    @property
+    def here(self) -> tuple[str, str]:
+        """Number and bounds, as texts."""
+        value, low, high = self.value
+        shown = self.clause.shown
+        bounds = f"at least {shown(low)}" if math.isinf(high) else interval(low, high, shown)
+        text = "infinite, as a seed misses the target" if math.isinf(value) else shown(value)
+        return (NONE, NONE) if math.isnan(value) else (text, self.doubt or (NONE if low == high else bounds))
+
+    @property
+    def sentence(self) -> str:
+        """What is measured, with the number and its interval."""
+        text, (shown, bounds) = self.clause.text, self.here
+        number = shown if bounds == NONE else f"{shown} ({bounds})"
+        return text.format(number) if "{}" in text else f"{text}: {number}".removeprefix(": ")
+
+    @property
+    def means(self) -> str:
+        """What decides it: arithmetic, a simulation or a measurement, with further marks."""
+        if math.isnan(self.value.value):
+            return NONE
+        if self.clause.field in COUNTED or ("bytes" in self.clause.field and not self.clause.is_timed):
+            return "arithmetic"
+        simulated = "simulated" in self.marks
+        return ", ".join(["simulated" if simulated else "measured", *(m for m in self.marks if m != "simulated")])
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A claim with its decided clauses."""
+
+    claim: Claim
+    clauses: Sequence[ClauseDecision]
+
+    @property
+    def deciding(self) -> ClauseDecision | None:
+        """The clause with the worst verdict, of several the one nearest to its limit; None without clauses."""
+        of_worst = (
+            sorted((clause for clause in self.clauses if clause.verdict == word), key=lambda clause: clause.margin)
+            for word in WORST_FIRST
+        )
+        return next((clauses[0] for clauses in of_worst if clauses), None)
+
+    @property
+    def word(self) -> str:
+        """Verdict on the claim: a clause that fails decides it; without a number there is no run."""
+        if all(clause.verdict == ABSENT for clause in self.clauses):
+            return ABSENT
+        worst = self.deciding.verdict if self.deciding else ABSENT
+        return OPEN if worst == ABSENT else worst
+
+    @property
+    def is_surprising(self) -> bool:
+        """True if the verdict is the opposite of what the claim says of these runs."""
+        return self.word in EXPECTED.values() and self.word != EXPECTED[self.claim.here]
+
+    @property
+    def remedy(self) -> str:
+        """What would decide an open claim; empty if it is decided, or has no run."""
+        if self.word != OPEN or self.deciding is None:
+            return ""
+        absent = self.deciding.verdict == ABSENT
+        return (
+            f"a run of {self.deciding.clause.run} with its cases"
+            if absent
+            else self.claim.would_decide or REMEDIES[self.deciding.doubt]
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict on the claim; on one that comes out otherwise than before it fails."""
+        clause = self.deciding
+        return Verdict(
+            topic="claims",
+            word="changed" if self.is_surprising else self.word,
+            question=self.claim.text,
+            case=f"{self.claim.source} claims: {self.claim.text}",
+            size=clause.value if clause else NOTHING,
+            remedy=f"To decide it: {self.remedy}." if self.remedy else "",
+            facts={"finding": clause.sentence if clause else "", "verdict": self.word.capitalize()},
+        )
+
+
+def sources(names: Sequence[str] = SOURCES) -> list[Source]:
+    """Return sources of the package with their claims."""
+    return [_source(name) for name in names]
+
+
+def _source(name: str) -> Source:
+    data = tomllib.loads((PAPERS / "claims" / f"{name}.toml").read_text(encoding="utf-8"))
+    claims = []
+    for table in data["claim"]:
+        own = {key: table.pop(key) for key in ("text", "place", "here", "would_decide") if key in table}
+        clauses = [Clause(**{**table, **clause}) for clause in table.pop("clause", [{}] if table else [])]
+        claims.append(Claim(**own, source=data["title"], clauses=clauses))
+    return Source(data["title"], data["source"], claims)
+
+
+Side = Sequence[tuple[Record, float]]
+"""Records of a case that have a number, with it."""
+
+
+def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
+    """Return the decision by the records of each run."""
+    return Decision(claim, [_decide(clause, records[clause.run]) for clause in claim.clauses])
+
+
+def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
+    other = clause.by or clause.minus
+    sides = [_side(clause.field, case, records) for case in (clause.case, other) if case is not None]
+    value = _correlated(clause.against, sides[0]) if clause.against else _compared(clause, sides)
+    if math.isnan(value.value):
+        return ClauseDecision(clause)
+    marks = dict.fromkeys(mark for side in sides for record, _ in side for mark in record.marks)
+    shown = [mark for mark in marks if mark == "simulated" or clause.is_timed]
+    if clause.is_seeded and min(len(_by_seed(side)) for side in sides) < 2:
+        return ClauseDecision(clause, value, shown, ONE_SEED)
+    measured = clause.is_timed and "simulated" not in shown
+    single = any(record.launches == 1 for side in sides for record, _ in side)
+    doubt = CORES if "oversubscribed" in shown else ONE_LAUNCH if single else ""
+    return ClauseDecision(clause, value, shown, doubt if measured else "")
+
+
+def _side(field: str, case: JsonMapping, records: Sequence[Record]) -> Side:
+    """Return the records of a case that have a number, with it."""
+    return [
+        (record, value)
+        for record in records
+        if not record.error and all(str(record.stated(key)) == str(case[key]) for key in case)
+        if (value := number(record, field)) is not None
+    ]
+
+
+def _by_seed(side: Side) -> dict[int | None, float]:
+    """Return the median over the records of each seed."""
+    seeds = dict.fromkeys(record.seed for record, _ in side)
+    return {seed: median(value for record, value in side if record.seed == seed) for seed in seeds}
+
+
+def _compared(clause: Clause, sides: Sequence[Side]) -> Interval:
+    """Return the number of a clause: by seed if both sides share some, else of each side apart."""
+    if not all(sides):
+        return NOTHING
+    seeds = [_by_seed(side) for side in sides]
+    first, last = seeds[0], seeds[-1]
+    common = [seed for seed in first if seed in last]
+    if clause.is_seeded and clause.field not in SHARES and len(sides) == 2 and len(common) > 1:
+        pairs = [(first[seed], last[seed]) for seed in common]
+        if clause.minus:
+            return mean_interval([value - at for value, at in pairs])
+        if all(0 < at < math.inf and 0 < value < math.inf for value, at in pairs):
+            return Interval(*map(bounded_exp, mean_interval([math.log(value / at) for value, at in pairs])))
+    value, *seconds = [_value(clause.field, side) for side in sides]
+    for at, least, most in seconds:
+        if clause.minus:
+            return Interval(value.value - at, value.low - most, value.high - least)
+        if least <= 0 or math.inf == value.value == at:
+            return NOTHING
+        return Interval(value.value / at, value.low / most, value.high / least)
+    return value
+
+
+def _correlated(other: str, side: Side) -> Interval:
+    """Return the rank correlation of the numbers of the records with another field of them."""
+    pairs = [(value, against) for record, value in side if (against := number(record, other)) is not None]
+    return rank_correlation(*zip(*pairs, strict=True)) if pairs else NOTHING
+
+
+def _value(field: str, side: Side) -> Interval:
+    """Return the mean over seeds with its interval; with intervals of the records, the median and their ends."""
+    seeds = _by_seed(side)
+    if field in SHARES:
+        return proportion_interval(sum(value > 0 for value in seeds.values()), len(seeds))
+    if len(seeds) > 1 and all(map(math.isfinite, seeds.values())) and _bounds(side[0][0], field) is None:
+        return mean_interval([*seeds.values()])
+    ends = [_bounds(record, field) or (number, number) for record, number in side]
+    return Interval(median(number for _, number in side), min(ends)[0], max(high for _, high in ends))
+
+
+def _bounds(record: Record, field: str) -> tuple[float, float] | None:
+    """Return the bounds of a record's interval; None if it has none."""
+    quantity = COLUMNS.get(field)
+    if quantity is None or quantity.low is None or quantity.high is None:
+        return None
+    low, high = quantity.low.of(record), quantity.high.of(record)
+    return None if low is None or high is None else (float(low), float(high))

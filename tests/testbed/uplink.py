@@ -1,0 +1,50 @@
+"""Sums on two emulated switches whose uplink is oversubscribed, measured beside predicted ones.
+
+The suite ``trunk`` runs on two switches with four hosts each, joined at 1:1, 2:1 and 4:1. Latency and bandwidth are
+fitted to the sums at 1:1, and a fat tree with these links predicts all of them. Needs root and a quiet machine.
+Prints the answer, then the predictions of each ratio.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from meshes import command
+
+RATE = 100
+"""Of a host's link, in Mbit/s; four hosts share an uplink."""
+TREE = '{links}\n[topology]\nname = "fat_tree"\nhosts = [4, 2]\noversubscription = [{ratio}]\n'
+
+
+def answer(cases):
+    """Return the answer in a sentence; ``cases``: records of ``hpcdl predict --json`` by the ratio."""
+    errors = {
+        ratio: max(
+            abs(row["predicted_seconds"] / row["time_p50_seconds"] - 1) for row in rows if not row["disturbed"]
+        )
+        for ratio, rows in cases.items()
+    }
+    *parts, last = [f"{100 * error:.0f} % at {ratio}:1" for ratio, error in errors.items()]
+    return f"Predicted sums are within {', '.join(parts)} and {last} of the undisturbed measured ones."
+
+
+def main():
+    """Measure and predict at each ratio."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="folder for the runs; a run that is there is not repeated")
+    folder = parser.parse_args().folder
+    links, tree, cases, texts = folder / "links.toml", folder / "tree.toml", {}, []
+    for ratio in (1, 2, 4):
+        run, testbed = folder / f"{ratio}-to-1", ("testbed", "--hosts", 8, "--rate", f"{RATE}mbit")
+        if not (run / "run.h5").exists():
+            command(*testbed, "--trunk", f"{4 * RATE // ratio}mbit", "--", "hpcdl", "run", "trunk", "-o", run)
+        if ratio == 1:
+            command("predict", run, "--network", run, "--save", links)
+        tree.write_text(TREE.format(links=links.read_text(), ratio=ratio))
+        cases[ratio] = json.loads(command("predict", run, "--network", tree, "--json"))["cases"]
+        texts.append(f"{ratio}:1\n\n{command('predict', run, '--network', tree)}")
+    print("\n\n".join([answer(cases), *texts]))
+
+
+if __name__ == "__main__":
+    main()
