@@ -5,7 +5,7 @@ Its docstring states messages, bytes and time in p, n, alpha, beta and gamma. Te
 compare the time with the simulation, so that the formula in ``hpcdl list aggregation --json`` is that of the
 code.
 
-A file may also define the two halves of its scheme, for ``hierarchical``, ``leader`` and collective cases:
+A file may also define the two phases of its scheme, for ``hierarchical``, ``leader`` and collective cases:
 ``reduce_scatter(comm, chunks)``, after which each rank r has the sum of chunk r, and ``allgather(comm,
 chunks)``; or ``reduce(comm, buffer)``, after which rank 0 has the sum, and ``broadcast(comm, buffer)``.
 

@@ -3,7 +3,7 @@ from functools import partial
 from typing import Final
 
 from hpcdl.aggregation import allgather, ring
-from hpcdl.aggregation.parts.collectives import component, halves, nodes
+from hpcdl.aggregation.parts.collectives import component, nodes, phases
 from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, padded, sender_of
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
@@ -25,7 +25,7 @@ async def hierarchical(
                                 (Horovod's hierarchical allreduce; full lanes, Traff & Hunold 2020).
 
     The number of chunks is that of the ranks in the smallest node, because each chunk has one owner in every node;
-    further ranks own none. An ``inner`` scheme without the two halves sums whole vectors, and a ring allgathers.
+    further ranks own none. An ``inner`` scheme without the two phases sums whole vectors, and a ring allgathers.
     The costs are those of the defaults.
 
     g = ranks_per_node
@@ -37,8 +37,8 @@ async def hierarchical(
     Raises ValueError if ``ranks_per_node`` is less than 1, or a scheme of the two is itself composite.
     """
     inside, allreduce = component("inner", inner), component("outer", outer)
-    without_halves = [lambda node, _: inside(node, buffer), ring.allgather]
-    reduce_scatter, allgather = halves(inside, "reduce_scatter", "allgather") or without_halves
+    without_phases = [lambda node, _: inside(node, buffer), ring.allgather]
+    reduce_scatter, allgather = phases(inside, "reduce_scatter", "allgather") or without_phases
     node, across = await nodes(comm, ranks_per_node)
     owners = comm.size % ranks_per_node or ranks_per_node
     chunks = Parts(buffer, [*partition(buffer, owners), *[buffer[:0]] * (node.size - owners)])
@@ -99,5 +99,5 @@ async def gather(
 
 
 def _gather_of(key: str, name: str) -> Callable[[Comm, Array, int], Awaitable[list[Array]]]:
-    functions = halves(component(key, name), "gather")
+    functions = phases(component(key, name), "gather")
     return functions[0] if functions else allgather.gather

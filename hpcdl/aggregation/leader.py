@@ -1,7 +1,7 @@
 from typing import Final
 
 from hpcdl.aggregation import binomial
-from hpcdl.aggregation.parts.collectives import component, halves, nodes
+from hpcdl.aggregation.parts.collectives import component, nodes, phases
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 
@@ -32,7 +32,7 @@ async def leader(
     Raises ValueError if ``ranks_per_node`` is less than 1, or a scheme of the two is itself composite.
     """
     inside, allreduce = component("inner", inner), component("outer", outer)
-    reduce, broadcast = halves(inside, "reduce", "broadcast") or [inside, binomial.broadcast]
+    reduce, broadcast = phases(inside, "reduce", "broadcast") or [inside, binomial.broadcast]
     node, peers = await nodes(comm, ranks_per_node)
     await reduce(node, buffer)
     if node.rank == 0:

@@ -7,7 +7,7 @@ TRAITS: Final = Aggregation(sums=False, autotuned=False)
 
 
 async def none(comm: Comm, buffer: Array) -> None:
-    """No exchange: independent replicas, the no-communication ceiling of every table. Any p.
+    """No exchange: independent replicas, the no-communication baseline of every table. Any p.
 
     Messages, busiest rank: 0
     Bytes, busiest rank: 0

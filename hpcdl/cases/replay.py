@@ -34,7 +34,7 @@ from hpcdl.cases.keys.step_spec import SizedSteps, StepSpec
 from hpcdl.cases.keys.train_spec import MAX_JITTER
 from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
 from hpcdl.cases.measuring.timed_collectives import alike
-from hpcdl.cases.simulation.exchange_prices import prices_of
+from hpcdl.cases.simulation.exchange_costs import costs_of
 from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.simulation.step_simulation import Conditions, late_rank, virtual_step
 from hpcdl.fabric.comm import INPUT, Array, Comm
@@ -225,8 +225,8 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         before = journal.read().bytes
         if spec.straggler is not None and spec.straggler.slows(comm.rank):
             comm = Slowed(comm, Delays(spec.straggler, comm.rank, 0, journal.draw), accurate_sleep())
-        prices = spec.compute_times.update_prices(spec.gradient_bytes)
-        await train(ModelledCompute(comm, seconds, oversleep(), prices=prices), session)
+        costs = spec.compute_times.update_costs(spec.gradient_bytes)
+        await train(ModelledCompute(comm, seconds, oversleep(), costs=costs), session)
         sent = journal.read().bytes - before
         held = session.resident_bytes or gradients.nbytes
         journal.memory(held + (compressed.memory_bytes if compressed else 0))
@@ -251,7 +251,7 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
     bucket = bucket_bytes(cluster.link.alpha, cluster.link.beta, spec.ranks)
     began = perf_counter()
     chance = (spec.jitter, spec.straggler, journal.draw)
-    conditions = Conditions(cluster, times, images, bucket, prices_of(spec), *chance)
+    conditions = Conditions(cluster, times, images, bucket, costs_of(spec), *chance)
     step = virtual_step(spec, conditions, RANDOM_STEPS if varies(spec) else 1)
     every = spec.straggler is not None and spec.straggler.rank == EVERY  # then delays differ by chance
     own = [part.step_seconds(images, updates=not spec.strategy.updates_shards) for part in spec.stage_times]

@@ -63,7 +63,7 @@ def accurate_sleep(clock: Clock = REAL) -> Clock:
 class ModelledCompute(Wrapper[Comm]):
     """A communicator whose local work takes ``seconds`` by its label, or longer if the work does.
 
-    So does arithmetic that belongs to an exchange, by ``prices`` of its label (s per byte that it touches).
+    So does arithmetic that belongs to an exchange, by ``costs`` of its label (s per byte that it touches).
     Messages progress during the sleep as they do during work. ``beyond`` is from :func:`oversleep`. Ranks do not
     spin, because several may share a core.
     """
@@ -74,22 +74,22 @@ class ModelledCompute(Wrapper[Comm]):
         seconds: Callable[[str], float],
         beyond: float,
         clock: Clock = REAL,
-        prices: Mapping[str, float] = MappingProxyType({}),
+        costs: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         super().__init__(comm)
         self._seconds = seconds
-        self._prices = prices
+        self._costs = costs
         self._beyond = beyond
         self._clock = clock
 
     def _wrap(self, comm: Comm) -> ModelledCompute:
-        return ModelledCompute(comm, self._seconds, self._beyond, self._clock, self._prices)
+        return ModelledCompute(comm, self._seconds, self._beyond, self._clock, self._costs)
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
         return await self._comm.compute(label, self._slowed(work, self._seconds(label)))
 
     async def apply(self, label: str, work: Callable[[], T], touched_bytes: int) -> T:
-        slowed = self._slowed(work, self._prices.get(label, 0.0) * touched_bytes)
+        slowed = self._slowed(work, self._costs.get(label, 0.0) * touched_bytes)
         return await self._comm.apply(label, slowed, touched_bytes)
 
     def _slowed(self, work: Callable[[], T], seconds: float) -> Callable[[], T]:

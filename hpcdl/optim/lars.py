@@ -18,11 +18,11 @@ class ByTensor(Rule):
 
     def step(self, parameters: Array, gradients: Array, rate: float) -> None:
         self.multipliers.check_whole(parameters)
-        update = self.halves(parameters, gradients, rate)
+        update = self.phases(parameters, gradients, rate)
         with suppress(StopIteration):
             update.send(next(update))
 
-    def halves(self, parameters: Array, gradients: Array, rate: float) -> Generator[Array, Array, None]:
+    def phases(self, parameters: Array, gradients: Array, rate: float) -> Generator[Array, Array, None]:
         """Yield squared norms of the tensors or their parts, (tensors, 2); update by those of whole tensors."""
         raise NotImplementedError
 
@@ -41,7 +41,7 @@ class LARS(ByTensor):
         self.momentum = fraction("momentum", momentum)
         self.trust = positive("trust", trust)
 
-    def halves(self, parameters: Array, gradients: Array, rate: float) -> Generator[Array, Array, None]:
+    def phases(self, parameters: Array, gradients: Array, rate: float) -> Generator[Array, Array, None]:
         velocity = state_vector(self.state, "velocity", parameters)
         velocity *= self.momentum
         tensors = self.multipliers.tensors(parameters, gradients)
@@ -69,7 +69,7 @@ class LAMB(Moments, ByTensor):
     ) -> None:
         super().__init__(beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=weight_decay)
 
-    def halves(self, parameters: Array, gradients: Array, rate: float) -> Generator[Array, Array, None]:
+    def phases(self, parameters: Array, gradients: Array, rate: float) -> Generator[Array, Array, None]:
         t = self.steps + 1
         mean = state_vector(self.state, "mean", parameters)
         square = state_vector(self.state, "mean_square", parameters)

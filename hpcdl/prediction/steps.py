@@ -22,7 +22,7 @@ from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.cases.keys.key import about
 from hpcdl.cases.keys.scheme import check_lengths
 from hpcdl.cases.keys.step_spec import StepSpec
-from hpcdl.cases.simulation.exchange_prices import prices_of
+from hpcdl.cases.simulation.exchange_costs import costs_of
 from hpcdl.cases.simulation.operations import operation
 from hpcdl.cases.simulation.step_simulation import Conditions, VirtualStep, virtual_step
 from hpcdl.data.parts.dataset import DataError
@@ -151,7 +151,7 @@ def _prices(record: Record) -> dict[str, float]:
         raise ValueError(f"compression {spec.compression}: its arithmetic between two ranks has no price")
     with about("compression"):
         check_lengths(spec.plan)
-    return prices_of(spec)
+    return costs_of(spec)
 
 
 def _images(record: Record, spec: StepSpec) -> int:

@@ -51,7 +51,7 @@ async def diloco(
     Messages: one allreduce of V bytes (the parameters) in ``period`` steps, V / P at a time. Memory: three
     vectors, ``theta``, ``delta`` and the velocity of OuterOpt, which SGD with momentum 0 lacks.
     """
-    # without an aggregation (the no-communication ceiling) each rank follows its own changes
+    # without an aggregation (the no-communication baseline) each rank follows its own changes
     weight = 1.0 if session.independent else session.inputs.images_of(comm.rank, comm.size) / session.global_batch
     parts = cut(session, fragments, partial(OUTER[outer_optimizer], momentum=outer_momentum))
     under_way = deque[tuple[int, Fragment, Task[None]]]()

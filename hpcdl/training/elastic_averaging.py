@@ -157,7 +157,7 @@ async def synchronous_elastic_averaging(
     x = session.replica.parameters
     centre, pull, pulls = (session.vector(name) for name in ("centre", "pull", "pulls"))
     centre[:] = x
-    # without an aggregation (the no-communication ceiling) each centre has one worker
+    # without an aggregation (the no-communication baseline) each centre has one worker
     moving_rate = beta / (1 if session.independent else comm.size)
 
     def compute_pull() -> None:

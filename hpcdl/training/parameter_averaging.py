@@ -43,7 +43,7 @@ async def parameter_averaging(
     """
     among, place = holders(comm, session.group), place_among(comm, session.group)
     share, parameters = session.inputs.images_of(*place), session.replica.parameters
-    # without an aggregation (the no-communication ceiling) each rank averages with itself only
+    # without an aggregation (the no-communication baseline) each rank averages with itself only
     weight = 1.0 if session.independent else share / session.global_batch
     begin = max(local_from, _first_drop(session.learning_rate, session.steps) if post_local else 0)
     drift = session.watch_drift(among.size)

@@ -134,7 +134,7 @@ class Units:
         session, replica = self.session, self.session.replica
         self._parameters, self._gradients = replica.parameters, replica.gradients
         self._units = [Unit(span, self.node, session) for span in self.spans]
-        self._by_tensor = hasattr(session.optimizer, "halves")
+        self._by_tensor = hasattr(session.optimizer, "phases")
         gathers_early = self.stage < 3 and not self._by_tensor
         late = self._parameters.size * (1 - EARLY if gathers_early else 1)
         self._early = [unit for unit in self._units if unit.span.start >= late]
@@ -239,7 +239,7 @@ class Units:
         squares = np.zeros((len(tensors), 2))
         for unit in self._units:
             part, gradient = self._parameters[unit.own], self._gradients[unit.own]
-            update = unit.optimizer.halves(part, gradient, self._rate)
+            update = unit.optimizer.phases(part, gradient, self._rate)
             inside = [number for number, tensor in enumerate(tensors) if _overlap(tensor.span, unit.own)]
             squares[inside] += await self.comm.apply(SHARD_UPDATE, partial(next, update), gradient.nbytes)
             updates.append((update, inside))

@@ -7,7 +7,7 @@ from contract.records import with_settings
 
 import hpcdl.aggregation
 from hpcdl import registry, suite
-from hpcdl.aggregation.parts.collectives import component, halves
+from hpcdl.aggregation.parts.collectives import component, phases
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.measuring.autotune import candidates, choose_by_simulation
@@ -143,8 +143,8 @@ def test_a_composite_scheme_is_no_component_of_another():
 
 
 def test_halves_that_a_module_imports_do_not_belong_to_its_scheme(module):
-    assert halves(registry.find("aggregation", module()), "reduce_scatter", "allgather") is None
-    assert halves(registry.find("aggregation", "ring"), "reduce_scatter", "allgather") is not None
+    assert phases(registry.find("aggregation", module()), "reduce_scatter", "allgather") is None
+    assert phases(registry.find("aggregation", "ring"), "reduce_scatter", "allgather") is not None
 
 
 def test_a_file_in_the_folder_is_enough(tmp_path, dropped):

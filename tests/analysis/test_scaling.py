@@ -130,7 +130,7 @@ def test_other_problems_are_no_base(hand):
     assert recorded(hand)[3].base_ranks == 2
 
 
-def test_exposed_communication_is_what_the_ceiling_has_not(hand):
+def test_exposed_communication_is_the_time_beyond_the_baseline(hand):
     hand.train([steps(50)] * 2)
     hand.train([steps(40)] * 2, aggregation="none")
     hand.train([steps(50)] * 4)

@@ -206,7 +206,7 @@ def test_the_record_says_that_nothing_was_measured():
     fields = case(ranks_per_host=2, jitter=0.1, straggler="{rank = 1, factor = 3}").fields()
     assert fields["network"] == NETWORK
     assert Record.of(fields).words == {
-        "simulated": "simulated on ethernet-10g, 2 a host, 1e+09 FLOP/s, jitter 0.1",
+        "simulated": "simulated on ethernet-10g, 2 ranks per node, 1e+09 FLOP/s, jitter 0.1",
         "straggler": "rank 1 3x slower",
     }
     assert fields["warmup_steps"] == 0

@@ -82,7 +82,7 @@ def test_virtual_time_is_called_so_and_stands_apart(hand, row):
     assert page.count(": final accuracy from 0.800 (synchronous) to 0.900 (Downpour), of one seed.") == 2
     settings = section(page, "Settings")
     assert row(settings, "lenet5")[1] == "measured"
-    assert row(settings, "lenet5 simulated")[1] == "simulated on lan, 1 a host"
+    assert row(settings, "lenet5 simulated")[1] == "simulated on lan, 1 rank per node"
     assert section(page, "Scaling").count("| method") == 2
 
 

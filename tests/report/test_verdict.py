@@ -203,7 +203,7 @@ def test_one_size_on_several_numbers_of_ranks_is_one_line(hand):
         for scheme in ("ring", "tree"):
             operation(hand, scheme, [1.0 if scheme == fast else 2.0], 1024, ranks=ranks, **network)
     assert verdict(hand.read())[0] == (
-        "SIMULATED on lan: allreduce, 1 KiB, float32, 1 a host: fastest ring at 2; tree from 4 to 8 ranks."
+        "SIMULATED on lan: allreduce, 1 KiB, float32, 1 rank per node: fastest ring at 2; tree from 4 to 8 ranks."
     )
 
 

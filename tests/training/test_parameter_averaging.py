@@ -126,7 +126,7 @@ def test_evaluations_test_the_average():
 
 
 def test_without_aggregation_replicas_differ_and_are_not_scaled():
-    """``aggregation = "none"`` is the no-communication ceiling: the weights do not scale the parameters."""
+    """``aggregation = "none"`` is the no-communication baseline: the weights do not scale the parameters."""
     keys = {"aggregate": _nothing, "independent": True}
     one, other = train(2, parameter_averaging, keys=keys, period=2)
     assert np.abs(one - other).max() > 1e-3

@@ -37,7 +37,7 @@ def component(key: str, name: str) -> Callable[[Comm, Array], Awaitable[None]]:
     return registry.find("aggregation", name)
 
 
-def halves(scheme: Offer, *names: str) -> list[Offer] | None:
+def phases(scheme: Offer, *names: str) -> list[Offer] | None:
     """Return the functions ``names`` of a scheme's module; None if it does not define all of them."""
     functions = [half for name in names if (half := own(scheme, name)) is not None]
     return functions if len(functions) == len(names) else None

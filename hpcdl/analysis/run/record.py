@@ -188,7 +188,8 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
         """The conditions in words, by subject."""
         given, subjects = self.settings, dict[str, str]()
         if self.network:
-            words = [f"simulated on {self.network}", f"{given.get('ranks_per_host', 1)} a host", _times(given)]
+            ranks = given.get("ranks_per_host", 1)
+            words = [f"simulated on {self.network}", f"{ranks} rank{'s' * (ranks != 1)} per node", _times(given)]
             words[1:1] = [label(given["topology"])] if given.get("topology") else []
             words += [f"jitter {_number(given['jitter'])}"] if given.get("jitter") else []
             subjects["simulated"] = ", ".join(filter(None, words))

@@ -255,10 +255,10 @@ def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | No
         return NOTHING, None
     if point.record.ranks == 1 or point.record.independent:
         return Interval(0.0, 0.0, 0.0), None
-    ceiling = without_communication(point, points)
-    if not ceiling:
+    baseline = without_communication(point, points)
+    if not baseline:
         return NOTHING, None
-    others = same_seed(ceiling, point.record.seed)
+    others = same_seed(baseline, point.record.seed)
     exposed = difference_interval(
         point.seconds, [launch.seconds for launch in others], middles=(point.middle, point.middle)
     )

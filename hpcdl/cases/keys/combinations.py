@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, Final
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.collectives import halves
+from hpcdl.aggregation.parts.collectives import phases
 from hpcdl.cases.keys.checks import Feature, Row, Rows, Setup, makes
 from hpcdl.cases.keys.compute_times import TIMES
 from hpcdl.cases.keys.key import keys
@@ -138,13 +138,13 @@ LIBRARY: Final = aggregation("that may be the library's", lambda traits: traits.
 NO_HALVES: Final = Feature(
     "an aggregation without a reduce and a broadcast",
     lambda case: (
-        case.scheme and (case.scheme.native or not halves(case.aggregation.find(), "reduce", "broadcast"))
+        case.scheme and (case.scheme.native or not phases(case.aggregation.find(), "reduce", "broadcast"))
     ),
     "aggregation",
 )
 NO_PARTS: Final = Feature(
     "an aggregation without a reduce-scatter and an allgather",
-    lambda case: case.scheme and not halves(case.aggregation.find(), "reduce_scatter", "allgather"),
+    lambda case: case.scheme and not phases(case.aggregation.find(), "reduce_scatter", "allgather"),
     "aggregation",
 )
 COMPOSITE: Final = aggregation("composed of the library's", lambda traits: traits.composite and traits.native)

@@ -123,7 +123,7 @@ class ComputeTimes:
         """Return the time of one step, with one update or without."""
         return sum(self.per_image.values()) * images + updates * self._update_seconds
 
-    def update_prices(self, parameter_bytes: int) -> dict[str, float]:
+    def update_costs(self, parameter_bytes: int) -> dict[str, float]:
         """Return the time of updating a part of the parameters by its bytes (s), by label; empty if unknown.
 
         ``parameter_bytes``: those of the whole network.

@@ -52,7 +52,7 @@ class Conditions:
     """Images of a copy of the network, which is on one rank, on a pipeline or on a model group."""
     bucket: int | None = None
     """Smallest size of a bucket (bytes); None if buckets do not depend on the links, within a host."""
-    prices: Mapping[str, float] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
     """Time of arithmetic between messages, by its label (s per byte that it touches); others take gamma."""
     jitter: float = 0.0
     """Coefficient of variation of each rank's computing; recorded times are medians, given ones means."""
@@ -178,8 +178,8 @@ def _simulated_step(
     cycle = spec.strategy.cycle(spec.training.in_full)
     unsettled = UNSETTLED * cycle
     steps = unsettled + cycle * max(CYCLES - UNSETTLED, -(-counted // cycle))
-    prices = {**conditions.prices, **times.update_prices(spec.gradient_bytes)}
-    world = simulated(ranks, conditions.network, compute=work.seconds, prices=prices, shifts=grid)
+    costs = {**conditions.costs, **times.update_costs(spec.gradient_bytes)}
+    world = simulated(ranks, conditions.network, compute=work.seconds, costs=costs, shifts=grid)
     recorders = {rank: Recorder(events=False) for rank in world.simulated}
     strategy, kernels, sized = spec.training.bind(), sizes(), SizedSteps(conditions.images, steps)
 
@@ -243,15 +243,15 @@ async def simulate(
         journal.virtual(partial(counters, rank), ranks, partial(before_step, rank)) for rank in range(ranks)
     ]
     events = [journal.events for journal in journals if journal.events is not None]
-    prices = spec.compute_times.update_prices(spec.gradient_bytes)
-    world = simulated(ranks, cluster, compute=work.seconds, prices=prices, events=events or None)
+    costs = spec.compute_times.update_costs(spec.gradient_bytes)
+    world = simulated(ranks, cluster, compute=work.seconds, costs=costs, events=events or None)
     # a thread for each rank that makes its batches ahead would gain nothing here
     at_once = replace(spec, prefetch=0)
 
     async def take_part(comm: Comm) -> dict[str, Scalar]:
         session = work.sessions[comm.rank] = await at_once.session(comm, journals[comm.rank], at_once.kernels)
         session.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
-        session.timed_updates = bool(prices)
+        session.timed_updates = bool(costs)
         return await train(comm, session)
 
     first, *_ = world.run(take_part)

@@ -98,7 +98,7 @@ class _VirtualTime:
         ranks: int,
         network: Network,
         compute: Callable[[int, str], float],
-        prices: Mapping[str, float],
+        costs: Mapping[str, float],
         shifts: Shifts | None,
     ) -> None:
         self._host = [network.host(rank) for rank in range(ranks)]
@@ -112,7 +112,7 @@ class _VirtualTime:
         self._gamma = network.gamma
         self._inside = network.inside
         self._compute = compute
-        self._prices = dict(prices)
+        self._costs = dict(costs)
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
         self._hosts = hosts
         self.bytes_between_hosts = 0
@@ -160,7 +160,7 @@ class _VirtualTime:
         begin = self._applying[rank]
         if begin < now:  # noqa: PLR1730 - max() takes as long as the rest
             begin = now
-        self._applying[rank] = end = begin + touched_bytes * self._prices.get(label, self._gamma)
+        self._applying[rank] = end = begin + touched_bytes * self._costs.get(label, self._gamma)
         return end
 
     def compute(self, now: float, rank: int, label: str) -> float:
@@ -187,18 +187,18 @@ def simulated(
     network: Network,
     *,
     compute: Callable[[int, str], float] = _no_time,
-    prices: Mapping[str, float] = MappingProxyType({}),
+    costs: Mapping[str, float] = MappingProxyType({}),
     events: list[list[Event]] | None = None,
     shifts: Shifts | None = None,
 ) -> World:
     """Return a world of ``ranks`` ranks on ``network``; ``world.now`` is the virtual time in seconds.
 
     ``compute(rank, label)`` returns the time of a piece of local work (s), and raises ValueError for an unknown
-    label; for a straggler it returns more. ``prices``: time of arithmetic between messages, by its label (s per
+    label; for a straggler it returns more. ``costs``: time of arithmetic between messages, by its label (s per
     byte that it touches); the network's gamma for other labels. ``shifts``: symmetry of program and network.
     """
     flows = None
     if network.topology is not None:
         flows = Flows(Wiring(network, ranks), ranks, network.site.overhead_seconds)
-    clock = _VirtualTime(ranks, network, compute, prices, shifts)
+    clock = _VirtualTime(ranks, network, compute, costs, shifts)
     return World(ranks, clock, VirtualComm, events, flows, shifts)

@@ -1,4 +1,4 @@
-"""Simulated exchanges of compressed gradients: the bytes and charges of real ones, at given prices."""
+"""Simulated exchanges of compressed gradients: the bytes and charges of real ones, at given costs."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from hpcdl.cases.keys.compute_times import at_rate
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.keys.scheme import plan
 from hpcdl.cases.replay import ReplaySpec
-from hpcdl.cases.simulation.exchange_prices import exchange_prices
+from hpcdl.cases.simulation.exchange_costs import exchange_costs
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.compression.parts.protocol import Layout
@@ -69,9 +69,9 @@ def test_sizes_alone_send_and_touch_the_bytes_of_a_real_exchange(compression, ag
     assert step.bytes_sent == pytest.approx(max(world.bytes), rel=0.02)  # random positions differ in their gaps
     for label in ("encode", "decode"):  # a second for each byte that is touched, and nothing else
         touched = sum(size for _, of, _, _, _, size in events[0] if of == label)
-        prices = dict.fromkeys(("encode", "decode", "add"), 0.0) | {label: 1.0}
-        at_price = Conditions(FREE, at_rate(LAYERS, SHAPE, 1e18), 1, prices=prices)
-        assert virtual_step(case(ranks, compression, aggregation), at_price).seconds == pytest.approx(
+        costs = dict.fromkeys(("encode", "decode", "add"), 0.0) | {label: 1.0}
+        at_cost = Conditions(FREE, at_rate(LAYERS, SHAPE, 1e18), 1, costs=costs)
+        assert virtual_step(case(ranks, compression, aggregation), at_cost).seconds == pytest.approx(
             touched, rel=0.02
         )
 
@@ -86,8 +86,8 @@ def test_prices_are_measured_for_all_arithmetic_of_an_exchange():
         chosen = compression and plan(
             Choice("compression", compression), Choice("aggregation", aggregate.__name__)
         )
-        prices = exchange_prices(chosen or None, aggregate, TENSORS)
-        assert set(prices) == ({"encode", "decode"} if compression else set()) | (
+        costs = exchange_costs(chosen or None, aggregate, TENSORS)
+        assert set(costs) == ({"encode", "decode"} if compression else set()) | (
             {"add"} if aggregate is ring else set()
         )
-        assert all(0 < one < 1e-3 for one in prices.values())
+        assert all(0 < one < 1e-3 for one in costs.values())

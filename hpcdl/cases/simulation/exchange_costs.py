@@ -1,4 +1,4 @@
-"""Prices of the arithmetic in an exchange: encoders, decoders and sums, measured on this machine."""
+"""Costs of the arithmetic in an exchange: encoders, decoders and sums, measured on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import Plan
 
 MAX_ELEMENTS: Final = 4 << 20
-"""Elements of the gradient that is exchanged, at most: prices per byte no longer depend on the length."""
+"""Elements of the gradient that is exchanged, at most: costs per byte no longer depend on the length."""
 RANKS: Final = 2
 """Ranks of the measured exchange: the fewest that add."""
 CALLS: Final = 6
@@ -56,13 +56,13 @@ class _Timed(Wrapper[Any]):
         await self.apply("add", partial(iadd, into, addend), into.nbytes)
 
 
-def exchange_prices(
+def exchange_costs(
     plan: Plan | None, aggregate: Callable[..., Any], tensors: Sequence[Tensor]
 ) -> dict[str, float]:
     """Return the time of each kind of arithmetic, by its label: s per byte that it touches.
 
     Two ranks in this process exchange normally distributed values in the first ``tensors``, of
-    :data:`MAX_ELEMENTS` elements if there are more. Each price is the median over exchanges, on one core.
+    :data:`MAX_ELEMENTS` elements if there are more. Each cost is the median over exchanges, on one core.
     """
     shown = [tensor for tensor in tensors if tensor.span.stop <= MAX_ELEMENTS] or [*tensors[:1]]
     size = shown[-1].span.stop
@@ -98,9 +98,9 @@ def exchange_prices(
     return {label: median(each) for label, each in measured.items()}
 
 
-def prices_of(spec: StepSpec) -> dict[str, float]:
-    """Return the prices of a case's compressed exchanges; empty if it compresses nothing."""
+def costs_of(spec: StepSpec) -> dict[str, float]:
+    """Return the costs of a case's compressed exchanges; empty if it compresses nothing."""
     if spec.plan is None:
         return {}
     tensors = Replica(spec.layers, spec.shape, backend=sizes()).tensors
-    return exchange_prices(spec.plan, spec.aggregation.bind(), tensors)
+    return exchange_costs(spec.plan, spec.aggregation.bind(), tensors)
