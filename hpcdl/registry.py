@@ -14,6 +14,7 @@ import difflib
 import importlib
 import inspect
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
@@ -105,6 +106,15 @@ def traits(folder: str, name: str, kind: type[Traits]) -> Traits:
     if not isinstance(declared, kind):
         raise ValueError(f"{name!r}: TRAITS is of type {type(declared).__name__}, not {kind.__name__}")  # noqa: TRY004
     return declared
+
+
+def title(folder: str, name: str) -> str:
+    """Return the name of an object in the literature: the words of its docstring before a colon or " for replays".
+
+    Empty if the docstring does not begin so. Raises ValueError for an unknown name.
+    """
+    words = re.match(r"([^.:`]+?)(?:: | for replays )", find(folder, name).__doc__ or "")
+    return words[1] if words else ""
 
 
 def trust(typed: object, folder: Path) -> None:

@@ -11,7 +11,7 @@ from hpcdl.nn.layers.pooling import MaxPooling
 
 
 def locally_connected_vision(shape: Shape = (100, 100, 3), classes: int = 1000, *, maps: int = 8) -> list[Layer]:
-    """Network of three stages (locally connected, pooling, normalisation) and a classifier.
+    """DistBelief's image network: three stages (locally connected, pooling, normalisation) and a classifier.
 
     After Dean et al. 2012, section 5, and Le et al. 2012. From the paper: images of 100x100, three stages, patches
     of 10x10, and ``maps`` from 8 to 36. Chosen here, because the paper does not specify it or hpcdl does not have

@@ -11,7 +11,7 @@ from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 
 
 def nin_cifar(shape: Shape = (32, 32, 3), classes: int = 10, *, dropout: float = 0.5) -> list[Layer]:  # noqa: ARG001
-    """Network in network: three convolutions, each followed by two of 1x1, and a global average.
+    """NiN for CIFAR: three convolutions, each followed by two of 1x1, and a global average.
 
     Lin et al. 2013, with the sizes of the authors' CIFAR-10 model for Caffe: 966,986 parameters on 32x32x3. The
     paper does not specify initial weights; here they are He's. As in that model's file, biases have no weight
@@ -37,7 +37,7 @@ def nin_cifar(shape: Shape = (32, 32, 3), classes: int = 10, *, dropout: float =
 
 
 def nin(shape: Shape = (224, 224, 3), classes: int = 1000, *, dropout: float = 0.5) -> list[Layer]:  # noqa: ARG001
-    """Network in network: four convolutions, each followed by two of 1x1, and a global average.
+    """NiN: four convolutions, each followed by two of 1x1, and a global average.
 
     Lin et al. 2013, with the sizes of the authors' ImageNet model for Caffe, used by FireCaffe: 7,595,176
     parameters. The paper does not specify initial weights; here they are He's. As in that model's file, biases

@@ -1,5 +1,7 @@
 """Different strategies for one problem, side by side."""
 
+import json
+
 import pytest
 
 from hpcdl.analysis.run.record import Record
@@ -81,8 +83,8 @@ def test_virtual_time_is_called_so_and_stands_apart(hand, row):
     page = render([hand.read()], "md")
     assert page.count(": final accuracy from 0.800 (synchronous) to 0.900 (Downpour), of one seed.") == 2
     settings = section(page, "Settings")
-    assert row(settings, "lenet5")[1] == "measured"
-    assert row(settings, "lenet5 simulated")[1] == "simulated on lan, 1 rank per node"
+    assert row(settings, "LeNet-5")[1] == "measured"
+    assert row(settings, "simulated LeNet-5")[1] == "simulated on lan, 1 rank per node"
     assert section(page, "Scaling").count("| method") == 2
 
 
@@ -174,3 +176,37 @@ def test_the_steps_of_a_replay_are_those_of_its_name():
     for fields, words in (({}, ["2 steps"]), (lan, ["3 steps"]), (older, []), ({"kind": "train"}, ["3 steps"])):
         common = settings(problems([Record.of({**replay, "planned_steps": 3, **fields})])).common
         assert [word for word in common.split(", ") if "step" in word] == words
+
+
+PROBLEMS = {
+    "LeNet-5": [("", {"model": "lenet5"})],
+    "replayed GoogLeNet, LeNet-5": [
+        ("replayed GoogLeNet", {"model": "googlenet(auxiliary=False)", "kind": "replay"}),
+        ("LeNet-5", {"model": "lenet5"}),
+    ],
+    "AlexNet, a user's network": [("mine:net", {"model": "mine:net(a=1)"}), ("AlexNet", {"model": "alexnet"})],
+    "settings of one network": [
+        ("DistBelief's image network with maps 25", {"model": "locally_connected_vision(maps=25)"}),
+        ("DistBelief's image network", {"model": "locally_connected_vision"}),
+    ],
+    "links, then a straggler": [
+        ("lan", {"model": "lenet5", "network": "lan"}),
+        ("wan", {"model": "lenet5", "network": "wan"}),
+        ("wan, rank 1 2x slower", {"model": "lenet5", "network": "wan", "straggler": "rank 1 2x slower"}),
+    ],
+    "batches of one of two networks": [
+        ("NiN, global batch 1", {"model": "nin", "global_batch": 1}),
+        ("NiN, global batch 64", {"model": "nin", "global_batch": 64}),
+        ("VGG-16", {"model": "vgg16", "global_batch": 64}),
+    ],
+}
+
+
+@pytest.mark.parametrize("cases", PROBLEMS.values(), ids=PROBLEMS)
+def test_problems_are_named_by_their_network_and_by_what_differs(cases):
+    """The name is the literature's; code that only a record names isn't imported for it."""
+    common = {"kind": "train", "training": "synchronous", "aggregation": "ring", "ranks": 2}
+    records = [Record.of({**common, **fields, "settings": json.dumps(fields)}) for _, fields in cases]
+    report = settings(problems(records))
+    assert [report.name(record) for record in records] == [name for name, _ in cases]
+    assert report.where(records[-1]).endswith("2 ranks)")

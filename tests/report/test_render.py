@@ -155,8 +155,8 @@ def test_problems_of_one_model_are_named_by_what_differs(hand, row):
     assert page.count("lenet5 on digits") == 1
     assert page.count("trace=steps") == 1
     assert "\n\nHow big?\n\n## Verdict\n" in page
-    assert "### strong scaling, global batch 128\n" in page
-    assert "strong scaling, global batch 64: near-linear at 2 ranks with ring (efficiency 1.00" in page
+    assert "### global batch 128\n" in page
+    assert "global batch 64: near-linear at 2 ranks with ring (efficiency 1.00" in page
 
 
 def test_inconclusive_is_neither_yes_nor_no(hand, row):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import combinations, takewhile
 from string import ascii_uppercase
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from hpcdl import registry
 from hpcdl.analysis.run.record import ANY, Key, Record
+from hpcdl.registry import parts
 from hpcdl.report.formats.cells import digits, plural
 from hpcdl.report.run.method_names import Names
 from hpcdl.trace.quantity import Quantity
@@ -77,7 +80,7 @@ class Method:
         return self.scales[0].record
 
     @property
-    def is_ceiling(self) -> bool:
+    def no_communication(self) -> bool:
         """True if it does not communicate."""
         return bool(self.record.independent)
 
@@ -103,7 +106,7 @@ class Row:
 
     name: str
     scale: Scale
-    is_ceiling: bool = False
+    no_communication: bool = False
     """True if its ranks do not communicate although they are several."""
     is_compared: bool = True
     """True if it has an efficiency: a base without other scales has none."""
@@ -145,7 +148,7 @@ def rows(methods: Sequence[Method]) -> list[Row]:
     others = []
     for method in methods:
         for scale in method.scales:
-            row = Row(method.name, scale, method.is_ceiling and scale.record.ranks > 1, method.is_compared)
+            row = Row(method.name, scale, method.no_communication and scale.record.ranks > 1, method.is_compared)
             if scale.record.ranks == 1:
                 single.setdefault(scale.records[0].method, []).append(row)
             else:
@@ -178,8 +181,20 @@ ABSENT: Final = {
 """Text for the default of a condition, shown if other cases of the report have it."""
 
 
+PLAIN: Final = "plain"
+"""Name of a problem without any of the settings of the others."""
 MAX_NAME: Final = 56
 """Characters of a setting that names a problem, at most."""
+
+
+class Problem(NamedTuple):
+    """Name of a problem among those of a report."""
+
+    network: str
+    apart: str
+    """Further settings that distinguish it; empty if the network does."""
+    settings: str
+    """All settings in which problems differ, but for those of the name."""
 
 
 @dataclass(frozen=True)
@@ -187,61 +202,119 @@ class Settings:
     """The problems of a report."""
 
     common: str
-    own: Mapping[Key, tuple[str, str]]
-    """Name and further settings of each problem. Empty if there is only one."""
+    own: Mapping[Key, Problem]
+    several: bool
+    """True if problems differ in their network."""
+
+    def _problem(self, record: Record) -> Problem:
+        return self.own.get(record.problem()) or Problem(network_name(str(record.model or "")), "", "")
 
     def name(self, record: Record) -> str:
-        """Return the model of a problem; where models recur, what differs or a letter; empty if alone."""
-        return self.own.get(record.problem(), ("", ""))[0]
+        """Return the name of a problem for a title: its network, or what differs; empty if it is alone."""
+        return self._name(self._problem(record))
+
+    def _name(self, problem: Problem) -> str:
+        return _without((problem.network if self.several else "", problem.apart))
+
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """Name and settings of each problem; empty if there is only one."""
+        return [(self._name(problem), problem.settings) for problem in self.own.values() if len(self.own) > 1]
+
+    def subject(self, record: Record) -> str:
+        """Return the name of a problem for a sentence: its network, and what differs in parentheses."""
+        problem = self._problem(record)
+        return problem.network + (f" ({problem.apart})" if problem.apart else "")
+
+    def where(self, record: Record) -> str:
+        """Return network, what differs, and ranks in parentheses, for the end of a sentence."""
+        network, apart, _ = self._problem(record)
+        return f"({_without((network, apart, plural(record.ranks, 'rank')))})"
 
     def further(self, record: Record) -> str:
         """Return the settings beside the name as a sentence; empty if there is only one problem."""
-        _, settings = self.own.get(record.problem(), ("", ""))
+        settings = self._problem(record).settings
         return f"{settings}. " if settings else ""
 
     def title(self, record: Record) -> str:
         """Return name and further settings; empty if there is only one problem."""
-        return ": ".join(filter(None, self.own.get(record.problem(), ())))
+        return ": ".join(filter(None, (self.name(record), self._problem(record).settings)))
 
 
 def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     """Compare the problems of ``groups`` (of :func:`~hpcdl.report.run.grouping.problems`) word by word."""
-    words = {methods[0].record.problem(): _words(methods) for methods in groups}
-    every = list(words.values())
-    names = list(dict.fromkeys(name for named in every for name in named))
-    shared = [name for name in names if len({named.get(name) for named in every}) == 1]
-    common = [every[0][name] for name in shared if name != "suite"]
+    words = [_words(methods) for methods in groups]
+    names = list(dict.fromkeys(name for named in words for name in named))
+    shared = [name for name in names if len({named.get(name) for named in words}) == 1]
+    common = [words[0][name] for name in shared if name != "suite"]
     absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
+    differing = [
+        {name: word for name, word in {**absent, **named}.items() if name not in shared} for named in words
+    ]
     firsts = [methods[0].record for methods in groups]
-    letters = [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(groups) + 1))]
-    apart = [{name: word for name, word in {**absent, **named}.items() if name not in shared} for named in every]
-    single = [(name, [named.get(name, "") for named in apart]) for name in names if name not in shared]
-    # a condition before a length or a batch, which may differ only to suit it
-    ordered = sorted((name not in ABSENT, max(map(len, kind)), kind) for name, kind in single)
-    brief = [kind for _, size, kind in ordered if size <= MAX_NAME]
-    models = [_network(record, firsts) for record in firsts]
-    networks = [record.network or "" for record in firsts]
-    kinds = [models, *(_distinct(models, kind) for kind in (networks, *brief, letters) if "" not in kind)]
-    own_names = next(kind for kind in kinds if len(set(kind)) == len(kind))
+    networks = _networks(firsts)
+    apart = [""] * len(groups)
+    for network in {network for network in networks if networks.count(network) > 1}:
+        alike = [number for number, other in enumerate(networks) if other == network]
+        links = [firsts[number].network or "" for number in alike]
+        for number, name in zip(alike, _apart(links, [differing[number] for number in alike]), strict=True):
+            apart[number] = name
     own = {
-        key: (own_name, ", ".join(word for word in named.values() if word != own_name))
-        for key, named, own_name in zip(words, apart, own_names, strict=False)
+        record.problem(): Problem(network, name, _without(named.values(), name))
+        for record, network, name, named in zip(firsts, networks, apart, differing, strict=True)
     }
-    return Settings(", ".join(common), own if len(own) > 1 else {})
+    return Settings(", ".join(common), own, several=len(set(networks)) > 1)
 
 
-def _distinct(models: Sequence[str], words: Sequence[str]) -> Sequence[str]:
-    """Return the models, with words where a model recurs; the words alone for one model."""
-    pairs = zip(models, words, strict=False)
-    return words if len(set(models)) == 1 else [a if models.count(a) == 1 else f"{a}, {b}" for a, b in pairs]
+def _apart(links: Sequence[str], settings: Sequence[Mapping[str, str]]) -> Sequence[str]:
+    """Return the words that distinguish problems of one network: of as few subjects as possible, the shortest.
+
+    Letters if no three subjects suffice. ``links``: names of simulated networks.
+    """
+    names = list(dict.fromkeys(name for named in settings for name in named))
+    subjects = {name: _pieces([named.get(name, "") for named in settings]) for name in names}
+    # a condition before a length or a batch, which may differ only to suit it
+    ordered = sorted((name not in ABSENT, max(map(len, kind)), kind) for name, kind in subjects.items())
+    kinds = [links, *(kind for _, size, kind in ordered if size <= MAX_NAME)]
+    kinds = [kind for kind in kinds if len(set(kind)) > 1]
+    for some in (some for count in (1, 2, 3) for some in combinations(kinds, count)):
+        apart = [_without(words, *ABSENT.values()) or words[0] or PLAIN for words in zip(*some, strict=True)]
+        if len(set(apart)) == len(apart):
+            return apart
+    return [*ascii_uppercase, *map(str, range(len(ascii_uppercase) + 1, len(links) + 1))][: len(links)]
 
 
-def _network(record: Record, every: Iterable[Record]) -> str:
-    """Return the model, without settings that all of its name have, and how it was run."""
-    model, head = record.model or "", str(record.model or "").partition("(")[0]
-    alike = {other.model for other in every if str(other.model or "").partition("(")[0] == head}
-    how = "simulated" if record.network else "replayed" if record.kind == "replay" else ""
-    return " ".join(filter(None, (head if len(alike) == 1 else model, how)))
+def _without(words: Iterable[str], *others: str) -> str:
+    return ", ".join(word for word in words if word and word not in others)
+
+
+def _pieces(words: Sequence[str]) -> list[str]:
+    """Return the words of one subject without the pieces between commas that all problems share."""
+    pieces = [[word] if "(" in word else word.split(", ") for word in words]
+    return [", ".join(piece for piece in some if not all(piece in other for other in pieces)) for some in pieces]
+
+
+def _networks(records: Sequence[Record]) -> list[str]:
+    """Return the network of each problem, without settings that all problems of that network share.
+
+    How it was run precedes the name if problems differ in that.
+    """
+    models = [str(record.model or "") for record in records]
+    alike = {head: {model for model in models if parts(model)[0] == head} for head, _ in map(parts, models)}
+    names = [network_name(parts(model)[0] if len(alike[parts(model)[0]]) == 1 else model) for model in models]
+    run = ["simulated" if record.network else "replayed" if record.kind == "replay" else "" for record in records]
+    return [f"{how} {name}".strip() for how, name in zip(run, names, strict=True)] if len(set(run)) > 1 else names
+
+
+def network_name(model: str) -> str:
+    """Return the name of a network in the literature, with its settings in words; ``model`` if it has none."""
+    head, given = parts(model)
+    with suppress(ValueError):  # a network of another program
+        if name := registry.title("models", head):
+            return name + (
+                f" with {' and '.join(f'{key} {value}' for key, value in given.items())}" if given else ""
+            )
+    return model
 
 
 def _words(methods: Sequence[Method]) -> dict[str, str]:

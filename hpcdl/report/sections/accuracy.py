@@ -32,7 +32,7 @@ def _learned(methods: Sequence[Method]) -> list[Row]:
     return [
         member
         for row in rows(methods)
-        if (row.scale.values(Record.final_accuracy) or diverged(row.scale.records)) and not row.is_ceiling
+        if (row.scale.values(Record.final_accuracy) or diverged(row.scale.records)) and not row.no_communication
         for member in ([row] if _learned_alike(row.scale) else row.members)
     ]
 

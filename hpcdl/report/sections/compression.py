@@ -103,7 +103,7 @@ def _disturbed(row: Row) -> bool:
 
 def compared(methods: Sequence[Method]) -> list[Pair]:
     """Return the compressed rows on several ranks, each with the fastest dense one on as many ranks."""
-    shown = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.is_ceiling]
+    shown = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
     dense = [row for row in shown if (row.scale.record.compression or "none") == "none"]
     pairs = []
     for row in (row for row in shown if row not in dense):

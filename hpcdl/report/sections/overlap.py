@@ -40,7 +40,7 @@ def _compared(methods: Sequence[Method]) -> list[list[Timed]]:
     groups: dict[Key, list[Scale]] = {}
     for row in rows(methods):
         record = row.scale.record
-        if record.strategy in STRATEGIES and record.ranks > 1 and not row.is_ceiling and row.step_seconds:
+        if record.strategy in STRATEGIES and record.ranks > 1 and not row.no_communication and row.step_seconds:
             key = (record.ranks, record.but(training="").configuration("training"))
             groups.setdefault(key, []).append(row.scale)
     compared = []
@@ -118,7 +118,7 @@ def least_exposed(name: str, methods: Sequence[Method]) -> list[Verdict]:
         (time / step, NOISE if time == 0 else seconds(time), method.name)
         for method in methods
         for scale in method.scales[-1:]
-        if scale.record.ranks == largest > 1 and not method.is_ceiling
+        if scale.record.ranks == largest > 1 and not method.no_communication
         if not (scale.disturbed or scale.record.ceiling_disturbed)
         for time, step in [(scale.median(Record.exposed_communication_seconds), scale.median(Record.step_seconds))]
         if time is not None and step

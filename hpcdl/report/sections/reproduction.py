@@ -18,8 +18,7 @@ from hpcdl.trace.files import JsonMapping
 def settings_page(findings: Findings) -> Section:
     """Return the shared settings, a row per problem, and a row per method where strategies are compared."""
     settings = findings.settings
-    own = list(settings.own.values())
-    tables = [Table("", ("setting", "differs in"), own, 2)] if own else []
+    tables = [Table("", ("setting", "differs in"), settings.rows, 2)] if settings.rows else []
     tables += _methods([record for record in findings.records if (record.kind or "train") == "train"])
     return Section("Settings", [f"{settings.common}."] if settings.common else [], tables=tables)
 

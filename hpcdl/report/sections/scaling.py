@@ -58,7 +58,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
     """Return the columns; ``reached``: a method of the table reached its target."""
     missed = "not reached" if reached else NONE
     return [
-        Column("method", lambda row: row.name + (" (no communication)" if row.is_ceiling else "")),
+        Column("method", lambda row: row.name + (" (no communication)" if row.no_communication else "")),
         RANKS,
         stated(Record.nodes, importance="detail"),
         Column("step", lambda row: seconds(row.step_seconds)),
@@ -104,7 +104,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         ),
         Column(
             "near-linear",
-            lambda row: NONE if row.is_ceiling or row.scale.is_base else verdict(row.scale),
+            lambda row: NONE if row.no_communication or row.scale.is_base else verdict(row.scale),
             importance="answer",
         ),
         stated(
@@ -184,7 +184,7 @@ def _exposed_bounds(row: Row) -> str:
 
 
 def _is_alone(row: Row) -> bool:
-    return row.is_ceiling or row.scale.record.ranks == 1
+    return row.no_communication or row.scale.record.ranks == 1
 
 
 def _base(row: Row) -> str:
@@ -215,7 +215,7 @@ def answer(findings: Findings) -> Answer | None:
     further, soonest = list[Verdict](), list[Verdict]()
     problems: list[tuple[str, list[Method]]] = []
     for methods in findings.problems:
-        compared = [method for method in methods if method.is_compared and not method.is_ceiling]
+        compared = [method for method in methods if method.is_compared and not method.no_communication]
         compared = [method for method in compared if method.scales[-1].values(Record.efficiency)]
         name = findings.settings.name(methods[0].record)
         problems += [(name or str(methods[0].record.model), compared)] * bool(compared)
@@ -289,7 +289,7 @@ def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
     known = [
         (time, method, scale)
         for method in methods
-        if len(method.scales) > 1 and not method.is_ceiling and _reached(method.scales[0]) is not None
+        if len(method.scales) > 1 and not method.no_communication and _reached(method.scales[0]) is not None
         for scale in method.scales
         if (time := _reached(scale)) is not None
     ]
@@ -347,9 +347,9 @@ def times_to_target(findings: Findings) -> list[Lines]:
 def _speedup(methods: Sequence[Method], settings: Settings) -> Lines | None:
     series = [
         Series(
-            method.name + (" (no communication)" if method.is_ceiling else ""),
+            method.name + (" (no communication)" if method.no_communication else ""),
             points,
-            "ceiling" if method.is_ceiling else "method",
+            "ceiling" if method.no_communication else "method",
         )
         for method in methods
         if method.is_compared and (points := _speedup_points(method))

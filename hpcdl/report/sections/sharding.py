@@ -24,7 +24,7 @@ NOTE: Final = (
 
 def _compared(methods: Sequence[Method]) -> list[Row]:
     """Return the rows of a problem that shards, on several ranks, the most ranks first."""
-    several = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.is_ceiling]
+    several = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
     several.sort(key=lambda row: -row.scale.record.ranks)
     return several if any(_shards(row.scale.record) for row in several) else []
 

@@ -144,7 +144,7 @@ def step_breakdown(findings: Findings) -> list[Bars]:
         timed = [row for row in rows(methods) if row.step_seconds and row.scale.median(Record.compute_seconds)]
         largest = max((row.scale.record.ranks for row in timed), default=0)
         shown = [row for row in timed if row.scale.record.ranks in {1, largest}]
-        shown.sort(key=lambda row: (row.scale.record.ranks, not row.is_ceiling, row.step_seconds))
+        shown.sort(key=lambda row: (row.scale.record.ranks, not row.no_communication, row.step_seconds))
         if largest <= 1:
             continue
         split = [_split(row) for row in shown[:MAX_BARS]]
