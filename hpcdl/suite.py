@@ -41,7 +41,7 @@ class Kind(Protocol):
     SPEC: type
     """Frozen dataclass of the keys: see :mod:`hpcdl.cases.keys.key`."""
     CHECKS: Rows
-    """What is checked of a case before it runs, in order: see :mod:`hpcdl.cases.keys.checks`."""
+    """Checks of a case before it runs, in order: see :mod:`hpcdl.cases.keys.checks`."""
 
     def memory_bytes(self, spec: Spec) -> int:
         """Return the least memory of its node that each rank needs."""

@@ -189,7 +189,7 @@ CHECKS: Final[Rows] = (
     Check("ranks", lambda case: case.operation().check(case.cluster), of="network"),
     Check("message_bytes", lambda case: too_large(memory_bytes(case.spec)), "{size} on a rank: {wrong}"),
 )
-"""What a collective needs."""
+"""Checks of a collective, in order."""
 
 
 def identity(spec: CollectiveSpec) -> list[str]:

@@ -62,7 +62,7 @@ CHECKS: Final = (
     ),
     Check("message_bytes", lambda case: too_large(memory_bytes(case.spec)), "{message_bytes} to a rank: {wrong}"),
 )
-"""What an exchange needs."""
+"""Checks of an exchange, in order."""
 
 
 def identity(spec: PairwiseSpec) -> list[str]:

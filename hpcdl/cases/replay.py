@@ -159,7 +159,7 @@ CHECKS: Final = (
     STRAGGLER,
     Check("{times_key}", _sleeps, "the steps would sleep for {wrong}"),
 )
-"""What a replay needs."""
+"""Checks of a replay, in order."""
 
 
 def memory_bytes(spec: ReplaySpec) -> int:

@@ -196,7 +196,7 @@ CHECKS: Final = (
         "{sharpness} images, but {data.name} has {train_images}",
     ),
 )
-"""What a training needs, in an order in which each can rely on those before it."""
+"""Checks of a training, in an order in which each can rely on those before it."""
 
 
 WARMUP_STEPS: Final = 2

@@ -160,7 +160,7 @@ class TrainingNumbers:
     exposed_communication_seconds_low, exposed_communication_seconds_high = exposed_communication_seconds.bounds()
     ceiling_disturbed = flag("whether all launches of the case without communication were disturbed")
     load_balance = number(
-        "mean compute time over ranks by the largest; largest compute time by step time",
+        "mean compute time over ranks / the largest; largest compute time / step time",
         heading="load balance",
         better="higher",
     )
@@ -168,7 +168,7 @@ class TrainingNumbers:
     bytes_sent_per_rank = number("in a step, of the rank that sends most", unit="B")
     messages_per_rank = number()
     compression_ratio = number(
-        "bytes of a dense ring, by bytes sent, of all ranks; dense first steps excluded",
+        "bytes of a dense ring / bytes sent, of all ranks; dense first steps excluded",
         heading="ratio",
         better="higher",
     )
@@ -194,7 +194,7 @@ class TrainingNumbers:
     smallest_eigenvalue = number(seeded=True, heading="smallest eigenvalue")
     discarded_share = number('share of the gradients that a server received and discarded (`stale = "drop"`)')
     replica_drift = number(
-        "root mean square distance of replicas from their average just before it, by the norm of the average "
+        "root mean square distance of replicas from their average just before it / norm of the average "
         "(`parameter_averaging`)"
     )
     tuning = count("trials of a search, the settings it found, and the training images it took")
@@ -213,12 +213,13 @@ class TrainingNumbers:
     )
     entropy_bits_per_entry = number(heading="entropy")
     residual_norm = number(
-        "norm of what is not sent, root mean square over ranks: at the end, and the largest at an evaluation",
+        "norm of the residual (gradients not sent yet), root mean square over ranks: at the end, and the "
+        "largest at an evaluation",
         heading="residual",
     )
     residual_norm_largest = number(heading="largest")
     residual_to_gradient_q1 = number(
-        "norm of what a rank has not sent by that of its gradient, mean over each quarter of the training",
+        "norm of a rank's residual / norm of its gradient, mean over each quarter of the training",
         heading="quarter 1",
     )
     residual_to_gradient_q2 = number(heading="quarter 2")
@@ -226,7 +227,7 @@ class TrainingNumbers:
     residual_to_gradient_q4 = number(heading="quarter 4")
     gradient_cosine = number(
         "cosine of the angle between compressed and dense sum of the last step, and norm of their difference "
-        "by that of the dense sum",
+        "/ norm of the dense sum",
         heading="cosine",
         better="higher",
     )
@@ -292,7 +293,7 @@ class OperationNumbers:
     time_p99_seconds = seconds(heading="p99")
     time_max_seconds = seconds(heading="max")
     algbw_bytes_per_second = number(
-        "`message_bytes` by the median time; the same times the factor of nccl-tests", unit="B/s", heading="algbw"
+        "`message_bytes` / median time; this times the factor of nccl-tests", unit="B/s", heading="algbw"
     )
     busbw_bytes_per_second = number(unit="B/s", heading="busbw")
     operations = number(
@@ -385,7 +386,7 @@ class CommonNumbers:
         "of a training step: throughput and mean staleness of the simulated ranks"
     )
     predicted_staleness_mean = number()
-    times_the_measured_ranks = number("ranks of a prediction by the most ranks that the network was fitted to")
+    times_the_measured_ranks = number("ranks of a prediction / most ranks that the network was fitted to")
     undetermined = flag("the prediction depends on a cost of the network that the measured times do not determine")
     library_decides = flag("the scheme is the MPI library's own; predicted is the best published one")
     compute_times = text("the measured case whose compute times a prediction uses")

@@ -101,14 +101,14 @@ class Links:
         ]
 
     def host_slowness(self) -> dict[str, float]:
-        """Return each host's time by that of the usual host; empty for fewer than three hosts."""
+        """Return each host's slowness (its time / the usual host's); empty for fewer than three hosts."""
         if len(self.names) < HOSTS:
             return {}
         slowness = host_slowness(1 / self.speed)
         return {name: float(slow) for name, slow in zip(self.names, slowness, strict=True) if np.isfinite(slow)}
 
     def link_slowness(self) -> dict[str, float]:
-        """Return the time of each link between two hosts by that of the median one; empty for fewer than three."""
+        """Return each link's time / the median link's, between hosts; empty for fewer than three hosts."""
         if len(self.names) < HOSTS:
             return {}
         slowness = np.nanmedian(self.speed) / self.speed
@@ -149,7 +149,7 @@ class Links:
 
 
 def host_slowness(seconds: Matrix) -> Vector:
-    """(hosts,): a low time of each host's links, by that of a fast host; ``seconds`` (hosts, hosts), NaN: unknown.
+    """(hosts,): a low time of each host's links / a fast host's; ``seconds`` (hosts, hosts), NaN: unknown.
 
     Both are the lower quartile, but not the extreme: every link of a slow host is slow, but a link between two
     others is not, even if half of the hosts are slow.

@@ -252,7 +252,7 @@ class Decision:
 
     @cached_property
     def lead(self) -> Interval:
-        """Time of the second by that of the first; infinite bounds where a budget ended before."""
+        """Time of the second / time of the first; infinite bounds where a budget ended before."""
         if self.delay is None:
             return NOTHING
         return Interval(*map(bounded_exp, (self.delay.value, *self.delay.bounds())))

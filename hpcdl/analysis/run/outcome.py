@@ -133,7 +133,7 @@ def before_target(launch: Launch, column: str) -> float:
 
 
 def residual_to_gradient(launch: Launch) -> list[float]:
-    """Return the norm of the residual by that of the gradient, means over each quarter of the exchanges.
+    """Return norm of the residual / norm of the gradient, means over each quarter of the exchanges.
 
     Not a number for a quarter in which none was recorded; empty without residuals.
     """

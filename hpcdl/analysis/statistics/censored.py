@@ -31,7 +31,7 @@ class Times(NamedTuple):
 
 
 class Delay:
-    """How much later the second sample is than the first."""
+    """Delay of the second sample relative to the first."""
 
     def __init__(self, first: Times, second: Times) -> None:
         """Fit both samples. Each has at least two times."""

@@ -118,7 +118,7 @@ class Group(NamedTuple):
     """Launches of one measure that a gap sets apart from the others: the smaller group of both sides together."""
 
     factor: float
-    """Their mean time by that of the others, geometric; above 1 they are slow."""
+    """Geometric mean of their times / mean of the others; above 1 they are slow."""
     counts: tuple[int, int]
     """Of the baseline and of the candidate."""
     sizes: tuple[int, int]

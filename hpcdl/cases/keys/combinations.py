@@ -1,4 +1,4 @@
-"""What goes with what: one table of pairs of features that a case cannot have together.
+"""Combinations of features: one table of pairs of features that a case cannot have together.
 
 A feature is a property of a case, such as model parallelism, or one that a named object declares in its traits,
 such as an aggregation that sums nothing. ``hpcdl list combinations`` prints the table.

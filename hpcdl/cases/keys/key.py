@@ -163,7 +163,7 @@ Role = Literal["problem", "method", "condition", "machine", "scale", "sampling"]
 - ``problem``: the computation. Cases of one table agree in it.
 - ``method``: the way of computing it. Rows of a table are named after it.
 - ``condition``: changes the measured numbers; cases of one table agree in it, and the report names it.
-- ``machine``: a condition that stands for a machine, which a prediction replaces.
+- ``machine``: a condition that describes a machine, which a prediction replaces.
 - ``scale``: ranks, batch and seed, by which cases of one method differ.
 - ``sampling``: how often and when something is measured, which changes no time.
 """

@@ -1,4 +1,4 @@
-"""What kinds of case that consist of training steps derive from their keys."""
+"""Properties that kinds of case with training steps derive from their keys."""
 
 from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
