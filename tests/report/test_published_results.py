@@ -8,7 +8,7 @@ import pytest
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.run import published_results
-from hpcdl.report.run.published_results import QUANTITIES, figures
+from hpcdl.report.run.published_results import QUANTITIES, answer, figures, times_answer
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,6 +45,40 @@ def test_speedups_are_per_image_and_hours_those_of_all_epochs(paper):
     assert one.here == pytest.approx(64 * 1_281_167 / 128 / 3600)
     assert four.here == pytest.approx(one.here / 3.2 * 72 / 64)
     assert (one.reproduced, four.reproduced) == (True, False)
+
+
+def test_the_answer_counts_figures_and_names_those_that_are_missed(paper):
+    records = [record(model="m", ranks=ranks, step_seconds=8.0 / ranks) for ranks in (1, 2, 4)]
+    begin = 'name = "m"\nquantity = "speed-up per image"\ncase = {model = "m"}\n'
+    assert paper(f"{begin}values = {{2 = 2, 4 = 4}}", records)
+    everything = answer(["mine"], records)
+    assert everything == ("The simulation reproduces all 2 published figures within 25 %.", [], ())
+    paper(f"{begin}values = {{2 = 2, 4 = 2}}\n[[results]]\n{begin}ranks = [4]", records)
+    assert answer(["mine"], records) == (
+        "The simulation reproduces 1 of 2 published figures within 25 %, but not the speed-up per image of m.",
+        [
+            "Not in the paper: speed-up per image of m on 4 ranks, 4.00 here.",
+            "Not reproduced: speed-up per image of m on 4 ranks, 4.00 here, published 2.00.",
+        ],
+        (),
+    )
+    assert answer(["mine"], []) is None
+
+
+def test_the_fewest_machines_that_need_less_than_a_day_and_a_week(paper, tmp_path):
+    second = 1024 * 3600 * 24 / (64 * 1_281_167)  # of a step that makes 64 epochs last a day
+    records = [record(device="k20", ranks=ranks, step_seconds=24.1 * second / ranks) for ranks in (1, 8, 32, 64)]
+    records += [record(device="h100", ranks=1, step_seconds=second / 2)]
+    results = [f'name = "a"\nquantity = "hours"\nmachine = "{name.upper()}"\nepochs = {{1 = 64}}\n'
+               f'case = {{device = "{name}"}}\nvalues = {{1 = 1}}\n' for name in ("k20", "h100")]  # fmt: skip
+    (tmp_path / "mine.toml").write_text(
+        'source = "s"\ntask = "64 epochs"\n[[results]]\n' + "[[results]]\n".join(results)
+    )
+    found = times_answer(["mine"], records)
+    assert (found.headline, found.details) == (
+        "64 epochs take less than a day on 32 K20s (18.1 hours) and less than a week on 8 K20s (72.3 hours).",
+        ["64 epochs take less than a day on 1 H100 (12.0 hours)."],
+    )
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 A paper's file has its ``source``, ``notes``, ``[[volumes]]`` of networks at batch 1024, and ``[[results]]``: a
 ``quantity`` of :data:`QUANTITIES`, the ``case`` (fields of a record, as texts), and the published ``values`` by
 ranks, or only the ``ranks`` for what the paper did not try. A figure is reproduced if it is within ``tolerance``.
+With a ``task``, such as "64 epochs of GoogLeNet", the suite asks which machine needs how long for it;
+``machine`` of a result in hours is one of its ranks.
 """
 
 import inspect
@@ -16,8 +18,9 @@ from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.layers.volumes import volumes
-from hpcdl.report.formats.cells import NONE, digits, spread
+from hpcdl.report.formats.cells import NONE, digits, plural
 from hpcdl.report.formats.document import Column, Section, table
+from hpcdl.report.run.declaration import Answer
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping, JsonObject
 
@@ -25,6 +28,8 @@ TITLE: Final = "Published and here"
 TOLERANCE: Final = 0.25
 IMAGES: Final = 1_281_167
 """Images of an epoch of ImageNet."""
+TIMES: Final = {"a day": 24, "a week": 168}
+"""Hours that a task may take."""
 VOLUMES: Final = {
     "weight_bytes": ("|W|, MB", 1e6),
     "data_bytes": ("|D|, MB", 1e6),
@@ -110,12 +115,20 @@ class Figure:
     @property
     def reproduced(self) -> bool | None:
         """True if ours is within the tolerance; None without a published figure."""
-        return None if self.published is None else abs(self.here / self.published - 1) <= self.tolerance
+        return None if self.published is None else abs(self.error) <= self.tolerance
 
     @property
-    def error(self) -> str:
-        """The relative error of ours."""
-        return NONE if self.published is None else f"{100 * (self.here / self.published - 1):+.0f} %"
+    def error(self) -> float:
+        """The relative error of ours; not a number without a published figure."""
+        return self.here / (self.published or math.nan) - 1
+
+    @property
+    def sentence(self) -> str:
+        """Both numbers, of which the paper may lack its own."""
+        beside = "" if self.published is None else f", published {digits(self.published)}"
+        ranks = f" on {self.ranks} ranks" if self.ranks else ""
+        begin = "Not in the paper" if self.published is None else "Not reproduced"
+        return f"{begin}: {self.quantity} of {self.name}{ranks}, {digits(self.here)} here{beside}."
 
     @property
     def verdict(self) -> str:
@@ -130,7 +143,11 @@ FIGURES: Final = (
     Column[Figure]("ranks", lambda figure: str(figure.ranks or NONE)),
     Column[Figure]("published", lambda figure: digits(figure.published), importance="answer"),
     Column[Figure]("here", lambda figure: digits(figure.here), importance="answer"),
-    Column[Figure]("error", lambda figure: figure.error, importance="answer"),
+    Column[Figure](
+        "error",
+        lambda figure: NONE if figure.published is None else f"{100 * figure.error:+.0f} %",
+        importance="answer",
+    ),
     Column[Figure]("reproduced", lambda figure: figure.verdict, importance="answer"),
     Column[Figure]("place in the paper", lambda figure: figure.place, importance="detail"),
 )
@@ -159,11 +176,15 @@ def _volumes(stated: JsonMapping) -> Iterator[Figure]:
         yield Figure(stated["name"], quantity, None, value / unit, here, 0.02, "table of volumes, batch 1024")
 
 
-def _results(stated: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]:
+def _alike(stated: JsonMapping, records: Sequence[Record]) -> list[Record]:
+    """Return the records of the case of a result."""
     case = stated["case"]
-    alike = [record for record in records if all(str(record.stated(key)) == str(case[key]) for key in case)]
-    single = [record for record in records if record.ranks == 1 and record.model == case.get("model")]
-    by_ranks = {record.ranks: record for record in (*single, *alike)}
+    return [record for record in records if all(str(record.stated(key)) == str(case[key]) for key in case)]
+
+
+def _results(stated: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]:
+    single = [record for record in records if record.ranks == 1 and record.model == stated["case"].get("model")]
+    by_ranks = {record.ranks: record for record in (*single, *_alike(stated, records))}
     values = {int(ranks): value for ranks, value in stated.get("values", {}).items()}
     for ranks in values or stated["ranks"]:
         if ranks not in by_ranks or (stated["quantity"] == "speed-up per image" and not single):
@@ -174,14 +195,36 @@ def _results(stated: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]
         yield Figure(stated["name"], stated["quantity"], ranks, values.get(ranks), here, tolerance, place)
 
 
-def headline(papers: Sequence[str], records: Sequence[Record]) -> str:
-    """Return how many figures of the papers are reproduced; empty if there are none."""
-    judged = [figure for paper in papers for figure in figures(paper, records) if figure.published is not None]
+def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
+    """Return how many figures are reproduced, then the best that no paper tried, and those that are not."""
+    known = [figure for paper in papers for figure in figures(paper, records)]
+    judged = [figure for figure in known if figure.published is not None]
+    missed = sorted((figure for figure in judged if not figure.reproduced), key=lambda figure: -abs(figure.error))
     if not judged:
-        return ""
-    within = spread((100 * figure.tolerance for figure in judged), lambda value: f"{value:.0f}")
-    right = sum(figure.reproduced is True for figure in judged)
-    return f"{right} of {len(judged)} published figures are reproduced, within {within} % ({', '.join(papers)})."
+        return None
+    untried = sorted((one for one in known if one.published is None), key=lambda one: one.here)
+    count = f"{len(judged) - len(missed)} of" if missed else "all"
+    within = f"{100 * max(figure.tolerance for figure in judged):.0f} %"
+    rest = f", but not the {missed[0].quantity} of {missed[0].name}" if len(missed) == 1 else ""
+    headline = f"The simulation reproduces {count} {len(judged)} published figures within {within}{rest}."
+    return Answer(headline, [figure.sentence for figure in [*untried[-1:], *missed]])
+
+
+def times_answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
+    """Return a sentence for each machine on how many take less than a day, and less than a week, for the task."""
+    tasks = [
+        (data["task"], results) for data in map(_data, papers) if "task" in data for results in data["results"]
+    ]
+    lines = []
+    for task, results in tasks:
+        epochs, parts = max(results["epochs"].values()), dict[int, str]()
+        hours = {record.ranks: _hours(epochs, _images_a_second(record)) for record in _alike(results, records)}
+        for time, limit in TIMES.items():
+            if within := [ranks for ranks in hours if hours[ranks] <= limit]:
+                machines, shown = plural(min(within), results["machine"]), digits(hours[min(within)])
+                parts.setdefault(min(within), f"less than {time} on {machines} ({shown} hours)")
+        lines += [f"{task} take {' and '.join(parts.values())}."] if parts else []
+    return Answer(lines[0], lines[1:]) if lines else None
 
 
 def section(papers: Sequence[str], records: Sequence[Record]) -> Section:

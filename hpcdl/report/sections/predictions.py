@@ -1,4 +1,4 @@
-"""Predictions of a fitted network beside measured times, and published figures beside ours."""
+"""Predictions of a fitted network beside measured times."""
 
 import math
 from collections.abc import Sequence
@@ -10,26 +10,10 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.launch.testbed import usual_rate
 from hpcdl.report.formats.cells import digits, percent, plural, rate
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run import published_results
 from hpcdl.report.run.declaration import Answer, Declaration, certainty
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.predictions import network, predicted
-
-
-def published_answer(findings: Findings) -> Answer | None:
-    """Return the number of figures that are reproduced."""
-    line = published_results.headline(findings.papers, findings.records)
-    return Answer(line) if line else None
-
-
-PUBLISHED: Final = Declaration(
-    20,
-    lambda findings: published_results.section(findings.papers, findings.records),
-    terminal=("tables",),
-    answer=published_answer,
-)
-
 
 NOTE: Final = (
     "Predicted: the same programs in virtual time on one model of the network, whose few costs are fitted to all "

@@ -1,4 +1,4 @@
-"""Settings, job and statistics in words, and the command and the suite that repeat the run."""
+"""Figures of papers beside ours; settings, job and statistics in words; command and suite that repeat the run."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,25 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.run import published_results
 from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import Names, text_of
 from hpcdl.trace.files import JsonMapping
+
+PUBLISHED: Final = Declaration(
+    20,
+    lambda findings: published_results.section(findings.papers, findings.records),
+    terminal=("tables",),
+    answer=lambda findings: published_results.answer(findings.papers, findings.records),
+    name="published",
+)
+TIMES: Final = Declaration(
+    21,
+    lambda _: Section("Time of a task"),
+    answer=lambda findings: published_results.times_answer(findings.papers, findings.records),
+    name="times",
+)
 
 
 def settings_page(findings: Findings) -> Section:
