@@ -34,7 +34,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.commands.parts.output import read_accepted
     from hpcdl.report import comparison as pages
     from hpcdl.report.formats.exports import json_text, junit
-    from hpcdl.report.formats.summary import coloured, plain
+    from hpcdl.report.formats.summary import coloured, columns, plain
 
     check_page(options.output, ".html", ".md")
     accepted = [] if options.accept is None else read_accepted(options.accept)
@@ -44,13 +44,13 @@ def execute(options: argparse.Namespace) -> int:
         comparison = compare(baseline, candidate, options.min_effect, accepted, now.date(), options.between_jobs)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    page = pages.page(comparison, baseline, candidate, copies)
-    text = plain([page])
+    page = pages.page(comparison, copies)
+    text = plain([pages.page(comparison, copies, pages.name_width(columns()))])
     if options.output is not None:
         write_page(options.output, [page])
     if options.junit is not None:
         write_output("--junit", options.junit, junit(pages.tests(comparison, text), now))
-    record = pages.record(comparison, baseline, candidate, copies)
+    record = pages.record(comparison, copies)
     print(json_text(record) if options.json else coloured(text), end="")
     return page.verdicts[0].row.code
 

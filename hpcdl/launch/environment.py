@@ -108,7 +108,7 @@ def _words(value: object) -> str:
     if isinstance(value, dict):
         value = [*value.values()]
     if isinstance(value, list):
-        shown = [*filter(None, map(_words, value))]
+        shown = [_words(part) for part in value if part not in (None, "", "None")]
         separator = "." if all(map(str.isdigit, shown)) else " "  # of versions
         return separator.join(shown)[:120] or "none"
     return "not recorded" if value is None else str(value).split("\n")[0]

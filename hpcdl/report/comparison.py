@@ -4,24 +4,29 @@ The page has the verdict, differences of the environments, then all measures, th
 """
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.over_time.pairing import FAILED, INCONCLUSIVE, MEASURE_NAMES, MISSING, NEW, Change
-from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, VERDICTS, Accepted, Comparison
+from hpcdl.analysis.over_time.pairing import INCONCLUSIVE, NEW, Change, label
+from hpcdl.analysis.over_time.regressions import (
+    IMPROVED,
+    REGRESSED,
+    UNCHANGED,
+    VERDICTS,
+    Accepted,
+    Comparison,
+)
 from hpcdl.analysis.over_time.series import RunSeries
-from hpcdl.analysis.run.disturbance import facts as table
+from hpcdl.analysis.over_time.suspects import host_list
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.launch.environment import differences
-from hpcdl.report.formats.cells import NONE, Number, plural, seconds
+from hpcdl.report.formats.cells import NONE, Number, interval, longer, plural, seconds, signed
 from hpcdl.report.formats.document import Axis, Document, Intervals, Section, Table, headed
 from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run import link_counters
-from hpcdl.trace.files import JsonMapping
+from hpcdl.report.run.environment_changes import environment_changes, shortened
 from hpcdl.trace.link_counters import recorded
 
 FACTS: Final = 8
@@ -29,39 +34,39 @@ FACTS: Final = 8
 SHORT: Final = 60
 """Longest reason in the table (characters)."""
 DRIFT: Final = "Launches of one job drift: start them in several jobs."
+MAX_NAME: Final = 10_000
+"""Characters of a name that nothing limits."""
 MAX_RATIO: Final = 10.0
 """Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
 MAX_ROWS: Final = 40
 """Rows of the figure, at most."""
 
 
-def page(
-    comparison: Comparison,
-    baseline: Sequence[RunSeries],
-    candidate: Sequence[RunSeries],
-    copies: Sequence[str] = (),
-) -> Document:
-    """Return the page; ``copies``: one line per run that was given twice."""
-    about, figure = _runs(comparison, baseline, candidate), _figure(comparison.changes)
+def page(comparison: Comparison, copies: Sequence[str] = (), width: int = MAX_NAME) -> Document:
+    """Return the page; ``copies``: one line per run that was given twice; ``width``: longest name in the table."""
+    figure = _figure(comparison.changes)
+    cases = len({(change.suite, change.case) for change in comparison.changes})
+    counts = ", ".join(f"{comparison.count(word)} {word}" for word in VERDICTS if comparison.count(word))
     return headed(
         "Comparison of runs",
         [verdict(comparison)],
         [
-            Section("Runs and environment", [*about, *copies], _facts(baseline, candidate)),
-            link_counters.compared(_link_counters(baseline, candidate)),
+            Section("Runs and environment", [*_runs(comparison), *copies], _facts(comparison)),
+            link_counters.compared(_link_counters(comparison)),
             Section(
                 "All measures, worst first",
-                tables=[_table(comparison.changes)],
+                tables=[_table(comparison.changes, width)],
                 charts=[figure] if figure.labels else [],
             ),
         ],
+        state=f"{plural(len(comparison.changes), 'measure')} of {plural(cases, 'case')}: {counts}.",
         notes=[*_power(comparison), *_notes(comparison)],
     )
 
 
-def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
-    lines = []
-    for name, runs, jobs in zip(("Baseline", "Candidate"), (baseline, candidate), comparison.jobs, strict=True):
+def _runs(comparison: Comparison) -> list[str]:
+    lines, (baseline, candidate) = [], comparison.sides
+    for name, runs, jobs in zip(("Baseline", "Candidate"), comparison.sides, comparison.jobs, strict=True):
         dates = sorted(run.began for run in runs if run.began)
         when = " to ".join(dict.fromkeys(f"{date:%Y-%m-%d %H:%M}" for date in dates[:1] + dates[-1:]))
         launches = f"{len(runs)} launch{'' if len(runs) == 1 else 'es'} of {plural(jobs, 'job')}"
@@ -81,60 +86,79 @@ def _runs(comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequ
     return lines + ([f"Accepted regressions that match no case: {unused}."] if unused else [])
 
 
-def _link_counters(*sides: Sequence[RunSeries]) -> link_counters.Beyond:
-    return link_counters.grown_beyond(*([recorded(run.environment) for run in runs] for runs in sides))
+def _link_counters(comparison: Comparison) -> link_counters.Beyond:
+    return link_counters.grown_beyond(*([recorded(run.environment) for run in runs] for runs in comparison.sides))
 
 
-def _facts(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
-    facts = environment_changes(baseline, candidate)
+def _environment(comparison: Comparison) -> list[str]:
+    before, now = ({key for run in side for key in run.environments} for side in comparison.sides)
+    return environment_changes(*comparison.sides, other=before != now)
+
+
+def _facts(comparison: Comparison) -> list[str]:
+    facts = _environment(comparison)
     more = [f"{len(facts) - FACTS} more differences; --json has all"] if len(facts) > FACTS else []
     return facts[:FACTS] + more or ["the environments are the same in all recorded facts"]
 
 
 def verdict(comparison: Comparison) -> Verdict:
-    """Return the verdict of all measures, with the sentences of the deciding one and of the widest undecided."""
-    counts = ", ".join(f"{comparison.count(word)} {word}" for word in VERDICTS if comparison.count(word))
-    cases = len({(change.suite, change.case) for change in comparison.changes})
-    improved = [change for change in comparison.changes if change.verdict == comparison.verdict == IMPROVED]
-    undecided = comparison.undecided[:1]
-    decides = undecided if comparison.verdict == INCONCLUSIVE else improved[-1:]
-    worst = (decides or comparison.changes)[0]
-    sentence = verdict_of(worst, SHORT)
-    measures = f"{plural(len(comparison.changes), 'measure')} of {plural(cases, 'case')}"
-    facts = {"worst": sentence.sentence, "measures": measures, "counts": counts}
+    """Return the verdict of all measures: the deciding one, its hosts, and the widest undecided one."""
+    changes, undecided, word = comparison.changes, comparison.undecided[:1], comparison.verdict
+    alike = [change for change in changes if change.verdict == word]
+    size = lambda change: abs(math.log(change.ratio))
+    deciding = {INCONCLUSIVE: undecided, IMPROVED: alike[-1:], UNCHANGED: sorted(alike, key=size)[-1:]}
+    worst = (deciding.get(word) or changes)[0]
+    sentence = verdict_of(worst, SHORT, _hosts(comparison))
+    text = sentence.headline.removesuffix(".")
+    if word == UNCHANGED:
+        text = f"{sentence.case} takes {sentence.facts['longer']}"
     others = [verdict_of(change, SHORT).sentence for change in undecided if change is not worst]
+    grown = link_counters.sentence(_link_counters(comparison)) if word == REGRESSED else ""
     return Verdict(
         topic="comparison",
-        word=comparison.verdict,
+        word=word,
         size=sentence.size,
         launches=sentence.launches,
-        cause=" ".join(others),
+        cause=" ".join(filter(None, [sentence.cause, grown, *others])),
         remedy=DRIFT if comparison.drift.correlation else "",
-        facts=facts,
+        facts={
+            "worst": text,
+            "state": worst.verdict.upper(),
+            "part": str(len(alike)),
+            "measures": plural(len(changes), "measure"),
+            "least": f"{100 * comparison.min_effect:g} %",
+        },
     )
 
 
-def verdict_of(change: Change, width: int = 10_000) -> Verdict:
-    """Return the verdict of one measure; ``width``: longest name, and half of the longest reason (characters)."""
-    reason = _shortened(change.reason, 2 * width).rstrip(".")
+def _hosts(comparison: Comparison) -> str:
+    """Return on which hosts the candidate ran, and the baseline if on others; empty if unknown."""
+    before, now = (
+        sorted({str(rank["hostname"]) for run in runs for rank in run.environment.get("ranks") or ()})
+        for runs in comparison.sides
+    )
+    earlier = f" (before: {shortened(host_list(before), SHORT // 2)})" if before and before != now else ""
+    return f" on {shortened(host_list(now), SHORT // 2)}{earlier}" if now else ""
+
+
+def verdict_of(change: Change, width: int = MAX_NAME, hosts: str = "") -> Verdict:
+    """Return the verdict of one measure.
+
+    ``width``: longest name, and half of the longest reason (characters); ``hosts``: on which it was measured.
+    """
+    reason = shortened(change.reason, 2 * width).rstrip(".")
     word = f"{change.verdict} by shares" if change.by_share and change.verdict == REGRESSED else change.verdict
     if change.verdict == INCONCLUSIVE and math.isnan(change.p):
         word = "not compared"
-    told = word in {FAILED, MISSING, "not compared"}  # the sentence has the reason
+    told = "{reason}" in Verdict(topic="compare", word=word).row.says
     return Verdict(
         topic="compare",
         word=word,
-        case=_shortened(change.case, width),
+        case=_label(change, width),
         size=Interval(change.ratio, change.low, change.high),
         launches=change.launches,
         cause="" if told or not reason else f"{reason[0].upper()}{reason[1:]}.",
-        facts={
-            "measure": MEASURE_NAMES.get(change.measure, change.measure),
-            "times": f"{change.ratio:.3f} times",
-            "bounds": f"{change.low:.3f} to {change.high:.3f}",
-            "p": f"{change.p:.2g}",
-            "reason": reason,
-        },
+        facts={"longer": longer(change.ratio, change.low, change.high), "hosts": hosts, "reason": reason},
     )
 
 
@@ -143,9 +167,9 @@ def _power(comparison: Comparison) -> list[str]:
     if visible:
         ratio = float(np.median(visible))
         smallest = f"{100 * (ratio - 1):.1f} %" if ratio < MAX_RATIO else "no change"
-        return [f"smallest slowdown found with 80 % probability (median measure): {smallest}"]
+        return [f"Smallest slowdown that is found with 80 % probability (median measure): {smallest}."]
     if comparison.count(INCONCLUSIVE):
-        return ["one launch does not show how launches vary: hpcdl run SUITE --launches 6"]
+        return ["One launch does not show how launches vary: hpcdl run SUITE --launches 6"]
     return []
 
 
@@ -153,30 +177,44 @@ def _notes(comparison: Comparison) -> list[str]:
     new = [change.case for change in comparison.changes if change.verdict == NEW]
     expired = [f"{accepted.case} (until {accepted.expires})" for accepted in comparison.expired]
     return [
-        f"{title}: {_shortened(names[0], SHORT)}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
+        f"{title}: {shortened(names[0], SHORT)}{f' and {len(names) - 1} more' if len(names) > 1 else ''}"
         for title, names in (("new", new), ("no longer accepted", expired))
         if names
     ]
 
 
-def _label(change: Change) -> str:
-    return f"{change.case} ({MEASURE_NAMES.get(change.measure, change.measure)})"
+def _label(change: Change, width: int = MAX_NAME) -> str:
+    return label(shortened(change.case, width), change.measure)
 
 
-def _table(changes: Sequence[Change]) -> Table:
-    header = ("measure", "verdict", "change %", "95 % low", "95 % high", "baseline", "candidate", "visible %")
+def _table(changes: Sequence[Change], width: int) -> Table:
+    header = ("measure", "verdict", "before", "after", "change", "95 %", "visible")
     rows = [
         (
-            f"{_label(change)}{': ' if change.reason else ''}{_shortened(change.reason, SHORT)}",
+            ": ".join(
+                filter(None, [label(_end(change.case, width), change.measure), shortened(change.reason, SHORT)])
+            ),
             change.verdict,
-            *map(_percent, (change.ratio, change.low, change.high)),
             *(seconds(_known(time)) for time in (change.baseline, change.candidate)),
-            f"{100 * (change.smallest - 1):.1f}" if change.smallest < MAX_RATIO else NONE,
+            *(signed(change.ratio), interval(_known(change.low), _known(change.high), signed)),
+            signed(change.smallest) if change.smallest < MAX_RATIO else NONE,
         )
         for change in changes
     ]
-    notes = ["Baseline and candidate: geometric means over launches or jobs. Change: of candidate by baseline."]
-    return Table("", header, rows, 2, notes, answers=header[2:7])
+    notes = [
+        "Before, after: geometric means over launches or jobs. Change: of after / before.",
+        "Visible: slowdown that would be found with 80 % probability.",
+    ]
+    return Table("", header, rows, 2, notes, answers=("change", "95 %", "verdict", "before", "after"))
+
+
+def name_width(terminal: int) -> int:
+    """Return the longest name with which all columns of the table fit into a terminal (characters)."""
+    return max(20, terminal - 60)
+
+
+def _end(name: str, width: int) -> str:
+    return name if len(name) <= width else f"...{name[3 - width :]}"
 
 
 def _figure(changes: Sequence[Change]) -> Intervals:
@@ -185,7 +223,7 @@ def _figure(changes: Sequence[Change]) -> Intervals:
     shown = known if len(known) <= MAX_ROWS else [*known[:half], *known[-half:]]
     left_out = f" {len(known) - len(shown)} between the {half} largest and the {half} smallest are left out."
     return Intervals(
-        "Time of the candidate by that of the baseline",
+        "Time after / before",
         [_label(one) for one in shown],
         [(one.ratio, _known(one.low), _known(one.high)) for one in shown],
         Axis("ratio of times", _ratio),
@@ -199,64 +237,9 @@ def _ratio(value: Number) -> str:
     return NONE if value is None else f"{value:.3f}"
 
 
-def _percent(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f}" if math.isfinite(ratio) else NONE
-
-
-def _shortened(text: str, width: int) -> str:
-    if len(text) <= width:
-        return text
-    left = (width - 3) // 2
-    return f"{text[:left]}...{text[len(text) - (width - 3 - left) :]}"
-
-
-VARIABLES: Final = re.compile(
-    r"(UCX|MPICH|MPIR|FI|I_MPI|NCCL|CUDA|OPENBLAS|MKL|OMP|GOMP|KMP|NUMBA)_|OMPI_MCA_(btl|coll|mpi|mtl|osc|pml)(_|$)"
-    r"|SLURM_JOB_PARTITION$"
-)
-"""Variables that change how fast a job is; others name the job, its processes or its files."""
-
-
-def environment_changes(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list[str]:
-    """Return one line per recorded fact that differs between the sides; the environment key's come first."""
-    before, now = (
-        " ".join(dict.fromkeys(key for run in side for key in run.environments)) for side in (baseline, candidate)
-    )
-    lines = []
-    if set(before.split()) != set(now.split()):
-        lines.append(f"environment key was {before or 'none'} and is {now or 'none'}")
-        lines += differences(baseline[-1].environment, candidate[-1].environment)
-    sides = [[_recorded_facts(run.environment) for run in runs] for runs in (baseline, candidate)]
-    for name in dict.fromkeys(name for side in sides for facts in side for name in facts):
-        texts = [" or ".join(sorted({facts.get(name, "not set") for facts in side})) for side in sides]
-        if texts[0] != texts[1]:
-            was, is_now = (_shortened(text, SHORT) for text in texts)
-            lines.append(f"{name} was {was} and is {is_now}")
-    return lines
-
-
-def _recorded_facts(env: JsonMapping) -> dict[str, str]:
-    cpu, software, git = (table(env, name) for name in ("cpu", "software", "git"))
-    changed = "-dirty" if git.get("changed_files") else ""
-    ranks = env.get("ranks") or ()
-    facts = {
-        "hpcdl": software.get("hpcdl"),
-        "commit": f"{str(git['commit'])[:12]}{changed}" if git.get("commit") else None,
-        "governor": cpu.get("governor"),
-        "CPU quota": cpu.get("quota_cores"),
-        "clock source": env.get("clocksource"),
-        "hosts": " ".join(dict.fromkeys(str(rank.get("hostname")) for rank in ranks)),
-        "cores of ranks": " ".join(dict.fromkeys(str(rank.get("affinity")) for rank in ranks)),
-        **{name: value for name, value in table(env, "variables").items() if VARIABLES.match(name)},
-    }
-    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
-
-
-def record(
-    comparison: Comparison, baseline: Sequence[RunSeries], candidate: Sequence[RunSeries], copies: Sequence[str]
-) -> dict[str, object]:
+def record(comparison: Comparison, copies: Sequence[str]) -> dict[str, object]:
     """Return the document for JSON; null for unknown values."""
-    overall = verdict(comparison)
+    overall, (baseline, candidate) = verdict(comparison), comparison.sides
     return {
         "verdict": overall.word,
         "sentence": overall.sentence,
@@ -268,8 +251,8 @@ def record(
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
         "copies": list(copies),
-        "environment_differences": environment_changes(baseline, candidate),
-        "link_counters": link_counters.records(_link_counters(baseline, candidate)),
+        "environment_differences": _environment(comparison),
+        "link_counters": link_counters.records(_link_counters(comparison)),
         "measures": [_change(change) for change in comparison.changes],
         "accepted_expired": [_accepted(accepted) for accepted in comparison.expired],
         "accepted_unused": [_accepted(accepted) for accepted in comparison.unused],

@@ -4,29 +4,26 @@ In HTML it has figures of the measures that changed, and a table of all measures
 """
 
 import datetime as dt
-import math
 import shlex
 from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
+from hpcdl.analysis.over_time import pairing
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Change
-from hpcdl.analysis.over_time.pairing import MEASURE_NAMES
 from hpcdl.analysis.over_time.series import History, Job
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict
 from hpcdl.analysis.statistics.estimates import Interval, Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
-from hpcdl.launch.environment import differences
-from hpcdl.report.formats.cells import NONE, Number, digits, plural, seconds
+from hpcdl.report.formats.cells import NONE, Number, interval, longer, plural, seconds, signed
 from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, Table, headed
 from hpcdl.report.formats.verdicts import Verdict, exit_code
+from hpcdl.report.run.environment_changes import environment_changes
 from hpcdl.report.run.link_counters import Beyond, compared, grown_beyond, sentence
 from hpcdl.trace.link_counters import recorded
 
-OTHER_KEY: Final = "other key"
-"""Difference of environments that differ in no described fact."""
 LEAST: Final = f"{100 * MIN_EFFECT:g} %"
 """Smallest change that is a regression."""
 RUNS_BEFORE: Final = 30
@@ -42,8 +39,9 @@ def page(verdict: SuiteVerdict, *, whole: bool = False) -> Document:
     measures = sum(bool(np.isfinite(times[-1])) for times in history.seconds)
     series = f"{plural(measures, 'measure')} in the newest"
     runs = f"{plural(len(history.jobs), 'run')}, {day(first)} to {day(last)}, {series}."
-    slow = [f"{_suspect(history, suspect)}." for suspect in verdict.suspects]
-    environments = [f"{day(history.jobs[job])}: {text}." for job, text in _environment(history).items()]
+    slow = [f"{_name(suspect)} {_slowness(history, suspect)}." for suspect in verdict.suspects]
+    environments = [f"{day(history.jobs[job])}: {'; '.join(_environment(history, job))}."
+                    for job in history.environment_changes()]  # fmt: skip
     noise = []
     if calibration is not None:
         rates = f"{calibration.regressed:.2f} false regressions and {calibration.improved:.2f} false improvements"
@@ -72,23 +70,10 @@ def day(job: Job) -> str:
     return f"{job.began:%Y-%m-%d %H:%M}"
 
 
-def signed(ratio: float) -> str:
-    """Return a ratio of times as a signed share: +5.1 %."""
-    return f"{100 * (ratio - 1):+.1f} %" if ratio < 10 else f"x {digits(ratio)}"
-
-
-def longer(ratio: Interval) -> str:
-    """Return how much longer something takes, with the interval: 5.1 % longer (95 %: +4.0 % to +6.2 %)."""
-    size = signed(ratio.value).lstrip("+-")
-    text = f"{size[2:]} times as long" if ratio.value >= 10 else f"{size} longer"
-    text = f"{size} less time" if ratio.value < 1 else text
-    return text if math.isnan(ratio.low) else f"{text} (95 %: {_bounds(ratio)})"
-
-
 def label(history: History, series: int) -> str:
     """Return case and measure of a series."""
     key = history.keys[series]
-    return f"{key.case} ({MEASURE_NAMES.get(key.measure, key.measure)})"
+    return pairing.label(key.case, key.measure)
 
 
 def group(history: History, series: int) -> str:
@@ -103,16 +88,11 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     Of an open event only open changes count.
     """
     history, changes = verdict.history, verdict.unaccepted(event) or event.open or event.changes
-    newest, job = len(history.jobs) - 1, history.jobs[event.first]
-    back = len(event.changes) - len(event.open)
-    repaired = f", {back} more repaired" if event.open and back else ""
+    newest, more, size = len(history.jobs) - 1, len(changes) - 1, changes[0].ratio
     facts = {
-        "most": longer(changes[0].ratio),
-        "date": day(job),
-        "run": job.path,
-        "measures": plural(len(changes), "measure") + repaired,
-        "median": signed(float(np.median([change.ratio.value for change in changes]))),
-        "found": f"{plural(newest - event.found, 'run')} before the newest",
+        "most": longer(*size),
+        "date": day(history.jobs[event.first]),
+        "others": f", as {'does' if more == 1 else 'do'} {plural(more, 'other measure')}" if more else "",
         "least": LEAST,
     }
     word: str = event.verdict
@@ -121,8 +101,8 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
         waits = [waiting.runs for waiting in verdict.waiting(word) if waiting.series in series]
         word = word if waits else "start"
         facts["when"] = verdict.date_after(max(waits, default=0))
-    elif word == "two states":
-        word = word if event.found == newest else "known states"
+    elif word == "bimodal":
+        word = word if event.found == newest else "known bimodal"
     if event in verdict.accepted_events:
         entry, _ = verdict.of_change(event.open[0])
         assert entry is not None
@@ -132,12 +112,12 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     remedy = ""
     if event in verdict.open_events[:1]:
         runs = [job.path for job in history.jobs[max(0, event.first - AFTER) : event.first + AFTER]]
-        remedy = f"Compare: hpcdl compare {shlex.join([*runs[:-AFTER], '--with', *runs[-AFTER:]])}."
+        remedy = f"Compare the runs: hpcdl compare {shlex.join([*runs[:-AFTER], '--with', *runs[-AFTER:]])}"
     return Verdict(
         topic="history",
         word=word,
         case=label(history, changes[0].series),
-        size=changes[0].ratio,
+        size=size,
         cause=" ".join(_causes(verdict, event)),
         remedy=remedy,
         facts=facts,
@@ -148,12 +128,13 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
 def _causes(verdict: SuiteVerdict, event: Event) -> list[str]:
     """Return sentences on what came with an event, and on acceptances that do not cover it."""
     history = verdict.history
-    causes = [f"Likely: {_suspect(history, suspect)}." for suspect in event.suspects]
+    causes = [f"Likely cause: {_name(suspect)} {_slowness(history, suspect)}." for suspect in event.suspects]
     causes += filter(None, [sentence(link_counters(history, event.first))])
-    if event.environment:
-        near = [text for job, text in _environment(history).items() if abs(job - event.first) <= TOGETHER]
-        new = next((text for text in near if text != OTHER_KEY), OTHER_KEY)
-        causes.append(f"{'Slower' if event.ratio > 1 else 'Faster'} since the new environment: {new}.")
+    changes = [job for job in history.environment_changes() if abs(job - event.first) <= TOGETHER]
+    if event.environment and changes:
+        fact, *others = _environment(history, changes[0])
+        more = f" ({plural(len(others), 'more difference')})" if others else ""
+        causes.append(f"{'Slower' if event.is_slower else 'Faster'} since the environment changed: {fact}{more}.")
     refusals = [verdict.of_change(change)[1] for change in event.open]
     return causes + [f"It is {refusal}." for refusal in dict.fromkeys(refusals) if refusal]
 
@@ -163,7 +144,12 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     newest = verdict.history.jobs[-1]
     news = [of_event(verdict, event) for event in verdict.open_events]
     news += [
-        _says("slow", refusal=verdict.of_suspect(suspect)[1], slow=_suspect(verdict.history, suspect))
+        _says(
+            "slow",
+            _name(suspect),
+            refusal=verdict.of_suspect(suspect)[1],
+            slowness=_slowness(verdict.history, suspect),
+        )
         for suspect in verdict.open_suspects
     ]
     news += [
@@ -176,7 +162,7 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     news += [of_event(verdict, event) for event in verdict.news]
     unstable = [of_event(verdict, event) for event in verdict.events if event.verdict == "unstable start"]
     news += [said for said in unstable if said.word == "unstable start"]
-    news += _far(verdict, "departing")
+    news += _far(verdict, "suspected change")
     old = [of_event(verdict, event) for event in verdict.accepted_events]
     if newest.disturbed:
         case, cause = next(iter(newest.disturbed.items()))
@@ -191,8 +177,8 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
             old.append(_says("fine", least=LEAST, measures=plural(verdict.judged, "measure")))
         if short:
             old.append(_says("short", measures=plural(len(short), "measure"), **wait))
-    if verdict.search.wandering:
-        old.append(_says("wandering"))
+    if verdict.search.drifts:
+        old.append(_says("drift"))
     return [*news, *old, *_far(verdict, "outlier")]
 
 
@@ -208,9 +194,9 @@ def _far(verdict: SuiteVerdict, reason: str) -> list[Verdict]:
         return []
     worst = max(waiting, key=lambda series: series.ratio)
     facts = {
-        "change": longer(Interval(worst.ratio, math.nan, math.nan)),
-        "runs": "newest run alone" if worst.outliers == 1 else f"{worst.outliers} newest runs alone",
-        "others": f", and {plural(len(waiting) - 1, 'other measure')} likewise" if waiting[1:] else "",
+        "change": longer(worst.ratio),
+        "runs": "run" if worst.outliers == 1 else f"of {worst.outliers} slow runs",
+        "others": f", and {plural(len(waiting) - 1, 'other measure')} too" if waiting[1:] else "",
         "when": verdict.date_after(max(series.runs for series in waiting)),
     }
     return [_says(reason, label(verdict.history, worst.series), **facts)]
@@ -233,12 +219,14 @@ def _cases(history: History, event: Event) -> Section:
         for change in event.changes
     ]
     left_out = f"{len(rows) - CASES} more in --json" if len(rows) > CASES else ""
-    table = Table("", ("measure", "change", "95 % interval"), rows[:CASES], left_out=left_out)
-    return Section(f"{event.verdict.capitalize()} since {day(history.jobs[event.first])}", tables=[table])
+    table = Table("", ("measure", "change", "95 %"), rows[:CASES], left_out=left_out)
+    first = history.jobs[event.first]
+    runs = [f"First run: {first.path}."]
+    return Section(f"{event.verdict.capitalize()} since {day(first)}", runs, tables=[table])
 
 
-def _bounds(ratio: Sequence[float]) -> str:
-    return f"{signed(ratio[1])} to {signed(ratio[2])}"
+def _bounds(ratio: Interval) -> str:
+    return interval(ratio.low, ratio.high, signed)
 
 
 def _events(verdict: SuiteVerdict) -> Table:
@@ -251,22 +239,31 @@ def _events(verdict: SuiteVerdict) -> Table:
             ", ".join(suspect.name for suspect in event.suspects)
             or ("new environment" if event.environment else NONE),
             str(len(event.changes)),
-            signed(event.ratio),
+            signed(of_event(verdict, event).size.value),
             str(event.found - event.first + 1),
         )
         for event in sorted(verdict.events, key=lambda event: event.first)
     ]
-    header = ("first run", "verdict", "state", "likely cause", "measures", "median", "found after")
-    notes = [f"A change needs {AFTER} runs that agree; a series is judged from its {BEFORE + AFTER}th run on."]
-    return Table("", header, rows, left=4, notes=notes, answers=("median", "verdict"))
+    header = ("first run", "verdict", "state", "likely cause", "measures", "largest", "found after")
+    notes = [
+        "Largest: change of the measure that changed most. Found after: so many runs.",
+        f"A change needs {AFTER} runs that agree; a series is judged from its {BEFORE + AFTER}th run on.",
+    ]
+    return Table("", header, rows, left=4, notes=notes, answers=("largest", "verdict"))
 
 
-def _suspect(history: History, suspect: Suspect) -> str:
+def _name(suspect: Suspect) -> str:
+    if suspect.kind == "neighbours":
+        return f"hosts {suspect.name} (one switch?)"
+    return suspect.name if suspect.kind == "hosts" else f"{suspect.kind} {suspect.name}"
+
+
+def _slowness(history: History, suspect: Suspect) -> str:
+    """Return the predicate of a sentence about a slow host or link."""
     end = "" if suspect.ended is None else f", until {day(history.jobs[suspect.ended])}"
-    times = f"{plural(suspect.runs, 'slow run')} since {day(history.jobs[suspect.first])}{end}"
-    kind = "" if suspect.kind == "hosts" else f"{suspect.kind} "
-    name = f"hosts {suspect.name}, one switch?" if suspect.kind == "neighbours" else f"{kind}{suspect.name}"
-    return f"{name}, {signed(suspect.ratio)} in {times}, by {suspect.source}"
+    runs = f"{plural(suspect.runs, 'run')} since {day(history.jobs[suspect.first])}{end}"
+    verb = "took" if end else "takes"
+    return f"{verb} {longer(suspect.ratio)} than usual in {runs}, by {suspect.source}"
 
 
 def link_counters(history: History, job: int) -> Beyond:
@@ -278,12 +275,9 @@ def link_counters(history: History, job: int) -> Beyond:
     return grown_beyond(before, now)
 
 
-def _environment(history: History) -> dict[int, str]:
-    jobs = history.jobs
-    return {
-        number: "; ".join(differences(jobs[number - 1].environment, jobs[number].environment)) or OTHER_KEY
-        for number in history.environment_changes()
-    }
+def _environment(history: History, job: int) -> list[str]:
+    """Return the differences between the environment of a job and of the job before."""
+    return environment_changes(history.jobs[job - 1].runs, history.jobs[job].runs, other=True)
 
 
 EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -320,7 +314,7 @@ def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[C
         lines.append(Series(name, times))
         levels.append(Series("level", levels_of(values, cuts, x), "reference"))
     text = "; ".join(_words(history, change) for row in rows for change in changes.get(row, ()))
-    note = f"{text[0].upper()}{text[1:]}. {NOTE}" if text else NOTE
+    note = f"It takes {text}. {NOTE}" if text else NOTE
     return Lines(label(history, rows[0]), _dates(x), Axis("time", seconds), [*lines, *levels], note)
 
 
@@ -340,9 +334,7 @@ def levels_of(values: Vector, cuts: Sequence[int], x: Sequence[float]) -> list[P
 
 
 def _words(history: History, change: Change) -> str:
-    slower = "slower" if change.ratio.value > 1 else "faster"
-    size = f"{signed(change.ratio.value)} ({_bounds(change.ratio)})"
-    return f"{slower} since {day(history.jobs[change.first])}: {size}"
+    return f"{longer(*change.ratio)} since {day(history.jobs[change.first])}"
 
 
 def _dates(x: Sequence[float]) -> Axis:
@@ -360,12 +352,13 @@ def _dates(x: Sequence[float]) -> Axis:
 
 def _table(verdict: SuiteVerdict) -> Table:
     """Return one row per series: its runs, its newest time and its level since the last change."""
-    history, changes = verdict.history, _changes(verdict)
-    rows = []
+    history, changes, rows = verdict.history, _changes(verdict), []
+    far = {series.series: series.ratio for series in verdict.waiting("suspected change", "outlier")}
     for row in sorted(range(len(history.keys)), key=lambda row: row not in changes):
         values = history.seconds[row]
         cuts = [change.first for change in changes.get(row, ())]
-        level, newest = float(np.nanmedian(values[max(cuts, default=0) :])), float(values[-1])
+        newest = float(values[-1])
+        level = newest / far[row] if row in far else float(np.nanmedian(values[max(cuts, default=0) :]))
         is_measured = np.isfinite(newest)
         rows.append(
             (
@@ -378,6 +371,9 @@ def _table(verdict: SuiteVerdict) -> Table:
                 day(history.jobs[max(cuts)]) if cuts else NONE,
             )
         )
-    header = ("measure", "runs", "newest", "against level", "level", "changes", "last change")
-    notes = ["Level: the median since the last change. Newest: a dash if the newest run lacks the measure."]
-    return Table("", header, rows, notes=notes, answers=("against level", "newest", "level"))
+    header = ("measure", "runs", "newest", "change", "level", "changes", "last change")
+    notes = [
+        "Level: median since the last change, before newest runs that are far above. Change: of newest / level.",
+        "Newest: a dash if the newest run lacks the measure.",
+    ]
+    return Table("", header, rows, notes=notes, answers=["change"])

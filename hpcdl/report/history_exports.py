@@ -9,6 +9,7 @@ from hpcdl.analysis.over_time.change_points import AFTER, BEFORE
 from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
+from hpcdl.exit_codes import FAILED, OK
 from hpcdl.report.formats.exports import Gauge, TestCase, TestSuite
 from hpcdl.report.history import group, link_counters, of_event, verdicts, worst
 from hpcdl.report.run.link_counters import records
@@ -66,7 +67,7 @@ def _event(verdict: SuiteVerdict, event: Event) -> dict[str, object]:
         "open": event in verdict.open_events,
         "accepted": event in verdict.accepted_events,
         **_runs(history, event.first, event.found),
-        "ratio": event.ratio,
+        "ratio": of_event(verdict, event).size.value,
         "new_environment": event.environment,
         "link_counters": records(link_counters(history, event.first)),
         "likely": [_suspect(history, suspect) for suspect in event.suspects],
@@ -144,15 +145,17 @@ def tests(verdict: SuiteVerdict) -> TestSuite:
 def gauges(suites: Sequence[SuiteVerdict], exit_code: int) -> list[Gauge]:
     """Return the metrics of all suites."""
     newest = [suite.history.jobs[-1].began.timestamp() for suite in suites]
-    words = [Counter(verdict.word for verdict in verdicts(suite)) for suite in suites]
-    red = [word["regressed"] + word["two states"] for word in words]
+    said = [Counter((verdict.word, verdict.row.code) for verdict in verdicts(suite)) for suite in suites]
+    missing = [counts["missing", FAILED] for counts in said]
+    failed = [sum(number for (_, code), number in counts.items() if code == FAILED) for counts in said]
+    red = [every - lacking for every, lacking in zip(failed, missing, strict=True)]
     values = [
         ("runs", "Runs in the archive.", [len(suite.history.jobs) for suite in suites]),
         ("newest_run_timestamp_seconds", "Start of the newest run.", [int(began) for began in newest]),
         ("judged_measures", "Measures with enough runs.", [suite.judged for suite in suites]),
-        ("missing_cases", "Cases that the newest run lacks.", [word["missing"] for word in words]),
-        ("open_regressions", "Neither repaired nor accepted.", red),
-        ("accepted_regressions", "Accepted regressions.", [word["accepted"] for word in words]),
+        ("missing_cases", "Cases that the newest run lacks.", missing),
+        ("open_regressions", "Regressions and slow hosts, neither repaired nor accepted.", red),
+        ("accepted_regressions", "Accepted regressions.", [counts["accepted", OK] for counts in said]),
     ]
     names = [{"suite": suite.history.suite} for suite in suites]
     slow = [

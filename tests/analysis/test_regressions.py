@@ -54,11 +54,11 @@ TWELVE = tuple(np.exp(np.linspace(-0.01, 0.01, 12)))
 @pytest.mark.parametrize(
     ("sides", "verdict", "reason"),
     [
-        (STATES, "inconclusive", "two states: 4 of 6 launches are 1.08 times slower, 2 of 6 of the baseline's"),
-        (STATES[::-1], "inconclusive", "two states: 2 of 6 launches are 1.08 times slower, 4 of 6 of the baseline's"),
-        ((TWELVE, (*TWELVE[4:], *[1.5] * 4)), "regressed", "4 of 12 launches are 1.5 times slower, none of the baseline's"),
-        ((TWELVE, (*TWELVE[3:], *[1.5] * 3)), "inconclusive", "3 of 12 launches are 1.5 times slower, none of the baseline's"),
-        ((TWELVE, (*TWELVE[1:], 1.5)), "unchanged", "1 of 12 launches is 1.5 times slower, none of the baseline's"),
+        (STATES, "inconclusive", "bimodal: 4 of 6 launches take 1.08 times as long, in the baseline 2 of 6"),
+        (STATES[::-1], "inconclusive", "bimodal: 2 of 6 launches take 1.08 times as long, in the baseline 4 of 6"),
+        ((TWELVE, (*TWELVE[4:], *[1.5] * 4)), "regressed", "4 of 12 launches take 1.5 times as long, in the baseline none of 12"),
+        ((TWELVE, (*TWELVE[3:], *[1.5] * 3)), "inconclusive", "3 of 12 launches take 1.5 times as long, in the baseline none of 12"),
+        ((TWELVE, (*TWELVE[1:], 1.5)), "unchanged", "1 of 12 launches takes 1.5 times as long, in the baseline none of 12"),
     ],
 )  # fmt: skip
 def test_launches_apart_from_the_others_are_counted_on_both_sides(sides, verdict, reason):
@@ -193,8 +193,8 @@ def test_slow_launches_that_may_be_a_regression_leave_the_whole_inconclusive():
     (change,) = comparison.undecided
     assert (comparison.verdict, change.case) == ("inconclusive", "c0")
     assert change.largest == pytest.approx(1.5 ** (0.7772 - 0.0549), 0.01)  # exact bounds of 2 of 6 and 3 of 12
-    assert "c0: p50 is undecided" in page.verdict(comparison).sentence
-    assert "2 of 6 launches are 1.48 times slower, 3 of 12 of the baseline's." in page.verdict(comparison).sentence
+    assert "NOT DECIDED: c0 takes 3.4 % longer (-19.8 to 33.4 %)" in page.verdict(comparison).sentence
+    assert "2 of 6 launches take 1.48 times as long, in the baseline 3 of 12" in page.verdict(comparison).sentence
 
 
 @pytest.mark.parametrize(("order", "drifts"), [(range(8), True), ([0, 4, 1, 5, 2, 6, 3, 7], False)])
@@ -253,7 +253,7 @@ def test_an_accepted_regression_does_not_count_until_it_expires_or_grows():
         ([replace(later, expires=TODAY)], "accepted", "accepted until 2026-11-22: slower switch"),
         ([expired], "regressed", "accepted until 2026-11-21, which has passed"),
         ([expired, later], "accepted", "accepted until 2026-12-31: slower switch"),
-        ([replace(later, change=0.1)], "regressed", "accepted only up to +10 %"),
+        ([replace(later, change=0.1)], "regressed", "accepted only up to 10 %"),
         ([replace(later, change=0.17)], "accepted", "accepted until 2026-12-31: slower switch"),  # with min_effect
     ]:
         comparison = compared(runs(*STEADY), slow, accepted)

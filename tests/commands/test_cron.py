@@ -48,7 +48,7 @@ def test_history_is_mailed_if_it_is_not_fine(cron, tmp_path):
     )
     cron(command)
     mail = (tmp_path / "mail.txt").read_text()
-    assert mail == "-s hpcdl admins\nhpcdl: history\n\nVERDICT\nTOO FEW RUNS: runs holds none.\n"
+    assert mail == "-s hpcdl admins\nhpcdl: history\n\nVERDICT\nNO RUNS: runs has none.\n"
     assert "hpcdl_history_exit_code 3" in (tmp_path / "hpcdl.prom").read_text()
 
 

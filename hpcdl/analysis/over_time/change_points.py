@@ -13,7 +13,7 @@ change, of the last :data:`WINDOW` runs at most:
    null: Efron, J. Am. Stat. Assoc. 99, 2004). A large multiple of the robust deviation is certain without it.
 
 A change with fewer than ten runs before it is an unstable start. A series that rises twice to a level of the last
-:data:`REMEMBERED` runs has two states: changes between such levels are reported no more.
+:data:`REMEMBERED` runs is bimodal: changes between such levels are reported no more.
 """
 
 import math
@@ -106,7 +106,7 @@ class Change:
     """Level of the series, or its successor, in the end."""
     ended: bool = False
     """True if neither has a value in the last :data:`RECENT` runs."""
-    of_two_states: bool = False
+    of_bimodal: bool = False
     """True if the series went back and forth in the end."""
 
     @property
@@ -118,7 +118,7 @@ class Change:
     def unrepaired(self) -> bool:
         """True for a change for the worse whose series did not return to the level before."""
         size = math.log(self.ratio.value)
-        counts = size > 0 and not (self.is_small or self.unstable_start or self.of_two_states)
+        counts = size > 0 and not (self.is_small or self.unstable_start or self.of_bimodal)
         return counts and self.now - self.before > min(SAME_LEVEL, size / 2)
 
     @property
@@ -144,8 +144,8 @@ class _Series:
     """Sum of squares about the mean, of the segment before."""
     freedom: float = 0.0
     """Degrees of freedom of ``squares``."""
-    two_states: int = -1
-    """Run that showed two states; -1 if none did."""
+    bimodal: int = -1
+    """Run that showed that the series is bimodal; -1 if none did."""
 
     def had(self, level: float, run: int) -> bool:
         """Return True if the series left the level within the last REMEMBERED runs before ``run``."""
@@ -183,7 +183,7 @@ class Search:
         """In the order in which they were found."""
 
     @property
-    def wandering(self) -> bool:
+    def drifts(self) -> bool:
         """True if half of the series drift: neighbouring runs are so alike that chance makes steps."""
         return bool(self.excess) and float(np.median([half for _, half in self.excess])) > WANDERING
 
@@ -239,7 +239,7 @@ class Search:
         return max(1.0, float(most)), max(1.0, float(half))
 
     def _restart(self, p: float, series: int, first: int, now: int) -> Change | None:
-        """Go on with the values after a split; return the change, None between known levels of two states."""
+        """Go on with the values after a split; return the change; None between the levels of a bimodal series."""
         state = self.series[series]
         begin = max(state.cuts, default=0)
         recent = max(begin, now + 1 - WINDOW)
@@ -252,16 +252,16 @@ class Search:
             (*state.levels, before),
             float((departures**2).sum()),
             len(departures) - 1,
-            now if state.two_states < 0 and returned and after > before else state.two_states,
+            now if state.bimodal < 0 and returned and after > before else state.bimodal,
         )
-        if returned and state.two_states >= 0:
+        if returned and state.bimodal >= 0:
             return None
         early = not state.cuts and len(finite(self.values[series, :first])) < BEFORE
         return Change(series, first, now, p, Interval(after - before, 0, 0), returned, before, early)
 
-    def since(self, series: int) -> Vector:
-        """Return the values of a series since its last change, as logarithms."""
-        return finite(self.values[series, max(self.series[series].cuts, default=0) :])
+    def since(self, series: int, logs: Matrix | None = None) -> Vector:
+        """Return the ``logs`` of a series since its last change; by default without the common effects of runs."""
+        return finite((self.values if logs is None else logs)[series, max(self.series[series].cuts, default=0) :])
 
     def _successor(self, series: int) -> int:
         """Return the series that goes on with a series that has no value since the first one of its successor."""
@@ -279,7 +279,7 @@ class Search:
             ratio=_ratio(self.logs[change.series], change.first, self.series[change.series].cuts),
             now=float(np.median(self.since(last))),
             ended=not self.measured[last, -RECENT:].any(),
-            of_two_states=change.found <= state.two_states and state.had(change.before, self.logs.shape[1]),
+            of_bimodal=change.found <= state.bimodal and state.had(change.before, self.logs.shape[1]),
         )
 
 
@@ -288,7 +288,7 @@ def change_points(logs: Matrix) -> list[Change]:
     return Search(logs).changes
 
 
-def departing(values: Vector) -> int:
+def far_above(values: Vector) -> int:
     """Return how many of the newest of a series' ``values`` are far above all before, at most LASTING."""
     for number in range(LASTING, 0, -1):
         old, new = values[:-number], values[-number:]

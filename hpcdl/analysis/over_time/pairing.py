@@ -12,11 +12,17 @@ from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
 
 FAILED, MISSING, NEW, INCONCLUSIVE = "failed", "missing", "new", "inconclusive"
 
-MEASURE_NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "p50", "seconds_to_target": "to target"}
-"""Measures in their order, with their names in tables; one that a launch of the baseline lacks is not compared."""
+MEASURE_NAMES: Final = {"step_seconds": "step", "time_p50_seconds": "", "seconds_to_target": "time to target"}
+"""Measures in their order, with their names; one that a launch of the baseline lacks is not compared."""
 
 Value = tuple[str, str, float]
 """Job, run and number (s) of one launch."""
+
+
+def label(case: str, measure: str) -> str:
+    """Return a case with the name of its measure; the median time of an operation has none."""
+    name = MEASURE_NAMES.get(measure, "")
+    return f"{case} ({name})" if name else case
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,7 @@ class Change:
     """Geometric mean over units (s)."""
     candidate: float = math.nan
     ratio: float = math.nan
-    """Candidate by baseline."""
+    """Candidate / baseline."""
     low: float = math.nan
     high: float = math.nan
     p: float = math.nan

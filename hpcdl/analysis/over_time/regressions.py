@@ -66,7 +66,7 @@ class Accepted:
         if self.expires < today:
             return f"accepted until {self.expires}, which has passed"
         if ratio > (1 + self.change) * (1 + min_effect):
-            return f"accepted only up to +{100 * self.change:g} %"
+            return f"accepted only up to {100 * self.change:g} %"
         return ""
 
 
@@ -108,6 +108,8 @@ class Comparison:
     """Accepted regressions that match no compared case."""
     drift: Drift = NO_DRIFT
     """Of the launches of one job."""
+    sides: tuple[Sequence[RunSeries], Sequence[RunSeries]] = ((), ())
+    """Runs of the baseline and of the candidate."""
 
     def count(self, *verdicts: str) -> int:
         """Return the number of measures with one of the verdicts."""
@@ -172,6 +174,7 @@ def compare(
         expired=[entry for entry in accepted if entry.expires < today],
         unused=[entry for entry in accepted if not any(entry.matches(change.case) for change in changes)],
         drift=drift,
+        sides=(baseline, candidate),
     )
 
 
@@ -235,16 +238,13 @@ def _largest(group: Group) -> float:
 
 
 def _described(group: Group, unit: str) -> str:
-    """Return the number and the slowness of the launches of a group: 4 of 12 launches are 1.5 times slower, ..."""
+    """Return number and slowness of the launches of a group: 4 of 12 launches take 1.5 times as long, ..."""
     (before, now), (earlier, size) = group.counts, group.sizes
-    factor, word = (group.factor, "slower") if group.factor > 1 else (1 / group.factor, "faster")
     units = unit if size == 1 else "jobs" if unit == "job" else "launches"
-    state = "" if group.few else "two states: "
-    share, other = (f"{count or 'none'} of" for count in (now, before))
-    return (
-        f"{state}{share} {size} {units} {'are' if now > 1 else 'is'} {factor:.3g} times {word}, "
-        f"{other} {'the' if not before else f'{earlier} of the'} baseline's"
-    )
+    mode = "" if group.few else "bimodal: "
+    share, other = (f"{count or 'none'} of {size}" for count, size in ((now, size), (before, earlier)))
+    takes = f"take{'' if now > 1 else 's'} {group.factor:.3g} times as long"
+    return f"{mode}{share} {units} {takes}, in the baseline {other}"
 
 
 def _table(compared: Sequence[Change], side: int, *, by_job: bool) -> Matrix:

@@ -24,7 +24,7 @@ from hpcdl.analysis.statistics.robust import quantiles
 
 Kind = Literal["host", "link", "hosts", "neighbours"]
 """Neighbours are hosts whose names follow each other, of a switch that is not known."""
-Source = Literal["link measurements", "times of the cases"]
+Source = Literal["times of exchanges", "times of cases"]
 Episode = tuple[int, int, int | None]
 """First, naming and clearing run of a time in which a host or link was slow."""
 
@@ -66,7 +66,7 @@ class Suspect:
     ended: int | None
     """First of the runs that cleared it; None while it is slow."""
     ratio: float
-    """Its time by the usual one, the median of its slow runs."""
+    """Its time / the usual one, the median of its slow runs."""
     runs: int
     """Runs in which it took part and was slow."""
 
@@ -151,7 +151,7 @@ def by_departures(departures: Mapping[str, Vector], kind: Kind) -> list[Suspect]
     slow, there = _slow(table), np.isfinite(table)
     counts, every = slow.sum(axis=0), there.sum(axis=0)
     named = [
-        _suspect(name, kind, "link measurements", episode, table[row], slow[row])
+        _suspect(name, kind, "times of exchanges", episode, table[row], slow[row])
         for row, name in enumerate(departures)
         for episode in _episodes(slow[row], there[row], counts, every)
     ]
@@ -242,7 +242,7 @@ def by_times(logs: Matrix, there: Flags, names: Sequence[str], groups: Mapping[s
             kind, name = "hosts", f"one of {host_list(hosts)}"
         episode = explanation.first, explanation.found, explanation.ended
         theirs = slow & there[explanation.hosts].any(axis=0)
-        named.append(_suspect(name, kind, "times of the cases", episode, times, theirs))
+        named.append(_suspect(name, kind, "times of cases", episode, times, theirs))
     return named
 
 

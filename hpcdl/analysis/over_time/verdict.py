@@ -22,13 +22,13 @@ from hpcdl.analysis.over_time.change_points import (
     Change,
     Search,
     calibrate,
-    departing,
+    far_above,
 )
 from hpcdl.analysis.over_time.regressions import Accepted, acceptance
 from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.over_time.suspects import Suspect, suspects
 
-EventKind = Literal["regressed", "two states", "improved", "restored", "unstable start"]
+EventKind = Literal["regressed", "bimodal", "improved", "restored", "unstable start"]
 
 TOGETHER: Final = 2
 """Runs by which the first runs of changes may differ that are one event."""
@@ -41,8 +41,8 @@ class Event:
     """Changes of several series, in one direction, at one run."""
 
     verdict: EventKind
-    """Two states: slower again, at a level that most of the series had before. Unstable start: a change before
-    most of the series had a level."""
+    """Bimodal: slower again, at a level that most of the series had before. Unstable start: a change before most
+    of the series had a level."""
     changes: Sequence[Change]
     """Largest first."""
     first: int
@@ -60,9 +60,9 @@ class Event:
         return [change for change in self.changes if change.open]
 
     @property
-    def ratio(self) -> float:
-        """Median over the series of the times after by the times before."""
-        return float(np.median([change.ratio.value for change in self.changes]))
+    def is_slower(self) -> bool:
+        """True for a change for the worse."""
+        return self.changes[0].ratio.value > 1
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,16 @@ class Waiting:
     """Series of the newest run that cannot be judged yet."""
 
     series: int
-    reason: Literal["short", "unstable start", "outlier", "departing"]
+    reason: Literal["short", "unstable start", "outlier", "suspected change"]
     """Fewer runs than a judgement needs, in all or since an unstable start; or the newest runs are far above.
 
-    One or two of them are an outlier; three that are no change yet depart, and those of half of all series.
+    One or two of them are an outlier; three that are no change yet are a suspected change, and so are outliers of
+    half of all series.
     """
     runs: int
     """Further runs until it can be judged."""
     ratio: float = 1.0
-    """Newest time by the level before, of an outlier or a series that departs."""
+    """Newest time / level before, of an outlier or a suspected change."""
     outliers: int = 0
     """Number of the newest runs that are far above."""
 
@@ -102,7 +103,7 @@ def _event(group: list[Change], slow: Sequence[Suspect], environments: Mapping[i
     first = max(sorted(set(firsts)), key=firsts.count)
     found = min(change.found for change in group)
     slower = group[0].ratio.value > 1
-    verdicts: tuple[EventKind, EventKind] = ("regressed", "two states") if slower else ("improved", "restored")
+    verdicts: tuple[EventKind, EventKind] = ("regressed", "bimodal") if slower else ("improved", "restored")
     kind = verdicts[2 * sum(change.returned for change in group) > len(group)]
     if 2 * sum(change.unstable_start for change in group) > len(group):
         kind = "unstable start"
@@ -161,13 +162,14 @@ class SuiteVerdict:
             needed = BEFORE + AFTER - int(np.isfinite(self.search.logs[row, unstable.get(row, 0) :]).sum())
             if needed > 0:
                 waiting.append(Waiting(row, "unstable start" if row in unstable else "short", needed))
-            elif outliers := departing(values):
-                ratio = float(np.exp(values[-1] - np.median(values[:-outliers])))
+            elif outliers := far_above(values):
+                logs = self.search.since(row, self.search.logs)
+                ratio = float(np.exp(logs[-1] - np.median(logs[:-outliers])))
                 lasting = outliers >= AFTER
                 runs = LASTING + 1 - outliers if lasting else AFTER - outliers
-                far.append(Waiting(row, "departing" if lasting else "outlier", runs, ratio, outliers))
+                far.append(Waiting(row, "suspected change" if lasting else "outlier", runs, ratio, outliers))
         if len(far) > 1 and 2 * len(far) >= len(newest) - len(waiting):
-            far = [replace(series, reason="departing") for series in far]
+            far = [replace(series, reason="suspected change") for series in far]
         return [*waiting, *far]
 
     def waiting(self, *reasons: str) -> list[Waiting]:
@@ -176,7 +178,7 @@ class SuiteVerdict:
 
     @property
     def judged(self) -> int:
-        """Series of the newest run that can be judged; outliers and those that depart are among them."""
+        """Series of the newest run that can be judged; outliers and suspected changes are among them."""
         return int(self.search.measured[:, -1].sum()) - len(self.waiting("short", "unstable start"))
 
     @cached_property
@@ -214,9 +216,9 @@ class SuiteVerdict:
 
     @property
     def news(self) -> list[Event]:
-        """Improvements, repairs and two states that the newest run brought to light."""
+        """Improvements, repairs and bimodal measures that the newest run brought to light."""
         newest = len(self.history.jobs) - 1
-        kinds = ("improved", "restored", "two states")
+        kinds = ("improved", "restored", "bimodal")
         return [event for event in self.events if event.verdict in kinds and event.found == newest]
 
     @cached_property

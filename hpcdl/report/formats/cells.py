@@ -1,5 +1,6 @@
 """Numbers as people read them: a sensible unit and three significant digits. A missing number is a dash."""
 
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
@@ -134,6 +135,25 @@ def spread(values: Iterable[Number], shown: Callable[[Number], str] = digits) ->
     known = [value for value in values if value is not None]
     low, high = min(known, default=None), max(known, default=None)
     return shown(low) if shown(low) == shown(high) else interval(low, high, shown)
+
+
+def signed(ratio: Number) -> str:
+    """A ratio of times as a change: +5.1 %, -20.0 %, x 12.0; a dash if it is not finite."""
+    if ratio is None or not math.isfinite(ratio):
+        return NONE
+    return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %" if ratio < 10 else f"x {digits(ratio)}"
+
+
+def longer(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
+    """A ratio of times in words: "5.1 % longer (4.0 to 6.2 %)", "2.0 % less time", "12.0 times as long"."""
+    sign = 1 if ratio >= 1 else -1
+    size, ends = percent(sign * (ratio - 1)), sorted([sign * (low - 1), sign * (high - 1)])
+    text, bounds = f"{size} {'longer' if sign > 0 else 'less time'}", interval(ends[0], ends[1], percent)
+    if ratio >= 10:
+        text, bounds = f"{digits(ratio)} times as long", interval(low, high)
+    elif size == "0.0 %":
+        text = "as long"
+    return f"{text} ({bounds})" if math.isfinite(low) else text
 
 
 def plural(number: Number, noun: str, rest: str = "") -> str:

@@ -397,9 +397,10 @@ def headed(
 ) -> Document:
     """Return a document that begins with the sentences of its verdicts.
 
-    ``state``: paragraph after the first of them; ``notes``: points after the others. Sections without content are
-    left out.
+    ``state``: paragraph after the headline of the first of them; ``notes``: points after the others. Sections
+    without content are left out.
     """
-    first, *others = [verdict.sentence for verdict in verdicts]
-    head = Section("Verdict", [*filter(None, (first, state))], [*others, *notes])
+    first, *others = verdicts
+    below = filter(None, (first.headline, state, first.cause, first.remedy))
+    head = Section("Verdict", [*below], [*(verdict.sentence for verdict in others), *notes])
     return Document(title, [head, *filter(None, sections)], verdicts=verdicts)

@@ -77,14 +77,19 @@ class Verdict:
         return _ROWS[self.topic, self.word]
 
     @property
-    def sentence(self) -> str:
-        """Sentence of the row, marks, cause and remedy. Raises KeyError without a fact that the row needs."""
+    def headline(self) -> str:
+        """Sentence of the row, with marks. Raises KeyError without a fact that the row needs."""
         text = self.row.says.format(case=self.case, **self.facts)
         if self.facts.get("of") == "":  # nothing stands before the sentence
             text = text[0].upper() + text[1:]
         if self.marks:
             text = f"{text.removesuffix('.')} ({', '.join(self.marks)})."
-        return " ".join(filter(None, (text, self.cause, self.remedy)))
+        return text
+
+    @property
+    def sentence(self) -> str:
+        """The headline, cause and remedy."""
+        return " ".join(filter(None, (self.headline, self.cause, self.remedy)))
 
     def record(self) -> dict[str, object]:
         """Return the object for JSON; null for unknown numbers."""
