@@ -205,7 +205,8 @@ def _table(changes: Sequence[Change], width: int) -> Table:
         "Before, after: geometric means over launches or jobs. Change: of after / before.",
         "Visible: slowdown that would be found with 80 % probability.",
     ]
-    return Table("", header, rows, 2, notes, answers=("change", "95 %", "verdict", "before", "after"))
+    made = Table("", header, rows, 2, notes, answers=("change", "95 %", "verdict", "before", "after"))
+    return made if width == MAX_NAME else made.without("visible")
 
 
 def name_width(terminal: int) -> int:
