@@ -341,7 +341,7 @@ def recorded_page(report: Report) -> tuple[str, str, list[str]]:
     """Return question, answer and lines of a page of records, and write its figure."""
     from hpcdl.report.formats.cells import markdown
     from hpcdl.report.formats.document import Document, Section
-    from hpcdl.report.formats.figure import figure, standalone
+    from hpcdl.report.formats.figure import standalone
     from hpcdl.report.formats.markup import markdown as written
 
     found, _, (head, main) = page_of(report, report.data, ROWS)
@@ -350,7 +350,7 @@ def recorded_page(report: Report) -> tuple[str, str, list[str]]:
     text = written([Document(found.question, [head, replace(main, paragraphs=[]), *further])])
     chart = next((one for one in main.charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
-        (HERE / f"{report.name}.svg").write_text(standalone(figure(chart, 1), chart.title, chart.note))
+        (HERE / f"{report.name}.svg").write_bytes(standalone(chart, "svg"))
         image = f"![{markdown(chart.title)}]({report.name}.svg)"
         text = text.replace(f"## {main.title}\n", f"{image}\n\n## {main.title}\n", 1)
     letters = [

@@ -2,21 +2,30 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import write_output, write_records
 from hpcdl.commands.parts.parser import Arguments, Command, path
 from hpcdl.exit_codes import OK, UsageError
+
+if TYPE_CHECKING:
+    from hpcdl.trace.run import Run
+
+LIST: Final = "list"
+"""In the place of a title: print all titles."""
 
 
 def arguments(parser: Arguments) -> None:
     parser.option(
         "runs RUN", "a run folder, a folder of --launches, a run.h5, or records, .json.gz", nargs="+", type=path
     )
-    effect = "write to a file: .html, .md, .tex, .csv, .json, .svg, or .json.gz: records, to be reported later"
+    effect = "write to a file: .html, .md, .tex, .csv, .json; .svg, .pdf, .png: one figure; .json.gz: records"
     parser.option("-o FILE", effect, dest="output", type=path)
-    parser.option("--figure TITLE", "of an .svg: the figure, by its title's beginning", default="")
+    parser.option("--figure TITLE", "the figure of -o FILE.svg, .pdf, .png; list: print the titles", default="")
+    parser.option("--table TITLE", "one table; -o FILE.tex: to be input; list: print the titles", default="")
     parser.option("--json", "one JSON document with a record per case")
     parser.option("--together", "pool the runs: launches of one suite, also on several numbers of nodes")
 
@@ -29,29 +38,44 @@ def execute(options: argparse.Namespace) -> int:
     if output is not None and output.name.endswith(".json.gz") and not options.json:
         write_records(output, options.runs)
         return OK
-    form = _form(output, json=options.json)
-    if options.figure and form != "svg":
-        raise UsageError("--figure: only with -o FILE.svg")
-    form = f"{form}:{options.figure}" if options.figure else form
-    if output is None and not options.json and sys.stdout.isatty():
-        form = "summary"
-    (text,) = rendered(options.runs, [form], launches=options.together)
-    if output is None:
-        print(coloured(text) if form == "summary" else text)
-    else:
+    form = _form(options)
+    text = rendered(options.runs, partial(_text, options, form), launches=options.together)
+    if output is not None and LIST not in {options.figure, options.table}:
         write_output("-o", output, text)
+    else:
+        print(coloured(text) if form == "summary" and isinstance(text, str) else text)
     return OK
 
 
-def _form(output: Path | None, *, json: bool) -> str:
-    """Return the format that the options choose. Raises UsageError for an unknown suffix."""
-    suffixes = ["json"] if json else ["md", "html", "tex", "csv", "json", "svg"]
-    if output is None:
-        return suffixes[0]
-    form = output.suffix.removeprefix(".")
+def _text(options: argparse.Namespace, form: str, runs: "Sequence[Run]") -> str | bytes:
+    """Return what the options choose of the report of ``runs``."""
+    from hpcdl.report import excerpts
+    from hpcdl.report.render import render
+
+    if LIST in {options.figure, options.table}:
+        return excerpts.titles(runs, charts=options.figure == LIST)
+    if form in excerpts.FIGURES:
+        return excerpts.figure_file(runs, options.figure, form)
+    return excerpts.table_text(runs, options.table, form) if options.table else render(runs, form)
+
+
+def _form(options: argparse.Namespace) -> str:
+    """Return the format that the options choose. Raises UsageError for one that does not suit them."""
+    from hpcdl.report.excerpts import FIGURES, TABLES
+
+    suffixes = ["json"] if options.json else ["md", "html", "tex", "csv", "json", *FIGURES]
+    form = suffixes[0] if options.output is None else options.output.suffix.removeprefix(".")
     if form not in suffixes:
-        raise UsageError(f"-o {output}: must end in {' or '.join(f'.{suffix}' for suffix in suffixes)}")
-    return form
+        known = " or ".join(f".{suffix}" for suffix in suffixes)
+        raise UsageError(f"-o {options.output}: must end in {known}")
+    for option, title, forms in (("--figure", options.figure, FIGURES), ("--table", options.table, TABLES)):
+        if title not in {"", LIST} and form not in forms:
+            known = " or ".join(f".{suffix}" for suffix in forms)
+            raise UsageError(
+                f"{option}: only with -o FILE, which ends in {known}; {option} list prints the titles"
+            )
+    whole = options.output is None and not options.json and not options.table
+    return "summary" if whole and sys.stdout.isatty() else form
 
 
 COMMAND: Final = Command(

@@ -53,7 +53,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     from hpcdl.commands.parts.output import rendered
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.report.formats.summary import coloured
-    from hpcdl.report.render import formats, next_steps, save
+    from hpcdl.report.render import formats, next_steps, renderings, save
 
     if not 1 <= options.launches <= MAX_LAUNCHES:
         raise UsageError(f"--launches {options.launches}: must be from 1 to {MAX_LAUNCHES}")
@@ -77,7 +77,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
         worst = max(worst, code)
     if len(lost := ended_early(folder)) == len(runs):
         return worst  # its reason is printed
-    summary, *texts = rendered([folder], ["summary", *formats()], launches=True)
+    summary, *texts = rendered([folder], partial(renderings, formats=["summary", *formats()]), launches=True)
     try:
         page = save(folder, texts)
     except OSError as error:

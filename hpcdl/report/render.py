@@ -61,7 +61,7 @@ def save(folder: Path, texts: Sequence[str]) -> str:
     return f"{paths[-1]}" + (f" ({lacking})" if lacking else "")
 
 
-FORMATS: Final = ("markdown", "md", "summary", "html", "csv", "json", "svg", "tex")
+FORMATS: Final = ("markdown", "md", "summary", "html", "csv", "json", "tex")
 """Formats, or endings of a file name."""
 
 
@@ -73,24 +73,21 @@ def render(runs: Sequence[Run], format: str) -> str:  # noqa: A002 - the contrac
 def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
     """Return ``runs`` as one text per format; the findings in a run are computed once for all formats.
 
-    ``svg:TITLE`` is the first figure whose title begins with TITLE.
-
     Raises ValueError for an unknown format or one without its libraries,
     hpcdl.analysis.run.pooling.AmbiguousCaseError for two cases that do not differ in any field, and
     hpcdl.trace.recorder.TraceError for a trace that is damaged.
     """
-    named = [name.partition(":")[::2] for name in formats]
-    for name, _ in named:
+    for name in formats:
         if name not in FORMATS:
             near = difflib.get_close_matches(name, FORMATS, 1, 0)
             raise ValueError(f"no report format {name!r}; did you mean {near[0]!r}? known: {', '.join(FORMATS)}")
-        if name in {"html", "svg"} and missing():
+        if name == "html" and missing():
             raise ValueError(missing())
     computed = findings(runs)
-    return [_written(computed, name, title) for name, title in named]
+    return [_written(computed, name) for name in formats]
 
 
-def _written(runs: Sequence[Findings], name: str, title: str) -> str:
+def _written(runs: Sequence[Findings], name: str) -> str:
     match name:
         case "csv":
             return exports.csv_text(cases(runs))
@@ -100,11 +97,10 @@ def _written(runs: Sequence[Findings], name: str, title: str) -> str:
             return summary.plain(map(contents.summary, runs))
         case "tex":
             return markup.latex(map(contents.document, runs))
-        case "html" | "svg":
-            from hpcdl.report.formats import figure, html  # late: jinja2 and matplotlib may be missing
+        case "html":
+            from hpcdl.report.formats import html  # late: jinja2 and matplotlib may be missing
 
-            pages = [contents.document(run, charts=True) for run in runs]
-            return html.written(pages) if name == "html" else figure.written(pages, title)
+            return html.written([contents.document(run, charts=True) for run in runs])
     return markup.markdown(map(contents.short, runs))
 
 

@@ -7,10 +7,10 @@ import datetime as dt
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from hpcdl.exit_codes import UsageError
 from hpcdl.registry import shortened
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hpcdl.report.formats.document import Document
     from hpcdl.trace.run import Run
 
-
+Text = TypeVar("Text")
 KEYS: Final = {
     "case": (str, "a text"),
     "reason": (str, "a text"),
@@ -87,19 +87,18 @@ def analysis_of(folders: Sequence[Path]) -> Iterator[None]:
         raise UsageError(f"{names}: {str(error).removeprefix(f'{names}: ')}") from None
 
 
-def rendered(folders: Sequence[Path], forms: Sequence[str], *, launches: bool) -> list[str]:
-    """Return the report of the runs in ``folders`` in each of ``forms``; with ``launches`` the runs are pooled.
+def rendered(folders: Sequence[Path], render: Callable[[Sequence[Run]], Text], *, launches: bool) -> Text:
+    """Return what ``render`` makes of the runs in ``folders``; with ``launches`` the runs are pooled.
 
     Launches that are left out are named on stderr. Raises UsageError.
     """
     from hpcdl.analysis.run.pooling import ended_early, read_pooled
-    from hpcdl.report.render import renderings
 
     for run in (run for folder in folders for run in ended_early(folder)):
         print(f"hpcdl: {run}: ended without a finished case; the report has the other launches", file=sys.stderr)
     with analysis_of(folders):
         runs = [read_pooled(group) for group in ([folders] if launches else ([folder] for folder in folders))]
-        return renderings(runs, forms)
+        return render(runs)
 
 
 def name_copies(run: Run) -> None:
@@ -150,10 +149,10 @@ def output_path(option: str, file: Path) -> Iterator[Path]:
         raise UsageError(f"{option} {file}: cannot be written: {error.strerror}") from None
 
 
-def write_output(option: str, file: Path, text: str) -> None:
+def write_output(option: str, file: Path, text: str | bytes) -> None:
     """Write ``text`` to the ``file`` that ``option`` names, in UTF-8. Raises UsageError."""
     with output_path(option, file) as path:
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
 def write_page(file: Path, pages: Sequence[Document]) -> None:

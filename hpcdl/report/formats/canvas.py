@@ -1,4 +1,4 @@
-"""A figure of matplotlib, and its SVG for a page: text stays text, colours are CSS variables."""
+"""A drawing of matplotlib as SVG, PDF or PNG: text of an SVG stays text, and browsers draw it in their theme."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,12 +38,8 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)  # otherwise a home that
 with _without_settings_of_the_user():
     from matplotlib import rc_context, rcdefaults, rcParams
     from matplotlib import ticker as ticker  # noqa: PLC0414 - for figure.py, which draws the marks of charts
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
-
-
-SERIES: Final = 8
-"""Series with a colour of their own; further ones are thin lines without a name."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 
 class Theme(NamedTuple):
@@ -73,22 +70,24 @@ DARK: Final = Theme(
     ("#5fb0ee", "#ff8a4d", "#2fc79b", "#e29bc4", "#e8a91c", "#9cc4ff", "#c9d1d9", "#e9de5a"),
 )
 
-INK: Final = "#010101"
-MUTED: Final = "#010102"
-GRID: Final = "#010103"
-PAPER: Final = "#010104"
-COLOURS: Final = tuple(f"#0102{number:02x}" for number in range(SERIES))
-"""Sentinel colours of series."""
-VARIABLES: Final = {
-    INK: "currentColor",
-    MUTED: "var(--muted)",
-    GRID: "var(--grid)",
-    PAPER: "var(--paper)",
-    **{colour: f"var(--s{number})" for number, colour in enumerate(COLOURS)},
-}
-"""CSS of each sentinel."""
+INK, MUTED, GRID, PAPER = LIGHT.ink, LIGHT.muted, LIGHT.grid, LIGHT.paper
+COLOURS: Final = LIGHT.series
 
-MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "p")
+
+def theme_rules() -> str:
+    """Return CSS with which a browser draws the colours of the light theme as variables.
+
+    Other programs, such as rsvg-convert and Inkscape, skip ``@supports`` and draw the light theme.
+    """
+    rules = [
+        f'svg [style*="{paint}: {colour}"]{{{paint}:var(--{name})!important}}'
+        for name, colour in LIGHT.variables().items()
+        for paint in ("fill", "stroke")
+    ]
+    return f"@supports(fill:var(--ink)){{{''.join(rules)}}}"
+
+
+MARKERS: Final = ("o", "s", "^", "D", "v", "P")
 """matplotlib's names."""
 DASHES: Final[tuple[tuple[float, ...], ...]] = (
     (),
@@ -97,8 +96,6 @@ DASHES: Final[tuple[tuple[float, ...], ...]] = (
     (6, 2, 2, 2),
     (9, 2),
     (4, 1, 1, 1, 1, 1),
-    (1, 1),
-    (9, 2, 2, 2),
 )
 """In points; empty: a solid line."""
 
@@ -112,9 +109,28 @@ MAX_NAME: Final = 64
 HALF: Final = 28
 """Characters of the longest name, at most, of a legend with two columns."""
 LEGEND_ROW: Final = 0.19
-"""Inches of a row of a legend."""
+"""Inches of a row of a legend,"""
+TOP: Final = 0.2
+"""of a line of the title,"""
+ROW: Final = 0.15
+"""of a line of the note,"""
+EDGE: Final = 0.06
+"""and beside both."""
+WIDE: Final = 46
+"""Letters of a line of the title,"""
+LINE: Final = 84
+"""and of the note."""
+DOTS: Final = 200
+"""Dots of an inch of a PNG."""
+ORIGIN: Final = {
+    "svg": ("Date", "Creator", "Format", "Type"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+    "png": ("Software",),
+}
+"""Metadata that files do not have: equal figures are equal files."""
 SETTINGS: Final[Any] = {
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,
     "svg.hashsalt": "hpcdl",
     "font.size": 9,
     "text.parse_math": False,
@@ -132,36 +148,45 @@ SETTINGS: Final[Any] = {
     "ytick.color": MUTED,
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
-    "figure.constrained_layout.use": True,
+    "figure.facecolor": PAPER,
 }
 
 
-def drawn(draw: Callable[[Axes], None], height: float, number: int) -> str:
-    """Return the drawing of ``draw`` as an SVG element; ``number`` makes its ids unique on a page."""
+def drawn(draw: Callable[[Axes], None], height: float, form: str, title: str = "", note: str = "") -> bytes:
+    """Return the drawing of ``draw`` as a file of a form: svg, pdf or png; ``height``: inches of its axes.
+
+    With a title it stands for itself: title and note are part of it, on paper; otherwise a page has them.
+    """
     with rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # glyphs that its fonts lack; the browser has its own
         rcdefaults()
         rcParams.update(SETTINGS)
-        figure = Figure(figsize=(WIDTH, height))
-        FigureCanvasSVG(figure)
-        figure.patch.set_visible(False)
+        layout = ConstrainedLayoutEngine()
+        figure = Figure(figsize=(WIDTH, height), layout=layout)  # before a bar of colours, which needs it
         axes = figure.add_subplot()
         axes.patch.set_visible(False)
         draw(axes)
         handles, names = axes.get_legend_handles_labels()
+        columns = 2 if max(map(len, names), default=0) <= HALF else 1
+        headings, lines = textwrap.wrap(visible(title), WIDE), textwrap.wrap(visible(note), LINE) if title else []
+        above, below = (EDGE + row * len(text) if text else 0.0 for row, text in ((TOP, headings), (ROW, lines)))
+        legend = LEGEND_ROW * -(-len(names) // columns)
+        total = height + legend + above + below
+        figure.set_figheight(total)
+        figure.patch.set_visible(bool(title))
+        figure.text(0.02, 1 - EDGE / total, "\n".join(headings), va="top", fontsize=11, fontweight=600)
+        figure.text(0.02, EDGE / total, "\n".join(lines), va="bottom", fontsize=7.5, color=MUTED, linespacing=1.4)
+        layout.set(rect=(0, (below + legend) / total, 1, height / total))
         if names:
-            columns = 2 if max(map(len, names)) <= HALF else 1
-            figure.set_figheight(height + LEGEND_ROW * -(-len(names) // columns))
-            figure.legend(handles, names, loc="outside lower left", ncols=columns, frameon=False, fontsize=8.5)
-        stream = io.StringIO()
-        figure.savefig(
-            stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
-    return themed(stream.getvalue(), number)
+            options: dict[str, Any] = {"ncols": columns, "frameon": False, "fontsize": 8.5, "borderaxespad": 0.2}
+            figure.legend(handles, names, loc="lower left", bbox_to_anchor=(0, below / total), **options)
+        stream = io.BytesIO()
+        figure.savefig(stream, format=form, dpi=DOTS, metadata=dict.fromkeys(ORIGIN[form]))
+    return stream.getvalue()
 
 
 def themed(svg: str, number: int) -> str:
-    """Return matplotlib's SVG without its head, with CSS colours, rounded coordinates and unique ids."""
+    """Return matplotlib's SVG without its head, with rounded coordinates and unique ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     svg = re.sub(
@@ -176,8 +201,6 @@ def themed(svg: str, number: int) -> str:
     svg = svg.replace("xlink:href", "href")
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", _rounded, tag[0]), svg)
-    for sentinel, css in VARIABLES.items():
-        svg = svg.replace(sentinel, css)
     return re.sub(r">\s+<", "><", svg).strip()
 
 

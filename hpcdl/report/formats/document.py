@@ -21,6 +21,10 @@ MANY_ROWS: Final = 4
 """Rows from which on a table states in its caption the values that all rows share."""
 MAX_COLUMNS: Final = 9
 """Columns of a shortened table, at most."""
+MAX_SERIES: Final = 6
+"""Lines of a chart with a colour of their own; further ones are grey."""
+MAX_GREY: Final = 4
+"""Grey lines that a chart's note names, at most."""
 MAX_LINES: Final = 40
 """Lines of the verbatim text of a shortened section, at most."""
 MAX_POINT: Final = 300
@@ -61,7 +65,11 @@ class Series:
     name: str
     points: Sequence[Point]
     role: Literal["method", "ceiling", "reference"] = "method"
-    """A reference, such as the ideal line, was not measured."""
+    """A reference, such as the ideal line or a level, was not measured."""
+    steps: bool = False
+    """True for a step function, whose value stays until the next point."""
+    names: Sequence[str] = ()
+    """Names of the points, which no line joins then."""
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,14 @@ class HeatMap:
 
 
 Chart = Lines | Bars | Intervals | HeatMap
+
+
+def caption(chart: Chart) -> str:
+    """Return the note of a chart, which ends with the names of the lines without a colour."""
+    series = chart.series if isinstance(chart, Lines) else ()
+    grey = [line.name for line in series if line.role == "method"][MAX_SERIES:]
+    more = [f"{len(grey) - MAX_GREY} more"] if len(grey) > MAX_GREY else []
+    return " ".join(filter(None, (chart.note, f"Grey: {'; '.join(grey[:MAX_GREY] + more)}." if grey else "")))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from xml.etree import ElementTree as ET
 
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
-from hpcdl.report.formats.cells import visible
+from hpcdl.report.formats.cells import NONE, visible
+from hpcdl.report.formats.document import Table
 from hpcdl.report.formats.verdicts import Verdict
 
 FORMULA: Final = ("=", "+", "-", "@")
@@ -23,6 +24,14 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
 
     cells = [{_text(name): _cell(value) for name, value in row.items()} for row in rows]
     return pd.DataFrame(cells, dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+def table(shown: Table) -> str:
+    """Return the cells of a table as they are shown; an unknown value is an empty cell."""
+    import pandas as pd  # late, as above
+
+    header, *rows = ([_text(cell) if cell != NONE else "" for cell in row] for row in (shown.header, *shown.rows))
+    return pd.DataFrame(rows, columns=header, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
 def _cell(value: object) -> object:

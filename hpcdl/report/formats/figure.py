@@ -1,11 +1,10 @@
-"""Marks of the charts of a figure, and a figure as a separate file: SVG with title and note."""
+"""Marks of the charts of a figure, and a figure as a separate file, SVG, PDF or PNG, with title and note."""
 
 from __future__ import annotations
 
-import difflib
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -24,14 +23,15 @@ from hpcdl.report.formats.canvas import (
     MAX_NAME,
     MUTED,
     PAPER,
-    SERIES,
     Theme,
     drawn,
     label,
+    theme_rules,
+    themed,
     ticker,
 )
-from hpcdl.report.formats.cells import visible
-from hpcdl.report.formats.document import Axis, Bars, Chart, Document, HeatMap, Intervals, Lines, Series
+from hpcdl.report.formats.cells import visible, whole
+from hpcdl.report.formats.document import MAX_SERIES, Axis, Bars, Chart, HeatMap, Intervals, Lines, Series, caption
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,37 +103,48 @@ TICKS: Final = 7
 
 
 def draw_lines(chart: Lines, axes: Axes) -> None:
-    """Draw the first series in colours, the others as thin lines."""
+    """Draw the first series in colours, the others as thin grey lines."""
     points = [point for line in chart.series for point in line.points]
     across = _limits([point.x for point in points], chart.x)
     up = _limits([value for point in points for value in point[1:] if value is not None], chart.y)
     _scale(chart.x, across, axes.xaxis, axes.set_xscale)
     _scale(chart.y, up, axes.yaxis, axes.set_yscale)
-    named = [line for line in chart.series if line.role == "method"][:SERIES]
-    others = [line for line in chart.series if line.role == "method"][SERIES:]
-    for number, line in enumerate(named):
+    axes.set_xlim(across)
+    axes.set_ylim(up)
+    methods = [line for line in chart.series if line.role == "method"]
+    for number, line in enumerate(methods[:MAX_SERIES]):
         _series(line, number, axes)
-    for line in others:
-        text = f"{len(others)} others, see the numbers" if line is others[0] else None
-        axes.plot(*_places(line), color=GRID, linewidth=1, label=text, zorder=1)
+    for line in methods[MAX_SERIES:]:
+        axes.plot(*_places(line), color=GRID, linewidth=1, drawstyle=STEPS[line.steps], zorder=1)
     for line in chart.series:
         if line.role == "reference":
-            axes.plot(*_places(line), color=INK, linewidth=1, dashes=(5, 3), label=label(line.name, MAX_NAME))
+            _reference(line, axes)
         elif line.role == "ceiling":
             style: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "marker": "o", "markersize": 3.5}
             axes.plot(*_places(line), dashes=(1.5, 1.5), label=label(line.name, MAX_NAME), **style)
-    axes.set_xlim(across)
-    axes.set_ylim(up)
+
+
+STEPS: Final = {False: "default", True: "steps-post"}
+"""Drawing of a series by :attr:`Series.steps`."""
 
 
 def _places(line: Series) -> tuple[list[float], list[float]]:
     return [point.x for point in line.points], [point.y for point in line.points]
 
 
+def _reference(line: Series, axes: Axes) -> None:
+    """Draw a dashed line; a level has its name at its right end, another line has it in the legend."""
+    x, y = _places(line)
+    level = len(set(y)) == 1
+    axes.plot(x, y, color=INK, linewidth=1, dashes=(5, 3), label=None if level else label(line.name, MAX_NAME))
+    if level:
+        axes.annotate(line.name, (x[-1], y[-1]), (-2, 2), textcoords="offset points", ha="right", fontsize=8)
+
+
 def _series(series: Series, number: int, axes: Axes) -> None:
     """Draw a series where its values are; those below others have larger markers, so that all are seen."""
     x, y = _places(series)
-    style: dict[str, Any] = {"color": COLOURS[number], "zorder": 3 - number / SERIES}
+    style: dict[str, Any] = {"color": COLOURS[number], "zorder": 3 - number / MAX_SERIES}
     bounded = [point for point in series.points if point.low is not None and point.high is not None]
     if bounded:
         below = [max(0.0, point.y - (point.low or 0.0)) for point in bounded]
@@ -142,14 +153,19 @@ def _series(series: Series, number: int, axes: Axes) -> None:
         axes.errorbar(places, values, [below, above], fmt="none", elinewidth=1, capsize=2, **style)
     if DASHES[number]:
         style["dashes"] = DASHES[number]
-    marker = MARKERS[number] if len(x) <= DENSE else ""
     style |= {
         "linewidth": 1.6,
         "markersize": MARKER + LARGER * number,
         "markerfacecolor": "none",
         "markeredgewidth": 1.3,
+        "marker": "" if series.steps or len(x) > DENSE else MARKERS[number],
+        "drawstyle": STEPS[series.steps],
     }
-    axes.plot(x, y, marker=marker, label=label(series.name, MAX_NAME), **style)
+    if series.names:
+        style = {key: value for key, value in style.items() if key != "dashes"} | {"linestyle": ""}
+    axes.plot(x, y, label=label(series.name, MAX_NAME), **style)
+    for name, point in zip(series.names, series.points, strict=False):
+        axes.annotate(label(name), (point.x, point.y), (5, -3), textcoords="offset points", fontsize=8)
 
 
 def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Callable[..., None]) -> None:
@@ -159,7 +175,7 @@ def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Cal
         drawn.set_major_locator(ticker.LogLocator(axis.base, between, numticks=TICKS))
         drawn.set_minor_locator(ticker.NullLocator())
     else:
-        drawn.set_major_locator(ticker.MaxNLocator(TICKS - 1))
+        drawn.set_major_locator(ticker.MaxNLocator(TICKS - 1, integer=axis.shown is whole))
     if axis.ticks:
         step = -(-len(axis.ticks) // TICKS)
         drawn.set_major_locator(ticker.FixedLocator(list(axis.ticks)[::-step][::-1]))
@@ -217,76 +233,38 @@ def _labels(rows: Sequence[str], columns: Sequence[str], axes: Axes) -> None:
 
 
 def figure(chart: Chart, number: int) -> str:
-    """Draw a chart as SVG with a legend; ``number`` makes its ids unique on a page."""
+    """Draw a chart as an SVG element with a legend; ``number`` makes its ids unique on a page."""
+    return themed(_drawn(chart, "svg").decode(), number)
+
+
+def _drawn(chart: Chart, form: str, title: str = "") -> bytes:
     match chart:
         case Lines():
-            return drawn(partial(draw_lines, chart), HEIGHT, number)
+            draw, height = partial(draw_lines, chart), HEIGHT
         case Bars():
-            return drawn(partial(draw_bars, chart), _height(chart, LINE_HEIGHT), number)
+            draw, height = partial(draw_bars, chart), _height(chart, LINE_HEIGHT)
         case Intervals():
-            return drawn(partial(draw_intervals, chart), _height(chart, POINT_HEIGHT), number)
+            draw, height = partial(draw_intervals, chart), _height(chart, POINT_HEIGHT)
         case HeatMap():
-            height = min(4.4, max(1.9, 0.9 + 0.3 * len(chart.rows)))
-            return drawn(partial(draw_heat_map, chart), height, number)
+            draw, height = partial(draw_heat_map, chart), min(4.4, max(1.9, 0.9 + 0.3 * len(chart.rows)))
+    return drawn(draw, height, form, title, caption(chart) if title else "")
 
 
-TOP: Final = 24
-"""Height of the title."""
-ROW: Final = 14
-"""Height of a row of the note."""
-LINE: Final = 84
-"""Letters of a line of the note."""
-WIDE: Final = 46
-"""Letters of a line of the title."""
-STYLE: Final = (
-    ":root{%s}@media(prefers-color-scheme:dark){:root{%s}}svg{color:var(--ink)}text{fill:var(--ink)}"
-    ".m{fill:var(--muted)}"
-)
+STYLE: Final = ":root{%s}@media(prefers-color-scheme:dark){:root{%s}}%s"
 
 
-def written(pages: Iterable[Document], title: str = "") -> str:
-    """Return the first figure whose title begins with ``title`` as SVG. Raises ValueError if there is none."""
-    charts = [chart for page in pages for section in page.sections for chart in section.charts]
-    chosen = next((chart for chart in charts if chart.title.casefold().startswith(title.casefold())), None)
-    if chosen is None:
-        near = difflib.get_close_matches(title, [chart.title for chart in charts], 1, 0)
-        raise ValueError(f"no figure {title!r}; did you mean {near[0]!r}?" if near else "the report has no figure")
-    return standalone(figure(chosen, 1), chosen.title, chosen.note)
-
-
-def standalone(svg: str, title: str, note: str) -> str:
-    """Return an SVG document; its colours follow the reader's theme."""
-    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-    if box is None:
-        raise ValueError("a drawing without its size")
-    width, height = map(float, box.groups())
-    headings = textwrap.wrap(visible(title), WIDE)
-    top = TOP + ROW * (len(headings) - 1)
-    below = top + height + 4
-    lines = textwrap.wrap(visible(note), LINE)
-    words = [
-        f'<text class="m" x="6" y="{below + ROW * number + 8:g}" font-size="7.5">{escape(line)}</text>'
-        for number, line in enumerate(lines)
-    ]
-    total = below + ROW * len(lines) + 4
-    chart = svg.replace('<svg class="chart"', f'<svg y="{top}" width="{width:g}" height="{height:g}"', 1)
-    style = STYLE % tuple(map(_variables, (LIGHT, DARK)))
-    parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(visible(title))}" '
-            f'viewBox="0 0 {width:g} {total:g}" font-family="system-ui, sans-serif">'
-        ),
-        f"<style>{style}</style>",
-        f'<rect width="{width:g}" height="{total:g}" style="fill:var(--paper)"/>',
-        *(
-            f'<text x="6" y="{15 + ROW * number}" font-size="11" font-weight="600">{escape(line)}</text>'
-            for number, line in enumerate(headings)
-        ),
-        chart,
-        *words,
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+def standalone(chart: Chart, form: str) -> bytes:
+    """Return a chart with its title and note as a file: svg, pdf or png; an SVG follows the reader's theme."""
+    drawing = _drawn(chart, form, chart.title)
+    if form != "svg":
+        return drawing
+    style = STYLE % (*map(_variables, (LIGHT, DARK)), theme_rules())
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(visible(chart.title))}" '
+        'font-family="system-ui, sans-serif"'
+    )
+    svg = re.sub(r'^<svg class="chart" role="img"([^>]*>)', r"\1", themed(drawing.decode(), 1), count=1)
+    return f"{head}{svg.replace('>', f'><style>{style}</style>', 1)}\n".encode()
 
 
 def _variables(theme: Theme) -> str:

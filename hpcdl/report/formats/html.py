@@ -12,9 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.report.formats.canvas import DARK, LIGHT
+from hpcdl.report.formats.canvas import DARK, LIGHT, theme_rules
 from hpcdl.report.formats.cells import visible, visible_lines
-from hpcdl.report.formats.document import Chart, Document, Section, Table
+from hpcdl.report.formats.document import Chart, Document, Section, Table, caption
 from hpcdl.report.formats.verdicts import exit_code
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ class Page:
 def written(pages: Iterable[Document]) -> str:
     """Return one page with all documents."""
     numbers = count(1)
-    return _template().render(pages=[_page(page, numbers) for page in pages], light=LIGHT, dark=DARK)
+    rules = Markup(theme_rules())  # noqa: S704 - of constants
+    return _template().render(pages=[_page(page, numbers) for page in pages], light=LIGHT, dark=DARK, rules=rules)
 
 
 @cache
@@ -100,4 +101,4 @@ def _illustration(chart: Chart, number: int) -> Illustration:
     svg = Markup(figure(chart, number))  # noqa: S704 - matplotlib escapes its texts
     header, *rows = chart.numbers()
     numbers = Table("", header, rows).without_empty().visible()
-    return Illustration(visible(chart.title), svg, visible(chart.note), numbers)
+    return Illustration(visible(chart.title), svg, visible(caption(chart)), numbers)

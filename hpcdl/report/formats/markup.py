@@ -32,6 +32,11 @@ def _markdown_section(section: Section) -> Iterator[str]:
         yield from (fenced(section.verbatim, "toml"), "")
 
 
+def markdown_table(table: Table) -> str:
+    """Return one table with its title and notes."""
+    return "\n".join(_markdown_table(table)).rstrip("\n") + "\n"
+
+
 def _markdown_table(table: Table) -> Iterator[str]:
     if table.title:
         yield from (f"### {escaped(table.title)}", "")
@@ -56,15 +61,20 @@ def _markdown_table(table: Table) -> Iterator[str]:
         yield from (escaped(note), "")
 
 
-HEAD: Final = r"""\documentclass[a4paper,10pt]{article}
+PACKAGES: Final = "{booktabs,longtable,array}"
+HEAD: Final = (
+    r"""\documentclass[a4paper,10pt]{article}
 \usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
 \usepackage[margin=18mm,landscape]{geometry}
-\usepackage{booktabs,longtable,array}
+\usepackage"""
+    + PACKAGES
+    + r"""
 \setlength{\parindent}{0pt}
 \setlength{\parskip}{4pt}
 \setlength{\tabcolsep}{3pt}
 \begin{document}"""
+)
 SPECIAL: Final = {
     "\\": r"\textbackslash{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -91,6 +101,11 @@ def latex(pages: Iterable[Document]) -> str:
     for page in pages:
         lines += _latex_page(page.visible())
     return "\n".join([*lines, r"\end{document}", ""])
+
+
+def latex_table(table: Table) -> str:
+    r"""Return one table, without a preamble, for a document that loads the packages which the first line names."""
+    return "\n".join([f"% \\usepackage{PACKAGES}", *_latex_table(table), ""])
 
 
 def latex_text(text: str) -> str:
