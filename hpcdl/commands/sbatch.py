@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +31,12 @@ def arguments(parser: Arguments) -> None:
     parser.option("--cpus-per-rank N", "cores and threads of a rank", type=whole_number)
     parser.option("--gpus-per-node N", "the cases are checked on the nodes, not here", type=whole_number)
     parser.option("--time LIMIT", "default: the partition's")
-    parser.option("--launches N", "a job array of N independent launches", type=whole_number, default=1)
+    effect = "a job array of N independent launches, one at a time"
+    parser.option("--launches N", effect, type=whole_number, default=1)
+    effect = "a further line #SBATCH --NAME=VALUE, such as qos=high or constraint=haswell; repeatable"
+    parser.option("--directive NAME=VALUE", effect, action="append", default=[], dest="directives")
+    parser.option("--no-exclusive", "other jobs may use the nodes, which disturbs the measurement")
+    parser.option("--container IMAGE", "run hpcdl in this image of Apptainer")
     case_options(parser, "as of hpcdl run", "as of hpcdl run")
     parser.option("--site FILE", "a site profile in the place of the usual ones", type=path)
     parser.option("-o FILE", "default: SUITE.sbatch", dest="script", type=path)
@@ -49,9 +55,11 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl import suite
-    from hpcdl.launch.batch_script import BatchJob, batch_script, report_script, site_profile
+    from hpcdl.launch.batch_script import BatchJob, batch_script, directive, report_script, site_profile
     from hpcdl.report.contents import check_answer
 
+    for text in options.directives:
+        directive(text, "--directive")
     on_gpus = options.gpus_per_node is not None
     ranks = options.nodes[0] * options.ranks_per_node
     chosen = suite.load(
@@ -60,6 +68,7 @@ def execute(options: argparse.Namespace) -> int:
     check_answer(chosen, options.suite)
     _check(options, chosen)
     site = site_profile(options.site)
+    site = replace(site, container=options.container or site.container)
     more = ["--full"] * options.full
     more += [word for glob in options.case for word in ("--case", glob)]
     more += [word for override in options.overrides for word in ("--set", override)]
@@ -68,6 +77,8 @@ def execute(options: argparse.Namespace) -> int:
         str(options.suite),
         chosen.name,
         shlex.join(["hpcdl", *_without_actions(options.given)]),
+        exclusive=not options.no_exclusive,
+        directives=tuple(options.directives),
         options=tuple(more),
         **{name: getattr(options, name) for name in same},
     )
@@ -81,10 +92,11 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError("--submit: sbatch is not found; this is no node of a Slurm cluster")
     for file, text in texts.items():
         _check_unedited(file, text)
+    created = [file for file in texts if not file.exists()]
     for file, text in texts.items():
         write_output("-o", file, text)
         print(f"written: {file}")
-    return _submit(job, script, report) if options.submit else OK
+    return _submit(job, script, report, created) if options.submit else OK
 
 
 def _check(options: argparse.Namespace, chosen: Suite) -> None:
@@ -134,8 +146,11 @@ class _SubmissionError(Exception):
     """``sbatch`` failed, or named no job; one line."""
 
 
-def _submit(job: BatchJob, script: Path, report: Path) -> int:
-    """Submit the jobs, and the report after them; where that fails, print what was submitted and the rest."""
+def _submit(job: BatchJob, script: Path, report: Path, created: Sequence[Path]) -> int:
+    """Submit the jobs, and the report after them; where that fails, print what was submitted and the rest.
+
+    If Slurm takes no job, as for a wrong directive, the ``created`` scripts are removed.
+    """
     from hpcdl.report.formats.cells import plural
 
     jobs = {nodes: f"JOB{nodes}" for nodes in job.nodes}
@@ -170,6 +185,10 @@ def _submit(job: BatchJob, script: Path, report: Path) -> int:
             print(f"submitted: {', '.join(submitted)}; scancel them, or go on{missing}:", file=sys.stderr)
             for nodes in todo:
                 print(f"    sbatch {shlex.join(words(nodes))}", file=sys.stderr)
+        elif todo:
+            for file in created:
+                file.unlink(missing_ok=True)
+                print(f"removed: {file}")
     return FAILED if todo else OK
 
 
@@ -205,7 +224,8 @@ def _sbatch(words: Sequence[str]) -> tuple[str, list[str]]:
 COMMAND: Final = Command(
     15,
     "write a batch script for Slurm",
-    "Write a batch script for Slurm, as plain as one written by hand. Partition, account, modules, launcher and "
-    "environment come from a site profile, ~/.config/hpcdl/site.toml or /etc/hpcdl/site.toml.",
+    "Write a batch script for Slurm, as plain as one written by hand. Partition, account, further directives, "
+    "modules, launcher, container and environment come from a site profile, ~/.config/hpcdl/site.toml or "
+    "/etc/hpcdl/site.toml.",
     "hpcdl sbatch interconnect --nodes 16 --time 30",
 )

@@ -1,6 +1,7 @@
 """Batch scripts for Slurm."""
 
 import os
+import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from hpcdl.exit_codes import UsageError
-from hpcdl.registry import nearest
+from hpcdl.registry import nearest, shortened
 from hpcdl.trace.files import read_toml
 
 Options: TypeAlias = Mapping[str, str | int | None]
@@ -29,6 +30,10 @@ class SiteProfile:
     """The command that starts ranks, without their number, such as ``srun --mpi=pmi2``."""
     environment: tuple[str, ...] = ()
     """Lines of shell that make ``hpcdl`` available, such as ``source ~/venv/bin/activate``."""
+    directives: tuple[str, ...] = ()
+    """Further options of ``sbatch``, such as ``qos=high``; see :func:`directive`."""
+    container: str | None = None
+    """Image of Apptainer that has ``hpcdl``; None: ``hpcdl`` is found without one."""
 
 
 def places(environment: Mapping[str, str]) -> list[Path]:
@@ -58,7 +63,37 @@ def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.e
     for key, default in vars(SiteProfile()).items():
         read = _lines if isinstance(default, tuple) else _line
         table[key] = read(table[key], f"{path}: {key}") if key in table else default
+    for text in table["directives"]:
+        directive(text, f"{path}: directives:")
     return SiteProfile(**table)
+
+
+OPTIONS_OF_HPCDL: Final = {
+    "nodes": "--nodes",
+    "ntasks": "--nodes and --ranks-per-node",
+    "ntasks-per-node": "--ranks-per-node",
+    "cpus-per-task": "--cpus-per-rank",
+    "gpus-per-node": "--gpus-per-node",
+    "time": "--time",
+    "array": "--launches",
+}
+"""Directives on which the rest of a script depends, with the options of ``hpcdl sbatch`` that set them."""
+
+
+def directive(text: str, where: str) -> tuple[str, str | bool]:
+    """Return the name and value of a line ``#SBATCH --NAME=VALUE``; the value True of ``#SBATCH --NAME``.
+
+    Raises UsageError, beginning with ``where``, for another form and for what an option of hpcdl sets.
+    """
+    match = re.fullmatch(r"(?:--)?([a-z][a-z0-9-]+)(?:=(\S(?:.*\S)?))?", text)
+    if match is None or not text.isprintable():
+        raise UsageError(
+            f"{where} {shortened(text)}: must be NAME or NAME=VALUE of an option of sbatch, such as qos=high"
+        )
+    name, value = match.groups()
+    if name in OPTIONS_OF_HPCDL:
+        raise UsageError(f"{where} {shortened(text)}: use {OPTIONS_OF_HPCDL[name]} of hpcdl sbatch")
+    return name, True if value is None else shlex.quote(value)
 
 
 def _line(value: object, where: str) -> str:
@@ -96,7 +131,11 @@ class BatchJob:
     time: str | None = None
     """Slurm's time limit; None: the partition's default."""
     launches: int = 1
-    """Tasks of a job array; each is an independent launch."""
+    """Tasks of a job array, one at a time; each is an independent launch."""
+    exclusive: bool = True
+    """Nodes run no other job, which would share cores and links."""
+    directives: tuple[str, ...] = ()
+    """As the site's, which they replace."""
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -128,20 +167,28 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
         "cpus-per-task": job.cpus_per_rank,
         "gpus-per-node": job.gpus_per_node,
         "time": job.time,
-        "array": f"1-{job.launches}" if is_array else None,
+        "array": f"1-{job.launches}%1" if is_array else None,
+        "exclusive": job.exclusive or None,
         "output": "%x-%A_%a.out" if is_array else "%x-%j.out",
         "open-mode": "append",
         "signal": f"B:USR1@{WARNING_SECONDS}",
         "requeue": True,
+        **dict(directive(text, "--directive") for text in (*site.directives, *job.directives)),
     }
-    words = ["hpcdl", "run", shlex.quote(f"./{job.suite}" if job.suite.startswith("-") else job.suite)]
+    words = [
+        _hpcdl(site, on_gpus=job.gpus_per_node is not None),
+        "run",
+        shlex.quote(f"./{job.suite}" if job.suite.startswith("-") else job.suite),
+    ]
     words += ["--set", "case.ranks=$SLURM_NTASKS"] if several else []
     words += [] if job.cpus_per_rank is None else ["--set", f"case.threads={job.cpus_per_rank}"]
+    # since Slurm 22.05 srun takes no number of cores from sbatch
+    cores = " ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}" * (_program(site) == "srun")
     body = _BODY.format(
         identity="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" if is_array else "$SLURM_JOB_ID",
         name=job.name,
         command=" ".join([*words, *map(shlex.quote, job.options)]),
-        launcher=site.launcher,
+        launcher=site.launcher + cores,
     )
     return _script(job.name, job.command, about, options, site) + body
 
@@ -149,9 +196,24 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
 def report_script(job: BatchJob, site: SiteProfile) -> str:
     """Return the text of a batch script that reports the runs of ``job`` together."""
     about = ["One report of the runs whose folders are the arguments. It begins when their jobs have ended."]
-    options: Options = {"ntasks": 1, "output": "%x-%j.out"}
+    options: Options = {
+        "ntasks": 1,
+        "output": "%x-%j.out",
+        **dict(directive(text, "directives") for text in site.directives),
+    }
     head = _script(f"{job.name}-report", f"{job.command} --submit", about, options, site)
-    return head + _REPORT.replace("NAME", job.name)
+    return head + _REPORT.replace("NAME", job.name).replace("HPCDL", _hpcdl(site))
+
+
+def _program(site: SiteProfile) -> str:
+    return site.launcher.split()[0]
+
+
+def _hpcdl(site: SiteProfile, *, on_gpus: bool = False) -> str:
+    """Return the command line of hpcdl, in the site's container if it has one."""
+    if site.container is None:
+        return "hpcdl"
+    return f"apptainer exec {'--nv ' * on_gpus}{shlex.quote(site.container)} hpcdl"
 
 
 def _script(name: str, command: str, about: Iterable[str], options: Options, site: SiteProfile) -> str:
@@ -164,7 +226,7 @@ def _script(name: str, command: str, about: Iterable[str], options: Options, sit
         if value is not None:
             lines.append(f"#SBATCH --{option}" if value is True else f"#SBATCH --{option}={value}")
     modules = [f"module load {shlex.quote(module)}" for module in site.modules]
-    programs = _PROGRAMS.format(launcher=site.launcher.split()[0])
+    programs = _PROGRAMS.format(hpcdl=_hpcdl(site).split()[0], launcher=_program(site))
     return "\n".join([*lines, "", *modules, *site.environment, "set -u", programs])
 
 
@@ -174,7 +236,7 @@ _REQUEUE: Final = (
     "cases that are left. A job that finished no case is not requeued: it would never end."
 )
 _PROGRAMS: Final = """\
-for program in hpcdl {launcher}; do
+for program in {hpcdl} {launcher}; do
     command -v $program >/dev/null || {{
         echo "$program is not found: load it here, or before sbatch" >&2
         exit 2
@@ -222,5 +284,5 @@ if [ ${#runs[@]} -eq 0 ]; then
     echo "no run has a finished case: there is nothing to report" >&2
     exit 1
 fi
-hpcdl report "${runs[@]}" --together -o "$page.md" && hpcdl report "${runs[@]}" --together -o "$page.html"
+HPCDL report "${runs[@]}" --together -o "$page.md" && HPCDL report "${runs[@]}" --together -o "$page.html"
 """

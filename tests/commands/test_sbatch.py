@@ -1,11 +1,13 @@
 """hpcdl sbatch without Slurm: what the script asks for, and what is refused."""
 
+import json
 import shlex
 from pathlib import Path
 
 import pytest
 
 from hpcdl.cli import main
+from hpcdl.launch.batch_script import BatchJob, SiteProfile, report_script
 
 SCRIPTS = sorted((Path(__file__).parents[2] / "slurm").glob("*.sbatch"))
 
@@ -70,7 +72,63 @@ def test_a_site_profile_is_in_the_script(script, tmp_path):
     assert {"#SBATCH --partition=fat", "#SBATCH --account=me"} <= set(lines)
     begin = lines.index("module load 'mpi 5'")
     assert lines[begin : begin + 3] == ["module load 'mpi 5'", "source venv/bin/activate", "export A=1"]
-    assert any(line.startswith('srun --mpi=pmi2 -n "$SLURM_NTASKS" hpcdl run quickstart') for line in lines)
+    # since Slurm 22.05 srun does not have it of #SBATCH --cpus-per-task
+    command = (
+        'srun --mpi=pmi2 ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK} -n "$SLURM_NTASKS" hpcdl'
+    )
+    assert any(line.startswith(f"{command} run quickstart") for line in lines)
+
+
+def test_directives_of_the_command_replace_those_of_the_site(script, tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        'partition = "fat"\ndirectives = ["qos=low", "--constraint=haswell", "hold"]\n'
+    )
+    lines = script("--nodes", "8", "--site", "mine.toml").splitlines()
+    assert {"#SBATCH --exclusive", "#SBATCH --qos=low", "#SBATCH --constraint=haswell", "#SBATCH --hold"} <= {
+        *lines
+    }
+    given = ["qos=high", "gres=gpu:a100:4", "constraint=intel&gpu", "partition=thin", "comment=a #b"]
+    options = [word for text in given for word in ("--directive", text)]
+    lines = script("--nodes", "8", "--site", "mine.toml", "--no-exclusive", *options).splitlines()
+    assert [line for line in lines if line.startswith(("#SBATCH --qos", "#SBATCH --part", "#SBATCH --excl"))] == [
+        "#SBATCH --partition=thin",
+        "#SBATCH --qos=high",
+    ]
+    assert {"#SBATCH --gres=gpu:a100:4", "#SBATCH --constraint='intel&gpu'", "#SBATCH --comment='a #b'"} <= {
+        *lines
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("qos = high", "must be NAME or NAME=VALUE of an option of sbatch, such as qos=high"),
+        ("-C haswell", "must be NAME or NAME=VALUE"),
+        ("qos=", "must be NAME or NAME=VALUE"),
+        ("a=b\nrm -rf x", "must be NAME or NAME=VALUE"),
+        ("nodes=4", "use --nodes of hpcdl sbatch"),
+        ("--cpus-per-task=4", "use --cpus-per-rank of hpcdl sbatch"),
+        ("array=1-5", "use --launches of hpcdl sbatch"),
+    ],
+)
+def test_a_wrong_directive_is_refused_in_one_line_before_anything_is_written(tmp_path, capsys, text, message):
+    assert main(["sbatch", "quickstart", "--nodes", "8", f"--directive={text}"]) == 2
+    (tmp_path / "mine.toml").write_text(f"directives = [{json.dumps(text)}]\n")
+    assert main(["sbatch", "quickstart", "--nodes", "8", "--site", "mine.toml"]) == 2
+    err = capsys.readouterr().err
+    assert err.count(message) == 1 + (text != "a=b\nrm -rf x")
+    assert err.count("\n") == 2
+    assert not list(tmp_path.glob("*.sbatch"))
+
+
+def test_ranks_and_the_report_run_in_a_container(script, tmp_path):
+    lines = script("--nodes", "8", "--container", "my image.sif", "--gpus-per-node", "1")
+    assert "\nmpirun -n \"$SLURM_NTASKS\" apptainer exec --nv 'my image.sif' hpcdl run quickstart" in lines
+    assert "for program in apptainer mpirun; do" in lines
+    (tmp_path / "mine.toml").write_text('container = "site.sif"\n')
+    assert " apptainer exec site.sif hpcdl run " in script("--nodes", "8", "--site", "mine.toml")
+    job = BatchJob("quickstart", "quickstart", "", (1, 2))
+    assert "\napptainer exec site.sif hpcdl report" in report_script(job, SiteProfile(container="site.sif"))
 
 
 def test_without_slurm_nothing_is_submitted(capsys, monkeypatch, tmp_path):
@@ -140,9 +198,11 @@ def test_a_study_that_is_submitted_in_part_can_go_on(submitted):
 
 
 @pytest.mark.parametrize("answer", ["", "Submitted batch job 17 on cluster big", "Welcome", "17 18", "2026\n17"])
-def test_what_is_no_number_of_a_job_is_refused(submitted, answer):
+def test_what_is_no_number_of_a_job_is_refused(submitted, answer, tmp_path):
     code, out, err, words = submitted(f"printf '{answer}'".encode(), options=["--nodes", "8"])
     assert (code, len(words)) == (1, 1)
+    assert "removed: quickstart.sbatch\nremoved: quickstart-report.sbatch\n" in out
+    assert not (tmp_path / "quickstart.sbatch").exists()
     assert "job " not in out
     assert err.count("\n") == 1
     assert f"printed {answer!r}, no job's number; squeue --me shows if there is a job" in err

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -73,11 +74,12 @@ class Jobs:
         """Run a command on the login node, in the folder of this test."""
         return self.slurm(*command, cwd=self.folder, **self.path(python))
 
-    def write(self, suite, *options, python=sys.executable):
-        """Write a batch script for the text of a suite."""
+    def write(self, suite, *options, exclusive=False, python=sys.executable):
+        """Write a batch script for the text of a suite; its nodes may be those of the job of :func:`limited`."""
         (self.folder / "suite.toml").write_text(suite)
         script = self.folder / "job.sbatch"
-        self.run("hpcdl", "sbatch", "suite.toml", *options, "-o", script, python=python)
+        more = () if exclusive else ("--no-exclusive",)
+        self.run("hpcdl", "sbatch", "suite.toml", *options, *more, "-o", script, python=python)
         return script
 
     def __call__(self, script, *options, before=(), python=sys.executable):
@@ -125,7 +127,7 @@ def limited(slurm, tmp_path_factory):
     options = ("--nodes", "1", "--ranks-per-node", "2", "--time", "1", "--launches", "2", "--set", "case.steps=36")
     script = job.write(SLOW, *options, "--set", f"case.aggregation={LIMITED}")
     script.write_text(script.read_text().replace("USR1@120", "USR1@45"))
-    return job, job(script)
+    return job, job(script, before=["--array=1-2"])  # both tasks at once
 
 
 SMALL = ("--set", "case.backend=numpy", "--set", "case.dataset=digits", "--set", "case.steps=2")
@@ -142,7 +144,7 @@ SHORT = {
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_a_shipped_script_runs(script, job):
-    fitting = ["--nodes=4", "--ntasks-per-node=1", "--cpus-per-task=1", "--time=5"]
+    fitting = ["--nodes=4", "--ntasks-per-node=1", "--cpus-per-task=1", "--time=5", "--oversubscribe"]
     fitting += ["--gpus-per-node=2"] if "--gpus-per-node" in script.read_text() else []
     array = ["--array=1-2"] if "--array" in script.read_text() else []
     number = job(script, *SHORT[script.stem], before=[*fitting, *array])
@@ -204,14 +206,62 @@ def test_jobs_are_requeued_at_their_time_limit(limited):
 
 def test_a_job_that_finishes_no_case_is_not_requeued(job):
     """A program in the place of hpcdl that is always interrupted before its first case."""
-    (job.folder / "hpcdl").write_text("#!/bin/sh\nexit 75\n")
-    (job.folder / "hpcdl").chmod(0o755)
+    program(job.folder, "hpcdl", "exit 75")
     script = job.write(SLOW, "--nodes", "2")
     script.write_text(script.read_text().replace("set -u", f"set -u\nPATH={job.folder}:$PATH"))
     number = job(script)
     assert job.ended(number) == [("FAILED", "75")], job.output()
     assert job.restarts(number) == [0]
     assert "no case was finished" in job.output()
+
+
+def program(folder, name, text):
+    """Write a program that comes before others of its name."""
+    (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_a_job_has_its_nodes_alone_its_cores_and_its_directives(job):
+    """Launches come one after the other; srun starts a rank with the cores that it is to have, not with one or all."""
+    program(
+        job.folder, "hpcdl", "scontrol show job $SLURM_JOB_ID; scontrol show step $SLURM_JOB_ID.$SLURM_STEP_ID"
+    )
+    (job.folder / "site.toml").write_text(
+        f'launcher = "srun --mpi=none"\nenvironment = ["PATH={job.folder}:$PATH"]\ndirectives = ["nice=7", "qos=a"]\n'
+    )
+    given = ("--nodes", "1", "--ranks-per-node", "2", "--cpus-per-rank", "3", "--launches", "2")
+    script = job.write(SLOW, *given, "--site", "site.toml", "--directive", "comment=a #b", exclusive=True)
+    number = job(script)
+    assert job.ended(number) == [("COMPLETED", "0")], job.output()
+    shown = job.output()
+    assert {*re.findall(r"(?:OverSubscribe|ArrayTaskThrottle|Nice)=\S+|Comment=.*\S", shown)} == {
+        "OverSubscribe=NO",
+        "ArrayTaskThrottle=1",
+        "Nice=7",
+        "Comment=a #b",
+    }
+    assert {*re.findall(r"StepId=.*\n.*\n.*\n.*TRES=(cpu=\d+)", shown)} == {"cpu=6"}
+
+
+def test_slurm_refuses_a_directive_and_no_script_is_left(job):
+    (job.folder / "suite.toml").write_text(SLOW)
+    words = ("hpcdl", "sbatch", "suite.toml", "--nodes", "2", "--submit", "--directive", "constraint=absent")
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        job.run(*words)
+    assert failed.value.returncode == 1
+    assert failed.value.stderr.count("\n") == 1
+    assert "Invalid feature specification" in failed.value.stderr
+    assert not list(job.folder.glob("*.sbatch"))
+
+
+def test_ranks_run_in_a_container(job):
+    """A program in the place of Apptainer, which starts its command outside of any container."""
+    program(job.folder, "apptainer", 'echo "in $2"; shift 2; exec "$@"')
+    (job.folder / "site.toml").write_text(f'environment = ["PATH={job.folder}:$PATH"]\ncontainer = "a b.sif"\n')
+    number = job(job.write(SUITE, "--nodes", "2", "--site", "site.toml", "--set", "case.ranks=2"))
+    assert job.ended(number) == [("COMPLETED", "0")], job.output()
+    assert job.cases() == {f"sums-2-nodes-{number}": 2}
+    assert job.output().count("in a b.sif") == 2
 
 
 def test_a_launcher_that_does_not_fit_the_library_ends_with_78(job):
@@ -228,14 +278,24 @@ def test_a_study_is_submitted_with_a_job_that_reports_one_scaling_table(job):
     (job.folder / "suite.toml").write_text(SLOW)
     (job.folder / "venv").write_text("")
     (job.folder / "site.toml").write_text('environment = ["source venv"]\n')
-    words = ("hpcdl", "sbatch", "suite.toml", "--nodes", "1,2", "--submit", "--site", "site.toml")
+    words = (
+        "hpcdl",
+        "sbatch",
+        "suite.toml",
+        "--nodes",
+        "1,2",
+        "--submit",
+        "--site",
+        "site.toml",
+        "--no-exclusive",
+    )
     said = job.run(*words).stdout
     *numbers, last = re.findall(r"job (\d+):", said)
     assert [job.ended(number) for number in (*numbers, last)] == [[("COMPLETED", "0")]] * 3, job.output()
     assert job.cases() == {f"slow-{nodes}-nodes-{numbers[nodes - 1]}": CASES for nodes in (1, 2)}
     scaling = (job.folder / f"runs/slow-{last}.md").read_text().partition("## Scaling")[2]
-    assert re.search(r"^\| ring +\| +2 \| +2 \|", scaling, re.MULTILINE)
-    assert re.search(r"^\| 1 rank \(any scheme\) +\| +1 \| +1 \|", scaling, re.MULTILINE)
+    assert re.search(r"^\| ring +\| +2 \|", scaling, re.MULTILINE)
+    assert re.search(r"^\| 1 rank \(any scheme\) +\| +1 \|", scaling, re.MULTILINE)
 
 
 def test_the_check_of_a_job_is_of_its_tasks(job):
@@ -262,7 +322,7 @@ FEWER = {
 @pytest.mark.parametrize("command", FIRST_HOUR, ids=lambda command: command.split()[2])
 def test_a_job_of_the_first_hour_leaves_records_that_a_page_takes(command, job):
     """As slurm/README.md says, on four nodes, with fewer cases and steps, and one launch."""
-    words = shlex.split(command.replace("--nodes 8", "--nodes 4").replace("--launches 3", "--launches 1"))
+    words = shlex.split(command.replace("--nodes 8", "--nodes 4").replace("--launches 3", "--no-exclusive"))
     name = words[2]
     for number in re.findall(r"job (\d+):", job.run(*words, *FEWER[name]).stdout):
         assert job.ended(number) == [("COMPLETED", "0")], job.output()
