@@ -27,9 +27,9 @@ POINTS: Final = 8
 """Points of a section in a short report."""
 FURTHER_SENTENCES: Final = 3
 """Sentences below the headline, at most; the sections have the others."""
-TERMINAL_ROWS: Final = 10
+TERMINAL_ROWS: Final = 8
 TERMINAL_POINTS: Final = 3
-"""Rows and points of a section on a terminal."""
+"""Rows of the table, and warnings, on a terminal."""
 
 
 NO_ANSWER: Final = Answer("")
@@ -38,7 +38,6 @@ NO_ANSWER: Final = Answer("")
 WARNINGS: Final = Declaration(
     5,
     lambda findings: Section("Warnings", points=findings.warnings, folded=True),
-    terminal=("paragraphs", "points", "tables"),
     name="verdict",
 )
 
@@ -77,7 +76,7 @@ def _state(findings: Findings) -> str:
     return " ".join(states) or "Nothing failed."
 
 
-VERDICT: Final = Declaration(0, verdict_page, terminal=("paragraphs", "points", "tables"), name="verdict")
+VERDICT: Final = Declaration(0, verdict_page, name="verdict")
 
 
 @cache
@@ -129,51 +128,47 @@ def document(findings: Findings, *, charts: bool = False) -> Document:
     pages = _pages(findings)
     drawn = []
     if charts:
-        figures = [[chart for made in section.figures for chart in made(findings)] for section, *_ in pages]
-        pages = [
-            (section, replace(page, charts=own), x) for own, (section, page, x) in zip(figures, pages, strict=True)
-        ]
-        drawn = sorted((_rank(section, findings), page.title) for section, page, _ in pages if page.charts)
-    return replace(_document(findings, [page for _, page, _ in pages]), main=drawn[0][1] if drawn else "")
+        figures = [[chart for made in section.figures for chart in made(findings)] for section, _ in pages]
+        pages = [(section, replace(page, charts=own)) for own, (section, page) in zip(figures, pages, strict=True)]
+        drawn = sorted((_rank(section, findings), page.title) for section, page in pages if page.charts)
+    return replace(_document(findings, [page for _, page in pages]), main=drawn[0][1] if drawn else "")
 
 
 def short(findings: Findings) -> Document:
     """Return all sections, each with the first rows of its tables."""
+    first, _ = answers(findings)
+    rows = {section: section.rows or (ROWS if section in first else FURTHER) for section in declared()}
     pages = _pages(findings, whole=False)
-    return _document(
-        findings, [page.shortened(_rows(section, findings), POINTS, WHOLE) for section, page, _ in pages]
-    )
+    return _document(findings, [page.shortened(rows[section], POINTS, WHOLE) for section, page in pages])
 
 
 def summary(findings: Findings) -> Document:
-    """Return the sections of a terminal: the answer, and tables with their main columns and first rows."""
-    pages = []
-    for section, page, headline in _pages(findings, whole=False):
-        if section.terminal and page:
-            rows = _rows(section, findings) if section.short else TERMINAL_ROWS
-            shown = page.shortened(rows, TERMINAL_POINTS).reduced(section.terminal)
-            pages.append(replace(shown, paragraphs=list(dict.fromkeys([*headline, *shown.paragraphs]))))
-    return _document(findings, pages)
+    """Return the sections of a terminal: the answer, one table, of the section that answers, and the warnings."""
+    (_, verdict), *others = _pages(findings, whole=False)
+    tables = (
+        replace(page, paragraphs=[], points=[], tables=page.answering(TERMINAL_ROWS))
+        for section, page in others
+        if section.answer
+    )
+    warned = (page.shortened(0, TERMINAL_POINTS) for section, page in others if section is WARNINGS)
+    return _document(findings, [verdict.shortened(0, TERMINAL_POINTS), *list(filter(None, tables))[:1], *warned])
 
 
-def _rows(section: Declaration, findings: Findings) -> int:
-    named = _rank(section, findings) < len(findings.answered_by) or not findings.answered_by
-    return section.rows or (ROWS if named else FURTHER)
-
-
-def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration, Section, list[str]]]:
-    """Return each section with the sentences of its answer that the verdict does not have."""
+def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration, Section]]:
+    """Return all sections, those that answer first, with the sentences that the verdict does not have."""
     first, others = answers(findings)
     _, further, _ = _sentences(findings)
     shown = further[:FURTHER_SENTENCES]
+    ordered = [VERDICT, *first, *(section for section in declared() if section not in {VERDICT, *first})]
     pages = []
-    for section in declared():
+    for section in ordered:
         page = (section.page if whole else section.short or section.page)(findings)
         answer = others.get(section)
         begin = [answer.headline] if answer and answer.headline not in shown else []
         details = [line for line in (answer or first.get(section, NO_ANSWER)).details if line not in shown]
-        page = replace(page, paragraphs=[*begin, *page.paragraphs], points=[*details, *page.points])
-        pages.append((section, page, begin))
+        pages.append(
+            (section, replace(page, paragraphs=[*begin, *page.paragraphs], points=[*details, *page.points]))
+        )
     return pages
 
 

@@ -80,7 +80,7 @@ def test_a_run_counts_once_in_each_form(tmp_path, capsys, form):
     capsys.readouterr()
     for options in ([], ["--together"]):
         assert main(["report", str(run), str(copy), *options]) == 0
-        assert f"COPY: {line}." in capsys.readouterr().out
+        assert f"- {line}." in capsys.readouterr().out
     now = [str(night(tmp_path / f"now{n}", 1.0 + n / 100)) for n in range(2)]
     main(["compare", str(run), str(copy), "--with", *now, "--json"])
     found = json.loads(capsys.readouterr().out)

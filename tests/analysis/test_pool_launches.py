@@ -79,4 +79,4 @@ def test_launches_on_other_nodes_are_pooled_and_keep_their_hosts(launched):
     ]
     pooled = pool(runs)
     assert [pooled.hosts_of(index) for index in (0, 2, 4)] == [["a", "a"], ["a", "b"], ["c", "d"]]
-    assert not any("MIXED" in line for line in warnings(pooled, records(launches(pooled))))
+    assert not any("environments" in line for line in warnings(pooled, records(launches(pooled))))

@@ -80,7 +80,7 @@ def test_a_disturbed_case_or_base_has_no_verdict(hand, one, two, row):
     page = render([run], "md")
     assert "lenet5: no verdict at 2 ranks (efficiency 0.988" in page and "; disturbed)." in page
     assert row(page[page.index("## Scaling") :], "ring", "2")[-1] == "disturbed"
-    assert page.count("DISTURBED: 1 case without a verdict") == 1
+    assert page.count("Other load disturbed 1 case: it has no verdict and no place in rankings.") == 1
     base = json.loads(render([run], "json"))["cases"][1]["base_disturbed"]
     assert base is (one["foreign_ns"] > 0)
 
@@ -110,7 +110,7 @@ def test_undisturbed_launches_of_a_case_decide(hand):
         )
     page = render([hand.read()], "md")
     assert "lenet5: near-linear at 2 ranks with ring (efficiency " in page
-    assert "- 1 launch was disturbed; the undisturbed launches of the same cases count." in page
+    assert "- Other load disturbed 1 launch of cases whose other launches count." in page
     record = json.loads(render([hand.read()], "json"))["cases"][1]
     assert (record["launches"], record["launches_left_out"], record["disturbed"]) == (2, 1, None)
     (found,) = findings([hand.read()])

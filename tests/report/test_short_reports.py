@@ -54,4 +54,4 @@ def test_markdown_is_short_and_other_formats_have_every_case(hand, whole):
     assert "rows, most ranks first, then most images/s; all are in report.html." in page
     assert "lines of the suite in report.html" in page
     assert len(render([run], "csv").splitlines()) == 51
-    assert whole(run).count("density=0.24") == 3  # both numbers of ranks, and memory
+    assert whole(run).count("density=0.24") == 5  # both numbers of ranks, memory, and two contrasts

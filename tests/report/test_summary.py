@@ -12,7 +12,7 @@ PAGE = Document(
     [
         Section(
             "Scaling",
-            ["OVERSUBSCRIBED: a line of prose. " * 9],
+            ["DISTURBED: a line of prose. " * 9],
             tables=[Table("", HEADER, [(name, "2", *["12.34 ms"] * 6, "yes") for name in NAMES])],
         )
     ],
@@ -58,7 +58,7 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch):
     text = plain([PAGE])
     shown = coloured(text, terminal=True)
     assert "\033[1mSCALING\033[0m" in shown
-    assert "\033[33mOVERSUBSCRIBED\033[0m" in shown
+    assert "\033[33mDISTURBED\033[0m" in shown
     assert re.sub(r"\033\[\d+m", "", shown) == text == coloured(text, terminal=False)
     monkeypatch.setenv("NO_COLOR", "1")
     assert coloured(text, terminal=True) == text

@@ -182,7 +182,7 @@ def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(libra
     assert set(counters) == {"host1", "host2", "host3", "host4"}
     assert min(devices["eth0"]["tx_bytes"] for devices in counters.values()) > 14 * 1.5 * 40000
     page = (testbed.folder / "o/report.md").read_text()
-    assert "EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine" in page
+    assert "The nodes are 4 hosts of hpcdl testbed, with links limited to" in page
     assert "limited to 200 Mbit/s, host4 to 100 Mbit/s" in page
     testbed.check_nothing_left()
 

@@ -131,10 +131,10 @@ def test_the_report_counts_the_cores_of_one_machine(hand):
     machine = {"cpu": {"physical_cores": 2}}
     rates = {"host1": 10**8, "host2": 10**8, "host3": 125_000, "host4": 10**8}
     told = {"hosts": 4, "rate": "100mbps", "slow": {"host3": "1mbit"}, "bytes_per_second": rates, "latency": 0.03}
-    assert "OVERSUBSCRIBED" not in render([hand.read({**machine, "emulated": None})], "md")
+    assert "measure scaling" not in render([hand.read({**machine, "emulated": None})], "md")
     page = render([hand.read({**machine, "mpi": {"nodes": 4}, "emulated": told})], "md")
-    assert "OVERSUBSCRIBED: 2 cores per node; 4 ranks want 4." in page
-    assert "EMULATED: the nodes are 4 hosts of hpcdl testbed on one machine, links limited to 800 Mbit/s, " in page
+    assert "A node has 2 cores, and 4 ranks want 4: these cases do not measure scaling." in page
+    assert "The nodes are 4 hosts of hpcdl testbed, with links limited to 800 Mbit/s, " in page
     assert "host3 to 1 Mbit/s, with 30 ms" in page
-    assert " from host to host. They share its cores" in page
+    assert " from host to host. They share the cores" in page
     assert "4 (emulated on one machine)" in page

@@ -183,6 +183,8 @@ class Table:
     """Line below it about the rows and columns that a shortened table leaves out."""
     details: Collection[str] = ()
     """Headers of the columns that only a page in HTML shows."""
+    is_grouped: bool = False
+    """True if the first column names groups of rows, which a terminal shows as headings."""
     answers: Sequence[str] = ()
     """Headers of the columns that answer: the value, which a narrow screen keeps in sight, its interval and its
     verdict. Empty: the last column."""
@@ -201,10 +203,10 @@ class Table:
         return next((name for name in self.answers if name in self.header), self.header[-1])
 
     @property
-    def least(self) -> str:
-        """Header of the column to leave out first: the last one that does not answer, never the first column."""
-        *_, last = [self.key, *(name for name in self.header[1:] if name != self.key)]
-        return next((name for name in self.header[:0:-1] if name not in {self.key, *self.answers}), last)
+    def dispensable(self) -> list[str]:
+        """Headers of the columns that can be left out, the least important first: those that answer come last."""
+        numbers = [name for name in reversed(self.header[self.left :]) if name != self.key]
+        return sorted(numbers, key=lambda name: name in self.answers)
 
     def with_details_last(self) -> Table:
         """Return the table with the columns that matter first."""
@@ -237,8 +239,8 @@ class Table:
         if len(self.rows) > most:
             lines.append(f"{most} of {len(self.rows)} rows{self.order and ', '}{self.order}; all are {REST}.")
         dropped = []
-        while len(table.header) > MAX_COLUMNS:
-            dropped.append(table.least)
+        while len(table.header) > MAX_COLUMNS and table.dispensable:
+            dropped.append(table.dispensable[0])
             table = table.without(dropped[-1])
         lines += [f"More columns {REST}: {', '.join(reversed(dropped))}."] if dropped else []
         return replace(table, rows=table.rows[:most], left_out=" ".join(lines))
@@ -276,11 +278,11 @@ def joined(tables: Sequence[Table], heading: str, most: int) -> Table:
         left_out=left_out,
         details=[name for table in tables for name in table.details],
         answers=list(dict.fromkeys(name for table in tables for name in table.answers)),
+        is_grouped=True,
     )
 
 
 R_contra = TypeVar("R_contra", contravariant=True)
-Part = Literal["paragraphs", "points", "tables"]
 Importance = Literal["answer", "usual", "detail"]
 """Of a column: one that answers (the value first, then its interval and its verdict) is never left out; a detail
 is only in HTML."""
@@ -360,15 +362,16 @@ class Section:
         verbatim = "" if lines > MAX_LINES else self.verbatim
         return replace(self, points=shown, tables=kept, verbatim=verbatim)
 
-    def reduced(self, parts: Collection[Part]) -> Section:
-        """Return some parts of it."""
-        kept: dict[str, Any] = {part: getattr(self, part) for part in parts}
-        return Section(self.title, badges=self.badges if kept.get("paragraphs") else (), **kept)
+    def answering(self, most: int) -> list[Table]:
+        """Return one table with at most ``most`` rows: the first, or all joined if they are of one kind."""
+        if self.per and len(self.tables) > 1:
+            return [joined(named(self.tables), self.per, most).first(most)]
+        return [table.first(most) for table in self.tables[:1]]
 
     @property
     def head(self) -> list[str]:
         """The paragraphs, with the line of badges after the first."""
-        line = [f"({', '.join(self.badges)})"] if self.badges else []
+        line = [" | ".join(self.badges)] if self.badges else []
         return [*self.paragraphs[:1], *line, *self.paragraphs[1:]]
 
     def visible(self) -> Section:

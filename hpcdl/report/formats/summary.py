@@ -18,7 +18,7 @@ PROSE: Final = 100
 COLOURS: Final = {
     "1": r"^[A-Z][^a-z]+$",
     "31": r"\b(FAILED|WRONG|REGRESSED|MISSING)\b",
-    "33": r"\b(DISTURBED|OVERSUBSCRIBED|INCOMPLETE|INCONCLUSIVE|MIXED|EMULATED|disturbed)\b",
+    "33": r"\b(DISTURBED|INCOMPLETE|DIVERGED|INCONCLUSIVE|disturbed)\b",
 }
 """Parameters of ECMA-48's SGR (bold, red, yellow), and the words that have them: headings, failures, doubts."""
 
@@ -66,12 +66,19 @@ def _section(section: Section) -> Iterator[str]:
 def _table(table: Table) -> Iterator[str]:
     yield from _wrapped(table.title)
     yield from _wrapped(table.caption)
+    groups: list[str] = []
+    if table.is_grouped:
+        groups, table = [row[0] for row in table.rows], table.without(table.header[0])
     widths, dropped = _widths(table), []
-    while sum(widths) + GAP * (len(widths) - 1) > columns() and len(widths) > 2:
-        dropped.append(table.least)
+    while sum(widths) + GAP * (len(widths) - 1) > columns() and table.dispensable:
+        dropped.append(table.dispensable[0])
         table = table.without(dropped[-1])
         widths = _widths(table)
-    for row in (table.header, *table.rows):
+    group = ""
+    for name, row in itertools.zip_longest(["", *groups], (table.header, *table.rows), fillvalue=""):
+        if name not in {"", group}:
+            group = name
+            yield from _wrapped(f"{group}:")
         cells = [_wrapped(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
         for line in itertools.zip_longest(*cells, fillvalue=""):
             words = (
@@ -93,8 +100,10 @@ def _widths(table: Table) -> list[int]:
     widths = [max(map(len, column)) for column in every]
     longest = [max(len(word) for cell in column for word in cell.split() or [""]) for column in every]
     whole = [max(map(len, [*head.split(), *cells])) for head, *cells in every]
-    verdicts = [table.header.index(name) for name in table.answers if name in table.header]
-    words = [*range(table.left), *verdicts]
+    text = {
+        place for place, (_, *cells) in enumerate(every) for cell in cells if " " in cell and cell[0].isalpha()
+    }
+    words = sorted({*range(table.left), *text})
     numbers = [place for place in range(len(every)) if place not in words]
     least = [min(width, (columns() - GAP) // 2) for width in longest]
     for among, floor in ((numbers, whole), (words, least)):

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import plural
-from hpcdl.report.formats.document import Chart, Column, Part, R_contra, Section, table
+from hpcdl.report.formats.document import Chart, Column, R_contra, Section, table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method
 
@@ -46,8 +46,6 @@ class Declaration:
     """Content of a short report; None: the first rows of all content."""
     rows: int | None = None
     """Rows in a short report; None: the usual number (``ROWS`` and ``FURTHER`` of ``report/contents.py``)."""
-    terminal: Sequence[Part] = ()
-    """Parts of a short report that a terminal shows; empty: none."""
     answer: Callable[[Findings], Answer | None] | None = None
     """Contribution to the verdict, or beginning of the section if another one answers the suite's question."""
     figures: Sequence[Callable[[Findings], Sequence[Chart]]] = ()

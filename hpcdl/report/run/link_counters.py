@@ -54,9 +54,9 @@ def warnings(counters: LinkCounters) -> Iterator[str]:
         ]
         more = f"; {plural(len(words) - NAMED, 'more counter')}" if len(words) > NAMED else ""
         if words:
-            yield f"link {kind} grew: {'; '.join(words[:NAMED])}{more}."
+            yield f"Link {kind} grew: {'; '.join(words[:NAMED])}{more}. Check these links."
     if unread:
-        yield f"counters of links of {', '.join(unread[:NAMED])} could not be read at the end."
+        yield f"Counters of links of {', '.join(unread[:NAMED])} could not be read: errors may be missed."
 
 
 def section(counters: LinkCounters) -> Section:

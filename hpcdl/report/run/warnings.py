@@ -1,4 +1,4 @@
-"""Warnings: doubts about the measured numbers."""
+"""Warnings: what is doubtful about the measured numbers, and what to do about it."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -71,7 +71,7 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     """Return all doubts about the numbers, worst first."""
     measured = [record for record in records if not record.network]  # the others are simulated
     return [
-        *(f"COPY: {line}." for line in run.copies),
+        *(f"{line}." for line in run.copies),
         *_diverged(records),
         *_repeated(run),
         *_mixed(run),
@@ -92,8 +92,8 @@ def _diverged(records: Sequence[Record]) -> Iterator[str]:
     if cases := diverged(records):
         places = [f"{case_name(case)} at step {case.diverged_step} on rank {case.diverged_rank}" for case in cases]
         yield (
-            f"DIVERGED: a loss or parameter is infinite or not a number: case {_named(places)}. There is no "
-            "accuracy, and no target is reached."
+            f"Training diverged, with a loss or parameter that is not finite: {_named(places)}. It has no "
+            "accuracy and reaches no target; try a lower learning rate."
         )
 
 
@@ -101,8 +101,8 @@ def _repeated(run: Run) -> Iterator[str]:
     drawn = [(fields.get("digest"), draw) for fields in run.described if (draw := fields.get("draw")) is not None]
     if count := run.environment.get("repeated_draws", 0) + len(drawn) - len({*drawn}):
         yield (
-            f"REPEATED draws of random times in {plural(count, 'case')} of later launches: simulated ones count "
-            "once, and intervals of measured ones are the machine's alone; hpcdl run --launches N draws anew."
+            f"Random times of {plural(count, 'case')} are drawn as in an earlier launch: simulated ones count "
+            "once, and intervals of measured ones lack this variation. hpcdl run --launches N draws anew."
         )
 
 
@@ -119,7 +119,10 @@ def _environments(run: Run) -> list[JsonMapping]:
 def _mixed(run: Run) -> Iterator[str]:
     keys = [str(environment.get("key")) for environment in _environments(run)]
     if len(keys) > 1:
-        yield f"MIXED: the cases ran in {len(keys)} environments, which no table keeps apart: {', '.join(keys)}."
+        yield (
+            f"The cases ran in {len(keys)} environments ({', '.join(keys)}), and tables do not keep them apart: "
+            "differences may be the machines' or the software's. Run all cases in one environment."
+        )
 
 
 def _emulated(run: Run) -> Iterator[str]:
@@ -127,39 +130,45 @@ def _emulated(run: Run) -> Iterator[str]:
         if testbed := environment.get("emulated"):
             rates = testbed["bytes_per_second"]
             slow = "".join(f", {host} to {bit_rate(8 * rates[host])}" for host in testbed["slow"] if host in rates)
-            if trunk := testbed.get("trunk_bytes_per_second"):
-                slow += f", the link between two switches to {bit_rate(8 * trunk)}"
+            if uplink := testbed.get("trunk_bytes_per_second"):
+                slow += f", the uplink between two switches to {bit_rate(8 * uplink)}"
             if latency := testbed.get("latency"):
                 slow += f", with {1e3 * latency:g} ms from host to host"
             yield (
-                f"EMULATED: the nodes are {plural(testbed['hosts'], 'host')} of hpcdl testbed on one machine, "
-                f"links limited to {usual_rate(testbed)}{slow}. They share its cores and memory; this is no "
-                "cluster."
+                f"The nodes are {plural(testbed['hosts'], 'host')} of hpcdl testbed, with links limited to "
+                f"{usual_rate(testbed)}{slow}. They share the cores and memory of one machine, as a cluster's do "
+                "not: compare methods, and quote no times for a cluster."
             )
 
 
 def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
     if not run.complete:
-        yield "the run is not complete: cases of the suite are missing."
+        yield "The run is not complete: cases of the suite are missing. Continue it with --resume."
     short: dict[int, list[str]] = {}
     for record in records:
         alive = record.ranks - bool(record.process_failure)
         if 0 < record.ranks_recorded < alive:
-            yield f"case {case_name(record)}: only {plural(record.ranks_recorded, 'rank')} left a trace."
+            yield (
+                f"Only {plural(record.ranks_recorded, 'rank')} left a trace in case {case_name(record)}: its "
+                "numbers are those ranks' alone. Repeat it."
+            )
         elif record.measured_steps < 6 and not record.error:
             short.setdefault(record.measured_steps, []).append(case_name(record))
     for steps, names in sorted(short.items()):
-        yield f"{plural(steps, 'measured step')}, too few for an interval: case {_named(names)}."
+        yield f"{plural(steps, 'measured step')}, too few for an interval: case {_named(names)}. Set more steps."
     for name, word in {"dropped": "event", "dropped_updates": "update"}.items():
         dropped = int(run.ranks[name].sum())
         if dropped:
-            yield f"{plural(dropped, word)} dropped at the limit: the first ones are kept, and all steps."
+            yield (
+                f"{plural(dropped, word)} beyond the limit of a trace {'is' if dropped == 1 else 'are'} not kept: "
+                "waiting and staleness rest on the first ones; times of steps are whole."
+            )
 
 
 def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
     cores = usable_cores(run.environment)
     if cores is None:
-        yield "cores available to the ranks are unknown: oversubscription was not checked."
+        yield "The cores of the ranks were not recorded: whether ranks shared cores is unknown."
         return
     worst: dict[int, int] = {}
     for record in records:
@@ -169,38 +178,50 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
         scales = ", ".join(
             f"{plural(ranks, 'rank')} want{'s' * (ranks == 1)} {most}" for ranks, most in sorted(worst.items())
         )
-        yield f"OVERSUBSCRIBED: {cores:g} cores per node; {scales}. These cases do not measure scaling."
+        yield (
+            f"A node has {plural(cores, 'core')}, and {scales}: these cases do not measure scaling. Start fewer "
+            "ranks or threads per node."
+        )
 
 
 def _disturbed(records: Sequence[Record]) -> Iterator[str]:
     if disturbed := [record for record in records if record.disturbed]:
         yield (
-            f"DISTURBED: {plural(len(disturbed), 'case')} without a verdict, which rankings and later "
-            f"comparisons leave out; --json names the causes. The first, {case_name(disturbed[0])}: "
+            f"Other load disturbed {plural(len(disturbed), 'case')}: {'they have' if disturbed[1:] else 'it has'} "
+            f"no verdict and no place in rankings. Repeat on an idle machine. First: {case_name(disturbed[0])}: "
             f"{disturbed[0].disturbed}."
         )
     if left_out := sum(record.launches_left_out for record in records):
-        launches = "1 launch was" if left_out == 1 else f"{left_out} launches were"
-        yield f"{launches} disturbed; the undisturbed launches of the same cases count."
+        launches = "1 launch" if left_out == 1 else f"{left_out} launches"
+        yield f"Other load disturbed {launches} of cases whose other launches count. No action is needed."
     stolen = [share for record in records if (share := record.stolen) >= NOTED_STEAL]
     if stolen:
-        yield f"the hypervisor took up to {100 * max(stolen):.0f} % of a rank's time."
+        yield (
+            f"The hypervisor took up to {100 * max(stolen):.0f} % of a rank's time: its steps may be as much too "
+            "long. Prefer a machine without other guests."
+        )
 
 
 def _machine(environment: JsonMapping) -> Iterator[str]:
     if not environment:
-        yield "the environment was not recorded."
+        yield "The environment was not recorded: machine and software are unknown."
         return
     cpu = environment.get("cpu")
     governor = cpu.get("governor", UNKNOWN) if isinstance(cpu, dict) else UNKNOWN
     if governor not in {"performance", UNKNOWN}:
-        yield f"the frequency governor is {governor!r}: clocks may have changed while measuring."
+        yield f"The frequency governor is {governor!r}: clocks may have changed. Set it to 'performance'."
     libraries, ports = environment.get("libraries"), environment.get("infiniband")
     active = isinstance(ports, dict) and any("ACTIVE" in str(port.get("state")) for port in ports.values())
     if active and isinstance(libraries, dict) and not (libraries.get("verbs") or libraries.get("shared_memory")):
-        yield "InfiniBand is up, but no verbs library was loaded: messages may have gone over TCP."
+        yield (
+            "InfiniBand is up, but no verbs library was loaded: messages may have gone over TCP. Check the MPI "
+            "library's transports."
+        )
     git = environment.get("git")
     if isinstance(git, dict) and git.get("changed_files"):
         changed = plural(git["changed_files"], "changed file")
-        yield f"hpcdl has {changed} beyond commit {str(git.get('commit'))[:12]}."
+        yield (
+            f"hpcdl has {changed} beyond commit {str(git.get('commit'))[:12]}, so that the commit alone does not "
+            "repeat this run. Commit them."
+        )
     yield from link_counters.warnings(recorded(environment))

@@ -4,12 +4,11 @@ In comes a :class:`hpcdl.report.run.findings.Findings`: records, decisions, link
 sections of finished text, and one sentence for the verdict. A ``Declaration`` is data: a place on the page, and
 one function for each form of the report::
 
-    SECTION = Declaration(order, page, short=..., rows=..., terminal=..., answer=..., figures=[...])
+    SECTION = Declaration(order, page, short=..., rows=..., answer=..., figures=[...])
 
     page(findings)     -> Section  all tables, the rows that matter most first      HTML, LaTeX
     short(findings)    -> Section  without it: the first rows of ``page``           Markdown
-    terminal           -> parts of the short one; without them: not shown           terminal
-    answer(findings)   -> Answer   one sentence, and details                        verdict
+    answer(findings)   -> Answer   one sentence, and details                        verdict; its table: terminal
     figures            -> charts   before the tables                                HTML, SVG
 
 Nothing lists sections. ``report/contents.py`` takes every ``Declaration`` of every file here, in their

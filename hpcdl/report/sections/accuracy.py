@@ -205,7 +205,7 @@ def _ranks(field: Field, record: Record) -> str:
     return plural(record.ranks, "rank") if field.has_scales else ""
 
 
-SECTION: Final = Declaration(60, page, terminal=("tables",), answer=answer, figures=(courses,))
+SECTION: Final = Declaration(60, page, answer=answer, figures=(courses,))
 
 
 class Criterion(NamedTuple):

@@ -63,7 +63,7 @@ def one_launch(records: Iterable[Record]) -> list[str]:
     """Return the note of a table with intervals within one launch; nothing for others."""
     if not is_one_launch(records):
         return []
-    return ["One launch: intervals are over its repetitions. How much launches vary is unknown; use --launches 5."]
+    return ["One launch: intervals are over its repetitions, and launches vary more."]
 
 
 def page(findings: Findings) -> Section:
@@ -324,7 +324,6 @@ SECTION = Declaration(
     page,
     short,
     100,
-    terminal=("paragraphs", "points", "tables"),
     answer=answer,
     figures=(collective_time, bus_bandwidth),
 )

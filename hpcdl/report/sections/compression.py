@@ -198,7 +198,7 @@ def cost_answer(findings: Findings) -> Answer | None:
     return Answer(f"Compression does not pay here: {times}{doubt}. Basis: {basis}.")
 
 
-COMPRESSION: Final = Declaration(87, cost_page, terminal=("tables",), answer=cost_answer)
+COMPRESSION: Final = Declaration(87, cost_page, answer=cost_answer)
 
 
 def break_even_answer(findings: Findings) -> Answer | None:

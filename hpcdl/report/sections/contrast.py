@@ -373,4 +373,4 @@ def charts(findings: Findings) -> list[Intervals]:
     return [Intervals("Contrast", labels, sizes, axis, 1.0, note)] if len(shown) > 1 else []
 
 
-SECTION: Final = Declaration(1, page, terminal=("tables",), answer=answer, figures=(charts,))
+SECTION: Final = Declaration(1, page, answer=answer, figures=(charts,))

@@ -143,4 +143,4 @@ def answer(findings: Findings) -> Answer | None:
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-SECTION: Final = Declaration(20, page, terminal=("tables",), answer=answer)
+SECTION: Final = Declaration(20, page, answer=answer)

@@ -40,7 +40,7 @@ def pairwise_page(findings: Findings) -> Section:
     return Section("Pairwise exchange", one_launch(records), tables=tables, per="exchange")
 
 
-PAIRWISE: Final = Declaration(120, pairwise_page, terminal=("tables",))
+PAIRWISE: Final = Declaration(120, pairwise_page)
 
 
 MAX_RANKS: Final = 48
@@ -181,7 +181,6 @@ def _seen(shares: Sequence[Interval]) -> str:
 LINKS: Final = Declaration(
     10,
     page,
-    terminal=("points",),
     answer=answer,
     figures=(link_map,),
 )

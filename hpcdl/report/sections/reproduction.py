@@ -18,7 +18,6 @@ from hpcdl.trace.files import JsonMapping
 PUBLISHED: Final = Declaration(
     20,
     lambda findings: published_results.section(findings.papers, findings.records),
-    terminal=("tables",),
     answer=lambda findings: published_results.answer(findings.papers, findings.records),
     name="published",
 )

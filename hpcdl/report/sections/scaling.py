@@ -383,7 +383,6 @@ def _speedup_points(method: Method) -> list[Point]:
 SECTION = Declaration(
     50,
     page,
-    terminal=("tables",),
     answer=answer,
     figures=(charts, times_to_target),
 )
