@@ -73,8 +73,8 @@ def _records(folder: Path) -> list[Record]:
 COMMAND: Final = Command(
     65,
     "check the claims of the sources against runs",
-    "Decide each claim of the papers that hpcdl follows by the runs of the shipped suites. FOLDER has a run, or a "
-    "folder of launches, for each suite. Exit code 1: a claim came out otherwise than expected; 3: "
-    "none is decided, or a run cannot be read.",
+    "Print the claims of papers that fail or are open by the runs of the shipped suites, then a row for each. "
+    "FOLDER has a run, or a folder of launches, for each suite; a claim without its runs has no verdict. Exit "
+    "code 1: a claim came out otherwise than expected; 3: none is decided, or a run cannot be read.",
     "hpcdl claims runs/reports -o claims.md",
 )

@@ -38,9 +38,10 @@ def document(
     decided = [[decide(claim, records) for claim in source.claims] for source in sources]
     shown = [[decision for decision in decisions if decision.word in chosen] for decisions in decided]
     every = [decision for decisions in shown for decision in decisions]
-    changed = [decision.verdict for decision in every if decision.is_surprising]
+    known = [decision for decisions in decided for decision in decisions]
+    changed = [decision.verdict for decision in known if decision.is_surprising]
     listed = [
-        f"{decision.verdict.sentence} {_limit(decision)}"
+        _listed(decision)
         for word in (NO, OPEN)
         for decision in every
         if decision.word == word and not decision.is_surprising
@@ -54,7 +55,7 @@ def document(
         Section("No run: commands that make them", points=commands),
         *(_section(source, decisions, short) for source, decisions in zip(sources, shown, strict=True)),
     ]
-    return headed("hpcdl: claims", [summary(every), *changed], sections, notes=[] if short else [NOTE])
+    return headed("hpcdl: claims", [summary(known), *changed], sections, notes=[] if short else [NOTE])
 
 
 def summary(decisions: Sequence[Decision]) -> Verdict:
@@ -69,9 +70,10 @@ def summary(decisions: Sequence[Decision]) -> Verdict:
     )
 
 
-def _limit(decision: Decision) -> str:
-    limit = f"Limit: {decision.deciding.clause.limit}; " if decision.deciding else ""
-    return f"({limit}{decision.claim.place}.)"
+def _listed(decision: Decision) -> str:
+    """Return the sentence of a claim that fails or is open, its limit, and its place in the source."""
+    limit = f" Limit: {decision.deciding.clause.limit}" if decision.deciding else ""
+    return f"{decision.verdict.sentence}{limit} ({decision.claim.place})."
 
 
 def _section(source: Source, decisions: Sequence[Decision], short: bool) -> Section:

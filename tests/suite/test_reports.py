@@ -138,7 +138,7 @@ def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, mak
     page = (tmp_path / "simulated.md").read_text().splitlines()
     assert page[0] == "# Which scheme is fastest?"
     assert page[2] == "## Answer"
-    assert page[6] == "(1 launch)"
+    assert "1 launch" in page[6]
     assert any(line.endswith("(simulated.svg)") for line in page)
     here = page.index("## On mine")
     table = [line for line in page[:here] if line.startswith("| ")]

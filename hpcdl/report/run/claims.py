@@ -114,10 +114,12 @@ class Clause:
     @property
     def limit(self) -> str:
         """The limits."""
-        signs = (("above", self.above), ("below", self.below))
         scale = 100 if self.unit in {"%", "points"} else 1
-        limits = [f"{sign} {scale * limit:g} {self.unit}".rstrip() for sign, limit in signs if limit is not None]
-        return " and ".join(limits)
+        unit = "" if self.unit == "times" else f" {self.unit}".rstrip()
+        above, below = (None if limit is None else f"{scale * limit:g}" for limit in (self.above, self.below))
+        if above and below:
+            return f"{above} to {below}{unit}"
+        return f"above {above}{unit}" if above else f"below {below}{unit}"
 
     @property
     def is_seeded(self) -> bool:
@@ -189,6 +191,7 @@ class ClauseDecision:
         value, low, high = self.value
         shown = self.clause.shown
         bounds = f"at least {shown(low)}" if math.isinf(high) else interval(low, high, shown)
+        bounds = bounds.removesuffix(f" {self.clause.unit}")
         text = "infinite, as a seed misses the target" if math.isinf(value) else shown(value)
         return (NONE, NONE) if math.isnan(value) else (text, self.doubt or (NONE if low == high else bounds))
 
