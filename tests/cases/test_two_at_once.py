@@ -51,9 +51,14 @@ def test_two_on_a_link_take_the_time_of_both(scheme, ranks):
     assert wire <= both.seconds < 1.1 * wire + ranks * network.link.alpha
 
 
-def test_the_verdict_is_that_of_the_launches(hand):
-    seen = {}
-    for word, two in {"faster": 5.0, "slower": 20.0, "tied": 10.0, "undecided": None}.items():
+SECONDS = {"faster": 5.0, "slower": 20.0, "tied": 10.0, "undecided": None}
+"""Of a pair on two communicators (ms), against 10 ms on one; None: measured in one launch only."""
+
+
+def pairs(hand, *names):
+    """Return the findings on pairs of collectives, and their verdicts by name."""
+    for number, name in enumerate(names):
+        two, word = SECONDS[name], f"{name}_{number}"
         for communicators, ms in ((1, 10.0), (2, two or 9.0)):
             for launch in (1, 2, 3) if two else (1,):
                 hand.case(
@@ -63,18 +68,29 @@ def test_the_verdict_is_that_of_the_launches(hand):
                     alone_p50_seconds=5e-3, alone_p99_seconds=6e-3, concurrent_alone_p50_seconds=5e-3,
                 )  # fmt: skip
     findings = Findings(hand.read(), "run")
-    seen = {verdict.case.split()[-1]: verdict for verdict in at_once(findings)}
-    assert {verdict.word for verdict in seen.values()} | {"counted"} == words("at-once")
-    headline = answer(findings).headline
-    assert headline.startswith(
-        "Of 4 cases two communicators are faster in 1, slower in 1, tied in 1, undecided in 1: "
-    )
+    return findings, {verdict.case.split()[-2]: verdict for verdict in at_once(findings)}
+
+
+def test_the_verdict_is_that_of_the_launches(hand):
+    findings, seen = pairs(hand, *SECONDS)
+    assert {*SECONDS, "counted", "open", "overlap"} == words("at-once")
     assert all(verdict.word == name for name, verdict in seen.items())
-    assert seen["faster"].sentence.startswith(
-        "reduce_scatter and allgather of 1 MiB by faster: both at once take 5.02 ms on two communicators, less than"
+    said = answer(findings)
+    assert said.headline == "Two communicators are faster than one in 1 of 4 configurations, and slower in 1."
+    assert said.details[0].startswith("Both at once on two communicators take 0.50")
+    case = "reduce-scatter and allgather of 1 MiB by"
+    assert seen["faster"].sentence.startswith(f"For {case} faster 0 two communicators are 2.00 (")
+    assert seen["undecided"].sentence == (
+        f"Not decided for {case} undecided 3: two communicators take 0.900 times as long as one."
     )
     (table,) = page(findings).tables
     assert len(table.rows) == 8
+
+
+def test_most_undecided_pairs_decide_nothing(hand):
+    findings, _ = pairs(hand, "undecided", "faster", "undecided")
+    says = "Not decided: in 2 of 3 configurations noise hides a difference between one communicator and two."
+    assert answer(findings).headline == says
 
 
 def test_a_library_s_pair_has_no_prediction(hand):

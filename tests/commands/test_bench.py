@@ -1,45 +1,94 @@
-"""One line per size and scheme, as OSU's benchmarks and nccl-tests print them."""
+"""A line per size, as OSU's benchmarks and nccl-tests print them: wide with several schemes, in 80 characters."""
 
+import json
 import re
 
 import pytest
+from conftest import Hand
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.commands.bench import row
+from hpcdl.commands.parts.bench_table import MEASURED, BenchTable, wide_row
 
 
 def rows(output):
-    """Return (bytes, scheme, ops, p50, p99, algbw, busbw, correct) of each line that is not a comment."""
-    return [line.split()[:8] for line in output.splitlines() if not line.startswith("#")]
+    """Return the cells of each line that is not a comment."""
+    return [line.split() for line in output.splitlines() if not line.startswith("#")]
 
 
-def test_every_size_and_scheme_has_its_line_in_the_order_of_measuring_and_a_run_can_be_resumed(either):
+def test_one_scheme_has_the_columns_of_osu_and_nccl_tests(either):
+    given = ("-b", "24", "-e", "6K", "-f", "16", "-a", "ring", "-n", "3", "-r", "3", "-w", "2", "-o", "out")
+    ended = either("bench", "reduce_scatter", *given)
+    assert ended.returncode == 0, ended.stderr
+    measured = [dict(zip(MEASURED, cells, strict=True)) for cells in rows(ended.stdout)]
+    assert [row["bytes"] for row in measured] == ["24", "384", "6144"]
+    for row in measured:
+        p50 = float(row["p50"].rstrip("DS"))
+        assert 0 < float(row["min"]) <= float(row["avg"]) <= float(row["max"])
+        assert float(row["algbw"]) == pytest.approx(int(row["bytes"]) / p50 / 1e3, abs=2e-3)
+        assert float(row["busbw"]) == pytest.approx(float(row["algbw"]) * 2 / 3, abs=2e-3)  # (p - 1) / p
+    assert re.match(r"# reduce_scatter: 3 ranks on 1 host, float32, \S", ended.stdout)
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+
+
+def test_schemes_share_a_line_and_a_run_can_be_resumed(either):
     given = ("-b", "24", "-e", "6K", "-f", "16", "-a", "ring,native", "-n", "3", "-r", "3", "-o", "out")
     ended = either("bench", "reduce_scatter", *given)
     assert ended.returncode == 0, ended.stderr
-    found = rows(ended.stdout)
-    assert [(row[0], row[1]) for row in found] == [
-        (str(count), scheme) for count in (24, 384, 6144) for scheme in ("ring", "native")
-    ]
-    for count, _, operations, p50, p99, algbw, busbw, correct in found:
-        assert correct == "yes"
-        assert int(operations) >= 1
-        assert 0 < float(p50) <= float(p99)
-        assert float(algbw) == pytest.approx(int(count) / float(p50) / 1e3, abs=2e-3)
-        assert float(busbw) == pytest.approx(float(algbw) * 2 / 3, abs=2e-3)  # (p - 1) / p, as nccl-tests
-    head = [line for line in ended.stdout.splitlines() if line.startswith("#")]
-    assert re.match(r"# reduce_scatter: 3 ranks on 1 host, float32, \S", head[0])
-    assert "quantiles over 3 repetitions (p99 lies between the two longest)" in head[1]
-    for part in sorted((either.folder / "out" / "parts").glob("*.h5"))[4:]:
+    assert [len(row) for row in rows(ended.stdout)] == [4] * 3  # three repetitions give no interval
+    assert max(map(len, ended.stdout.splitlines())) <= 80
+    for part in sorted((either.folder / "out" / "parts").glob("*.h5"))[3:]:
         part.unlink()
     resumed = either("bench", "reduce_scatter", *given, "--resume")
-    assert [row[0] for row in rows(resumed.stdout)] == ["6144", "6144"]
+    first, second = rows(resumed.stdout)
+    assert (first[:2], second[0]) == (["384", "-"], "6144")  # ring was measured
+    assert len(json.loads(either("bench", "reduce_scatter", *given, "--resume", "--json").stdout)["cases"]) == 6
 
 
-def test_a_row_has_its_marks():
-    measured = {"message_bytes": 8, "aggregation": "ring", "correct": False}
-    measured |= dict.fromkeys(("time_p50_seconds", "time_p99_seconds"), 1e-6)
-    measured |= dict.fromkeys(("algbw_bytes_per_second", "busbw_bytes_per_second"), 1e9)
-    assert row(Record(**measured)).endswith("1.000  NO")
-    marks = row(Record(**measured, disturbed="other processes", oversubscribed=True)).split("  NO")[1]
-    assert marks == "  DISTURBED: other processes  OVERSUBSCRIBED: ranks share cores"
+def test_json_is_one_document(hpcdl):
+    ended = hpcdl("bench", "-b", "8", "-e", "8", "-a", "ring,native", "-n", "2", "-r", "2", "-w", "0", "--json")
+    cases = json.loads(ended.stdout)["cases"]
+    assert [(case["aggregation"], case["message_bytes"]) for case in cases] == [("ring", 8), ("native", 8)]
+
+
+def record(aggregation="ring", ms=1.0, low=None, high=None, **fields):
+    times = {"time_p50_seconds": ms / 1e3, "time_p50_low_seconds": low and low / 1e3}
+    return Record(
+        aggregation=aggregation, message_bytes=1 << 27, launches=1, launch_seconds=[ms / 1e3],
+        time_p50_high_seconds=high and high / 1e3, **times, **fields,
+    )  # fmt: skip
+
+
+def test_a_line_has_flags_and_quotients_with_intervals():
+    disturbed = {"disturbed": "other processes", "oversubscribed": True, "correct": False}
+    first = record("native", 2.0, 1.9, 2.1)
+    others = [record("ring", 1.0, 0.95, 1.05, **disturbed), record("tree", 4.0, 0.1, 9.0), record("bruck", 0.001)]
+    assert wide_row([first, *others, None]) == [
+        *("134217728", "2000.0", "1000.0DSW", "4000.0", "1.00", "-"),
+        *("2.00 +-11%", "0.50 >99%", "2000", "-"),
+    ]
+
+
+def test_four_schemes_with_long_names_fit_80_columns(tmp_path, capsys):
+    schemes = ("native", "halving_doubling", "native_reduce_scatter_allgather", "mypackage.mymodule:my_ring")
+    table = BenchTable(schemes)
+    for number, scheme in enumerate(schemes):
+        hand = Hand(tmp_path / str(number) / "parts")
+        hand.folder.mkdir(parents=True)
+        fields = {"kind": "collective", "collective": "allreduce", "message_bytes": 1 << 27, "dtype": "float32"}
+        hand.case([[8888.8] * 9] * 2, aggregation=scheme, warmup_steps=0, correct=False, nodes=1, **fields)
+        hand.read({"mpi": {"library": "MPICH", "version": "5"}})
+        table.add(hand.folder / "run.h5")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].split()[:2] == ["134217728", "8888800W"]
+    assert lines[-1].endswith(" 1.00 +-0%")
+    assert "allgather" not in lines[-1] and any("scatter_" in line for line in lines)
+
+
+def test_delays_show_the_late_rank_also_if_it_is_the_first(hpcdl):
+    given = ("-b", "8", "-e", "8", "-a", "native", "-n", "2", "-r", "2", "-w", "0", "--delays", "0:0.2")
+    ended = hpcdl("bench", *given)
+    assert ended.returncode == 0, ended.stderr
+    ((size, _, _, first, last, late),) = rows(ended.stdout)
+    assert (size, late) == ("8", "0")
+    assert float(first) > float(last)

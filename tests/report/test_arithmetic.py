@@ -1,34 +1,58 @@
-"""Efficiency over arithmetic for each byte of parameters: its own section, if a suite asks for it."""
+"""Efficiency over arithmetic intensity: its own section, if a suite asks for it."""
 
 import pytest
 
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections import arithmetic
 
+MODELS = ("alexnet", "googlenet", "lenet5", "nin", "resnet50", "vgg11", "vgg16", "vgg19", "nin_cifar", "resnet20")
 
-@pytest.mark.parametrize("asked", [True, False])
-def test_networks_stand_in_the_order_of_their_arithmetic(hand, asked):
-    """One rank computes for 10 ms; two exchange for 1 or 30 ms."""
-    for model, parameters, exchange in (("resnet50", 1000, 1.0), ("alexnet", 50000, 30.0)):
+
+def replayed(hand, parameters, exchanges, asked=True):
+    """Return the findings on replays in which a rank computes for 10 ms; two exchange for the given ms."""
+    for model, count, exchange in zip(MODELS, parameters, exchanges, strict=False):
         for ranks in (1, 2):
             hand.train(
                 [[10.0 + exchange * (ranks - 1)] * 20] * ranks, model=model, kind="replay", scaling="weak",
-                batch_per_rank=8, parameters=parameters, flops=1e9, modelled_compute_seconds=0.01, network="lan",
+                batch_per_rank=8, parameters=count, flops=1e9, modelled_compute_seconds=0.01, network="lan",
                 settings={"network": "lan", "flops": 1e9},
             )  # fmt: skip
-    found = Findings(hand.read(suite_text='[suite]\nanswer = "arithmetic"' if asked else ""), "run")
-    section = arithmetic.page(found)
-    if not asked:
-        assert not section and arithmetic.answer(found) is None and not arithmetic.charts(found)
-        return
-    (table,) = section.tables
+    return Findings(hand.read(suite_text='[suite]\nanswer = "arithmetic"' if asked else ""), "run")
+
+
+def test_networks_stand_in_the_order_of_their_arithmetic(hand):
+    found = replayed(hand, (50000, 1000), (30.0, 1.0))
+    (table,) = arithmetic.page(found).tables
     flop = [0.01 * 1e9 / (4 * parameters) for parameters in (50000, 1000)]
     assert [(row[0], float(row[1])) for row in table.rows] == [
         ("alexnet", pytest.approx(flop[0], rel=0.01)),
-        ("resnet50", pytest.approx(flop[1], rel=0.01)),
+        ("googlenet", pytest.approx(flop[1], rel=0.01)),
     ]
     (chart,) = arithmetic.charts(found)
     assert chart.parts["efficiency"] == pytest.approx([10 / 40, 10 / 11])
-    assert arithmetic.answer(found).headline.startswith(
-        "Efficiency on 2 ranks by arithmetic for each byte of parameters: 0.250 with 50.0 FLOP (alexnet) to 0.909"
-    )
+    answer = arithmetic.answer(found)
+    assert answer.headline == "Not decided: a rank correlation needs at least four networks, and 2 were replayed."
+    assert "AlexNet with 50 FLOP/B has 0.250 and GoogLeNet with 2,500 FLOP/B has 0.909" in answer.details[0]
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "begin"),
+    [
+        (
+            range(1, 11),
+            "Arithmetic intensity decides: its rank correlation with efficiency on 2 ranks is 1.00 (1.00",
+        ),
+        (range(10, 0, -1), "Arithmetic intensity does not decide: its rank correlation"),
+        ((3, 1, 2, 5, 4, 7, 6, 10, 8, 9), "Not decided whether arithmetic intensity decides: "),
+    ],
+)
+def test_intensity_decides_if_all_of_the_interval_is_high(hand, exchanges, begin):
+    found = replayed(hand, [1000 * n for n in range(1, 11)], [float(time) for time in exchanges])
+    headline = arithmetic.answer(found).headline
+    assert headline.startswith(begin) and headline.endswith("over 10 networks.")
+    assert len(headline.split()) <= 30
+
+
+def test_a_suite_that_does_not_ask_has_no_section(hand):
+    found = replayed(hand, (50000, 1000), (30.0, 1.0), asked=False)
+    assert not arithmetic.page(found) and arithmetic.answer(found) is None and not arithmetic.charts(found)

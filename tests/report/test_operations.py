@@ -1,5 +1,10 @@
 from hpcdl.fabric.pairs import rounds
 from hpcdl.report.render import render
+from hpcdl.report.run.fastest import collective_name, link_name, spelled
+from hpcdl.report.run.findings import findings
+from hpcdl.report.sections.collectives import bandwidth_page, page, reached
+
+ASKED = '[suite]\nanswer = "collectives"'
 
 
 def steps(ms):
@@ -14,13 +19,14 @@ def operation(hand, scheme, size, ms, **fields):
 def test_one_launch_is_inconclusive(hand, row, whole):
     for scheme, ms in (("ring", 1.0), ("native", 5.0)):
         operation(hand, scheme, 4, steps(ms)[2:], correct=True)
-    page = whole(hand.read())
-    assert "lowest median, inconclusive: ring at 4 B; one launch only." in page
+    page = whole(hand.read(suite_text=ASKED))
+    assert (
+        "\nNot decided by one launch: for an allreduce on 2 ranks ring has the lowest median at 4 B, 5.00 (4.99 to 5.01) "
+        "times as fast as the MPI library.\n" in page
+    )
     assert "fastest" not in row(page, "4 B", "ring")
-    assert "| fastest" not in page
-    assert "fastest native" not in page
-    brief = render([hand.read()], "md")
-    assert "| ring 1.00 ms +-0 %, native 5.00 ms +-0 % |" in brief
+    brief = render([hand.read(suite_text=ASKED)], "md")
+    assert row(brief, "4 B") == ["4 B", "ring", "1.00 ms", "999 us to 1.00 ms", "not decided", "5.00 ms"]
     for text in (page, brief):
         assert "One launch: intervals are over its repetitions, and launches vary more." in text
 
@@ -30,14 +36,15 @@ def test_who_is_fastest_at_which_size(hand, row, whole):
     for size, ring, native in ((4, 2.0, 1.0), (4096, 2.0, 1.0), (65536, 1.0, 1.0), (1 << 20, 1.0, 2.0)):
         for scheme, ms in (("ring", ring), ("native", native)):
             operation(hand, scheme, size, steps(ms)[2:], correct=True)
-    page = whole(hand.read())
+    page = whole(hand.read(suite_text=ASKED))
     assert (
-        "\nallreduce, 2 ranks, float32: fastest native from 4 B to 4 KiB; ring or native (tied) at 64 KiB; "
-        "ring at 1 MiB; ring reaches 1.05 GB/s (busbw) at 1 MiB." in page
+        "\nFor an allreduce on 2 ranks no scheme is measurably faster than the MPI library from 4 B to 64 KiB, and ring "
+        "is fastest at 1 MiB, 2.00 (2.00 to 2.00) times as fast as the MPI library.\n" in page
     )
     assert row(page, "4 KiB", "native")[10:] == ["1.00", "fastest", "yes"]
     assert row(page, "4 KiB", "ring")[10:] == ["0.500", "", "yes"]
-    assert row(render([hand.read()], "md"), "64 KiB")[1] == "ring 1.00 ms +-0 % ~, native 1.00 ms +-0 % ~"
+    brief = render([hand.read(suite_text=ASKED)], "md")
+    assert row(brief, "64 KiB", "ring", "1.00 ms")[4:] == ["native", "1.00 ms"]
     assert "launches vary" not in page
 
 
@@ -46,15 +53,14 @@ def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, w
     for launch, ms in enumerate((2.4, 12.3, 2.5, 2.6, 2.45)):
         operation(hand, "two_shot", 4096, steps(ms)[2:], correct=True, launch=launch)
         operation(hand, "ring", 4096, steps(3.0 + launch / 100)[2:], correct=True, launch=launch)
-    page = whole(hand.read())
-    assert "fastest two_shot or ring (tied) at 4 KiB." in page
-    assert "one launch only" not in page
+    page = whole(hand.read(suite_text=ASKED))
+    assert "\nFor an allreduce on 2 ranks no scheme is measurably faster than two-shot at 4 KiB.\n" in page
     assert "launches vary" not in page
     low, high = row(page, "4 KiB", "two_shot")[3].removesuffix(" ms").split(" to ")
     assert float(low) < 2.4
     assert float(high) > 6
-    brief = render([hand.read()], "md")
-    assert "two_shot 2.50 ms (too few launches) ~, ring 3.02 ms +-1 % ~" in brief
+    brief = render([hand.read(suite_text=ASKED)], "md")
+    assert row(brief, "4 KiB") == ["4 KiB", "two_shot", "2.50 ms", f"{low} to {high} ms", "ring"]
 
 
 def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
@@ -62,15 +68,64 @@ def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
         operation(hand, "ring", 4096, steps(ms)[2:], correct=True, launch=launch)
         operation(hand, "native", 4096, steps(2 * ms)[2:], correct=True, launch=launch)
     operation(hand, "butterfly", 4096, steps(1.4)[2:], correct=True, launch=0)
-    page = whole(hand.read())
-    assert "lowest median, inconclusive: ring at 4 KiB" in page
+    page = whole(hand.read(suite_text=ASKED))
+    assert (
+        "\nNot decided by too few undisturbed launches: for an allreduce on 2 ranks ring has the lowest median at 4 KiB, "
+        "2.00 (" in page
+    )
     assert "tied" not in row(page, "4 KiB", "butterfly")
 
 
 def test_what_was_chosen_is_named(hand, row, whole):
     operation(hand, "auto", 4, steps(1.0)[2:], correct=True, chosen="butterfly")
-    page = whole(hand.read())
+    page = whole(hand.read(suite_text=ASKED))
     assert row(page, "4 B", "auto = butterfly")[-1] == "yes"
+
+
+def test_a_suite_can_ask_which_share_of_the_links_rate_is_reached(hand):
+    """On links of 50 MB/s, 2 ranks: bus bandwidth is size / time."""
+    for size, ms in ((4096, 1.0), (1 << 20, 25.0)):
+        for launch in range(3):
+            for scheme, factor in (("native", 1.0), ("ring", 2.0)):
+                times = [ms * factor * (1 + launch / 100)] * 9
+                operation(hand, scheme, size, times, correct=True, launch=launch)
+    emulated = {"emulated": {"hosts": 2, "rate": "400mbit", "slow": {}, "bytes_per_second": {"a": 5e7, "b": 5e7}}}
+    asked = findings([hand.read(emulated, suite_text='[suite]\nanswer = "bus_bandwidth"')])[0]
+    says = reached(asked)
+    assert says.headline == (
+        "On 2 ranks the MPI library reaches 83.1 % (81.0 to 85.1 %) of the links' rate of 50.0 MB/s at 1 MiB, and "
+        "8.1 % at 4 KiB."
+    )
+    assert says.details[0].startswith(
+        "At 1 MiB the fastest reach: the MPI library 83.1 % (81.0 to 85.1 %), ring 41.5 %"
+    )
+    (table,) = bandwidth_page(asked).tables
+    assert not page(asked)
+    assert [row[table.header.index("busbw / link")].split()[0] for row in table.rows] == [
+        "8.1",
+        "4.1",
+        "83.1",
+        "41.5",
+    ]
+    bare = reached(findings([hand.read({}, suite_text='[suite]\nanswer = "bus_bandwidth"')])[0])
+    assert bare.headline.startswith("On 2 ranks the MPI library reaches 41.5 MB/s (")
+    assert reached(findings([hand.read(emulated)])[0]) is None
+
+
+def test_schemes_and_networks_have_words():
+    for name, words in (
+        ("hierarchical(inner=ring,outer=halving_doubling,ranks_per_node=8)",
+         "hierarchical (ring inside a node, halving-doubling between nodes)"),
+        ("segmented_ring(segment_bytes=1048576)", "segmented ring (segments of 1 MiB)"),
+        ("fat_tree(hosts=[16, 4],oversubscription=[2])", "fat tree (hosts 16 x 4, oversubscription 2)"),
+        ("native_persistent", "the library's persistent call"),
+        ("mypackage.mymodule:my_ring", "mypackage.mymodule:my_ring"),
+    ):  # fmt: skip
+        assert spelled(name) == words
+    assert [*map(link_name, ("ethernet-100m", "infiniband-hdr", "tcp-100g", "wan-1g-50ms"))] == [
+        "100 Mbit/s Ethernet", "InfiniBand HDR", "100 Gbit/s TCP", "wan-1g-50ms",
+    ]  # fmt: skip
+    assert [*map(collective_name, ("reduce_scatter", "all_to_all"))] == ["a reduce-scatter", "an all-to-all"]
 
 
 def pairs(hand, size, slow_ms):
@@ -102,7 +157,7 @@ def test_a_page_shows_times_and_rates_of_exchanges_and_the_slowest_host(hand, ro
     assert "of the others' speed" not in one
     assert (
         "all pairs, 3 ranks, 64 KiB: fastest rank 0 on host0 with rank 1 on host1 in 1.00 ms, slowest rank 0 "
-        "on host0 with rank 2 on host2 in 4.00 ms; slowest host2, 0.25 of the others' speed." in three
+        "on host0 with rank 2 on host2 in 4.00 ms; slowest host2, 25.0 % of the other hosts' speed." in three
     )
     crowded = render([hand.read({"cpu": {"physical_cores": 2}})], "md")
     assert "in 4.00 ms; ranks share cores, so that no slow host can be named." in crowded

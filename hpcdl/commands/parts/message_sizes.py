@@ -20,7 +20,8 @@ def declare(parser: Arguments, metavar: str = "COLLECTIVE") -> None:
     effect = "schemes, of `hpcdl list aggregation` (default: %(default)s)"
     parser.option("-a --aggregation NAMES", effect, default="native,ring")
     parser.option("-n --ranks RANKS", "ranks (default: one per core)", type=whole_number)
-    parser.option("-r --repetitions N", "(default: %(default)s)", type=whole_number, default=20)
+    parser.option("-r --repetitions N", "timed repetitions (default: %(default)s)", type=whole_number, default=20)
+    parser.option("-w --warmup N", "repetitions before them (default: %(default)s)", type=whole_number, default=5)
     parser.option("-d --dtype TYPE", "float32 (default) or float64", default="float32")
     parser.option("-o DIR", "keep the run here (default: runs/bench-TIME)", dest="folder", type=path)
     parser.option("--resume", "measure the rows that the run in DIR lacks")
@@ -35,6 +36,7 @@ def suite_text(options: argparse.Namespace, name: str) -> str:
         "aggregation": options.aggregation.split(","),
         "ranks": options.ranks or "all",
         "repetitions": options.repetitions,
+        "warmup": options.warmup,
         "dtype": options.dtype,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in keys.items()]

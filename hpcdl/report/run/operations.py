@@ -36,9 +36,7 @@ class Group(NamedTuple):
 
     def titled(self, subject: str) -> str:
         """Return the title with another subject instead of the ranks."""
-        what = f"{self.collective}, {subject}, {self.dtype or 'bytes'}"
-        own = (word.removeprefix(f"simulated on {self.network}, ") for word in self.conditions)
-        return (f"SIMULATED on {self.network}: " if self.network else "") + ", ".join((what, *own))
+        return ", ".join((self.collective, subject, self.dtype or "bytes", *self.conditions))
 
 
 def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:

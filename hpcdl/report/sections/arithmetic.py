@@ -1,20 +1,24 @@
-"""Arithmetic for each byte of parameters: efficiency of replayed networks over it; only for a suite that asks."""
+"""Arithmetic intensity: efficiency of replayed networks over FLOP per byte of parameters; only if a suite asks."""
 
 import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.statistics.estimates import rank_correlation
 from hpcdl.report.formats.cells import digits, seconds
 from hpcdl.report.formats.document import Axis, Bars, Column, Section, table
-from hpcdl.report.run.declaration import Answer, Declaration, certainty
+from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.fastest import bounded
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Row, rows
+from hpcdl.report.run.grouping import Row, network_name, rows
 from hpcdl.report.run.published_results import number
 from hpcdl.report.sections.scaling import verdict
 
+DECIDES: Final = 0.7
+"""Rank correlation from which on one quantity decides about the other: then it explains half of the variance."""
 NOTE: Final = (
-    "FLOP a byte: arithmetic of a rank's step by the bytes of the parameters. Each byte costs the same messages: "
+    "Arithmetic intensity: FLOP of a rank's step / bytes of the parameters. Each byte costs the same messages: "
     "the more arithmetic there is for it, the less they weigh."
 )
 
@@ -23,8 +27,8 @@ class Network(NamedTuple):
     """A network at the most ranks that it was replayed on."""
 
     row: Row
-    flop: float
-    """Arithmetic for each byte of parameters."""
+    intensity: float
+    """FLOP of a step per byte of parameters."""
     efficiency: float
 
     @property
@@ -34,7 +38,7 @@ class Network(NamedTuple):
 
 
 def networks(findings: Findings) -> list[Network]:
-    """Return the networks, the least arithmetic for a byte first; none unless the suite asks."""
+    """Return the networks, the least arithmetic intensity first; none unless the suite asks."""
     if "arithmetic" not in findings.answered_by:
         return []
     every = [row for methods in findings.problems for row in rows(methods)]
@@ -44,12 +48,14 @@ def networks(findings: Findings) -> list[Network]:
         for row in every
         if row.scale.record.ranks == largest and (efficiency := row.scale.median(Record.efficiency)) is not None
     ]
-    return sorted((network for network in known if math.isfinite(network.flop)), key=lambda network: network.flop)
+    return sorted(
+        (network for network in known if math.isfinite(network.intensity)), key=lambda network: network.intensity
+    )
 
 
 COLUMNS: Final[tuple[Column[Network], ...]] = (
     Column("network", lambda network: network.name),
-    Column("FLOP a byte", lambda network: digits(network.flop)),
+    Column("FLOP / byte", lambda network: digits(network.intensity)),
     Column("step", lambda network: seconds(network.row.step_seconds)),
     Column("efficiency", lambda network: digits(network.efficiency), importance="answer"),
     Column("near-linear", lambda network: verdict(network.row.scale), importance="answer"),
@@ -59,24 +65,37 @@ COLUMNS: Final[tuple[Column[Network], ...]] = (
 def page(findings: Findings) -> Section:
     """Return a row for each network."""
     known = networks(findings)
-    made = [table(COLUMNS, known, notes=[NOTE], order="least arithmetic for a byte first")] if known else []
-    return Section("Arithmetic for each byte of parameters", tables=made)
+    made = [table(COLUMNS, known, notes=[NOTE], order="least arithmetic intensity first")] if known else []
+    return Section("Arithmetic intensity", tables=made)
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the networks with the least and the most arithmetic for a byte, and their efficiencies."""
+    """Return whether arithmetic intensity decides the efficiency, both ends, and the near-linear networks."""
     known = networks(findings)
     if len(known) < 2:
         return None
-    ends = [
-        f"{digits(network.efficiency)} with {digits(network.flop)} FLOP ({network.name})"
-        for network in (known[0], known[-1])
-    ]
-    basis = certainty([network.row.scale.record for network in known])
     ranks = known[0].row.scale.record.ranks
-    return Answer(
-        f"Efficiency on {ranks} ranks by arithmetic for each byte of parameters: {' to '.join(ends)} ({basis})."
+    correlation = rank_correlation(
+        [network.intensity for network in known], [network.efficiency for network in known]
     )
+    measure = f"its rank correlation with efficiency on {ranks} ranks is {bounded(correlation)}"
+    if not math.isfinite(correlation.low):
+        headline = f"Not decided: a rank correlation needs at least four networks, and {len(known)} were replayed."
+    elif correlation.low < DECIDES <= correlation.high:
+        headline = f"Not decided whether arithmetic intensity decides: {measure}, over {len(known)} networks."
+    else:
+        says = "decides" if correlation.low >= DECIDES else "does not decide"
+        headline = f"Arithmetic intensity {says}: {measure}, over {len(known)} networks."
+    ends = [
+        f"{network_name(name)} with {float(f'{intensity:.3g}'):,g} FLOP/B has {digits(efficiency)}"
+        for name, intensity, efficiency in ((n.name, n.intensity, n.efficiency) for n in (known[0], known[-1]))
+    ]
+    linear = [network_name(network.name) for network in known if network.row.scale.record.near_linear]
+    lines = [
+        f"Efficiency rises with it: {' and '.join(ends)}.",
+        f"Near-linear on {ranks} ranks: {', '.join(linear) or 'none'}.",
+    ]
+    return Answer(headline, lines, [network.row.scale.record for network in known])
 
 
 def charts(findings: Findings) -> Sequence[Bars]:
@@ -84,7 +103,7 @@ def charts(findings: Findings) -> Sequence[Bars]:
     known = networks(findings)
     if not known:
         return []
-    title = f"Efficiency on {known[0].row.scale.record.ranks} ranks, least arithmetic for a byte first"
+    title = f"Efficiency on {known[0].row.scale.record.ranks} ranks, least arithmetic intensity first"
     lengths = {"efficiency": [network.efficiency for network in known]}
     return [Bars(title, [network.name for network in known], lengths, Axis("efficiency"), NOTE)]
 

@@ -1,5 +1,7 @@
 """Collectives: times by size, and the fastest algorithm of each."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,18 +10,18 @@ from typing import Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.report.formats.cells import NONE, digits, plural, rate, seconds, spread, volume
-from hpcdl.report.formats.document import REST, Column, Section, Table, table
+from hpcdl.report.formats.cells import NONE, digits, percent, plural, rate, seconds, spread, volume
+from hpcdl.report.formats.document import Column, Section, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import bounds, value
-from hpcdl.report.run.declaration import Answer, Declaration, certainty
+from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.fastest import LIBRARY, Point, bounded, families, spelled, times_as_fast
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.method_names import scheme_name, several
 from hpcdl.report.run.operations import (
     BEST,
     CHECKED,
     TIED,
-    Group,
     bus_bandwidth,
     collective_time,
     grouped,
@@ -29,28 +31,22 @@ from hpcdl.report.run.operations import (
 )
 from hpcdl.trace.quantity import Quantity
 
-MOST: Final = 5
-"""Algorithms of a size in a short report, at most."""
 NAMED: Final = 3
-"""Tied algorithms that a line names."""
-LONG: Final = 1 << 16
-"""Bytes from which on a collective's time is one of bandwidth."""
-WIDE: Final = 100
-"""Share of the median (%) from which on the distance of an interval's end is not stated."""
+"""Schemes of a size in a sentence."""
 NOTE: Final = (
     "Times are of the slowest rank, quantiles over repetitions. Up to 64 KiB a repetition is a loop of about "
     "2 ms, by the number of its operations, except of broadcast and reduce. algbw = size / p50; busbw as "
-    "nccl-tests defines it. Of best, of native: the other's p50 by this one's, so that 2.00 is twice as fast. "
-    "Tied: a test of the launches does not distinguish it from the fastest; one launch is inconclusive."
+    "nccl-tests defines it. Best / p50, native / p50: below 1 the scheme is slower than the fastest, or than the "
+    "MPI library. Tied: a test of the launches does not tell it from the fastest; one launch decides nothing."
 )
 AT_ONCE_NOTE: Final = (
-    "Two at once: p50 is until both have ended. First, second: p50 (p99) of each, alone and beside the other in "
-    "turn. Overlap: the sum of both alone by both at once; 1.00 is none, 2.00 hides one of two equal ones."
+    "Two at once: p50 is until both have ended. First, second: p50 (p99) of each, alone and at once with the "
+    "other, in turn. Overlap: the sum of both alone / both at once; 1.00 is none, 2.00 hides one of two."
 )
 SIMULATED_NOTE: Final = (
     "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "
     "form: the cost that the algorithm's docstring states, with the model's numbers, where all messages travel "
-    "alike; share: closed form by simulated."
+    "alike."
 )
 
 
@@ -67,44 +63,72 @@ def one_launch(records: Iterable[Record]) -> list[str]:
 
 
 def page(findings: Findings) -> Section:
-    """Return one table per group: each algorithm by size."""
-    groups = grouped(findings.records, "collective")
+    """Return one table per group, each algorithm by size, unless the section on bus bandwidth has them."""
+    return Section("Collectives") if _asks_for_bandwidth(findings) else _tables(findings)
+
+
+def _asks_for_bandwidth(findings: Findings) -> bool:
+    return "bus_bandwidth" in findings.answered_by
+
+
+def _tables(findings: Findings) -> Section:
+    groups, link = grouped(findings.records, "collective"), _link_rate(findings)
     notes = [
         *([NOTE] if any(not group.network for group in groups) else []),
         *one_launch([record for rows in groups.values() for record in rows]),
         *([SIMULATED_NOTE] if any(group.network for group in groups) else []),
         *([AT_ONCE_NOTE] if any(record.concurrent for rows in groups.values() for record in rows) else []),
     ]
-    return Section("Collectives", notes, tables=[_table(group, rows) for group, rows in groups.items()])
+    tables = [
+        table(_columns(simulated=bool(group.network)), _among(rows, link), group.title, left=2, ascending=True)
+        for group, rows in groups.items()
+    ]
+    return Section("Collectives", notes, tables=tables)
 
 
-def _table(group: Group, rows: Sequence[Record]) -> Table:
-    peers = sizes(rows)
-    among = [Among(record, alike) for alike in peers.values() for record in alike]
-    return table(_columns(simulated=bool(group.network)), among, group.title, left=2, ascending=True)
+def _link_rate(findings: Findings) -> float:
+    """Return the rate of the slowest emulated link (B/s); NaN if links are not emulated."""
+    rates = (findings.run.environment.get("emulated") or {}).get("bytes_per_second") or {}
+    return float(min(rates.values(), default=math.nan))
+
+
+def _among(rows: Sequence[Record], link: float) -> list[Among]:
+    return [Among(record, peers, link) for peers in sizes(rows).values() for record in peers]
 
 
 class Among(NamedTuple):
-    """A record among those of the same size."""
+    """A record among those of the same size, and the links' rate (B/s); NaN if it is unknown."""
 
     record: Record
     peers: Sequence[Record]
+    link: float
 
     def share_of(self, others: Iterable[Record]) -> str:
-        """Return the time of the fastest of others by its own."""
+        """Return the time of the fastest of others / its own."""
         fastest, time = ranked(others)[:1], self.record.time_p50_seconds
         return digits((fastest[0].time_p50_seconds or 0) / time) if fastest and time else NONE
 
     @property
     def natives(self) -> list[Record]:
         """Those of the MPI library."""
-        return [peer for peer in self.peers if peer.aggregation == "native"]
+        return [peer for peer in self.peers if peer.aggregation == LIBRARY]
 
     @property
     def predicted_share(self) -> str:
-        """Closed form by simulated time."""
+        """Closed form / simulated time."""
         stated, time = self.record.predicted_seconds, self.record.time_p50_seconds
         return digits(stated / time) if stated is not None and time else NONE
+
+    @property
+    def reached(self) -> str:
+        """Bus bandwidth with its interval: as a share of the links' rate, where that is known."""
+        record, busbw = self.record, self.record.busbw_bytes_per_second
+        times = record.time_p50_seconds, record.time_p50_high_seconds, record.time_p50_low_seconds
+        if not busbw or not times[0]:
+            return NONE
+        unit = 1 if math.isnan(self.link) else self.link
+        bandwidth = Interval(*(busbw * times[0] / (time or math.nan) / unit for time in times))
+        return bounded(bandwidth, rate if math.isnan(self.link) else percent)
 
 
 def _of(column: Column[Record]) -> Column[Among]:
@@ -142,11 +166,14 @@ def _columns(*, simulated: bool) -> list[Column[Among]]:
         *map(_of, [] if simulated else measured),
         _of(value(Record.algbw_bytes_per_second, importance="detail")),
         _of(value(Record.busbw_bytes_per_second)),
-        Column("of best", lambda among: among.share_of(among.peers)),
-        Column("of native", lambda among: NONE if simulated else among.share_of(among.natives)),
-        Column("fastest", lambda among: place(*among), importance="answer"),
+        Column(
+            "busbw / link", lambda among: NONE if math.isnan(among.link) else among.reached, importance="answer"
+        ),
+        Column("best / p50", lambda among: among.share_of(among.peers)),
+        Column("native / p50", lambda among: NONE if simulated else among.share_of(among.natives)),
+        Column("fastest", lambda among: place(among.record, among.peers), importance="answer"),
         Column("closed form", lambda among: seconds(among.record.predicted_seconds) if simulated else NONE),
-        Column("share", lambda among: among.predicted_share if simulated else NONE),
+        Column("closed / simulated", lambda among: among.predicted_share if simulated else NONE),
         _of(Column("simulated ranks", lambda record: str(record.simulated_ranks or NONE), importance="detail")),
         _of(value(Record.from_first_arrival_seconds)),
         _of(value(Record.from_last_arrival_seconds)),
@@ -159,9 +186,9 @@ def _columns(*, simulated: bool) -> list[Column[Among]]:
 
 AT_ONCE: Final = (
     ("first alone", Record.alone_p50_seconds, Record.alone_p99_seconds),
-    ("beside second", Record.beside_p50_seconds, Record.beside_p99_seconds),
+    ("with second", Record.beside_p50_seconds, Record.beside_p99_seconds),
     ("second alone", Record.concurrent_alone_p50_seconds, Record.concurrent_alone_p99_seconds),
-    ("beside first", Record.concurrent_beside_p50_seconds, Record.concurrent_beside_p99_seconds),
+    ("with first", Record.concurrent_beside_p50_seconds, Record.concurrent_beside_p99_seconds),
 )
 """Column, median and 99th percentile of each of two collectives."""
 
@@ -183,140 +210,89 @@ def at_once(findings: Findings) -> list[Verdict]:
 
 def _second_communicator(one: Record, two: Record) -> Verdict:
     words = {(BEST, ""): "slower", ("", BEST): "faster", (TIED, TIED): "tied"}
-    times = {"one": one.time_p50_seconds, "two": two.time_p50_seconds, "apart": _apart(one)}
+    word = words.get((place(one, [one, two]), place(two, [one, two])), "undecided")
+    ratio = times_as_fast(two, one) if word == "faster" else times_as_fast(one, two)
+    case = f"{one.collective} and {one.concurrent} of {volume(one.message_bytes)} by {spelled(scheme_name(one))}"
     return Verdict(
         topic="at-once",
-        word=words.get((place(one, [one, two]), place(two, [one, two])), "undecided"),
+        word=word,
         question="Does a second communicator overlap two collectives?",
-        case=f"{one.collective} and {one.concurrent} of {volume(one.message_bytes)} by {scheme_name(one)}",
-        size=Interval((two.time_p50_seconds or math.nan) / (one.time_p50_seconds or math.nan), math.nan, math.nan),
+        case=case.replace("_", "-"),
+        size=ratio,
         launches=[one.launches, two.launches],
-        marks=list(dict.fromkeys([*one.marks, *two.marks])),
-        facts={name: seconds(time) for name, time in times.items()},
+        facts={"ratio": bounded(ratio)},
     )
 
 
 def _counted(findings: Findings) -> list[Verdict]:
-    """Return how many pairs a second communicator makes faster, if there are several, then the verdict on each."""
+    """Return how many pairs a second communicator makes faster, what overlaps, then the verdict on each."""
     pairs = at_once(findings)
     counts = Counter(pair.word for pair in pairs)
-    facts = {
-        "counts": ", ".join(f"{word} in {counts[word]}" for word in ("faster", "slower", "tied", "undecided")),
-        "cases": plural(len(pairs), "case"),
-        "times": spread(pair.size.value for pair in pairs),
-        "basis": certainty([record for record in findings.records if record.concurrent]),
+    both = [record for record in findings.records if record.communicators == 2 and _apart(record)]
+    facts = {name: str(counts[name]) for name in ("faster", "slower", "undecided")} | {
+        "cases": plural(len(pairs), "configuration"),
+        "apart": spread((record.time_p50_seconds or 0) / _apart(record) for record in both),
     }
-    return [*([Verdict(topic="at-once", word="counted", facts=facts)] if len(pairs) > 1 else []), *pairs]
+    counted = "open" if 2 * counts["undecided"] > len(pairs) else "counted"
+    several = [Verdict(topic="at-once", word=counted, facts=facts)] if len(pairs) > 1 else []
+    return [*several, *([Verdict(topic="at-once", word="overlap", facts=facts)] if both else []), *pairs]
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the fastest algorithm of each size, or of each number of ranks if there is one size."""
-    families: dict[Group, dict[Group, list[Record]]] = {}
-    for group, rows in grouped(findings.records, "collective").items():
-        families.setdefault(group._replace(ranks=0), {})[group] = rows
+    """Return what a second communicator changes, then the fastest scheme of each collective, by size or ranks."""
     lines = [verdict.sentence for verdict in _counted(findings)]
-    lines += [line for family in families.values() for line in _lines(family)]
-    return Answer(lines[0], lines[1:]) if lines else None
-
-
-def _lines(family: dict[Group, list[Record]]) -> list[str]:
-    largest, rows = list(family.items())[-1]
-    if len(family) > 1 and len({size for rows in family.values() for size in sizes(rows)}) == 1:
-        listed = _fastest([(str(group.ranks), peers) for group, peers in family.items()])
-        title = largest.titled(volume(rows[0].message_bytes))
-        return [f"{title}: {listed} ranks{_doubts(rows)}."] if listed else []
-    alike: dict[str, list[int]] = {}
-    for group, rows in reversed(family.items()):
-        if listed := _fastest([(volume(size), peers) for size, peers in sizes(rows).items()]):
-            alike.setdefault(listed + _doubts(rows), []).append(group.ranks)
-    lines = []
-    for listed, ranks in alike.items():
-        *first, last = sorted(ranks)
-        subject = " and ".join(filter(None, [", ".join(map(str, first)), plural(last, "rank")]))
-        peers = next(list(sizes(rows).values())[-1] for group, rows in family.items() if group.ranks == last)
-        lines.append(f"{largest.titled(subject)}: {listed}{_reached(ranked(peers)[:1])}.")
-    return lines
-
-
-def _reached(best: Sequence[Record]) -> str:
-    """Return the bus bandwidth of the lowest measured median among the longest vectors."""
-    return "".join(
-        f"; {scheme_name(record)} reaches {rate(record.busbw_bytes_per_second)} (busbw) at "
-        f"{volume(record.message_bytes)}"
-        for record in best
-        if record.busbw_bytes_per_second and not record.network and (record.message_bytes or 0) >= LONG
-    )
-
-
-def _fastest(groups: Sequence[tuple[str, Sequence[Record]]]) -> str:
-    """Return the fastest algorithms and where they are; empty where no two can be compared."""
-    if all(len(ranked(peers)) < 2 for _, peers in groups):
-        return ""
-    known = any(place(peer, peers) for _, peers in groups for peer in peers)
-    runs: list[tuple[str, list[str]]] = []
-    for where, peers in groups:
-        ordered = ranked(peers)
-        names = [scheme_name(record) for record in ordered if place(record, peers)] if known else []
-        names = names or [scheme_name(record) for record in ordered[:1] if not known]
-        if len(names) > NAMED + 1:
-            names = [*names[:NAMED], f"{len(names) - NAMED} more"]
-        fastest = f"{', '.join(names[:-1])} or {names[-1]} (tied)" if len(names) > 1 else "".join(names)
-        fastest = fastest or "inconclusive"
-        if not runs or runs[-1][0] != fastest:
-            runs.append((fastest, []))
-        runs[-1][1].append(where)
-    listed = "; ".join(
-        f"{fastest} {f'at {where[0]}' if len(where) == 1 else f'from {where[0]} to {where[-1]}'}"
-        for fastest, where in runs
-    )
-    return f"fastest {listed}" if known else f"lowest median, inconclusive: {listed}"
-
-
-def _doubts(rows: Sequence[Record]) -> str:
-    many = any((record.launches or 0) > 1 for record in rows)
-    single = f"; one launch only{' of some' if many else ''}" if is_one_launch(rows) else ""
-    shared = any(record.oversubscribed for record in rows)
-    return single + ("; OVERSUBSCRIBED: ranks share cores" if shared else "")
+    basis = [record for record in findings.records if record.concurrent]
+    undecided = 0
+    for family, records in families(grouped(findings.records, "collective")):
+        if lines and family.segments and not family.decided:
+            undecided += 1
+        elif sentences := family.sentences():
+            basis = basis or records
+            lines += sentences
+    if undecided and not any(record.concurrent for record in findings.records):
+        lines.append(f"The fastest scheme of {plural(undecided, 'further table')} is not decided, either.")
+    return Answer(lines[0], lines[1:], basis) if lines else None
 
 
 def short(findings: Findings) -> Section:
-    """Return one row per size: the fastest algorithms, and all wrong ones.
-
-    A measured median is followed by the distance of the farther end of its interval.
-    """
+    """Return one row per size: the lowest median, what it is tied with, and the library's time."""
+    if _asks_for_bandwidth(findings):
+        return Section("Collectives")
     groups = grouped(findings.records, "collective")
     notes = one_launch([record for rows in groups.values() for record in rows])
-    header = ("size", "median time, best first")
     tables = [
-        Table(group.title, header, [_best(peers) for peers in sizes(rows).values()], 2)
+        table(OF_A_SIZE, [Point(volume(size), peers) for size, peers in sizes(rows).items()], group.title, left=2)
         for group, rows in groups.items()
     ]
-    return Section("Collectives: * fastest, ~ tied with it", notes, tables=tables, per="operation")
+    return Section("Collectives", notes, tables=tables, per="operation")
 
 
-def _best(peers: Sequence[Record]) -> tuple[str, str]:
-    """Return a size, and the medians of its best algorithms and of all wrong ones; disturbed ones come later."""
-    right = [record for record in peers if record.time_p50_seconds and record.correct is not False]
-    right.sort(key=lambda record: (bool(record.disturbed), record.time_p50_seconds))
-    shown = [*right[:MOST], *(peer for peer in peers if peer.correct is False)]
-    more = [f"{len(peers) - len(shown)} more {REST}"] if len(shown) < len(peers) else []
-    return volume(peers[0].message_bytes), ", ".join([*(_marked(record, peers) for record in shown), *more])
+def _lowest(point: Point) -> Record | None:
+    return next(iter(ranked(point.peers)), None)
 
 
-def _marked(record: Record, peers: Sequence[Record]) -> str:
-    standing = "disturbed" if record.disturbed else {BEST: "*", TIED: "~"}.get(place(record, peers), "")
-    mark = "WRONG" if record.correct is False else standing
-    time = f"{seconds(record.time_p50_seconds)}{_spread(record)}"
-    return " ".join(filter(None, (scheme_name(record), time, mark)))
+def _of_lowest(column: Column[Record]) -> Column[Point]:
+    return Column(column.heading, lambda point: column.cell(lowest) if (lowest := _lowest(point)) else NONE)
 
 
-def _spread(record: Record) -> str:
-    """Return the farther bound of the interval, as a share of the median; empty if simulated or without bounds."""
-    middle, low, high = record.time_p50_seconds, record.time_p50_low_seconds, record.time_p50_high_seconds
-    if record.network or not middle or low is None or high is None:
-        return ""
-    share = 100 * max(high - middle, middle - low) / middle
-    return f" +-{share:.0f} %" if share < WIDE else " (too few launches)"
+def _standing(point: Point) -> str:
+    others = [scheme_name(record) for record in point.best[1:]]
+    return several(others) if others else "none" if point.best else "not decided"
+
+
+def _library(point: Point) -> Record | None:
+    return next((record for record in point.peers if record.aggregation == LIBRARY), None)
+
+
+OF_A_SIZE: Final[tuple[Column[Point], ...]] = (
+    Column("size", lambda point: point.shown),
+    _of_lowest(Column("lowest median", scheme_name)),
+    _of_lowest(value(Record.time_p50_seconds)),
+    _of_lowest(bounds(Record.time_p50_seconds)),
+    Column("tied with it", _standing, importance="answer"),
+    Column("native", lambda point: seconds(library.time_p50_seconds) if (library := _library(point)) else NONE),
+    Column("WRONG", lambda point: several([scheme_name(r) for r in point.peers if r.correct is False])),
+)
 
 
 SECTION = Declaration(
@@ -325,5 +301,42 @@ SECTION = Declaration(
     short,
     100,
     answer=answer,
-    figures=(collective_time, bus_bandwidth),
+    figures=(collective_time,),
 )
+
+
+def reached(findings: Findings) -> Answer | None:
+    """Return the bus bandwidth with the longest and shortest messages; None unless the suite asks."""
+    link, lines = _link_rate(findings), list[str]()
+    of = "" if math.isnan(link) else f" of the links' rate of {rate(link)}"
+    groups = grouped(findings.records, "collective") if _asks_for_bandwidth(findings) else {}
+    for group, rows in groups.items():
+        fastest = {
+            volume(size): [
+                (spelled(scheme_name(record)), among.reached)
+                for record in ranked(peers)[:NAMED]
+                if (among := Among(record, peers, link)).reached != NONE
+            ]
+            for size, peers in sizes(rows).items()
+        }
+        known = [(size, reached) for size, reached in fastest.items() if reached]
+        if not known:
+            continue
+        *shorter, longest = known
+        size, ((scheme, share), *_) = longest
+        line = f"On {plural(group.ranks, 'rank')} {scheme} reaches {share}{of} at {size}"
+        for size, ((other, share), *_) in shorter[:1]:
+            line += f", and {f'{other} ' * (other != scheme)}{share.partition(' (')[0]} at {size}"
+        lines.append(f"{line}.")
+        for size, reached in [longest, *reversed(shorter)]:
+            lines.append(f"At {size} the fastest reach: {', '.join(' '.join(each) for each in reached)}.")
+    basis = [record for record in findings.records if record.kind == "collective"]
+    return Answer(lines[0], lines[1:], basis) if lines else None
+
+
+def bandwidth_page(findings: Findings) -> Section:
+    """Return the tables of collectives for a suite that asks for bus bandwidths."""
+    return _tables(findings) if _asks_for_bandwidth(findings) else Section("Bus bandwidth")
+
+
+BUS_BANDWIDTH = Declaration(109, bandwidth_page, answer=reached, figures=(bus_bandwidth,), name="bus_bandwidth")

@@ -1,23 +1,25 @@
 """Collectives on several topologies: how slow each scheme gets where messages share links."""
 
+import math
 from collections.abc import Mapping
 from statistics import median
 from typing import Final
 
 from hpcdl.registry import label
-from hpcdl.report.formats.cells import NONE, digits, plural, seconds, volume
+from hpcdl.report.formats.cells import digits, plural, seconds, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section, Table
 from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.fastest import collective_name, link_name, spelled
 from hpcdl.report.run.findings import Findings
 
 TITLE: Final = "Contention"
 LEAST: Final = 2
 """Topologies on which a collective was simulated, at least."""
+SLOW: Final = 2.0
+"""Multiple of the fastest scheme's time from which on a scheme is slow."""
 FAR: Final = 10.0
 """Multiple of the best scheme's longest time beyond which a scheme is not drawn."""
-NOTE: Final = (
-    "Ratio: the longest time by the shortest, over these topologies. First is the best scheme in the worst case."
-)
+NOTE: Final = "Worst: the scheme's time / the time of the fastest scheme, on the topology where it is the largest."
 
 Operation = tuple[str | None, int | None, int, str | None]
 """Collective, bytes of the message, ranks and network."""
@@ -27,7 +29,7 @@ Times = dict[str, dict[str, float]]
 
 
 def _collectives(findings: Findings) -> dict[Operation, Times]:
-    """Return the times of each collective that was simulated on several topologies, by its description."""
+    """Return the times of each collective that was simulated on several topologies, the best worst case first."""
     groups: dict[Operation, Times] = {}
     for record in findings.records:
         topology = record.settings.get("topology")
@@ -36,27 +38,33 @@ def _collectives(findings: Findings) -> dict[Operation, Times]:
             times = groups.setdefault(what, {}).setdefault(str(record.aggregation), {})
             times[label(topology)] = record.time_p50_seconds
     return {
-        what: dict(sorted(schemes.items(), key=lambda scheme: max(scheme[1].values())))
+        what: dict(sorted(schemes.items(), key=lambda scheme: _worst(scheme[1], _fastest(schemes))))
         for what, schemes in groups.items()
-        if len(next(iter(schemes.values()))) >= LEAST
+        if len(_fastest(schemes)) >= LEAST
     }
 
 
-def _ratio(times: Mapping[str, float]) -> float:
-    return max(times.values()) / min(times.values())
+def _fastest(schemes: Times) -> dict[str, float]:
+    """Return the time of the fastest scheme on each topology (s)."""
+    topologies = dict.fromkeys(name for times in schemes.values() for name in times)
+    return {name: min(times.get(name, math.inf) for times in schemes.values()) for name in topologies}
+
+
+def _worst(times: Mapping[str, float], fastest: Mapping[str, float]) -> float:
+    """Return the largest quotient of a scheme's time / the fastest; infinity if it lacks a topology."""
+    return max(times.get(name, math.inf) / time for name, time in fastest.items())
 
 
 def page(findings: Findings) -> Section:
     """Return one table per collective, a column for each topology."""
     tables = []
     for what, schemes in _collectives(findings).items():
-        topologies = list(dict.fromkeys(name for times in schemes.values() for name in times))
+        fastest = _fastest(schemes)
         rows = [
-            (name, *(seconds(times.get(topology)) if topology in times else NONE for topology in topologies),
-             digits(_ratio(times)))
+            (name, *(seconds(times.get(topology)) for topology in fastest), digits(_worst(times, fastest)))
             for name, times in schemes.items()
-        ]  # fmt: skip
-        tables.append(Table(_named(what), ("algorithm", *topologies, "ratio"), rows, 1, [NOTE]))
+        ]
+        tables.append(Table(_named(what), ("algorithm", *fastest, "worst"), rows, 1, [NOTE]))
     return Section(TITLE, tables=tables)
 
 
@@ -66,19 +74,23 @@ def _named(what: Operation) -> str:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the best scheme in the worst case, the one that topologies change most, and the fastest on each."""
+    """Return the scheme that is least behind the fastest of each topology, and the fastest on each."""
     lines = []
-    for what, schemes in _collectives(findings).items():
-        best, most = next(iter(schemes)), max(schemes, key=lambda scheme: _ratio(schemes[scheme]))
-        best_range, most_range = (
-            " to ".join(seconds(bound(schemes[scheme].values())) for bound in (min, max))
-            for scheme in (best, most)
-        )
-        depends = f"{most} depends most on the topology ({most_range})"
-        lines.append(f"{_named(what)}: {best} is best in the worst case ({best_range}); {depends}.")
-        for topology in schemes[best]:
-            ranked = {scheme: times[topology] for scheme, times in schemes.items() if topology in times}
-            lines.append(f"Fastest on {topology}: {min(ranked, key=lambda scheme: ranked[scheme])}.")
+    for (collective, message, ranks, network), schemes in _collectives(findings).items():
+        fastest = _fastest(schemes)
+        best, times = next(iter(schemes.items()))
+        worst = _worst(times, fastest)
+        verdict = f"{spelled(best)} is never slow; it"
+        if worst > SLOW:
+            verdict = f"every scheme is slow on some topology; {spelled(best)}, the best,"
+        where = f"{collective_name(collective or '')} of {volume(message)}, {link_name(network or '')}"
+        ratio = f"{digits(worst)} times as long as the fastest"
+        lines.append(f"On {plural(ranks, 'rank')} {verdict} takes at most {ratio} ({where}).")
+        winners: dict[str, list[str]] = {}
+        for name, time in fastest.items():
+            winner = spelled(next(scheme for scheme, times in schemes.items() if times.get(name) == time))
+            winners.setdefault(winner[0].upper() + winner[1:], []).append(spelled(name))
+        lines += [f"{winner} is fastest on {', '.join(names)}." for winner, names in winners.items()]
     return Answer(lines[0], lines[1:]) if lines else None
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from hpcdl.analysis.network.links import Links
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.report.formats.cells import NONE, interval, plural, rate, seconds, volume
+from hpcdl.report.formats.cells import NONE, percent, plural, rate, seconds, spread, volume
 from hpcdl.report.formats.document import Axis, Column, HeatMap, Section, Table, table
 from hpcdl.report.run import link_counters
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
+from hpcdl.report.run.fastest import bounded
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped
@@ -80,7 +81,7 @@ WIDEST: Final = 16
 """Ranks, at most, of a map that fits a page."""
 
 NOTE: Final = (
-    "Median over repetitions of an exchange, both directions at once, by its slower side; of several launches the "
+    "Median over repetitions of an exchange, both directions at once, of its slower side; of several launches the "
     "median over the undisturbed ones. A host is named if the median of its links is below 85 % of the others' "
     "and no link of it reaches 95 %; a link if it is below 85 % of the median and neither of its hosts is slow. "
     "The interval over repetitions or launches (95 %, all hosts or links together) must exclude 1. None is named "
@@ -122,7 +123,8 @@ def _range(links: Links, cores: float | None) -> str:
     if obstacle := _obstacle(links, cores):
         return f"{line}; {obstacle}, so that no slow host can be named."
     slowest = [
-        f"; slowest {links.names[host]}, {share.value:.2f} of the others' speed" for host, share in links.shares()
+        f"; slowest {links.names[host]}, {percent(share.value)} of the other hosts' speed"
+        for host, share in links.shares()
     ]
     return f"{line}{slowest[0] if slowest else ''}."
 
@@ -134,7 +136,7 @@ def _rank(links: Links, rank: int) -> str:
 def _obstacle(links: Links, cores: float | None) -> str:
     if cores is not None and len(links.seconds) > cores * max(1, len(links.names)):
         return "ranks share cores"
-    return f"DISTURBED, {links.disturbed}" if links.disturbed else ""
+    return f"the case was disturbed: {links.disturbed}" if links.disturbed else ""
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -142,40 +144,43 @@ def answer(findings: Findings) -> Answer | None:
     if not findings.links:
         return None
     clear = [links for links in findings.links if not _obstacle(links, findings.usable_cores)]
+    basis = [record for record in findings.records if record.kind == "pairwise"]
     hosts: dict[str, list[Interval]] = {}
     for links in clear:
         for host, share in links.slow_hosts():
             hosts.setdefault(links.names[host], []).append(share)
     lines = [
-        f"{name}'s link runs at {shares[0].value:.2f} of the others'{_seen(shares)}."
+        f"The link of {name} runs at {_share(shares[0])} of the other hosts' speed{_seen(shares[1:])}."
         for name, shares in sorted(hosts.items(), key=lambda item: item[1][0].value)
     ]
     lines += [
-        f"The link between {links.names[i]} and {links.names[j]} runs at {part:.2f} of the usual speed."
+        f"The link of {links.names[i]} and {links.names[j]} runs at {percent(part)} of the median link's speed."
         for links in clear
         for i, j, part in links.slow_links()
     ]
     if lines:
-        return Answer(lines[0], lines[1:])
+        return Answer(lines[0], lines[1:], basis)
     if not clear:
         obstacles = dict.fromkeys(_obstacle(links, findings.usable_cores) for links in findings.links)
-        return Answer(f"No host can be named as slow: {'; '.join(obstacles)}.")
-    slowest = [(share.value, links.names[host]) for links in clear for host, share in links.shares()[:1]]
+        reason = " and ".join(obstacles)
+        return Answer(f"Not decided: no host can be named as slow, because {reason}.", basis=basis)
+    slowest = [(share, links.names[host]) for links in clear for host, share in links.shares()[:1]]
     if not slowest:
-        return Answer("No host can be named as slow: that takes at least three hosts.")
-    value, name = min(slowest)
-    return Answer(f"No host or link is slow: the slowest host, {name}, runs at {value:.2f} of the others' speed.")
+        return Answer("Not decided: a slow host can be named only among at least three hosts.", basis=basis)
+    share, name = min(slowest)
+    speed = f"{_share(share)} of the other hosts' speed"
+    return Answer(f"No host or link is slow: the slowest host, {name}, runs at {speed}.", basis=basis)
 
 
-def _seen(shares: Sequence[Interval]) -> str:
-    """Return the interval of the first share, and the range of the same host's shares in all other cases."""
-    first, *others = shares
-    bounds = interval(first.low, first.high, lambda value: f"{value:.2f}")
-    text = f"95 %: {bounds}" if math.isfinite(first.low) else "no interval"
-    if others:
-        low, high = (f"{bound(other.value for other in others):.2f}" for bound in (min, max))
-        text += f"; {low if low == high else f'{low} to {high}'} in {plural(len(others), 'other case')}"
-    return f" ({text})"
+def _share(share: Interval) -> str:
+    return bounded(share, percent)
+
+
+def _seen(others: Sequence[Interval]) -> str:
+    """Return the range of a host's shares in all other cases."""
+    if not others:
+        return ""
+    return f", and at {spread((other.value for other in others), percent)} in {plural(len(others), 'other case')}"
 
 
 LINKS: Final = Declaration(

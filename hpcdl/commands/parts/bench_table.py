@@ -1,0 +1,160 @@
+"""Table of ``hpcdl bench``, printed line by line while cases end."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hpcdl.analysis.run.launches import Launch
+    from hpcdl.analysis.run.record import Record
+    from hpcdl.trace.run import Run
+
+MAX_WIDE: Final = 4
+"""Schemes, at most, that share a line of 80 characters."""
+QUOTIENT: Final = " / "
+"""Sign in the names of columns that have a quotient and its interval."""
+FLAGS: Final = "flags: D disturbed by other load, S ranks share cores, W WRONG"
+MEASURED: Final = ("bytes", "avg", "min", "max", "p50", "p99", "algbw", "busbw")
+DELAYED: Final = ("bytes", "p50", "p99", "from first", "from last", "late rank")
+
+
+class BenchTable:
+    """Table of the cases of a run, in the order of its sizes.
+
+    Two to four schemes share a line, which is printed once all have ended. Otherwise each case has a line.
+    """
+
+    def __init__(self, schemes: Sequence[str], *, shown: bool = True) -> None:
+        self._schemes = list(dict.fromkeys(schemes))
+        self._shown = shown
+        self._line: dict[str, Record] = {}
+        """Records of the line that is not printed yet, by scheme."""
+        self._columns: list[str] = []
+        self.folder: Path | None = None
+        """Run folder; None before a case has ended, and on ranks other than 0."""
+
+    def add(self, part: Path) -> None:
+        """Add the case in the file ``part``, and print the line that it ends."""
+        from hpcdl.analysis.run.disturbance import marked
+        from hpcdl.analysis.run.launches import launches
+        from hpcdl.analysis.run.pooling import pool
+        from hpcdl.analysis.run.scaling import records
+        from hpcdl.trace.schema import read
+
+        run = read(part)
+        every = launches(pool([run]))
+        (record,) = marked(run, records(every))
+        is_wide = 1 < len(self._schemes) <= MAX_WIDE and not record.straggler
+        if self.folder is None:
+            self.folder = run.path.parent.parent
+            self._begin(run, record, is_wide=is_wide)
+        if not is_wide:
+            self._print([*row(record, every[0]), f" {record.aggregation}"][: len(self._columns)])
+            return
+        if any(other.message_bytes != record.message_bytes for other in self._line.values()):
+            self.print_rest()
+        self._line[str(record.aggregation)] = record
+        if len(self._line) == len(self._schemes):
+            self.print_rest()
+
+    def print_rest(self) -> None:
+        """Print the line that is not printed yet, also if it lacks schemes."""
+        if self._line:
+            self._print(wide_row([self._line.get(scheme) for scheme in self._schemes]))
+        self._line.clear()
+
+    def _begin(self, run: Run, record: Record, *, is_wide: bool) -> None:
+        """Print comment lines: the setting, the meaning of the columns, and their names."""
+        from hpcdl.report.formats.cells import plural
+
+        library, (first, *others) = run.environment["mpi"], self._schemes
+        ranks = f"{plural(record.ranks, 'rank')} on {plural(record.nodes, 'host')}"
+        notes = [
+            f"{record.collective}: {ranks}, {record.dtype}, {library['library']} {library['version']}",
+            f"run folder {self.folder}",
+            FLAGS,
+        ]
+        self._columns = [*(DELAYED if record.straggler else MEASURED), *(["scheme"] if others else [])]
+        if is_wide:
+            self._columns = ["bytes", *self._schemes, *(f"{first}{QUOTIENT}{other}" for other in others)]
+            notes += [
+                "times (us): median of the slowest rank; one scheme alone has min, max, busbw",
+                f"{first} / x: above 1 if x is faster; +-: 95 % interval of this launch alone",
+            ]
+        elif not record.straggler:
+            notes += [
+                "avg, min, max (us) over ranks of a rank's mean, as osu_allreduce -f; p50, p99",
+                "over repetitions of the slowest rank; algbw, busbw (GB/s) as nccl-tests",
+            ]
+        if self._shown:
+            print("\n".join(f"# {note}" for note in notes))
+        broken = [textwrap.wrap(name.replace("_", "_ "), 8) for name in self._columns]
+        for parts in reversed([*zip_longest(*(words[::-1] for words in broken), fillvalue="")]):
+            self._print(["#", *(part.replace("_ ", "_") for part in parts)])
+
+    def _print(self, cells: Sequence[str]) -> None:
+        """Print right-aligned cells; a first cell ``#`` stands before the others."""
+        begin, cells = ("#", cells[1:]) if cells[0] == "#" else ("", cells)
+        widths = [11 if QUOTIENT in name else 9 for name in self._columns]
+        text = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        if self._shown:
+            print(begin + text[len(begin) :], flush=True)
+
+
+def row(record: Record, launch: Launch) -> list[str]:
+    """Return the cells of a case: times over ranks and over repetitions, and bandwidths."""
+    begin, p99 = str(record.message_bytes), _microseconds(record.time_p99_seconds)
+    if record.straggler:
+        arrivals = map(_microseconds, (record.from_first_arrival_seconds, record.from_last_arrival_seconds))
+        late = "none" if record.late_rank is None else str(record.late_rank)
+        return [begin, _flagged(record), p99, *arrivals, late]
+    rates = (record.algbw_bytes_per_second, record.busbw_bytes_per_second)
+    bandwidths = [f"{(rate or 0) / 1e9:.3f}" for rate in rates]
+    return [begin, *map(_microseconds, over_ranks(launch)), _flagged(record), p99, *bandwidths]
+
+
+def over_ranks(launch: Launch) -> tuple[float, float, float]:
+    """Return mean, least and largest over ranks of a rank's mean time (s), as OSU's benchmarks print them."""
+    import numpy as np
+
+    steps = launch.case.steps[launch.case.steps["step"] >= launch.record.warmup_steps]
+    means = np.bincount(steps["rank"], (steps["end"] - steps["begin"]) / 1e9) / np.bincount(steps["rank"])
+    return float(means.mean()), float(means.min()), float(means.max())
+
+
+def wide_row(records: Sequence[Record | None]) -> list[str]:
+    """Return the cells of a size: the time of each scheme with its flags, and the first one's / each other's."""
+    size = next(record.message_bytes for record in records if record)
+    times = [_flagged(record) if record else "-" for record in records]
+    return [str(size), *times, *(_quotient(records[0], other) for other in records[1:])]
+
+
+def _quotient(first: Record | None, other: Record | None) -> str:
+    """Return the quotient of two times, and the farther end of its interval as a share of it."""
+    from hpcdl.report.run.fastest import times_as_fast
+
+    if not (first and other and first.time_p50_seconds and other.time_p50_seconds):
+        return "-"
+    ratio = times_as_fast(other, first)
+    reach = 100 * max(ratio.high / ratio.value - 1, 1 - ratio.low / ratio.value)
+    value = f"{ratio.value:.{2 if ratio.value < 10 else 1 if ratio.value < 100 else 0}f}"
+    return value if math.isnan(reach) else f"{value} +-{reach:.0f}%" if reach < 99.5 else f"{value} >99%"
+
+
+def _flagged(record: Record) -> str:
+    """Return the median time (us), and a letter for each flag."""
+    flags = [("D", "disturbed" in record.marks), ("S", "oversubscribed" in record.marks)]
+    flags += [("W", record.correct is False)]
+    return _microseconds(record.time_p50_seconds) + "".join(letter for letter, is_set in flags if is_set)
+
+
+def _microseconds(seconds: float | None) -> str:
+    """Return a time in at most six characters below a second."""
+    time = 1e6 * (seconds or 0)
+    return "-" if seconds is None else f"{time:.{2 if time < 1e3 else 1 if time < 1e4 else 0}f}"

@@ -1,0 +1,248 @@
+"""Sentences on the fastest scheme of a collective: over message sizes, or over ranks if there is one size."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
+from hpcdl.registry import parts
+from hpcdl.report.formats.cells import Number, digits, interval, plural, volume
+from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.operations import Group, place, ranked
+
+LIBRARY: Final = "native"
+"""Scheme that calls the MPI library, with which others are compared."""
+SPELLED: Final = {
+    "native": "the MPI library",
+    "native_nonblocking": "the library's nonblocking call",
+    "native_persistent": "the library's persistent call",
+    "native_reduce_scatter_allgather": "the library's reduce-scatter and allgather",
+    "direct": "direct exchange",
+    "halving_doubling": "halving-doubling",
+    "two_shot": "two-shot",
+}
+"""Schemes whose name in a sentence has other words than their name in a suite."""
+
+NETWORKS: Final = {"ethernet": "Ethernet", "infiniband": "InfiniBand", "rdma": "RDMA", "tcp": "TCP"}
+"""Words for the kinds of networks; a name has a rate or a generation after it."""
+
+
+def spelled(name: str) -> str:
+    """Return a scheme, or a topology, with its settings in words, as in a sentence."""
+    scheme, settings = parts(name)
+    words = [_setting(key, value) for key, value in settings.items() if key != "ranks_per_node"]
+    title = SPELLED.get(scheme) or (scheme if ":" in scheme else scheme.replace("_", " "))
+    return f"{title} ({', '.join(words)})" if words else title
+
+
+def _setting(key: str, value: str) -> str:
+    known = {"inner": f"{spelled(value)} inside a node", "outer": f"{spelled(value)} between nodes"}
+    if key == "segment_bytes" and value.isdecimal():
+        return f"segments of {volume(int(value))}"
+    return known.get(key) or f"{key.replace('_', ' ')} {value.strip('[]').replace(', ', ' x ')}"
+
+
+def link_name(name: str) -> str:
+    """Return a network in words: 10 Gbit/s Ethernet, InfiniBand HDR; others as a suite names them."""
+    kind, _, speed = name.partition("-")
+    if (title := NETWORKS.get(kind)) is None:
+        return name
+    rate = re.fullmatch(r"(\d+)([mg])", speed)
+    return f"{rate[1]} {rate[2].upper()}bit/s {title}" if rate else f"{title} {speed.upper()}"
+
+
+def collective_name(name: str) -> str:
+    """Return a collective with its article: an allreduce, a reduce-scatter."""
+    spelling = name.replace("_", "-")
+    return f"{'an' if spelling[0] in 'aeiou' else 'a'} {spelling}"
+
+
+def times_as_fast(record: Record, other: Record) -> Interval:
+    """Return the time of ``other`` / that of ``record``, with a 95 % interval over launches.
+
+    With one launch the bounds are of the intervals over its repetitions; simulated times have none.
+    """
+    if record.network:
+        return Interval(
+            (other.time_p50_seconds or 0.0) / (record.time_p50_seconds or math.nan), math.nan, math.nan
+        )
+    sides = [[np.array([time]) for time in each.launch_seconds or ()] for each in (other, record)]
+    ratio = ratio_interval(*sides)
+    bounds = [(each.time_p50_low_seconds, each.time_p50_high_seconds) for each in (other, record)]
+    if math.isfinite(ratio.low) or any(None in pair for pair in bounds):
+        return ratio
+    (low, high), (least, most) = ((low or 0.0, high or 0.0) for low, high in bounds)
+    return Interval(ratio.value, low / most, high / least)
+
+
+def bounded(value: Interval, shown: Callable[[Number], str] = digits) -> str:
+    """Return a number with its interval, as in a sentence: 1.71 (1.52 to 1.90)."""
+    bounds = f" ({interval(value.low, value.high, shown)})" if math.isfinite(value.low) else ""
+    return f"{shown(value.value)}{bounds}"
+
+
+class Point(NamedTuple):
+    """Comparable operations of one size, or on one number of ranks."""
+
+    shown: str
+    """The size, or the number of ranks."""
+    peers: Sequence[Record]
+
+    @property
+    def best(self) -> list[Record]:
+        """The fastest scheme and those that are tied with it; empty if that is not decided."""
+        return [record for record in ranked(self.peers) if place(record, self.peers)]
+
+
+class Segment(NamedTuple):
+    """Successive points with one answer."""
+
+    points: Sequence[Point]
+    schemes: Sequence[str]
+    """Schemes that are the fastest, or tied with it, at all points; empty: undecided."""
+
+    @property
+    def alone(self) -> bool:
+        """True if one scheme is the fastest at all points."""
+        return all(len(point.best) == 1 for point in self.points)
+
+    @property
+    def winner(self) -> Record:
+        """The fastest of the schemes at the last point."""
+        return next(record for record in self.points[-1].best if scheme_name(record) == self.schemes[0])
+
+
+def segments(points: Iterable[Point]) -> list[Segment]:
+    """Return as few segments as possible; points with fewer than two times are left out."""
+    found: list[Segment] = []
+    for point in points:
+        if len(ranked(point.peers)) < 2:
+            continue
+        names = [scheme_name(record) for record in point.best]
+        common = [name for name in names if found and name in found[-1].schemes]
+        if found and (common or not (names or found[-1].schemes)):
+            found[-1] = Segment([*found[-1].points, point], common)
+        else:
+            found.append(Segment([point], names))
+    return found
+
+
+class Family(NamedTuple):
+    """Operations that one sentence is about, which differ in size, or in the number of ranks."""
+
+    subject: str
+    """Collective, ranks or size, and conditions."""
+    segments: Sequence[Segment]
+    unit: str = ""
+    """Noun of what differs, ``ranks``; empty for sizes, which have their unit."""
+
+    @property
+    def decided(self) -> bool:
+        """True if a scheme is the fastest, or tied with it, at any point."""
+        return any(segment.schemes for segment in self.segments)
+
+    def sentences(self) -> list[str]:
+        """Return the answer over all points in a sentence, and one on each segment between the first and last."""
+        if not self.decided:
+            return [self._undecided()] if self.segments else []
+        *before, last = self.segments
+        clauses = [*map(self._clause, before[:1]), self._clause(last) + self._gain(last)]
+        between = [f"For {self.subject} {self._clause(segment)}{self._gain(segment)}." for segment in before[1:]]
+        return [f"For {self.subject} {', and '.join(clauses)}.", *between]
+
+    def _span(self, points: Sequence[Point]) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        if len(points) == 1:
+            return f"{'on' if unit else 'at'} {points[0].shown}{unit}"
+        return f"{'on' if unit else 'from'} {points[0].shown} to {points[-1].shown}{unit}"
+
+    def _clause(self, segment: Segment) -> str:
+        span = self._span(segment.points)
+        if not segment.schemes:
+            return f"no scheme is told apart {span}"
+        name = spelled(segment.schemes[0])
+        if segment.alone:
+            return f"{name} is fastest {span}"
+        more = "more than 1 % faster" if segment.winner.network else "measurably faster"
+        return f"no scheme is {more} than {name} {span}"
+
+    def _gain(self, segment: Segment) -> str:
+        """Return how many times as fast the winner is as the library, else as the next one, at the last point.
+
+        A scheme that is tied somewhere is compared with the library only.
+        """
+        point = segment.points[-1]
+        others = _others(point) if segment.schemes else []
+        if not others or not (segment.alone or others[0].aggregation == LIBRARY):
+            return ""
+        gain = f"{bounded(times_as_fast(segment.winner, others[0]))} times as fast as {_name(others[0])}"
+        return f", {gain}" if len(segment.points) == 1 else f", {gain} {self._span([point])}"
+
+    def _undecided(self) -> str:
+        """Return the reason, and the lowest median at the last point that has a time of the library."""
+        points = [point for segment in self.segments for point in segment.points]
+        with_library = [point for point in points if _others(point)[0].aggregation == LIBRARY]
+        point = (with_library or points)[-1]
+        first, reference = ranked(point.peers)[0], _others(point)[0]
+        reason = (
+            "one launch" if all(record.launches == 1 for record in point.peers) else "too few undisturbed launches"
+        )
+        lowest = f"for {self.subject} {_name(first)} has the lowest median {self._span([point])}"
+        if any(map(_shares_cores, point.peers)):
+            return f"Not decided by {reason} in which ranks share cores: {lowest}."
+        gain = f"{bounded(times_as_fast(first, reference))} times as fast as {_name(reference)}"
+        return f"Not decided by {reason}: {lowest}{'' if reference is first else f', {gain}'}."
+
+
+def _shares_cores(record: Record) -> bool:
+    """Return True if times are those of waiting for a core; on emulated links those of the links are longer."""
+    return bool(record.oversubscribed and "emulated" not in record.marks)
+
+
+def _name(record: Record) -> str:
+    return spelled(scheme_name(record))
+
+
+def _others(point: Point) -> list[Record]:
+    """Return the times with which the winner is compared: the library's, then those that are slower."""
+    best = [id(record) for record in point.best]
+    slower = [record for record in ranked(point.peers) if id(record) not in best]
+    return sorted(slower, key=lambda record: record.aggregation != LIBRARY)
+
+
+def families(groups: dict[Group, list[Record]]) -> list[tuple[Family, list[Record]]]:
+    """Return the families of the groups of a run, each with its records.
+
+    The first are those whose ranks do not share cores, and of one collective those of the most ranks.
+    """
+    alike: dict[Group, dict[Group, list[Record]]] = {}
+    for group, rows in groups.items():
+        alike.setdefault(group._replace(ranks=0), {})[group] = rows
+    found = []
+    for family, of_ranks in alike.items():
+        sizes = {record.message_bytes for rows in of_ranks.values() for record in rows}
+        if len(of_ranks) > 1 and len(sizes) == 1:
+            points = [Point(str(group.ranks), rows) for group, rows in of_ranks.items()]
+            subject = _subject(family, f"of {volume(sizes.pop())}")
+            every = [record for rows in of_ranks.values() for record in rows]
+            found.append((Family(subject, segments(points), "ranks"), every))
+            continue
+        for group, rows in sorted(of_ranks.items(), key=lambda item: -item[0].ranks):
+            by_size: dict[int, list[Record]] = {}
+            for record in rows:
+                by_size.setdefault(record.message_bytes or 0, []).append(record)
+            points = [Point(volume(size), peers) for size, peers in by_size.items()]
+            found.append((Family(_subject(group, f"on {plural(group.ranks, 'rank')}"), segments(points)), rows))
+    return sorted(found, key=lambda item: any(map(_shares_cores, item[1])))
+
+
+def _subject(group: Group, on: str) -> str:
+    """Return collective, ranks or size, and in parentheses what else the group is about."""
+    words = [word.replace(f"simulated on {group.network}", link_name(group.network)) for word in group.conditions]
+    words += [group.dtype] if group.dtype not in {"", "float32"} else []
+    noted = f" ({', '.join(words)})" if words else ""
+    return f"{collective_name(group.collective)} {on}{noted}"
