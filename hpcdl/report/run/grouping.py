@@ -45,6 +45,12 @@ class Scale:
         count = len(self.records)
         return min(low) if len(low) == count else None, max(high) if len(high) == count else None
 
+    def points_above(self, other: Scale) -> list[float]:
+        """Return the differences of accuracies of the seeds that both have, in percentage points."""
+        theirs = {record.seed: record.final_accuracy for record in other.records}
+        pairs = [(record.final_accuracy, theirs.get(record.seed)) for record in self.records]
+        return [100 * (own - other) for own, other in pairs if own is not None and other is not None]
+
     @property
     def is_base(self) -> bool:
         """True if the other scales are compared with this one."""

@@ -8,7 +8,7 @@ from typing import Final
 from hpcdl.analysis.run.record import ANY, Record
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import NONE, volume
+from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.training.parts.traits import BY_STRATEGY
 
 
@@ -28,14 +28,16 @@ def run_names(paths: Sequence[Path]) -> list[str]:
     raise AssertionError  # whole paths differ
 
 
-MAX_NAMED: Final = 3
+MAX_NAMED: Final = 2
 """Methods that a sentence or a cell names; more are counted."""
 
 
-def several(names: Sequence[str], most: int = MAX_NAMED, nothing: str = NONE) -> str:
-    """Return the names; of more than ``most`` the first, and the number of the others."""
-    rest = [f"{len(names) - MAX_NAMED} more"] if len(names) > most else []
-    return "; ".join([*names[:MAX_NAMED], *rest] if rest else names) or nothing
+def several(names: Sequence[str], nothing: str = NONE) -> str:
+    """Return the names as a list in words; of more than :data:`MAX_NAMED` the first, and the number of others."""
+    others, comma = len(names) - MAX_NAMED, "; " if any(", " in name for name in names) else ", "
+    if others > 0:
+        names = [*names[:MAX_NAMED], plural(others, "other")]
+    return " and ".join([*filter(None, [comma.join(names[:-1])]), *names[-1:]]) or nothing
 
 
 def scheme_name(record: Record) -> str:
@@ -49,34 +51,21 @@ def scheme_name(record: Record) -> str:
 class Names:
     """Names for the methods of one table.
 
-    A strategy is called what its paper calls it (the record's ``system``), unless another one is called so too,
-    else by its name; of settings only those are named that differ between strategies, or optimizers, of the same
-    name. Settings that follow from the named ones are left out.
+    A method is called as in its suite. Of settings only those are named that differ between strategies, or
+    optimizers, of the same name; settings that follow from the named ones are left out.
     """
 
     def __init__(self, cases: Iterable[Record]) -> None:
         self._cases = list(cases)
-        titles: dict[str, set[str]] = {}
-        for case in self._cases:
-            titles.setdefault(text_of(case, "training"), set()).add(str(case.system or ""))
-        known = {label: title.pop() for label, title in titles.items() if len(title) == 1}
-        owners: dict[str, set[str]] = {}
-        for label, title in known.items():
-            owners.setdefault(title, set()).add(parts(label)[0])
-        known = {label: title for label, title in known.items() if len(owners[title]) == 1}
         self._brief = {
-            "training": _brief({label: known.get(label) or parts(label)[0] for label in titles}),
-            "parallelism": _brief(
-                {label: parts(label)[0] or "data-parallel" for label in self._all("parallelism")}
-            ),
-            "optimizer": _brief({label: parts(label)[0] for label in self._all("optimizer")}),
-            "schedule": _brief({label: parts(label)[0] for label in self._all("schedule")}),
+            **{field: _brief(self._all(field)) for field in ("training", "parallelism", "optimizer", "schedule")},
             "learning_rate": {rate: f"rate {rate}" for rate in self._all("learning_rate")},
             "tuning": {
                 trials: f"{trials} trial{'s' * (trials != '1')}" if trials else "not tuned"
                 for trials in self._all("tuning")
             },
         }
+        self._brief["parallelism"][""] = "data-parallel"
         for name in columns_with("method"):
             if name not in {*self._brief, "aggregation", "compression"}:
                 self._brief[name] = {text: f"{name} {text}" if text else "" for text in self._all(name)}
@@ -139,14 +128,14 @@ SCALED: Final = "scale_rate"
 """Setting that is named although all have it: a remedy for stale gradients, as much as the strategy."""
 
 
-def _brief(heads: Mapping[str, str]) -> dict[str, str]:
-    """By label its head, with the settings in which it differs from others of the same head."""
+def _brief(labels: Iterable[str]) -> dict[str, str]:
+    """By label its name, with the settings in which it differs from others of the same name."""
     alike: dict[str, list[str]] = {}
-    for label, head in heads.items():
-        alike.setdefault(head, []).append(label)
+    for label in labels:
+        alike.setdefault(parts(label)[0], []).append(label)
     names = {}
-    for head, labels in alike.items():
-        settings = {label: parts(label)[1] for label in labels}
+    for head, same in alike.items():
+        settings = {label: parts(label)[1] for label in same}
         keys = list(dict.fromkeys(key for setting in settings.values() for key in setting))
         differing = [
             key for key in keys if key == SCALED or len({setting.get(key) for setting in settings.values()}) > 1

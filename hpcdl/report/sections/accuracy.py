@@ -1,30 +1,31 @@
-"""Accuracy at the end, its course over time and epochs, and the best methods by speed and by accuracy.
+"""Accuracy at the end, and its course over time and epochs.
 
-The table of accuracies has the methods and scales of a problem; best methods and courses are those of the
-candidates of a field (:mod:`hpcdl.analysis.run.deciding`), which may be of several problems.
+The table has the methods and scales of a problem; courses are those of the candidates of a field
+(:mod:`hpcdl.analysis.run.deciding`), which may be of several problems.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.deciding import Field, Ranked, is_evaluated, ranking, tied
-from hpcdl.analysis.run.launches import Launch
+from hpcdl.analysis.run.deciding import Field
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
-from hpcdl.analysis.statistics.estimates import Vector
-from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds, whole
+from hpcdl.analysis.statistics.estimates import Interval, mean_interval
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
-from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import METHOD, RANKS
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
+from hpcdl.report.run.literature import capital, in_words, problem_words, title_of
 from hpcdl.report.run.method_names import Names, several
 from hpcdl.report.run.warnings import diverged
-from hpcdl.report.sections.compression import points_of
 from hpcdl.trace.quantity import Quantity
+
+MAX_LOSS: Final = 1.0
+"""Percentage points of accuracy that a method may lose to be told as nearly as accurate."""
 
 
 def _learned(methods: Sequence[Method]) -> list[Row]:
@@ -110,65 +111,128 @@ def page(findings: Findings) -> Section:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return per problem what is as accurate as synchronous training, or the range, and how many met targets."""
-    problems = [(findings.settings.name(methods[0].record), _learned(methods)) for methods in findings.problems]
-    verdicts = [beside_synchronous(*problem) or accuracy_range(*problem) for problem in problems if problem[1]]
-    verdicts.sort(key=lambda verdict: verdict.word != "compared")
-    lines = [verdict.sentence for verdict in verdicts]
-    return Answer(lines[0], lines[1:]) if lines else None
+    """Return per problem what methods cost against synchronous training, or the range of accuracies."""
+    problems = [learned for methods in findings.problems if (learned := _learned(methods))]
+    compared = [beside_synchronous(learned) for learned in problems]
+    paired = sorted(zip(compared, problems, strict=True), key=lambda pair: not pair[0])
+    heads = [lines or [accuracy_range(learned)] for lines, learned in paired]
+    lines = [lines[0] for lines in heads] + [line for lines in heads for line in lines[1:]]
+    lines += [line for learned in problems for line in _lost_cases(learned)]
+    basis = [record for _, learned in paired[:1] for row in learned for record in row.scale.records]
+    return Answer(lines[0], lines[1:], basis) if lines else None
 
 
-def _facts(name: str, learned: Sequence[Row]) -> dict[str, str]:
-    """Return the facts of all sentences on accuracy: the problem, and how many diverged and reached a target."""
-    cases, counts = plural(sum(len(row.scale.records) for row in learned), "case"), ""
-    if lost := sum(len(diverged(row.scale.records)) for row in learned):
-        names = dict.fromkeys(row.name for row in learned if _diverged(row))
-        counts = f"; {lost} of {cases} diverged ({', '.join(names)})"
-    if any(row.scale.record.target_accuracy is not None for row in learned):
-        counts += f"; {sum(map(_reached, learned))} of {cases} reached the target"
-    return {"of": f"{name}: " if name else "", "counts": counts}
+def _where(learned: Sequence[Row]) -> str:
+    return f" ({problem_words(max((row.scale.record for row in learned), key=lambda record: record.ranks))})"
 
 
-def beside_synchronous(name: str, learned: Sequence[Row]) -> Verdict | None:
-    """Return which methods lose accuracy against dense synchronous training; None without several seeds of it."""
+class Cost(NamedTuple):
+    """A method compared with synchronous training."""
+
+    name: str
+    points: Interval
+    """Final accuracy, percentage points above that of synchronous training: mean over seeds, which are paired."""
+    pace: float
+    """Images per second / those of synchronous training."""
+
+
+def beside_synchronous(learned: Sequence[Row]) -> list[str]:
+    """Return what methods cost against dense synchronous training; nothing without several seeds of it.
+
+    First the fastest method whose loss is known to be below :data:`MAX_LOSS`, then the largest loss, then the
+    largest one that is not decided.
+    """
     trained = [row for row in learned if not _diverged(row) and row.scale.record.ranks > 1]
-    base = next((row for row in trained if row.name in {"synchronous", "BSP"}), None)
-    paired = [(row, np.array(points_of(row, base))) for row in trained if row is not base] if base else []
-    paired = [(row, points) for row, points in paired if len(points) > 1]
-    if not base or not paired:
-        return None
-    others, samples = zip(*paired, strict=True)
-    change = difference([np.zeros(len(points)) for points in samples], samples)  # by seed: beside no difference
-    alike, lower = [], []
-    speed = base.scale.median(Record.images_per_second)
-    for row, points, chance in zip(others, change.value, adjusted(change.p), strict=True):
-        images = row.scale.median(Record.images_per_second)
-        pace = f", {digits(images / speed)} times its images/s" if images and speed else ""
-        if chance < ALPHA and points < 0:
-            lower.append((points, f"{row.name} by {digits(-points)} points"))
-        else:
-            alike.append((-(images or 0.0), f"{row.name} ({points:+.1f} points{pace})"))
-    facts = {
-        **_facts(name, learned),
-        "seeds": plural(len(base.scale.values(Record.final_accuracy)), "seed"),
-        "base": digits(base.scale.median(Record.final_accuracy)),
-        "tied": several([text for _, text in sorted(alike)], 4, "none"),
-        "lower": several([text for _, text in sorted(lower)], 4, "none"),
-    }
-    return Verdict(topic="accuracy", word="compared", case=name, facts=facts)
+    base = next((row for row in trained if _is_synchronous(row.scale.record)), None)
+    if base is None:
+        return []
+    pairs = [
+        (row, points)
+        for row in trained
+        if row is not base and len(points := row.scale.points_above(base.scale)) > 1
+    ]
+    costs = [
+        Cost(_name(row), mean_interval(points), _images_per_second(row) / _images_per_second(base))
+        for row, points in pairs
+    ]
+    other, where = _name(base), _where([base])
+    kept = [cost for cost in costs if cost.points.low >= -MAX_LOSS]
+    lost = [cost for cost in costs if cost not in kept and cost.points.high < 0]
+    unknown = [cost for cost in costs if cost not in (*kept, *lost)]
+    lines = []
+    if kept:
+        best = max(kept, key=lambda cost: cost.pace)
+        loss = -best.points.low
+        ends = f"at most {loss:.1f} percentage points below" if loss > 0 else "no lower than"
+        pace = (
+            f"is {digits(best.pace, 2)} times as fast"
+            if best.pace >= 1
+            else f"takes {1 / best.pace:.2g} times as long"
+        )
+        lines.append(f"{capital(best.name)} ends {ends} {other} and {pace}{where}.")
+    if lost:
+        worst = min(lost, key=lambda cost: cost.points.value)
+        mean, most, least = (f"{-value:.1f}" for value in worst.points)
+        lines.append(
+            f"{capital(worst.name)} ends {mean} percentage points ({least} to {most}) below {other}{where}."
+        )
+    if unknown:
+        unknown.sort(key=lambda cost: cost.points.value)
+        gain = unknown[0].points
+        verb, bounds = ("costs", (-gain.value, -gain.high, -gain.low)) if gain.value < 0 else ("gains", gain)
+        size = "{:.1f} percentage points ({:+.1f} to {:+.1f})".format(*bounds)
+        lines.append(f"Not decided: {unknown[0].name} {verb} {size} of accuracy against {other}{where}.")
+        if others := [cost.name for cost in unknown[1:]]:
+            lines.append(f"Nor is a loss of accuracy decided for {several(others)}{where}.")
+    return lines
 
 
-def accuracy_range(name: str, learned: Sequence[Row]) -> Verdict:
+def _name(row: Row) -> str:
+    return in_words(row.name, row.scale.record)
+
+
+def _images_per_second(row: Row) -> float:
+    """Return images per second, the median over seeds; not a number if unknown."""
+    return row.scale.median(Record.images_per_second) or math.nan
+
+
+def _is_synchronous(record: Record) -> bool:
+    dense = record.compression in {None, "none"}
+    return dense and (record.strategy == "synchronous" or record.system == "BSP")
+
+
+def _lost_cases(learned: Sequence[Row]) -> list[str]:
+    """Return which methods diverged, and how many cases missed their target."""
+    count, lines = sum(len(row.scale.records) for row in learned), []
+    names = dict.fromkeys(_name(row) for row in learned if _diverged(row))
+    if names:
+        lost = sum(len(diverged(row.scale.records)) for row in learned)
+        lines.append(f"{lost} of {plural(count, 'case')} diverged, with {several([*names])}{_where(learned)}.")
+    reached = sum(map(_reached, learned))
+    if learned[0].scale.record.target_accuracy is not None and reached < count:
+        lines.append(f"{reached} of {plural(count, 'case')} reached the target accuracy{_where(learned)}.")
+    return lines
+
+
+def accuracy_range(learned: Sequence[Row]) -> str:
     """Return the least and the highest final accuracy of a problem."""
-    single = ", of one seed" if all(len(row.scale.records) == 1 for row in learned) else ""
-    facts, word = {**_facts(name, learned), "single": single}, "none"
-    trained = [row for row in learned if not _diverged(row)]
-    ordered = sorted((row.scale.median(Record.final_accuracy) or 0.0, row.name) for row in trained)
-    if ordered:
-        (low, least), (high, most) = ((digits(value), method) for value, method in (ordered[0], ordered[-1]))
-        facts |= {"low": low, "least": least, "high": high, "most": most}
-        word = "range" if low != high else "equal" if len(ordered) > 1 else "one"
-    return Verdict(topic="accuracy", word=word, case=name, facts=facts)
+    where, trained = _where(learned), [row for row in learned if not _diverged(row)]
+    accuracy = {_name(row): row.scale.median(Record.final_accuracy) or 0.0 for row in trained}
+    if not accuracy:
+        return f"Training diverged with every method{where}."
+    least, most = min(accuracy, key=accuracy.__getitem__), max(accuracy, key=accuracy.__getitem__)
+    low, high = percent(accuracy[least]), percent(accuracy[most])
+    single = ", with one seed each" if all(len(row.scale.records) == 1 for row in learned) else ""
+    if len(accuracy) == 1:
+        record = learned[0].scale.record
+        goal, method = record.target_accuracy, title_of(record.strategy)
+        side = "above" if goal is not None and accuracy[most] >= goal else "below"
+        beside = "" if goal is None else f", {side} its target of {percent(goal)}"
+        return f"{capital(method)} ends at an accuracy of {high}{beside}{single.removesuffix(' each')}{where}."
+    if low == high:
+        every = "Both" if len(accuracy) == 2 else f"All {len(accuracy)}"
+        return f"{every} methods end at an accuracy of {low}{single}{where}."
+    return f"Final accuracies are from {low} ({least}) to {high} ({most}){single}{where}."
 
 
 def courses(findings: Findings) -> list[Lines]:
@@ -206,107 +270,3 @@ def _ranks(field: Field, record: Record) -> str:
 
 
 SECTION: Final = Declaration(60, page, answer=answer, figures=(courses,))
-
-
-class Criterion(NamedTuple):
-    """A question about the methods of a field, and what answers it."""
-
-    question: str
-    value: Callable[[Launch], float]
-    """Of a launch; not a number if unknown."""
-    budget: str = NONE
-    unit: str = ""
-    center: Callable[[Sequence[Vector]], float] = lambda seeds: float(np.mean(np.concatenate(seeds)))
-
-
-class Best(NamedTuple):
-    """The methods of a field by a criterion."""
-
-    field: Field
-    criterion: Criterion
-    ranked: Sequence[Ranked]
-    names: Names
-
-    @property
-    def tied(self) -> str:
-        """Methods that are not distinguished from the best."""
-        if len(self.ranked[0].values) == 1:
-            return "unknown: one value each"
-        records = [candidate.record for candidate in tied(self.ranked)]
-        if len(records) == len(self.ranked) - 1 > 1:
-            return "any other"
-        return several([" on ".join(filter(None, (self.names(x), _ranks(self.field, x)))) for x in records])
-
-
-def _criteria(field: Field) -> list[Criterion]:
-    """Return the questions; their budgets are those that every method ran through."""
-    seen = [launch.evaluations for candidate in field.candidates for launch in candidate.launches]
-    time, epochs = (
-        min((float(evaluations[column].max()) for evaluations in seen if len(evaluations)), default=0.0)
-        for column in ("training_seconds", "epoch")
-    )
-    return [
-        Criterion("fastest: most images per second", _speed, unit=" images/s", center=_middle),
-        Criterion("highest accuracy at the end", lambda launch: _accuracy(launch, "epoch", np.inf, last=True)),
-        Criterion(
-            "best accuracy within a time",
-            lambda launch: _accuracy(launch, "training_seconds", time),
-            seconds(time),
-        ),
-        Criterion(
-            "best accuracy within a number of epochs",
-            lambda launch: _accuracy(launch, "epoch", epochs),
-            digits(epochs),
-        ),
-    ]
-
-
-def _middle(seeds: Sequence[Vector]) -> float:
-    return float(np.median([np.median(values) for values in seeds]))
-
-
-def _speed(launch: Launch) -> float:
-    return launch.images_per_second if len(launch.seconds) and not launch.disturbed else np.nan
-
-
-def _accuracy(launch: Launch, column: str, budget: float, *, last: bool = False) -> float:
-    """Return the best accuracy, or the last one, of the evaluations within a budget; NaN if training diverged."""
-    if launch.diverged or not is_evaluated(launch):
-        return np.nan
-    seen = launch.evaluations["accuracy"][launch.evaluations[column] <= budget * (1 + 1e-9)]
-    return float(seen[-1] if last else seen.max()) if len(seen) else np.nan
-
-
-BEST_NOTE: Final = (
-    "A budget is the largest that every method ran through. Accuracies are means over seeds and launches. "
-    "Images/s: all measured images by the time that they took, the median over undisturbed launches, then over "
-    "seeds. Tied: Welch's test, adjusted for the number of methods, does not distinguish it from the best; one "
-    "seed or launch cannot. At the end: the last evaluation; within a budget: the best until then."
-)
-BEST_METHODS: Final = (
-    Column[Best]("dataset", lambda best: best.field.dataset),
-    Column[Best]("conditions", lambda best: ", ".join(best.field.conditions) or NONE),
-    Column[Best]("question", lambda best: best.criterion.question),
-    Column[Best]("budget", lambda best: best.criterion.budget),
-    Column[Best]("method", lambda best: best.names(best.ranked[0].candidate.record), importance="answer"),
-    Column[Best]("ranks", lambda best: str(best.ranked[0].candidate.record.ranks)),
-    Column[Best](
-        "value", lambda best: f"{digits(best.ranked[0].center)}{best.criterion.unit}", importance="answer"
-    ),
-    Column[Best]("tied with", lambda best: best.tied, importance="answer"),
-    Column[Best]("of", lambda best: str(len(best.ranked))),
-)
-
-
-def best_methods_page(findings: Findings) -> Section:
-    """Return up to four rows for each dataset and conditions with at least two methods."""
-    best = [
-        Best(field, criterion, ranked, Names(candidate.record for candidate in field.candidates))
-        for field in findings.fields
-        for criterion in _criteria(field)
-        if len(ranked := ranking(field, criterion.value, criterion.center)) > 1
-    ]
-    return Section("Best methods", tables=[table(BEST_METHODS, best, notes=[BEST_NOTE], left=6)] if best else [])
-
-
-BEST_METHODS_SECTION: Final = Declaration(30, best_methods_page, name="best_methods")

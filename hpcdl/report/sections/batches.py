@@ -1,7 +1,7 @@
 """Steps to the target over the batch: where larger batches stop saving steps (Shallue et al. 2019)."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.run.record import Key, Record
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval
-from hpcdl.report.formats.cells import NONE, digits, interval, whole
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, whole
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
-from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import METHOD, median
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
+from hpcdl.report.run.literature import capital, in_words, problem_words
 from hpcdl.report.run.method_names import Names
 
 LEAST: Final = 3
@@ -151,7 +151,7 @@ COLUMNS: Final[tuple[Column[Batch], ...]] = (
     METHOD,
     Column("batch", lambda batch: str(batch.images)),
     Column("steps", _steps),
-    Column("bounds", _step_bounds),
+    Column("range", _step_bounds),
     Column("missed", lambda batch: str(batch.missed or NONE)),
     Column(
         "efficiency in steps",
@@ -175,63 +175,68 @@ def page(findings: Findings) -> Section:
     return Section("Large batches", tables=[table(COLUMNS, batches, notes=[NOTE])] if batches else [])
 
 
-def verdicts(findings: Findings) -> list[Verdict]:
-    """Return up to which batch each method saves steps, the largest first."""
-    judged = [_verdict(name, batches) for name, batches in methods_of(findings).items()]
-    return sorted(judged, key=lambda verdict: -verdict.size.value if verdict.word != "none" else 0.0)
-
-
-def _verdict(name: str, batches: Sequence[Batch]) -> Verdict:
-    at, largest = knee(batches), batches[-1].images
-    after = next((batch for batch in batches if batch.images > at.value), batches[-1])
-    end = "half" if math.isfinite(after.steps.value) else "missed"
-    missed = ", ".join(str(batch.images) for batch in batches if batch.missed)
-    high = f"{at.high:.0f}" if math.isfinite(at.high) else f"beyond {largest}"
-    if math.isfinite(at.value) and math.isinf(at.high) and at.low < batches[1].images:
-        end = "open"
-    return Verdict(
-        topic="batches",
-        word="none" if math.isnan(at.value) else "all" if math.isinf(at.value) else end,
-        case=name,
-        size=at,
-        marks=["simulated"] if batches[0].scale.record.network else [],
-        cause=f"Batches that miss the target with a seed or all: {missed}." if missed else "",
-        facts={
-            "batch": f"{min(at.value, largest):.0f}",
-            "bounds": f"{at.low:.0f} to {high}" if math.isfinite(at.low) else high,
-            "next": str(after.images),
-        },
+def answer(findings: Findings) -> Answer | None:
+    """Return up to which batch each method saves steps, the largest first, and what large batches cost."""
+    methods = sorted(methods_of(findings).items(), key=lambda entry: -np.nan_to_num(knee(entry[1]).value, nan=-1))
+    if not methods:
+        return None
+    of = [f" ({in_words(name, batches[0].scale.record)})" for name, batches in methods]
+    of = of if len(methods) > 1 else [""]
+    lines = [_saving(batches, method) for (_, batches), method in zip(methods, of, strict=True)]
+    first, *others = (knee(batches) for _, batches in methods)
+    if others and all(not first.low > other.high for other in others):  # also of a bound that is not known
+        lines.insert(1, "Not decided: these intervals do not distinguish the methods.")
+    pairs = list(zip([batches for _, batches in methods], of, strict=True))
+    lines += [
+        line for batches, method in pairs for line in (*_accuracy(batches, method), *_noise(batches, method))
+    ]
+    return Answer(
+        lines[0], lines[1:], [record for _, batches in methods for b in batches for record in b.scale.records]
     )
 
 
-def _noise(findings: Findings) -> list[Verdict]:
-    """Return for which methods the noise scale is near the batch at which the efficiency in steps is a half."""
-    methods: dict[str, list[str]] = {}
-    for name, batches in methods_of(findings).items():
-        at = knee(batches).value
-        scales = [batch.scale.median(Record.noise_scale_q4) for batch in batches if not batch.missed]
-        if math.isfinite(at) and any(scales):
-            scale = float(np.median([scale for scale in scales if scale]))
-            word = "noise agrees" if max(scale / at, at / scale) <= FACTOR else "noise differs"
-            methods.setdefault(word, []).append(f"{name} ({digits(scale)})")
-    facts = {"factor": f"{FACTOR:g}"}
-    return [
-        Verdict(topic="batches", word=word, case="; ".join(names), facts=facts) for word, names in methods.items()
-    ]
+def _saving(batches: Sequence[Batch], method: str) -> str:
+    """Return up to which batch larger ones save steps."""
+    at, largest = knee(batches), batches[-1].images
+    high = f"{at.high:.0f}" if math.isfinite(at.high) else f"more than {largest}"
+    bounds = f"{at.low:.0f} to {high}" if math.isfinite(at.low) else high
+    saves = f"a larger batch saves at least half of the steps that perfect scaling would{method}"
+    after = next((batch for batch in batches if batch.images > at.value), batches[-1])
+    if math.isnan(at.value):
+        return f"No batch reaches the target{method}."
+    if math.isinf(at.value):
+        return f"Up to {largest} images, the largest batch, {saves} (limit: {bounds})."
+    if math.isinf(at.high) and at.low < batches[1].images:
+        return f"Not decided: the batch up to which {saves} is {bounds} images."
+    if math.isinf(after.steps.value):
+        return f"Up to {at.value:.0f} images {saves}; a batch of {after.images} misses the target."
+    return f"Up to {at.value:.0f} images ({bounds}) {saves}."
 
 
-def answer(findings: Findings) -> Answer | None:
-    """Return up to which batch each method saves steps."""
-    judged = verdicts(findings)
-    lines = [verdict.sentence for verdict in (*judged, *_noise(findings))]
-    saving = [verdict for verdict in judged if verdict.word != "none"]
-    if len(saving) < 2:
-        return Answer(lines[0], lines[1:]) if lines else None
-    first, last = saving[0], saving[-1]
-    most, least = (f"{end.facts['batch']} images ({end.facts['bounds']}) with {end.case}" for end in (first, last))
-    overlap = not first.size.low > last.size.high  # also of a bound that is not known
-    facts = {"most": most, "least": least, "apart": ", which these bounds do not distinguish" if overlap else ""}
-    return Answer(Verdict(topic="batches", word="methods", marks=first.marks, facts=facts).sentence, lines)
+def _accuracy(batches: Sequence[Batch], method: str) -> list[str]:
+    """Return the difference of final accuracies between the largest and the smallest batch, and missed targets."""
+    lines, points = list[str](), batches[-1].scale.points_above(batches[0].scale)
+    if len(points) > 1:
+        mean, low, high = (f"{value:+.1f}" for value in mean_interval(points))
+        sizes = f"From {batches[0].images} to {batches[-1].images} images"
+        lines.append(f"{sizes} the final accuracy changes by {mean} percentage points ({low} to {high}){method}.")
+    if missed := [str(batch.images) for batch in batches if batch.missed]:
+        lines.append(f"A seed or more misses the target with batches of {', '.join(missed)} images{method}.")
+    return lines
+
+
+def _noise(batches: Sequence[Batch], method: str) -> list[str]:
+    """Return whether the noise scale is near the batch at which the efficiency in steps is a half."""
+    at, scales = (
+        knee(batches).value,
+        [batch.scale.median(Record.noise_scale_q4) for batch in batches if not batch.missed],
+    )
+    if not math.isfinite(at) or not any(scales):
+        return []
+    scale = float(np.median([scale for scale in scales if scale]))
+    near = "within" if max(scale / at, at / scale) <= FACTOR else "not within"
+    text = f"The gradient noise scale, {digits(scale)} images, is {near} a factor of {FACTOR:g} of that batch"
+    return [f"{text}{method}."]
 
 
 def charts(findings: Findings) -> list[Lines]:
@@ -261,3 +266,37 @@ def charts(findings: Findings) -> list[Lines]:
 
 
 SECTION: Final = Declaration(26, page, rows=40, answer=answer, figures=(charts,))
+
+
+def sharpness_answer(findings: Findings) -> Answer | None:
+    """Return how sharp the largest batch ends / the smallest, and how many trainings end at saddle points."""
+    groups: dict[Key, dict[int, list[Record]]] = {}
+    known = [record for record in findings.records if record.sharpness and record.global_batch]
+    for record in known:
+        problem = (record.model, record.dataset, record.ranks, record.conditions(), record.method)
+        groups.setdefault(problem, {}).setdefault(record.global_batch or 0, []).append(record)
+    compared = [group for group in groups.values() if len(group) > 1 and min(map(len, group.values())) > 1]
+    lines = [*map(_sharper, compared)]
+    if not lines:
+        return None
+    pairs = [(record.smallest_eigenvalue or 0.0, record.sharpness or 1.0) for record in known]
+    shares = [-least / most for least, most in pairs if least < 0]
+    saddles = f"{len(shares)} of {len(pairs)} trainings end with a negative eigenvalue, as at a saddle point"
+    lines.append(f"{saddles}; its size is at most {percent(max(shares, default=0))} of the sharpness.")
+    return Answer(lines[0], lines[1:], known)
+
+
+def _sharper(group: Mapping[int, Sequence[Record]]) -> str:
+    """Return the sharpness of the largest batch / the smallest one's, over their seeds."""
+    small, large = min(group), max(group)
+    before, after = ({record.seed: math.log(record.sharpness or 1) for record in group[n]} for n in (small, large))
+    ratio = mean_interval([after[seed] - before[seed] for seed in after.keys() & before.keys()])
+    times, low, high = (digits(math.exp(value)) for value in ratio)
+    first, last = group[small][0], group[large][0]
+    equal = "steps" if first.steps == last.steps else "epochs"
+    doubt = "" if ratio.low > 0 or ratio.high < 0 else "Not decided: "
+    text = f"after equal {equal} batches of {large} images end {times} ({low} to {high}) times as sharp"
+    return f"{capital(doubt + text)} as batches of {small} ({problem_words(first)})."
+
+
+SHARPNESS: Final = Declaration(27, lambda _: Section("Sharpness"), answer=sharpness_answer, name="sharpness")

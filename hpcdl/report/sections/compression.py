@@ -5,21 +5,26 @@ bits of each, cosine and error of the sum, and residuals.
 """
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import mean_interval
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds
+from hpcdl.report.formats.cells import NONE, digits, interval, rate, seconds
 from hpcdl.report.formats.document import Column, Section
 from hpcdl.report.run.columns import METHOD, RANKS, median
-from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, certainty, per_setting
+from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
+from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, problem_words, title_of
+from hpcdl.report.run.method_names import scheme_name, several
 
 WON: Final = 1.05
 """Compression wins if the step is so many times as fast."""
+MAX_LOSS: Final = 1.0
+"""Percentage points of accuracy that a method may lose to be told as nearly as accurate."""
 LOST: Final = 0.5
 """Percentage points by which the mean accuracy of seeds is lower if it counts; twice as many for a single seed."""
 
@@ -61,7 +66,7 @@ class Pair(NamedTuple):
     @property
     def points(self) -> list[float]:
         """Differences of accuracies of the seeds that both have, in percentage points."""
-        return points_of(self.row, self.dense) if self.dense else []
+        return self.row.scale.points_above(self.dense.scale) if self.dense else []
 
     @property
     def is_less_accurate(self) -> bool:
@@ -73,12 +78,12 @@ class Pair(NamedTuple):
 
     @property
     def difference(self) -> str:
-        """Mean of :attr:`points`, with its interval."""
+        """Mean of :attr:`points`, with its interval; of one seed without."""
         if not self.points:
             return NONE
         mean = mean_interval(self.points)
         bounds = f" ({interval(mean.low, mean.high, lambda end: f'{end:+.1f}')})" if len(self.points) > 1 else ""
-        return f"{mean.value:+.1f}{bounds}"
+        return f"{mean.value:+.1f} percentage points{bounds}"
 
     @property
     def break_even(self) -> str:
@@ -127,13 +132,6 @@ def bandwidth(saved_bytes: float, added_seconds: float) -> float:
     return saved_bytes / added_seconds if added_seconds > 0 else np.inf
 
 
-def points_of(row: Row, dense: Row) -> list[float]:
-    """Return the differences of accuracies of the seeds that both have, in percentage points."""
-    theirs = {record.seed: record.final_accuracy for record in dense.scale.records}
-    pairs = [(record.final_accuracy, theirs.get(record.seed)) for record in row.scale.records]
-    return [100 * (own - other) for own, other in pairs if own is not None and other is not None]
-
-
 COST_NOTE: Final = (
     "Ratio: bytes of a dense ring, by bytes on the wire. Speed-up: over the fastest dense step of "
     "the same problem on as many ranks. Break-even: bandwidth of a link below which a compressed exchange without "
@@ -166,39 +164,90 @@ def cost_page(findings: Findings) -> Section:
     return per_setting(findings, "Compression", COST, pairs, COST_NOTE, "highest speed-up first")
 
 
+def _words(row: Row, *, scheme: bool = True) -> str:
+    """Return the compressor in words, with the scheme of its messages, and with another strategy than sums."""
+    record = row.scale.record
+    name = row.name if scheme else ", ".join(part.rpartition(" + ")[2] for part in COMMA.split(row.name))
+    if record.strategy in {"synchronous", ""}:
+        name = scheme_name(record) if scheme else str(record.compression)
+    return in_words(name, record)
+
+
+def _where(row: Row) -> str:
+    return f" ({problem_words(row.scale.record)})"
+
+
 def cost_answer(findings: Findings) -> Answer | None:
     """Return whether compression pays: faster than the fastest dense step, and no less accurate beyond noise."""
-    pairs = [pair for methods in findings.problems for pair in compared(methods) if pair.gain is not None]
+    pairs = [pair for methods in findings.problems for pair in compared(methods) if pair.dense and pair.gain]
     if not pairs:
         return None
     calm = [pair for pair in pairs if not pair.is_disturbed]
     fast = [pair for pair in calm if pair.wins]
     won = [pair for pair in fast if not pair.is_less_accurate]
     best = max(won or fast or calm or pairs, key=lambda pair: pair.gain or 0.0)
-    times = f"{best.row.name} has {digits(best.gain)} times the dense speed"
-    if best.points:
-        own, other = (digits(row.scale.median(Record.final_accuracy)) for row in best if row)
-        times += f" and an accuracy of {own}, dense {other} (difference {best.difference} points)"
-    cases = f"{len(calm)} {'cases' if len(calm) == len(pairs) else 'undisturbed cases'}"
-    basis = certainty([record for pair in pairs for record in pair.records])
+    name, where = _words(best.row), _where(best.row)
+    speed = f"{digits(best.gain, 2)} times as fast as dense gradients"
+    lines = [f"{capital(name)} changes the accuracy by {best.difference}{where}."] if best.points else []
     if won:
-        lost = f"; {len(fast) - len(won)} more are faster and less accurate" if len(won) < len(fast) else ""
-        pays = "Compression pays" if best.points else "By time alone, compression pays"
-        return Answer(f"{pays} in {len(won)} of {cases} here; {times}{lost}. Basis: {basis}.")
+        cases = f"{len(calm)} {'cases' if len(calm) == len(pairs) else 'undisturbed cases'}"
+        changed = f" and changes the accuracy by {best.difference}" if best.points else ""
+        lines = [f"Compression pays in {len(won)} of {cases}."]
+        lines += [f"{len(fast) - len(won)} cases are faster, but less accurate."] if len(won) < len(fast) else []
+        return Answer(f"{capital(name)} is {speed}{changed}{where}.", lines, best.records)
+    doubt = "noise hides a difference" if calm else "other load disturbed all cases"
     if fast:
-        return Answer(
-            f"Compression does not pay here: {len(fast)} of {cases} are faster, all of them less "
-            f"accurate; {times}. Basis: {basis}."
-        )
-    doubt = "" if calm else "; all cases or their dense rivals were disturbed"
-    if (best.gain or 0.0) >= WON:
-        return Answer(
-            f"Whether compression pays is inconclusive: {times}{doubt or ', within noise'}. Basis: {basis}."
-        )
-    return Answer(f"Compression does not pay here: {times}{doubt}. Basis: {basis}.")
+        claim = f"all {len(fast)} faster compressors lose accuracy; the fastest, {name}, is"
+    elif calm and (best.gain or 0.0) < WON:
+        claim = f"no compressor saves time: the fastest, {name}, is"
+    else:
+        claim = f"not decided, as {doubt}: {name} is"
+    return Answer(capital(f"{claim} {speed}{where}."), lines, best.records)
 
 
 COMPRESSION: Final = Declaration(87, cost_page, answer=cost_answer)
+
+
+REDUCED: Final = {"quantization": " with rounded weights", "pruning": " with pruned weights"}
+"""Conditions of networks that are compressed themselves."""
+
+
+def bytes_answer(findings: Findings) -> Answer | None:
+    """Return what methods that send fewer bytes than dense synchronous training cost in accuracy.
+
+    None unless the suite asks. Rounded and pruned networks, which are problems of their own, count, too.
+    """
+    every = [row for methods in findings.problems for row in rows(methods) if "bytes" in findings.answered_by]
+    base = next((row for row in every if scheme_name(row.scale.record) == row.scale.record.aggregation), None)
+    if base is None or not (whole := base.scale.median(Record.bytes_sent_per_rank)):
+        return None
+    sent = {id(row): (row.scale.median(Record.bytes_sent_per_rank) or whole) / whole for row in every}
+    costs = [
+        (row, mean_interval(points)) for row in every if len(points := row.scale.points_above(base.scale)) > 1
+    ]
+    costs = sorted((entry for entry in costs if sent[id(entry[0])] < 1), key=lambda entry: sent[id(entry[0])])
+    if not costs:
+        return None
+    best = next((row for row, points in costs if points.low >= -MAX_LOSS), None)
+    lines = {}
+    for row, loss in costs:
+        change = (
+            f"changes the accuracy by {loss.value:+.1f} ({loss.low:+.1f} to {loss.high:+.1f}) percentage points"
+        )
+        cost = change if row is not best else f"costs at most {-loss.low:.1f} percentage points of accuracy"
+        record = row.scale.record
+        reduced = "".join(text for name, text in REDUCED.items() if name in dict(record.conditions()))
+        words = f"{capital(_words(row, scheme=False))}{reduced} sends"
+        share = f"{digits(100 * sent[id(row)], 2)} % of the dense bytes"
+        lines[f"{words} {share} and {cost} ({problem_words(record.but(network=None))})."] = (
+            row is not best,
+            not reduced,
+        )
+    headline, *others = sorted(lines, key=lines.__getitem__)
+    return Answer(headline, others)
+
+
+BYTES: Final = Declaration(88, lambda _: Section("Bytes"), answer=bytes_answer, name="bytes")
 
 
 def break_even_answer(findings: Findings) -> Answer | None:
@@ -211,29 +260,31 @@ def break_even_answer(findings: Findings) -> Answer | None:
         if methods[0].record.network:
             group = groups.setdefault(methods[0].record.problem("network"), [])
             group += [pair for pair in compared(methods) if pair.gain]
-    lines = []
-    for group in groups.values():
-        group.sort(key=lambda pair: -((pair.dense and pair.dense.step_seconds) or 0.0))
-        gains: dict[str, list[tuple[str, float]]] = {}
-        for pair in group:
-            gains.setdefault(pair.row.name, []).append((str(pair.row.scale.record.network), pair.gain or 0.0))
-        basis = certainty([record for pair in group for record in pair.records])
-        if len({pair.row.scale.record.network for pair in group}) > 1:
-            parts = "; ".join(f"{name} {_up_to(each)}" for name, each in gains.items())
-            lines.append(f"Compressed steps are faster than the fastest dense one with {parts} ({basis}).")
+    lines = [_up_to(group) for group in groups.values() if len({pair.scale.record.network for pair in group}) > 1]
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-def _up_to(gains: Sequence[tuple[str, float]]) -> str:
-    """Return the last network before one on which the dense step is faster, from the slowest on."""
-    slower = next((place for place, (_, gain) in enumerate(gains) if gain <= 1), len(gains))
-    network, gain = gains[max(0, slower - 1)]
-    times = f"{digits(gain)} times as fast"
-    if slower == 0:
-        return f"on none ({times} on {network})"
-    if slower == len(gains):
-        return f"up to {network} ({times}, the fastest network here)"
-    return f"up to {network} ({times}; {digits(gains[slower][1])} on {gains[slower][0]})"
+def _up_to(pairs: Sequence[Pair]) -> str:
+    """Return for each network the compressors whose step is faster up to it, from the fastest network on."""
+    ordered = sorted(pairs, key=lambda pair: -((pair.dense and pair.dense.step_seconds) or 0.0))
+    networks = list(dict.fromkeys(pair.scale.record.network or "" for pair in ordered))
+    heads = {pair.name: str(pair.scale.record.compression).partition("(")[0] for pair in ordered}
+    up_to: dict[str, list[str]] = {}
+    for name, head in heads.items():
+        gains = {pair.scale.record.network: pair.gain or 0.0 for pair in ordered if pair.name == name}
+        faster = list(takewhile(lambda network: gains.get(network, 0.0) > 1, networks))  # noqa: B023
+        alone = [*heads.values()].count(head) == 1
+        text = title_of(head) if alone else in_words(name, ordered[0].scale.record)
+        up_to.setdefault(faster[-1] if faster else "", []).append(text)
+    last = ", the fastest network"
+    parts = [
+        f"{several(up_to[network])} up to {link_title(network)}{last if network == networks[-1] else ''}"
+        for network in networks[::-1]
+        if network in up_to
+    ]
+    parts += [f"{several(up_to[''])} on no network"] if "" in up_to else []
+    where = problem_words(ordered[0].scale.record.but(network=None))
+    return f"Steps are faster than dense ones with {', with '.join(parts)} ({where})."
 
 
 BREAK_EVEN: Final = Declaration(86, lambda _: Section("Break-even"), answer=break_even_answer, name="break_even")
@@ -300,35 +351,23 @@ def _percent(share: float | None) -> str:
 
 def fidelity_answer(findings: Findings) -> Answer | None:
     """Return the smallest share of entries whose mean accuracy is the dense one's, and the bits of an entry."""
-    known = [
-        (sent, pair)
-        for methods in findings.problems
-        for pair in compared(methods)
-        if (sent := sent_of(pair.row)) is not None and pair.points
-    ]
+    pairs = [pair for methods in findings.problems for pair in compared(methods) if pair.points]
+    known = [(sent, pair) for pair in pairs if (sent := sent_of(pair.row)) is not None]
     if not known:
         return None
-    full = [(sent, pair) for sent, pair in known if np.mean(pair.points) >= -LOST]
+    full = [entry for entry in known if np.mean(entry[1].points) >= -LOST]
+    sure = [(sent, pair) for sent, pair in full if mean_interval(pair.points).low >= -LOST]
     if full:
-        sure = [(sent, pair) for sent, pair in full if mean_interval(pair.points).low >= -LOST]
         sent, best = min(sure or full, key=lambda entry: entry[0])
-        reaches = f"reaches the dense accuracy within {LOST} points"
-        if not sure:
-            reaches = f"has a mean accuracy within {LOST} points of the dense one, which is not decided"
     else:
         sent, best = max(known, key=lambda entry: float(np.mean(entry[1].points)))
-        reaches = f"is nearest to the dense accuracy, but not within {LOST} points"
-    bits = [pair.row.scale.median(Record.bits_per_entry) for _, pair in known]
-    low, high = (digits(bound(value for value in bits if value is not None)) for bound in (min, max))
-    own, entropy = (
-        digits(best.row.scale.median(quantity))
-        for quantity in (Record.bits_per_entry, Record.entropy_bits_per_entry)
-    )
-    return Answer(
-        f"{best.row.name}, which sends {_percent(sent)} of the entries, {reaches} (difference {best.difference}, "
-        f"{plural(len(best.points), 'seed')}); its entries take {own} bits (entropy {entropy}), those of all "
-        f"methods {low} to {high}."
-    )
+    change = f"{_percent(sent)} of the entries changes the accuracy by {best.difference}{_where(best.row)}"
+    doubt = "" if sure else "Not decided: " if full else "No share of the entries reaches full accuracy: "
+    bits = [bit for _, pair in known if (bit := pair.scale.median(Record.bits_per_entry)) is not None]
+    entropy = digits(best.scale.median(Record.entropy_bits_per_entry))
+    codes = f"An entry takes {digits(min(bits))} to {digits(max(bits))} bits by its code and number"
+    ideal = f"{entropy} bits by an ideal code ({_words(best.row)})"
+    return Answer(capital(f"{doubt}sending {change}."), [f"{codes}, and {ideal}."], best.records)
 
 
 FIDELITY_SECTION: Final = Declaration(89, fidelity_page, rows=EVIDENCE, answer=fidelity_answer, name="fidelity")

@@ -1,28 +1,27 @@
-"""Which method reaches a target first: in each cell, with its searches for settings, and over all cells.
+"""Which method reaches a target first: in each configuration, with its searches for settings, and over all.
 
-Over all cells by performance profiles (Dolan & More 2002): times of each method by that of the first of a cell.
+Over all configurations by performance profiles (Dolan & More 2002): time of each method / the first one's.
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.analysis.run.deciding import MIN_SEEDS, WIDEST, Candidate, Decision, area
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds, spread
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
 from hpcdl.report.formats.document import Axis, Column, Importance, Lines, Point, Section, Series, Table, table
-from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.run.declaration import Answer, Declaration, certainty
+from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.method_names import MAX_NAMED, Names, several
+from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, slowed
+from hpcdl.report.run.method_names import Names, several
 
 CAUSES: Final = ("disturbed", "failed", "not evaluated")
 """Causes for which a seed can't be used."""
-ORDER: Final = ("decided", "alone", "tied", "undecided", "not reached", "not decided")
-"""Verdicts on cells."""
+PLAIN: Final = " in the plain configuration"
+"""Where nothing tells a configuration from the others."""
 NOTE: Final = (
     "Time to the target: geometric mean over seeds, up to the budget: the shortest training of a method that "
     "missed the target with some seeds. Decided: each other method is later by 5 % or more, and by the ratio of "
@@ -34,29 +33,46 @@ NOTE: Final = (
 
 
 class Naming:
-    """Names of the methods and cells of a run."""
+    """Names of the methods and configurations of a run."""
 
     def __init__(self, decisions: Sequence[Decision]) -> None:
-        cells = [decision.candidates for decision in decisions]
-        self._names: Final = Names(_untuned(candidate) for candidates in cells for candidate in candidates)
+        every = [decision.candidates for decision in decisions]
+        self._names: Final = Names(_untuned(candidate) for candidates in every for candidate in candidates)
         words = [set(_words(decision)) for decision in decisions]
         self._shared: Final = set.intersection(*words) if len(words) > 1 else set[str]()
         self._by_batch: Final = any(
-            len({each.record.global_batch for each in candidates}) > 1 for candidates in cells
+            len({each.record.global_batch for each in candidates}) > 1 for candidates in every
         )
 
     def method(self, candidate: Candidate) -> str:
-        """Return the name of a method, the same in all cells."""
+        """Return the name of a method, the same in all configurations."""
         return self._names(_untuned(candidate))
 
     def __call__(self, candidate: Candidate) -> str:
-        """Return the name of a method, with its batch where methods of a cell differ in it."""
+        """Return the name of a method, with its batch where methods of a configuration differ in it."""
         batch = f", batch {candidate.record.global_batch}" if self._by_batch else ""
         return f"{self.method(candidate)}{batch}"
 
-    def cell(self, decision: Decision) -> str:
-        """Return what tells a cell from the others."""
-        return ", ".join(word for word in _words(decision) if word not in self._shared) or "plain"
+    def words(self, candidate: Candidate) -> str:
+        """Return the name of a method for a sentence."""
+        return in_words(self.method(candidate), candidate.record)
+
+    def differing(self, decision: Decision) -> list[str]:
+        """Return the conditions that tell a configuration from the others."""
+        return [word for word in _words(decision) if word not in self._shared]
+
+    def configuration(self, decision: Decision) -> str:
+        """Return these conditions as a text."""
+        return ", ".join(self.differing(decision)) or "plain"
+
+
+def _where(words: Sequence[str]) -> str:
+    """Return conditions as the end of a sentence: " on 100 Mbit/s Ethernet with rank 1 slowed 2 times"."""
+    networks = [link_title(word) for word in words]
+    return "".join(
+        f" on {title}" if title != word or re.fullmatch(r"\d+ ranks?", word) else f" with {slowed(word)}"
+        for title, word in zip(networks, words, strict=True)
+    )
 
 
 def _untuned(candidate: Candidate) -> Record:
@@ -69,16 +85,16 @@ def _words(decision: Decision) -> list[str]:
     record = decision.first.record
     conditions = ", ".join(decision.conditions).removeprefix("simulated on ")
     problem = (str(name).partition("(")[0] for name in (record.model, record.dataset))
-    return [*problem, plural(record.ranks, "rank"), *filter(None, re.split(r", (?![^(\[]*[)\]])", conditions))]
+    return [*problem, plural(record.ranks, "rank"), *filter(None, COMMA.split(conditions))]
 
 
 def page(findings: Findings) -> Section:
-    """Return the cells, the methods that missed seeds, and what was tuned."""
+    """Return the configurations, the methods that missed seeds, and what was tuned."""
     decisions, title = findings.decisions, "Time to the target"
     if not decisions:
         return Section(title)
     name = Naming(decisions)
-    tables = [table(_cells(name), decisions, notes=[NOTE], left=2)]
+    tables = [table(_configurations(name), decisions, notes=[NOTE], left=2)]
     judged = [(decision, candidate) for decision in decisions for candidate in decision.candidates]
     if missed := [pair for pair in judged if pair[1].state != "reached" or pair[1].lost]:
         tables.append(table(_missed(name), missed, "Missed seeds, and methods left out", left=2))
@@ -95,13 +111,13 @@ def page(findings: Findings) -> Section:
     return Section(title, tables=tables)
 
 
-def _cells(name: Naming) -> list[Column[Decision]]:
+def _configurations(name: Naming) -> list[Column[Decision]]:
     def second(decision: Decision) -> str:
         other, ratio = decision.candidates[1], decision.lead.value
         return f"{name(other)}, {digits(ratio)} times" if other.state != "not reached" and ratio > 0 else NONE
 
     return [
-        Column("cell", name.cell),
+        Column("configuration", name.configuration),
         Column(
             "first", lambda decision: name(decision.first) if decision.first.reached else NONE, importance="answer"
         ),
@@ -135,7 +151,7 @@ def _missed(name: Naming) -> list[Column[tuple[Decision, Candidate]]]:
         return Column(cause, lambda pair: str(pair[1].lost[cause] or NONE))
 
     return [
-        Column("cell", lambda pair: name.cell(pair[0])),
+        Column("configuration", lambda pair: name.configuration(pair[0])),
         Column("method", lambda pair: name(pair[1])),
         Column("reached", lambda pair: str(pair[1].reached)),
         Column("missed", lambda pair: str(pair[1].missed or NONE)),
@@ -144,86 +160,93 @@ def _missed(name: Naming) -> list[Column[tuple[Decision, Candidate]]]:
     ]
 
 
-def _verdict(name: Naming, decision: Decision) -> Verdict:
-    """Return the verdict on a cell."""
+def _sentence(name: Naming, decision: Decision, where: str) -> str:
+    """Return the verdict on a configuration."""
     first, second, *_ = decision.candidates
-    others = {"tied": decision.rivals, "not decided": decision.open}.get(decision.verdict, [second])
-    unfinished = [f"{name(candidate)} (in {seconds(candidate.training)})" for candidate in decision.unfinished]
-    counts = [(candidate, plural(len(candidate.seconds), "seed")) for candidate in decision.candidates]
-    missed = [
-        f"{name(candidate)} with {candidate.missed} of {seeds}" for candidate, seeds in counts if candidate.missed
-    ]
-    time, seeds = seconds(decision.time), counts[0][1]
-    return Verdict(
-        topic="deciding",
-        word=decision.verdict,
-        case=name.cell(decision),
-        marks=["simulated"] if first.record.network else [],
-        cause=f"The target was missed by {several(missed)}." if missed else "",
-        facts={
-            "first": name(first),
-            "time": time,
-            "seeds": seeds,
-            # a time would be that of its budget, where seeds missed it
-            "reached": f"with {first.reached} of {seeds}" if first.missed else f"in {time} ({seeds})",
-            "others": several(unfinished or [*map(name, others)]),
-            "later": f"{digits(decision.lead.value)} ({_later(decision)})",
-            "least": str(MIN_SEEDS),
-        },
-    )
+    method, seeds, time = name.words(first), plural(len(first.seconds), "seed"), seconds(decision.time)
+    rivals = several([*map(name.words, decision.unfinished or decision.rivals)])
+    short = several([*map(name.words, decision.open)])
+    lead = f"{name.words(second)} takes {digits(decision.lead.value)} ({_later(decision)}) times as long"
+    # a time would be that of its budget, where seeds missed it
+    reached = f"with {first.reached} of {seeds}" if first.missed else f"in {time} with {seeds}"
+    doubtful = f"{method} reaches the target {reached}; {rivals} may have trained too briefly"
+    apart = f"{seeds} do not distinguish {method} ({time}) from {rivals}{_slowest(name, decision)}"
+    return {
+        "decided": f"{capital(method)} reaches the target first, in {time}{where}; {lead}.",
+        "alone": f"Only {method} reaches the target{where}, {reached}.",
+        "tied": f"Not decided{where}: {apart}.",
+        "undecided": f"Not decided{where}: {doubtful}.",
+        "not reached": f"No method reaches the target{where}.",
+        "not decided": f"Not decided{where}: there are fewer than {MIN_SEEDS} usable seeds of {short}.",
+    }[decision.verdict]
+
+
+def _slowest(name: Naming, decision: Decision) -> str:
+    """Return the slowest of the methods that are distinguished from the first, as the end of a sentence."""
+    slow = [each for each in decision.candidates[1:] if each not in decision.rivals and not each.missed]
+    if not slow or decision.verdict != "tied":
+        return ""
+    last = max(slow, key=Candidate.mean)
+    return f"; {name.words(last)} takes {digits(last.mean() / decision.first.mean())} times as long"
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the methods that win, in how many cells, and by how much; then the verdict on each cell."""
-    decisions, counts = findings.decisions, Counter(decision.verdict for decision in findings.decisions)
-    if counts.keys() <= ({"not decided"} if "deciding" not in findings.answered_by else set()):
+    """Return which methods win, in which configurations, and by how much; then the verdict on each."""
+    decisions, verdicts = findings.decisions, {decision.verdict for decision in findings.decisions}
+    if verdicts <= ({"not decided"} if "deciding" not in findings.answered_by else set()):
         return None
-    name = Naming(decisions)
-    lines = [_verdict(name, decision).sentence for decision in decisions]
-    if len(lines) == 1:
-        return Answer(lines[0])
-    wins = Counter(name(decision.first) for decision in decisions if decision.is_won)
-    leads = [decision.lead.value for decision in decisions if decision.verdict == "decided"]
-    facts = {
-        **_judged(findings),
-        "counts": ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word]),
-        "winners": ", ".join(f"{method} in {number}" for method, number in wins.most_common(MAX_NAMED)),
-        "later": f"; the next method takes {spread(leads)} times as long" if leads else "",
-    }
-    word = "first in cells" if wins else "no first"
-    return Answer(Verdict(topic="deciding", word=word, facts=facts).sentence, lines)
+    name, is_one = Naming(decisions), len(decisions) == 1
+    places = ["" if is_one else _where(name.differing(decision)) or PLAIN for decision in decisions]
+    lines = [_sentence(name, *pair) for pair in zip(decisions, places, strict=True)]
+    basis = [record for record in findings.records if record.target_accuracy is not None]
+    return Answer(lines[0], basis=basis) if is_one else Answer(_headline(name, decisions), lines, basis)
 
 
-def _judged(findings: Findings) -> dict[str, str]:
-    """Return the number of cells, and what sentences on them rest on."""
-    basis = certainty([record for record in findings.records if record.target_accuracy is not None])
-    return {"cells": plural(len(findings.decisions), "cell"), "basis": basis}
+def _headline(name: Naming, decisions: Sequence[Decision]) -> str:
+    """Return the most frequent winner, where it wins and by how much, and where another wins or nothing does."""
+    groups: dict[str, list[Decision]] = {}
+    for decision in decisions:
+        groups.setdefault(name.words(decision.first) if decision.is_won else "", []).append(decision)
+    undecided = groups.pop("", [])
+    if not groups:
+        count = plural(len(decisions), "configuration")
+        return f"Not decided: in none of {count} do the seeds distinguish the first method from all others."
+    winner, *others = sorted(groups, key=lambda method: -len(groups[method]))
+    won = groups[winner]
+    text = f"{capital(winner)} reaches the target first{_among(name, won, decisions)}"
+    least = min(won, key=lambda decision: decision.lead.value)
+    if least.verdict == "decided":
+        text += f" (the next takes {digits(least.lead.value)} times as long, {_later(least)})"
+    text += "".join(f", {other}{_among(name, groups[other], decisions)}" for other in others[:1])
+    return f"{text}{f'; it is not decided{_among(name, undecided, decisions)}' if undecided else ''}."
+
+
+def _among(name: Naming, some: Sequence[Decision], every: Sequence[Decision]) -> str:
+    """Return the conditions that some configurations alone have in common, else their number."""
+    others = [each for each in every if each not in some]
+    common = [word for word in name.differing(some[0]) if all(word in name.differing(each) for each in some)]
+    own = [word for word in common if not any(word in name.differing(each) for each in others)]
+    if others and (own or not name.differing(some[0])):
+        return _where(own) or PLAIN
+    count = "both" if len(every) == 2 else f"all {len(every)}"
+    return f" in {len(some)} of {len(every)} configurations" if others else f" in {count} configurations"
 
 
 SECTION: Final = Declaration(25, page, rows=48, answer=answer)
 
 
 class Profile(NamedTuple):
-    """A method over the cells in which it has enough seeds."""
+    """A method over the configurations in which it has enough seeds."""
 
     method: str
     ratios: list[float]
-    """Its time by the best of each cell, of several batches the least; infinite: a seed missed the target."""
-
-    @property
-    def range(self) -> str:
-        """Range of the ratios, and in how many cells a seed missed the target."""
-        known = [ratio for ratio in self.ratios if np.isfinite(ratio)]
-        missed = len(self.ratios) - len(known)
-        if not known:
-            return "misses the target with a seed"
-        return spread(known) + (f", target missed in {missed}" if missed else "")
+    """Time / the best of each configuration, of several batches the least; infinite: a seed missed the target."""
 
 
 def profiles(findings: Findings) -> tuple[list[Profile], list[str]]:
-    """Return methods that are judged in every cell, the largest area first, and the names of the others.
+    """Return methods that are judged in every configuration, the largest area first, and the names of the others.
 
-    Nothing if it is one method, nor for one cell unless the suite asks.
+    Nothing if it is one method, nor for one configuration unless the suite asks.
     """
     decisions, ratios = findings.decisions, dict[str, list[float]]()
     name = Naming(decisions)
@@ -254,47 +277,68 @@ def _ratio(
 
 
 PROFILES_NOTE: Final = (
-    f"Ratio: time to the target by the best one of the cell. Area under the performance profile up to {WIDEST:g} "
-    "times the best time; 1: first in every cell."
+    "Least, median, largest: time to the target / the best of the configuration. Area under the performance "
+    f"profile up to {WIDEST:g} times the best time; 1: first in every configuration."
 )
 PROFILES: Final = (
     Column[Profile]("method", lambda profile: profile.method),
     _ratio("area", area, importance="answer"),
     Column[Profile]("first", lambda profile: str(profile.ratios.count(1))),
     Column[Profile]("missed", lambda profile: str(profile.ratios.count(np.inf))),
-    _ratio("least ratio", min),
-    _ratio("median ratio", np.median),
-    _ratio("largest ratio", max),
+    _ratio("least", min),
+    _ratio("median", np.median),
+    _ratio("largest", max),
 )
 
 
 def profiles_page(findings: Findings) -> Section:
-    """Return a row for each method of every cell."""
+    """Return a row for each method of every configuration."""
     rows, _ = profiles(findings)
-    return Section("Over all cells", tables=[table(PROFILES, rows, notes=[PROFILES_NOTE])] if rows else [])
+    return Section(
+        "Over all configurations", tables=[table(PROFILES, rows, notes=[PROFILES_NOTE])] if rows else []
+    )
 
 
 def profiles_answer(findings: Findings) -> Answer | None:
-    """Return the range over the cells of each method's time by that of the first, and the methods left out."""
+    """Return how many times as long as the first methods of each configuration take at most, and the others."""
     judged, left_out = profiles(findings)
     if not judged and "profiles" not in findings.answered_by:
         return None
-    cause = f"Without {', '.join(left_out)}: too few usable seeds, or not in every cell." if left_out else ""
-    facts = _judged(findings) | {"ranges": "; ".join(f"{profile.method} {profile.range}" for profile in judged)}
-    word = "ranges" if judged else "open"
-    return Answer(Verdict(topic="profiles", word=word, cause=cause, facts=facts).sentence)
+    name, decisions = Naming(findings.decisions), findings.decisions
+    words = {name.method(each): name.words(each) for decision in decisions for each in decision.candidates}
+    basis = [record for record in findings.records if record.target_accuracy is not None]
+    if not judged:
+        headline = f"Not decided: fewer than two methods have {MIN_SEEDS} usable seeds in every configuration."
+        return Answer(headline, basis=basis)
+    most = {words[profile.method]: max(profile.ratios) for profile in judged}
+    reached = [method for method, ratio in most.items() if np.isfinite(ratio)]
+    missed = [method for method in most if method not in reached]
+    worst = sorted(reached[1:], key=lambda method: -most[method])[:2]
+    lines = [
+        f"{capital(method)} takes at most {digits(most[method])} times as long as the fastest method in each of "
+        f"{plural(len(decisions), 'configuration')}{_up_to({other: most[other] for other in worst})}."
+        for method in reached[:1]
+    ]
+    lines += [f"{capital(several(missed))} missed the target in a configuration with a seed."] if missed else []
+    lines += [f"Too few seeds, or configurations, for {several(left_out)}."] if left_out else []
+    return Answer(lines[0], lines[1:], basis)
+
+
+def _up_to(most: Mapping[str, float]) -> str:
+    listed = " and ".join(f"{method} up to {digits(ratio)}" for method, ratio in most.items())
+    return f", {listed} times" if listed else ""
 
 
 def profile_charts(findings: Findings) -> list[Lines]:
-    """Return the performance profiles, where there are several cells."""
+    """Return the performance profiles, where there are several configurations."""
     steps = np.geomspace(1, WIDEST, 40)
     lines = [
         Series(method, [Point(float(t), float(np.mean(np.array(ratios) <= t * (1 + 1e-12)))) for t in steps])
         for method, ratios in profiles(findings)[0]
     ]
-    note = "Share of cells in which a method reaches the target within so many times the best time of the cell."
-    axis = Axis("time by the first one's", digits, 10)
-    return [Lines("Performance profiles", axis, Axis("share of cells"), lines, note)] if lines else []
+    note = "Share of configurations in which a method reaches the target within so many times the best time."
+    axis = Axis("time / the first one's", digits, 10)
+    return [Lines("Performance profiles", axis, Axis("share of configurations"), lines, note)] if lines else []
 
 
 PROFILES_SECTION: Final = Declaration(

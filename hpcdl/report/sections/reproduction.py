@@ -12,6 +12,7 @@ from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run import published_results
 from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.literature import in_words
 from hpcdl.report.run.method_names import Names, text_of
 from hpcdl.trace.files import JsonMapping
 
@@ -41,11 +42,16 @@ def _methods(trained: Sequence[Record]) -> list[Table]:
     """Return a table of the methods if several strategies are compared; shared columns are left out."""
     names = Names(trained)
     shown = dict.fromkeys(
-        (names(record), *(text_of(record, name) or NONE for name in columns_with("method"))) for record in trained
+        (
+            names(record),
+            in_words(names(record), record),
+            *(text_of(record, name) or NONE for name in columns_with("method")),
+        )
+        for record in trained
     )
     if len({record.training for record in trained}) < 2:
         return []
-    header = ("method", *(name.replace("_", " ") for name in columns_with("method")))
+    header = ("method", "in words", *(name.replace("_", " ") for name in columns_with("method")))
     alike = [name for name, cells in zip(header, zip(*shown, strict=True), strict=True) if len(set(cells)) == 1]
     return [Table("", header, list(shown), len(header)).without(*alike)]
 

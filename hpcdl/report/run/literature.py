@@ -1,0 +1,146 @@
+"""Names for sentences: methods and links as the literature writes them, settings in words.
+
+Tables have the names of a suite (:mod:`hpcdl.report.run.method_names`).
+"""
+
+import re
+from typing import Final
+
+from hpcdl.analysis.run.record import Record
+from hpcdl.registry import parts
+from hpcdl.report.formats.cells import plural, volume
+
+TITLES: Final = {
+    "ad_psgd": "AD-PSGD",
+    "adagrad": "Adagrad",
+    "adam": "Adam",
+    "adamw": "AdamW",
+    "allgather": "an allgather",
+    "bf16": "bfloat16",
+    "constant": "a constant rate",
+    "d_psgd": "D-PSGD",
+    "deep_compression": "Deep Compression",
+    "dgc": "DGC",
+    "ef_sign": "EF-signSGD",
+    "elastic_averaging": "elastic averaging (EASGD)",
+    "fp16": "float16",
+    "gtopk": "gTop-k",
+    "halving_doubling": "halving-doubling",
+    "lamb": "LAMB",
+    "lars": "LARS",
+    "native": "the MPI library",
+    "ok_topk": "Ok-Topk",
+    "one_bit": "1-bit SGD",
+    "power_sgd": "PowerSGD",
+    "qsgd": "QSGD",
+    "random_k": "random-k",
+    "ring": "a ring",
+    "sandblaster": "Sandblaster L-BFGS",
+    "sgd": "SGD",
+    "sharded_parameter_server": "sharded servers",
+    "sign": "signSGD",
+    "sparcml": "SparCML",
+    "synchronous": "synchronous training",
+    "terngrad": "TernGrad",
+    "top_k": "top-k",
+    "tree": "a tree",
+}
+"""Names in the literature; any other name is a suite's, with spaces."""
+SETTINGS: Final = {
+    "base_batch": "",
+    "code": "coded as {}",
+    "density": "at {} % of the entries",
+    "graph": "on the {} graph",
+    "microbatches": "with {} microbatches",
+    "n_fetch": "fetching every {} steps",
+    "n_push": "pushing every {} steps",
+    "optimizer_state": "with {} optimizer state",
+    "period": "every {} steps",
+    "rank": "of rank {}",
+    "rule": "by {} rule",
+    "scale_rate": "with rates divided by the {}",
+    "segment_bytes": "in segments of {}",
+    "tau": "of {}",
+}
+"""Words for settings; any other setting is stated by its name."""
+IMPLIED: Final = {
+    "bound",
+    "collect",
+    "delay_compensation",
+    "outer_momentum",
+    "outer_optimizer",
+    "outer_rate",
+    "stage",
+}
+"""Settings that the literature's name of a strategy (the record's ``system``) implies."""
+LINKS: Final = {
+    r"^ethernet-(\d+)m$": r"\1 Mbit/s Ethernet",
+    r"^ethernet-(\d+)g$": r"\1 Gbit/s Ethernet",
+    r"^wan-(\d+)m-(\d+)ms$": r"links of \1 Mbit/s and \2 ms",
+    r"^wan-(\d+)g-(\d+)ms$": r"links of \1 Gbit/s and \2 ms",
+}
+COMMA: Final = re.compile(r", (?![^(\[]*[)\]])")
+"""Between the parts of a name, not between settings."""
+
+
+def in_words(name: str, record: Record) -> str:
+    """Return a method's ``name`` of a table as a sentence has it: "parameter averaging every 10 steps"."""
+    first, *others = (_part(part, record) for part in COMMA.split(name))
+    if others and first == TITLES["synchronous"] and " + " in name:  # a compressor tells enough
+        first, *others = others
+    return f"{first} with {' and '.join(others)}" if others else first
+
+
+def _part(part: str, record: Record) -> str:
+    """Return words for a strategy, an optimizer, or a compressor and the scheme of its messages."""
+    scheme, plus, compressor = part.rpartition(" + ")
+    if plus:
+        return f"{title_of(compressor)} over {title_of(scheme)}"
+    own = record.system if parts(part)[0] == record.strategy else None
+    return title_of(part, own or "")
+
+
+def title_of(label: str, system: str = "") -> str:
+    """Return the literature's name of a suite's object, and its settings in words; ``system``: of a strategy."""
+    head, settings = parts(label)
+    words = [_setting(key, value) for key, value in settings.items() if not (system and key in IMPLIED)]
+    return " ".join(filter(None, (system or TITLES.get(head, head.replace("_", " ")), *words)))
+
+
+def _setting(key: str, value: str) -> str:
+    if (key, value) == ("period", "1"):
+        return "in every step"
+    if value in {"True", "False"}:
+        return f"{'with' if value == 'True' else 'without'} {key.replace('_', ' ')}"
+    if key == "density":
+        value = f"{100 * float(value):.3g}"
+    elif key.endswith("_bytes"):
+        value = volume(int(value))
+    return SETTINGS.get(key, f"with {key.replace('_', ' ')} {{}}").format(value.replace("_", " "))
+
+
+def link_title(name: str) -> str:
+    """Return words for the links of a simulated network: "10 Gbit/s Ethernet", "links of 1 Gbit/s and 50 ms"."""
+    for pattern, words in LINKS.items():
+        name = re.sub(pattern, words, name)
+    return name
+
+
+def problem_words(record: Record) -> str:
+    """Return model, ranks, network and straggler of a case, for parentheses: "LeNet-5, 4 ranks"."""
+    words = (
+        title_of(parts(record.model or "")[0]),
+        plural(record.ranks, "rank"),
+        link_title(record.network or ""),
+    )
+    return ", ".join(filter(None, (*words, slowed(record.straggler or ""))))
+
+
+def slowed(straggler: str) -> str:
+    """Return words for a straggler: "rank 3 slowed 5 times" for "rank 3 5x slower"."""
+    return re.sub(r"(\d+)x slower", r"slowed \1 times", straggler)
+
+
+def capital(text: str) -> str:
+    """Return ``text`` with a capital letter at its beginning."""
+    return text[:1].upper() + text[1:]
