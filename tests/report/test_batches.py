@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from hpcdl.report.formats.verdicts import words
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections import batches
 
@@ -38,53 +37,67 @@ def test_the_knee_is_the_critical_batch_within_the_resolution_of_the_evaluations
     assert name
 
 
+SAVES = "a larger batch saves at least half of the steps that perfect scaling would"
+
+
 @pytest.mark.parametrize(
-    ("missing", "word", "tells"),
+    ("missing", "headline"),
     [
-        ((512,), "half", "up to 157 images (131 to 187)"),
-        ((64, 256, 512), "missed", "up to 32 images; the next batch, 64, misses the target"),
-        ((16, 32, 64, 128), "all", "up to 512 images, the largest batch (bound: beyond 512)"),
-        ((16, 32, 64, 128, 256, 512), "none", "no batch reaches the target"),
+        ((512,), f"Up to 157 images (131 to 187) {SAVES}."),
+        ((64, 256, 512), f"Up to 32 images {SAVES}; a batch of 64 misses the target."),
+        ((16, 32, 64, 128), f"Up to 512 images, the largest batch, {SAVES} (limit: more than 512)."),
+        ((16, 32, 64, 128, 256, 512), "No batch reaches the target."),
     ],
 )
-def test_missed_batches_count_as_missed(hand, missing, word, tells):
+def test_missed_batches_count_as_missed(hand, missing, headline):
     found = findings(hand, missing=missing)
-    (verdict,) = batches.verdicts(found)
-    assert verdict.word == word and tells in verdict.sentence
-    assert f"Batches that miss the target with a seed or all: {', '.join(map(str, missing))}." in verdict.sentence
+    answer = batches.answer(found)
+    sizes = ", ".join(map(str, missing))
+    assert answer.headline == headline
+    assert f"A seed or more misses the target with batches of {sizes} images." in answer.details
     (table,) = batches.page(found).tables
     shown = [dict(zip(table.header, cells, strict=True)) for cells in table.rows]
     assert [row["batch"] for row in shown if row["steps"] == "missed"] == [str(size) for size in missing]
 
 
-@pytest.mark.parametrize(("noise", "word"), [(100.0, "is within"), (400.0, "is not within")])
-def test_the_noise_scale_is_compared_with_the_knee(hand, noise, word):
-    headline, details = batches.answer(findings(hand, noise=noise, optimizers=("sgd", "adam")))
-    assert headline.startswith("Larger batches save steps, with at least half of perfect scaling, up to 157 im")
-    assert details[-1].startswith(f"The noise scale {word}")
-    assert words("batches") == {
-        "half",
-        "missed",
-        "all",
-        "none",
-        "methods",
-        "open",
-        "noise agrees",
-        "noise differs",
+@pytest.mark.parametrize(("noise", "near"), [(100.0, "within"), (400.0, "not within")])
+def test_methods_costs_and_the_noise_scale_are_details(hand, noise, near):
+    answer = batches.answer(findings(hand, noise=noise, optimizers=("sgd", "adam")))
+    assert answer.headline == f"Up to 157 images (131 to 187) {SAVES} (SGD)."
+    assert answer.details[:2] == [
+        "Not decided: these intervals do not distinguish the methods.",
+        f"Up to 157 images (131 to 187) {SAVES} (Adam).",
+    ]
+    assert set(answer.details[2:4]) == {
+        "From 16 to 512 images the final accuracy changes by +0.0 percentage points (+0.0 to +0.0) (SGD).",
+        f"The gradient noise scale, {noise:.0f} images, is {near} a factor of 2 of that batch (SGD).",
     }
 
 
 def test_evaluations_that_are_too_seldom_tell_no_batch(hand):
-    headline, _ = batches.answer(findings(hand, (16, 64, 256), before=0.2))
-    open_end = "not determined up to which batch larger ones save steps, with at least half of perfect scaling: 2"
-    assert open_end in headline and headline.endswith("to beyond 256 images.")
+    headline = batches.answer(findings(hand, (16, 64, 256), before=0.2)).headline
+    assert headline == f"Not decided: the batch up to which {SAVES} is 27 to more than 256 images."
+
+
+@pytest.mark.parametrize(("times", "doubt"), [((8.0, 8.0), ""), ((0.5, 8.0), "Not decided: ")])
+def test_sharpness_of_the_largest_batch_is_compared_by_seeds(hand, times, doubt):
+    """Equal steps of both batches; one of the four trainings ends with no negative eigenvalue."""
+    for seed, factor in enumerate(times):
+        for size, sharp, least in ((16, 2.0, -0.1), (64, 2.0 * factor, 0.1 - seed)):
+            more = {"global_batch": size, "sharpness": sharp, "smallest_eigenvalue": least, "seed": seed}
+            hand.train([[10.0] * 20] * 2, **more)
+    headline, details, basis = batches.sharpness_answer(Findings(hand.read(), "run"))
+    assert (len(basis), headline.startswith(doubt)) == (4, True)
+    assert "after equal steps batches of 64 images end " in headline.lower()
+    assert headline.endswith(" times as sharp as batches of 16 (LeNet-5, 2 ranks).")
+    assert details[0].startswith("3 of 4 trainings end with a negative eigenvalue, as at a saddle point; ")
 
 
 def test_rows_and_figure(hand):
     found = findings(hand)
     (table,) = batches.page(found).tables
     shown = dict(zip(table.header, table.rows[1], strict=True))
-    assert (shown["batch"], shown["steps"], shown["bounds"]) == ("32", "200", "180 to 200")
+    assert (shown["batch"], shown["steps"], shown["range"]) == ("32", "200", "180 to 200")
     assert (shown["train - test"], shown["sharpness"]) == ("0.0500", "8.00")
     chart, sharp = batches.charts(found)
     assert chart.series[-1].points[-1].y == pytest.approx(360 * 16 / 512)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from conftest import Hand
 
-from hpcdl.report.formats.verdicts import SENTENCES, words
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections import deciding
 
@@ -35,23 +34,26 @@ def findings(
 
 
 def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
-    """The cells are told apart by what their networks are called, lists included."""
-    slow, quick = networks = ("tree(hosts=[1, 4],hop_seconds=1)", "tree(hosts=[2, 4],hop_seconds=1)")
+    """Configurations are named by what distinguishes them: here their networks, lists included."""
+    slow, quick = networks = ("tree(hosts=[1, 4],hop_seconds=1)", "ethernet-10g")
     found = findings(hand, networks)
-    cells, tuned = deciding.page(found).tables
+    configurations, tuned = deciding.page(found).tables
     (over_all,) = deciding.profiles_page(found).tables
-    assert [(row[0], row[1], row[-1]) for row in cells.rows] == [
+    assert [(row[0], row[1], row[-1]) for row in configurations.rows] == [
         (slow, "d_psgd", "decided"),
         (quick, "synchronous", "decided"),
     ]
     assert [row[:3:2] for row in over_all.rows] == [("d_psgd", "1"), ("synchronous", "1")]
     assert {row[3] for row in tuned.rows} == {"learning_rate=0.05"}
-    headline, verdicts = deciding.answer(found)
-    assert headline.startswith("First to the target in 2 cells (2 decided): d_psgd in 1, synchronous in 1; the ")
-    assert headline.endswith("times as long (simulated, 3 seeds).")
-    assert [line.partition(" reaches")[0] for line in verdicts] == [f"{slow}: d_psgd", f"{quick}: synchronous"]
-    line = "Times to the target by that of the first method, in 2 cells: d_psgd 1.00 to "
-    assert deciding.profiles_answer(found).headline.startswith(line)
+    headline, verdicts, basis = deciding.answer(found)
+    first = f"D-PSGD reaches the target first with {slow} (the next takes 1.99"
+    assert headline.startswith(first) and headline.endswith("), synchronous training on 10 Gbit/s Ethernet.")
+    assert verdicts[0].startswith(f"D-PSGD reaches the target first, in 2.02 s with {slow}; synchronous tra")
+    assert len(basis) == 12
+    assert deciding.profiles_answer(found).headline == (
+        "D-PSGD takes at most 1.50 times as long as the fastest method in each of 2 configurations, synchronous "
+        "training up to 1.99 times."
+    )
     assert [chart.title for chart in deciding.profile_charts(found)] == ["Performance profiles"]
 
 
@@ -70,44 +72,65 @@ def test_a_first_that_missed_the_target_too_has_no_time(hand):
             fields = {"training": training, "seed": seed, "network": "slow", "settings": {"network": "slow"}}
             hand.train([[10.0] * 20] * 2, target_accuracy=0.9, evaluations=evaluations(time), **fields)
     found = Findings(hand.read(suite_text='[suite]\nanswer = "deciding"'), "run")
-    headline, _ = deciding.answer(found)
+    headline = deciding.answer(found).headline
     ((row,), *_) = (table.rows for table in deciding.page(found).tables)
     assert row[1] == "synchronous" and row[-1] == "undecided" and "4.00 s" not in row
     assert not found.decisions[0].is_won
-    assert "synchronous reaches the target with 1 of 3 seeds; undecided: d_psgd (in 6.20 s) missed it" in headline
+    assert headline == (
+        "Not decided: synchronous training reaches the target with 1 of 3 seeds; D-PSGD may have trained too briefly."
+    )
+
+
+CONFIGURATIONS = {
+    "decided": ({}, "D-PSGD reaches the target first, in 2.02 s; synchronous training takes 1.99 ("),
+    "tied": (
+        {"bases": (4.0, 4.01)},
+        "Not decided: 3 seeds do not distinguish synchronous training (4.02 s) from D-",
+    ),
+    "alone": (
+        {"bases": (4.0, -6.0), "batches": (64, 128)},
+        "Only synchronous training reaches the target, in 4.02 s",
+    ),
+    "undecided": (
+        {"bases": (4.0, -3.0)},
+        "Not decided: synchronous training reaches the target in 4.02 s with 3 seed",
+    ),
+    "not reached": ({"bases": (-4.0, -6.0)}, "No method reaches the target."),
+    "not decided": ({"seeds": (1, 2)}, "Not decided: there are fewer than 3 usable seeds of "),
+    "several": (
+        {"networks": ("ethernet-1g", "ethernet-10g")},
+        "D-PSGD reaches the target first on 1 Gbit/s Ethernet (t",
+    ),
+    "all": (
+        {"networks": ("a", "b"), "bases": (9.0, 1.0)},
+        "D-PSGD reaches the target first in both configurations (",
+    ),
+    "none": (
+        {"networks": ("a", "b"), "seeds": (1, 2)},
+        "Not decided: in none of 2 configurations do the seeds dis",
+    ),
+    "slow": (
+        {"bases": (4.0, 4.01, 9.0), "methods": ("synchronous", "d_psgd", "ad_psgd"), "batches": (64, 64, 64)},
+        "Not decided: 3 seeds do not distinguish synchronous training (4.02 s) from D-PSGD; AD-PSGD takes 2.24 times",
+    ),
+}
 
 
 def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
-    """Cells by the times of two methods; a negative time misses the target."""
-    cells = {
-        "decided": {},
-        "tied": {"bases": (4.0, 4.01)},
-        "alone": {"bases": (4.0, -6.0), "batches": (64, 128)},
-        "undecided": {"bases": (4.0, -3.0)},
-        "not reached": {"bases": (-4.0, -6.0)},
-        "not decided": {"seeds": (1, 2)},
-        "first in cells": {"networks": ("slow", "quick")},
-        "no first": {"networks": ("slow", "quick"), "seeds": (1, 2)},
-    }
-    shown, lines, first_cells = {}, {}, {}
-    for number, (word, cell) in enumerate(cells.items()):
-        (tmp_path / str(number)).mkdir()
-        found = findings(Hand(tmp_path / str(number)), **{"networks": ("slow",), **cell})
-        headline, _ = deciding.answer(found)
-        says = next(row.says for row in SENTENCES if (row.topic, row.word) == ("deciding", word))
-        assert says.rpartition("}")[0].rpartition("}")[2].partition("{")[0] in headline, (word, headline)
+    """Configurations by the times of two methods; a negative time misses the target."""
+    shown, lines, first_rows = {}, {}, {}
+    for word, (configuration, says) in CONFIGURATIONS.items():
+        (tmp_path / word).mkdir()
+        found = findings(Hand(tmp_path / word), **{"networks": ("slow",), **configuration})
+        assert deciding.answer(found).headline.startswith(says), (word, deciding.answer(found).headline)
         page = deciding.page(found)
-        first_cells[word] = page.tables[0].rows[0]
+        first_rows[word] = page.tables[0].rows[0]
         shown[word] = [table.rows for table in page.tables if table.title.startswith("Missed")]
-        assert page.title == "Time to the target"
         asked = Findings(replace(found.run, suite='[suite]\nanswer = "profiles"'), "run")
-        lines[word] = deciding.profiles_answer(asked).headline
-    assert lines["alone"].endswith(
-        "in 1 cell: synchronous 1.00; d_psgd misses the target with a seed (simulated, 3 seeds)."
-    )
-    assert any(cell.startswith("at least ") for cell in first_cells["alone"])
-    assert words("profiles") == {"ranges", "open"} and "can't be compared" in lines["not decided"]
-    assert set(shown) == words("deciding")
+        lines[word] = deciding.profiles_answer(asked)
+    assert lines["alone"].details == ["D-PSGD missed the target in a configuration with a seed."]
+    assert any(cell.startswith("at least ") for cell in first_rows["alone"])
+    assert lines["not decided"].headline.startswith("Not decided: fewer than two methods have 3 usable seeds")
     ((row,),) = shown["alone"]
     assert row[1:] == ("d_psgd, batch 128", "0", "3", "yes, as later than 5.99 s")
     assert [rows[0][-1] for rows in shown["not decided"]] == ["no: fewer than 3 usable seeds"]

@@ -8,7 +8,9 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.report.render import render
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import problems, settings
-from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.literature import in_words
+from hpcdl.report.run.method_names import Names, several
+from hpcdl.report.sections import best_methods
 from hpcdl.report.sections.accuracy import courses
 
 MOMENTUM = "sgd(momentum=0.9)"
@@ -81,7 +83,8 @@ def test_virtual_time_is_called_so_and_stands_apart(hand, row):
         synchronous(hand, **told)
         downpour(hand, **told)
     page = render([hand.read()], "md")
-    assert page.count(": final accuracy from 0.800 (synchronous) to 0.900 (Downpour), of one seed.") == 2
+    line = "Final accuracies are from 80.0 % (synchronous training) to 90.0 % (Downpour), with one seed each (LeNet-5, 4 ranks"
+    assert f"{line})." in page and f"{line}, lan)." in page
     settings = section(page, "Settings")
     assert row(settings, "LeNet-5")[1] == "measured"
     assert row(settings, "simulated LeNet-5")[1] == "simulated on lan, 1 rank per node"
@@ -118,18 +121,73 @@ def test_names_tell_what_differs_and_no_more(cases):
     assert [*map(Names(records), records)] == [name for name, *_ in cases]
 
 
+WORDS = [
+    ({"training": "parameter_averaging"}, "parameter_averaging(period=10)", "parameter averaging every 10 steps"),
+    ({"training": "ssp(bound=0)", "system": "BSP"}, "ssp(bound=0), rate 0.1", "BSP with rate 0.1"),
+    ({"training": "asynchronous", "system": "Downpour"}, "asynchronous, 8 trials", "Downpour with 8 trials"),
+    ({"training": "synchronous"}, "synchronous, ring", "synchronous training with a ring"),
+    ({"training": "synchronous"}, "synchronous, ring + power_sgd(rank=2)", "PowerSGD of rank 2 over a ring"),
+    (
+        {},
+        "allgather + top_k(density=0.01,code=rice)",
+        "top-k at 1 % of the entries coded as rice over an allgather",
+    ),
+    ({}, "ring + one_bit(error_feedback=False)", "1-bit SGD without error feedback over a ring"),
+    ({}, "chain(segment_bytes=262144)", "chain in segments of 256 KiB"),
+    ({}, "mine(alpha_beta=3)", "mine with alpha beta 3"),
+]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "words"), WORDS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_sentence_has_the_literatures_name_and_what_differs_in_words(fields, name, words):
+    assert in_words(name, Record(**fields)) == words
+
+
+def test_lists_have_two_names_and_the_number_of_others():
+    assert [several(["a", "b", "c", "d"][:count]) for count in range(5)] == [
+        "-", "a", "a and b", "a, b and 1 other", "a, b and 2 others"
+    ]  # fmt: skip
+
+
 def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, row, whole):
     for seed, more in ((1, 0.0), (2, 0.01), (3, 0.02)):
         synchronous(hand, seed=seed, accuracy=0.80 + more)
         synchronous(hand, seed=seed, accuracy=0.90 + more, training="layerwise")
         downpour(hand, seed=seed, accuracy=0.91 + more)
     best = section(whole(hand.read()), "Best methods")
-    lines = ["-", "downpour", "4", "0.920", "layerwise", "3"]
-    assert row(best, "digits", "highest accuracy at the end")[2:] == lines
-    assert row(best, "digits", "best accuracy within a number of epochs")[3:5] == ["downpour", "4"]
+    lines = ["-", "downpour", "4", "92.0 %", "layerwise", "3"]
+    assert row(best, "digits", "accuracy at the end")[2:] == lines
+    assert row(best, "digits", "accuracy within epochs")[3:5] == ["downpour", "4"]
     synchronous(hand, seed=1, accuracy=0.1, training="pipeline")
     lone = section(whole(hand.read()), "Best methods")
-    assert row(lone, "digits", "highest accuracy at the end")[6:] == ["layerwise; pipeline", "4"]
+    assert row(lone, "digits", "accuracy at the end")[6:] == ["layerwise and pipeline", "4"]
+
+
+@pytest.mark.parametrize(("accuracy", "doubt"), [(0.8, ""), (0.905, "Not decided: ")])
+def test_the_best_methods_answer_how_far_the_last_ends_below_the_best(hand, accuracy, doubt):
+    for seed, more in ((1, 0.0), (2, 0.01), (3, 0.02)):
+        synchronous(hand, 1, seed=seed, accuracy=accuracy + more)
+        downpour(hand, seed=seed, accuracy=0.91 + more)
+    asked = Findings(hand.read(suite_text="[suite]\nanswer = 'best_methods'"), "run")
+    headline = best_methods.answer(asked).headline
+    assert headline.startswith(f"{doubt}{'s' if doubt else 'S'}ynchronous training on 1 rank ends ")
+    assert headline.endswith(") below Downpour.")
+    assert best_methods.answer(Findings(hand.read(), "run")) is None
+
+
+def test_the_best_methods_answer_which_one_is_most_often_the_best(hand):
+    for network in ("ethernet-1g", "ethernet-10g"):
+        given = {"network": network, "settings": {"network": network}}
+        for seed, more in ((1, 0.0), (2, 0.01), (3, 0.02)):
+            synchronous(hand, seed=seed, accuracy=0.5 + more, **given)
+            downpour(hand, seed=seed, accuracy=0.91 + more, **given)
+    asked = Findings(hand.read(suite_text="[suite]\nanswer = 'best_methods'"), "run")
+    headline, details, _ = best_methods.answer(asked)
+    count = "8 of 8 comparisons, by four criteria in 2 configurations"
+    assert headline == f"Downpour is the best method, alone or tied, in {count}."
+    assert details[1] == "Best by accuracy at the end: Downpour in 2 of 2 configurations."
 
 
 def test_a_best_accuracy_is_within_the_budget_that_all_methods_ran_through(hand, row, whole):
@@ -137,8 +195,8 @@ def test_a_best_accuracy_is_within_the_budget_that_all_methods_ran_through(hand,
     longer = [(10, 1.0, 0.6, 0.3, 0.7, 640), (20, 2.0, 1.2, 0.3, 0.75, 1280), (30, 3.0, 1.8, 0.3, 0.99, 1920)]
     synchronous(hand, training="layerwise", evaluations=longer)
     best = section(whole(hand.read()), "Best methods")
-    assert row(best, "digits", "highest accuracy at the end")[2:6] == ["-", "layerwise", "4", "0.990"]
-    assert row(best, "digits", "best accuracy within a time")[2:6] == ["1.20 s", "synchronous", "4", "0.800"]
+    assert row(best, "digits", "accuracy at the end")[2:6] == ["-", "layerwise", "4", "99.0 %"]
+    assert row(best, "digits", "accuracy within a time")[2:6] == ["1.20 s", "synchronous", "4", "80.0 %"]
 
 
 def test_courses_of_accuracy_are_medians_with_their_range(hand):
@@ -156,7 +214,7 @@ def test_images_a_second_are_one_number_on_a_page(hand, row):
     hand.train([[20.0] * 29 + [140.0]] * 4, training="layerwise", evaluations=evaluations)
     page = render([hand.read()], "md")
     assert row(section(page, "Scaling"), "layerwise")["images/s"] == "2635"
-    fastest = row(section(page, "Best methods"), "digits", "fastest: most images per second")
+    fastest = row(section(page, "Best methods"), "digits", "images per second")
     assert (fastest["method"], fastest["value"]) == ("layerwise", "2635 images/s")
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from hpcdl.analysis.run.record import Record
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import plural, volume
+from hpcdl.report.run.grouping import network_name
 
 TITLES: Final = {
     "ad_psgd": "AD-PSGD",
@@ -128,12 +129,9 @@ def link_title(name: str) -> str:
 
 def problem_words(record: Record) -> str:
     """Return model, ranks, network and straggler of a case, for parentheses: "LeNet-5, 4 ranks"."""
-    words = (
-        title_of(parts(record.model or "")[0]),
-        plural(record.ranks, "rank"),
-        link_title(record.network or ""),
-    )
-    return ", ".join(filter(None, (*words, slowed(record.straggler or ""))))
+    model, ranks = network_name(parts(record.model or "")[0]), plural(record.ranks, "rank")
+    words = (model, ranks, link_title(record.network or ""), slowed(record.straggler or ""))
+    return ", ".join(filter(None, words))
 
 
 def slowed(straggler: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import mean_interval
-from hpcdl.report.formats.cells import NONE, digits, interval, rate, seconds
+from hpcdl.report.formats.cells import NONE, digits, interval, rate, seconds, spread
 from hpcdl.report.formats.document import Column, Section
 from hpcdl.report.run.columns import METHOD, RANKS, median
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
@@ -197,7 +197,7 @@ def cost_answer(findings: Findings) -> Answer | None:
         return Answer(f"{capital(name)} is {speed}{changed}{where}.", lines, best.records)
     doubt = "noise hides a difference" if calm else "other load disturbed all cases"
     if fast:
-        claim = f"all {len(fast)} faster compressors lose accuracy; the fastest, {name}, is"
+        claim = f"every compressor that saves time loses accuracy; the fastest, {name}, is"
     elif calm and (best.gain or 0.0) < WON:
         claim = f"no compressor saves time: the fastest, {name}, is"
     else:
@@ -365,7 +365,7 @@ def fidelity_answer(findings: Findings) -> Answer | None:
     doubt = "" if sure else "Not decided: " if full else "No share of the entries reaches full accuracy: "
     bits = [bit for _, pair in known if (bit := pair.scale.median(Record.bits_per_entry)) is not None]
     entropy = digits(best.scale.median(Record.entropy_bits_per_entry))
-    codes = f"An entry takes {digits(min(bits))} to {digits(max(bits))} bits by its code and number"
+    codes = f"An entry takes {spread(bits)} bits by its code and number"
     ideal = f"{entropy} bits by an ideal code ({_words(best.row)})"
     return Answer(capital(f"{doubt}sending {change}."), [f"{codes}, and {ideal}."], best.records)
 
