@@ -2,14 +2,14 @@
 
 ``hpcdl/papers/claims`` has a file for each source: ``title``, ``source``, and each ``[[claim]]`` in the source's
 order. A claim has its sentence (``text``), its ``place`` in the source, and one or more clauses. A clause has the
-keys of its claim that it does not give itself:
+keys of its claim that it does not give itself, and the columns of its cases:
 
 ``text``
     what is measured, with ``{}`` in the number's place, which else follows; a claim's only clause needs none;
 ``run``, ``field``, ``case``
     the number: a field of the records of that run whose columns have these texts ("None": without a value);
 ``by``, ``minus``
-    columns of other records, by whose number it is divided, or whose number is subtracted;
+    columns in which other records differ, by whose number it is divided, or whose number is subtracted;
 ``against``
     another field, with which the field's rank correlation over the records is the number;
 ``above``, ``below``, ``because``
@@ -41,7 +41,7 @@ from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.published_results import number
 from hpcdl.suite import PAPERS
-from hpcdl.trace.files import JsonMapping
+from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.quantities import COLUMNS
 
 SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
@@ -279,9 +279,16 @@ def _source(name: str) -> Source:
     claims = []
     for table in data["claim"]:
         own = {key: table.pop(key) for key in ("text", "place", "here", "would_decide") if key in table}
-        clauses = [Clause(**{**table, **clause}) for clause in table.pop("clause", [{}] if table else [])]
+        clauses = [_clause(table, clause) for clause in table.pop("clause", [{}] if table else [])]
         claims.append(Claim(**own, source=data["title"], clauses=clauses))
     return Source(data["title"], data["source"], claims)
+
+
+def _clause(claim: JsonObject, own: JsonObject) -> Clause:
+    """Return a clause with the keys of its claim, and complete cases."""
+    both = {key: {**claim.get(key, {}), **own.get(key, {})} for key in ("case", "by", "minus")}
+    sides = {key: {**both["case"], **both[key]} for key in ("by", "minus") if both[key]}
+    return Clause(**{**claim, **own, "case": both["case"], **sides})
 
 
 Side = Sequence[tuple[Record, float]]
