@@ -181,6 +181,6 @@ def _document(findings: Findings, pages: Sequence[Section]) -> Document:
 
 def _verdict(findings: Findings, headline: str) -> Verdict:
     failed = bool(failures(findings.records) or unfinished(findings.run) or not findings.run.complete)
-    good = any(record.near_linear for record in findings.records)
-    word = "failed" if failed else "near-linear" if good else "answered"
+    good = any(answer.good for answer in [*answers(findings)[0].values()][:1])
+    word = "failed" if failed else "good" if good else "answered"
     return Verdict(topic="run", word=word, question=findings.question, facts={"headline": headline.rstrip(".")})

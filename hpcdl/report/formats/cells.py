@@ -3,7 +3,7 @@
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 _BLOCK: Final = re.compile(
@@ -159,6 +159,16 @@ def longer(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
 def plural(number: Number, noun: str, rest: str = "") -> str:
     """A number of things: "1 thread per rank", "2 threads per rank"; empty for None."""
     return "" if number is None else f"{number:g} {noun}{'' if number == 1 else 's'}{rest}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """Return words as a sentence lists them: "a, b and c"."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def sentence(text: str) -> str:
+    """Return a text with a capital letter at its begin, and a full stop."""
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}."
 
 
 def _decimal(value: float, unit: str) -> str:

@@ -29,6 +29,8 @@ class Answer(NamedTuple):
     """Further sentences of that form."""
     basis: Sequence[Record] = ()
     """Records that they rest on, of which the badges below the headline are made; empty: all of the run."""
+    good: bool = False
+    """True if a page may show the headline in green."""
 
 
 @dataclass(frozen=True)

@@ -227,15 +227,16 @@ class Settings:
         """Name and settings of each problem; empty if there is only one."""
         return [(self._name(problem), problem.settings) for problem in self.own.values() if len(self.own) > 1]
 
-    def subject(self, record: Record) -> str:
+    def subject(self, record: Record, *further: str) -> str:
         """Return the name of a problem for a sentence: its network, and what differs in parentheses."""
-        problem = self._problem(record)
-        return problem.network + (f" ({problem.apart})" if problem.apart else "")
+        network, apart, _ = self._problem(record)
+        words = _without((apart, *further), *([PLAIN] if any(further) else []))
+        return network + (f" ({words})" if words else "")
 
-    def where(self, record: Record) -> str:
+    def where(self, record: Record, *further: str) -> str:
         """Return network, what differs, and ranks in parentheses, for the end of a sentence."""
         network, apart, _ = self._problem(record)
-        return f"({_without((network, apart, plural(record.ranks, 'rank')))})"
+        return f"({_without((network, apart, *further, plural(record.ranks, 'rank')))})"
 
     def further(self, record: Record) -> str:
         """Return the settings beside the name as a sentence; empty if there is only one problem."""

@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import interval, percent, plural, seconds
+from hpcdl.report.formats.cells import interval, listed, percent, plural, sentence
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.run.declaration import Answer, Declaration, certainty
+from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Scale, rows
-from hpcdl.report.run.method_names import Names, scheme_name
+from hpcdl.report.run.grouping import Method, Scale, Settings, rows
+from hpcdl.report.run.method_names import Names, in_words, scheme_name
 from hpcdl.trace.quantity import Quantity
 
 STRATEGIES: Final = ("synchronous", "layerwise")
@@ -70,42 +70,62 @@ def _less(scale: Scale, base: Scale | None, quantity: Quantity[Any]) -> Interval
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return per scheme the share that each strategy overlaps, and what each saves of the first one's step."""
-    shares, times = [], []
-    for group in (group for methods in findings.problems for group in _compared(methods)):
-        first, records = group[0], [record for timed in group for record in timed.scale.records]
-        record, basis = first.scale.record, certainty(records)
-        subject = ", ".join(filter(None, (findings.settings.name(record), scheme_name(record))))
-        where = f"{subject} on {plural(record.ranks, 'rank')}"
-        if any(record.disturbed for record in records):
-            where += ", without a verdict"
-        if overlapped := [(name, share) for name, _, _, share in group if math.isfinite(share.value)]:
-            exposed = "of the communication that one sum after backward exposes"
-            shares.append(f"{where}: {_gains('overlaps', overlapped)} {exposed} ({basis}).")
-        saved = _gains("saves", [(name, share) for name, _, share, _ in group[1:]])
-        step = seconds(first.scale.median(Record.step_seconds))
-        times.append(f"{where}: {saved} of the step of {first.name}, {step} ({basis}).")
-    lines = [*shares, *times]
-    return Answer(lines[0], lines[1:]) if lines else None
+    """Return what each strategy saves of the first one's step, and the share that it overlaps, if known."""
+    groups = [group for methods in findings.problems for group in _compared(methods)]
+    lines = [
+        line for about in (_overlapped, _saved) for group in groups for line in about(group, findings.settings)
+    ]
+    basis = [record for group in groups for timed in group for record in timed.scale.records]
+    return Answer(lines[0], lines[1:], basis) if lines else None
 
 
-def _gains(verb: str, gains: Sequence[tuple[str, Interval]]) -> str:
-    """Return the share of each strategy with its interval; one that may be zero is none beyond noise.
+def _where(timed: Timed, settings: Settings) -> str:
+    return settings.where(timed.scale.record, in_words(scheme_name(timed.scale.record)))
 
-    A strategy that saves less than nothing adds. The verb stands where it is another one than before.
-    """
-    texts, before = list[str](), ""
-    for name, gain in gains:
-        word = "adds" if verb == "saves" and gain.high < 0 else verb
-        share = Interval(-gain.value, -gain.high, -gain.low) if word == "adds" else gain
-        shown = "none beyond noise" if share.low <= 0 <= share.high else percent(share.value)
-        if verb == "overlaps" and share.value <= 0:
-            shown = "none"
-        bounds = f"({interval(share.low, share.high, percent)})" if math.isfinite(share.low) else ""
-        texts.append(" ".join(filter(None, (name, word if word != before else "", shown, bounds))))
-        before = word
-    *others, last = texts
-    return f"{', '.join(others)} and {last}" if others else last
+
+def _overlapped(group: Sequence[Timed], settings: Settings) -> list[str]:
+    """Return a sentence on the shares of the communication that strategies overlap, the largest first."""
+    known = sorted((-share.value, name, share) for name, _, _, share in group if math.isfinite(share.value))
+    if not known:
+        return []
+    (_, name, share), *others = known
+    first = f"{in_words(name)} overlaps {_percent(share)}" + "".join(
+        f", {in_words(name)} {percent(max(0.0, share.value))}" for _, name, share in others
+    )
+    return [
+        sentence(f"{first} of the communication that one sum after backward exposes {_where(group[0], settings)}")
+    ]
+
+
+def _saved(group: Sequence[Timed], settings: Settings) -> list[str]:
+    """Return sentences on what strategies save of the first one's step, add to it, or on noise that hides it."""
+    first, base = in_words(group[0].name), _where(group[0], settings)
+    disturbed = [in_words(name) for name, scale, *_ in group if scale.disturbed]
+    known = [(in_words(name), share) for name, _, share, _ in group[1:] if math.isfinite(share.value)]
+    open_ = [name for name, share in known if share.low <= 0 <= share.high]
+    ordered = sorted((one for one in known if one[0] not in open_), key=lambda one: -one[1].value)
+    saves = [
+        f"{name} {'saves ' * (not number)}{_percent(share) if not number else percent(share.value)}"
+        for number, (name, share) in enumerate(ordered)
+        if share.value > 0
+    ]
+    lines = [f"{listed(saves)} of the step of {first} {base}"] if saves else []
+    lines += [
+        f"{name} takes {_percent(Interval(-share.value, -share.high, -share.low))} longer than {first} {base}"
+        for name, share in ordered
+        if share.value <= 0
+    ]
+    noise = (
+        f"noise hides what {listed(open_)} {'saves' if len(open_) == 1 else 'save'} of the step of {first} {base}"
+    )
+    doubt = f"not decided, as other load disturbed {listed(disturbed)}: " if disturbed else ""
+    return [sentence(doubt + line) for line in lines] + [sentence(f"not decided: {noise}")] * bool(open_)
+
+
+def _percent(share: Interval) -> str:
+    """Return a share with its interval, if it has one."""
+    bounds = f" ({interval(share.low, share.high, percent)})" if share.low < share.high else ""
+    return percent(share.value) + bounds
 
 
 def least_exposed(name: str, methods: Sequence[Method]) -> list[Verdict]:
@@ -115,7 +135,7 @@ def least_exposed(name: str, methods: Sequence[Method]) -> list[Verdict]:
     """
     largest = max(method.scales[-1].record.ranks for method in methods)
     exposed = [
-        (time / step, NOISE if time == 0 else seconds(time), method.name)
+        (time / step, in_words(method.name))
         for method in methods
         for scale in method.scales[-1:]
         if scale.record.ranks == largest > 1 and not method.no_communication
@@ -125,10 +145,8 @@ def least_exposed(name: str, methods: Sequence[Method]) -> list[Verdict]:
     ]
     if len(exposed) < 2:
         return []
-    least, most = (
-        f"{method} {percent(part, 1)} of its step ({time})" for part, time, method in (min(exposed), max(exposed))
-    )
-    facts = {"of": f"{name}: " if name else "", "ranks": plural(largest, "rank"), "least": least, "most": most}
+    least, most = (f"{method}, {percent(part)}" for part, method in (min(exposed), max(exposed)))
+    facts = {"ranks": plural(largest, "rank"), "least": least, "most": most}
     return [Verdict(topic="scaling", word="exposed", case=name, facts=facts)]
 
 

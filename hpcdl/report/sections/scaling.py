@@ -1,31 +1,42 @@
 """Scaling: step time and efficiency by the number of ranks, and which methods are near-linear."""
 
-import statistics
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from typing import Any, Final
-
-import numpy as np
+from typing import Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.fabric.network import Network
 from hpcdl.nn.layers.volumes import FLOAT_BYTES
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, spread, whole
+from hpcdl.report.formats.cells import NONE, digits, interval, listed, percent, plural, seconds, sentence, whole
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, Table, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import RANKS, median, stated
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
+from hpcdl.report.run.method_names import in_words
 from hpcdl.report.sections.collectives import one_launch
 from hpcdl.report.sections.overlap import NOISE, least_exposed
+from hpcdl.report.sections.time_to_target import reached as time_reached
 from hpcdl.trace.quantity import Quantity
 
 BACKWARD: Final = 2 / 3
 """Share of backward in computing: two of three products of equal size."""
 BASE: Final = "Base: ranks and step of the case that efficiency and speedup are relative to."
+MAX_WORDS: Final = 30
+"""Words of a headline, at most."""
+ONE_LAUNCH: Final = "one launch"
+FEW_STEPS: Final = "too few steps for an interval"
+INSIDE: Final = f"{NEAR_LINEAR:.2f} is inside the interval"
+CHANCE: Final = "may be chance"
+REASONS: Final = {
+    "disturbed": "other load disturbed the measurement (efficiency {})",
+    ONE_LAUNCH: "the efficiency, {}, is of one launch, which does not show how launches vary",
+    FEW_STEPS: "too few steps were measured for an interval of the efficiency, {}",
+    INSIDE: f"the limit, {NEAR_LINEAR:.2f}, is inside the interval of the efficiency, {{}}",
+    CHANCE: f"the efficiency, {{}}, may differ from {NEAR_LINEAR:.2f} by chance; more launches decide it",
+}
+"""Sentences on why it is not decided whether a case is near-linear, by the word of the table."""
 POOLED: Final = (
     "1 rank exchanges nothing: cases that differ in their scheme alone are one program. Their median is shown "
     "and, instead of an interval, their range."
@@ -46,7 +57,7 @@ def _table(methods: Sequence[Method], settings: Settings, network: Network | Non
     )
     bases = {_base(row) for row in shown} - {NONE}
     return table(
-        _columns(network, several_bases=len(bases) > 1, reached=any(_reached(row.scale) for row in shown)),
+        _columns(network, several_bases=len(bases) > 1, reached=any(time_reached(row.scale) for row in shown)),
         shown,
         settings.title(methods[0].record),
         _notes(methods, shown, bases),
@@ -97,7 +108,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         Column("error", _prediction_error),
         Column(
             "to target",
-            lambda row: seconds(reach) if (reach := _reached(row.scale)) else missed,
+            lambda row: seconds(reach) if (reach := time_reached(row.scale)) else missed,
             "To target: time until an evaluation reached the target accuracy, the median over seeds. Where "
             "batches grow with the ranks there are fewer steps only as long as a larger batch saves some.",
             importance="answer",
@@ -133,11 +144,6 @@ def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[st
         "disturbed.": bool(doubtful),
     }
     return [note for note, applies in notes.items() if applies]
-
-
-def _reached(scale: Scale) -> float | None:
-    times = scale.values(Record.seconds_to_target)
-    return statistics.median(times) if len(times) == len(scale.records) else None
 
 
 def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None:
@@ -193,155 +199,157 @@ def _base(row: Row) -> str:
 
 
 def verdict(scale: Scale) -> str:
-    """Return whether a case is near-linear: yes, no, disturbed, or inconclusive with the reason."""
+    """Return whether a case is near-linear: yes, no, disturbed, or not decided with the reason."""
     if scale.disturbed:
         return "disturbed"
     if scale.near_linear is not None:
         return "yes" if scale.near_linear else "no"
     low, high = scale.bounds(Record.efficiency)
     if scale.is_one_launch:
-        reason = "one launch"
+        reason = ONE_LAUNCH
     elif low is None or high is None:
-        reason = "too few steps for an interval"
-    elif low < NEAR_LINEAR <= high:
-        reason = f"{NEAR_LINEAR:.2f} is inside the interval"
+        reason = FEW_STEPS
     else:
-        reason = "too many cases for this difference"
-    return f"inconclusive: {reason}"
+        reason = INSIDE if low < NEAR_LINEAR <= high else CHANCE
+    return f"not decided: {reason}"
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return how far each problem is near-linear, and with which method; else exposed times."""
-    further, soonest = list[Verdict](), list[Verdict]()
-    problems: list[tuple[str, list[Method]]] = []
+    overviews, exposed = list[Overview](), list[Verdict]()
     for methods in findings.problems:
         compared = [method for method in methods if method.is_compared and not method.no_communication]
         compared = [method for method in compared if method.scales[-1].values(Record.efficiency)]
-        name = findings.settings.name(methods[0].record)
-        problems += [(name or str(methods[0].record.model), compared)] * bool(compared)
-        soonest += _soonest(name, methods)
-        further += least_exposed(name, methods)
-    problems.sort(key=lambda problem: -max(method.scales[-1].record.ranks for method in problem[1]))
-    ends = [method.scales[-1] for _, methods in problems for method in methods]
-    if problems:
-        ordered = sorted((_overview(*problem) for problem in problems), key=lambda pair: -pair[0])
-        headline, *others = (verdict for _, verdict in ordered)
-        shared = ", ".join(map(str, sorted({end.record.ranks for end in ends if end.record.oversubscribed})))
-        cause = f"OVERSUBSCRIBED: at {shared} ranks they share cores, which does not measure scaling."
-        further = [replace(headline, cause=cause if shared else ""), *others, *further]
-    lines = [verdict.sentence for verdict in (*soonest, *further)]
-    return Answer(lines[0], lines[1:]) if lines else None
+        name = findings.settings.subject(methods[0].record)
+        if compared:
+            overviews.append(_overview(name, compared))
+        exposed += least_exposed(name, methods)
+    overviews.sort(key=lambda overview: (-overview.reached, overview.end.disturbed, -overview.end.record.ranks))
+    lines = [sentence(overview.verdict.sentence) for overview in overviews]
+    lines += [overview.methods.sentence for overview in overviews if overview.methods]
+    if not lines:
+        return Answer(exposed[0].sentence, [verdict.sentence for verdict in exposed[1:]]) if exposed else None
+    headline = f"{lines[0].removesuffix('.')}{_others(overviews)}."
+    if len(headline.split()) > MAX_WORDS:
+        headline = lines[0]
+    basis = [record for overview in overviews for scale in overview.scales for record in scale.records]
+    details = [*lines[1:], *(verdict.sentence for verdict in exposed)]
+    return Answer(headline, details, basis, good=overviews[0].verdict.row.good)
 
 
-def _overview(name: str, methods: Sequence[Method]) -> tuple[int, Verdict]:
-    """Return how many ranks the methods of one problem reach near-linearly, and a verdict on the best one."""
+class Overview(NamedTuple):
+    """Verdict on the best method of a problem."""
+
+    reached: int
+    """Ranks that it reaches near-linearly; 0: none."""
+    end: Scale
+    """Largest scale of that method."""
+    verdict: Verdict
+    methods: Verdict | None
+    """Verdict on all methods on as many ranks; None if there is one."""
+    scales: Sequence[Scale]
+    """Scales of all methods that have an efficiency."""
+
+
+def _overview(name: str, methods: Sequence[Method]) -> Overview:
     best = max(methods, key=lambda method: (_ranks_reached(method), _end(method)))  # the first of equal ones
+    scales = [scale for method in methods for scale in method.scales if scale.values(Record.efficiency)]
     if best.near_linear:
-        return _ranks_reached(best), _near_linear(name, methods, best)
-    return 0, _not_near_linear(name, methods, best)
+        verdict, ways = _near_linear(name, best), _methods(name, methods, best.near_linear[-1].record)
+    else:
+        verdict, ways = _not_near_linear(name, methods, best), None
+    return Overview(_ranks_reached(best), best.scales[-1], verdict, ways, scales)
+
+
+def _others(overviews: Sequence[Overview]) -> str:
+    """Return the end of a sentence on the first problem if it alone is near-linear, and no other is undecided."""
+    first, *others = overviews
+    whole = first.reached == first.end.record.ranks
+    if not (whole and others and all(other.verdict.word == "not near-linear" for other in others)):
+        return ""
+    return f"; {listed([other.verdict.case for other in others])} {'does' if len(others) == 1 else 'do'} not"
 
 
 def _ranks_reached(method: Method) -> int:
     return method.near_linear[-1].record.ranks if method.near_linear else 0
 
 
-def _near_linear(name: str, methods: Sequence[Method], best: Method) -> Verdict:
-    near = best.near_linear[-1]
-    ranks, bounds = near.record.ranks, interval(*near.bounds(Record.efficiency))
-    at = [scale.near_linear for method in methods for scale in method.beyond if scale.record.ranks == ranks]
-    undecided = f", {at.count(None)} undecided" if None in at else ""
+def _ranks(record: Record) -> str:
+    """Return the number of ranks in words: hosts, if each has one rank."""
+    return plural(record.ranks, "host" if record.nodes == record.ranks else "rank")
+
+
+def _efficiency(scale: Scale) -> str:
+    low, high = map(digits, scale.bounds(Record.efficiency))
+    return digits(scale.median(Record.efficiency)) + (f" ({low} to {high})" if low != high else "")
+
+
+def _near_linear(name: str, best: Method) -> Verdict:
+    near, last = best.near_linear[-1], best.beyond[-1]
+    beyond = ""
+    if near is not last:
+        failed = f"on {last.record.ranks} it is {digits(last.median(Record.efficiency))}"
+        beyond = f"; {failed if last.near_linear is False else f'it is not decided for {last.record.ranks}'}"
     facts = {
-        "efficiency": digits(near.median(Record.efficiency)) + (f", {bounds}" if bounds != NONE else ""),
-        "ranks": ("up to " if len(best.near_linear) < len(best.beyond) else "at ") + plural(ranks, "rank"),
-        "method": best.name,
-        "others": f"; near-linear: {at.count(True)} of {len(at)} methods{undecided}" if len(at) > 1 else "",
+        "efficiency": _efficiency(near),
+        "ranks": ("on " if near is last else "up to ") + _ranks(near.record),
+        "method": in_words(best.name),
+        "beyond": beyond,
     }
     return Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
 
 
+def _methods(name: str, methods: Sequence[Method], record: Record) -> Verdict | None:
+    """Return which of several methods are near-linear on as many ranks as ``record``."""
+    at = {
+        in_words(method.name): scale.near_linear
+        for method in methods
+        for scale in method.beyond
+        if scale.record.ranks == record.ranks
+    }
+    if len(at) < 2:
+        return None
+    undecided = [*at.values()].count(None)
+    facts = {
+        "ranks": _ranks(record),
+        "count": f"all {len(at)}" if all(at.values()) else f"{[*at.values()].count(True)} of {len(at)}",
+        "names": listed([name for name, near in at.items() if near]),
+        "undecided": f"; {undecided} not decided" if undecided else "",
+    }
+    return Verdict(topic="scaling", word="methods", case=name, facts=facts)
+
+
 def _not_near_linear(name: str, methods: Sequence[Method], best: Method) -> Verdict:
     ends = [method.scales[-1] for method in methods]
-    reasons = dict.fromkeys(verdict(end) for end in ends if end.near_linear is None)
-    bounds = interval(*ends[0].bounds(Record.efficiency)) if len(ends) == 1 else NONE
-    efficiency = f"efficiency {spread(map(_end, methods))}" + (f", {bounds}" if bounds != NONE else "")
+    last = max(ends, key=lambda end: end.record.ranks)
     failed = sum(end.near_linear is False for end in ends) > len(ends) / 2
+    if not failed:
+        open_end = next(end for end in ends if end.near_linear is None)
+        reason = REASONS[verdict(open_end).removeprefix("not decided: ")]
+        facts = {"ranks": _ranks(open_end.record), "reason": reason.format(_efficiency(open_end))}
+        return Verdict(topic="scaling", word="inconclusive", case=name, facts=facts)
     known = [scale for method in methods for scale in method.scales if scale.values(Record.speedup)]
-    fastest = max(known, key=lambda scale: scale.median(Record.speedup) or 0.0)
-    least, last = best.beyond[0], best.beyond[-1].record.ranks
-    below = failed and least.near_linear is False and least.record.ranks < last
+    fastest, least = max(known, key=lambda scale: scale.median(Record.speedup) or 0.0), best.beyond[0]
+    below = least.near_linear is False and least.record.ranks < best.beyond[-1].record.ranks
+    slower = fastest.record.ranks < last.record.ranks
+    speedup = f"{digits(fastest.median(Record.speedup))}, on {fastest.record.ranks}"
     facts = {
-        "speedup": f"{digits(fastest.median(Record.speedup))} on {fastest.record.ranks}",
-        "ranks": plural(last, "rank") + (f", nor at {least.record.ranks}" if below else ""),
-        "range": "; ".join([efficiency, *(() if failed else reasons)]),
+        "ranks": _ranks(best.scales[-1].record)
+        + (f", nor on {least.record.ranks}" if below and not slower else ""),
+        "efficiency": _efficiency(best.scales[-1]) + (" at best" if len(ends) > 1 else ""),
+        "fastest": f"; the largest speedup is {speedup}" if slower else "",
     }
-    return Verdict(topic="scaling", word="not near-linear" if failed else "inconclusive", case=name, facts=facts)
+    return Verdict(topic="scaling", word="not near-linear", case=name, facts=facts)
 
 
 def _end(method: Method) -> float:
     return method.scales[-1].median(Record.efficiency) or 0.0
 
 
-def _soonest(name: str, methods: Sequence[Method]) -> list[Verdict]:
-    """Return on how many ranks the target is reached first, if ranks of one method differ.
-
-    Welch's test of the logarithms of the seeds' times tells other numbers of ranks of that method from it.
-    """
-    known = [
-        (time, method, scale)
-        for method in methods
-        if len(method.scales) > 1 and not method.no_communication and _reached(method.scales[0]) is not None
-        for scale in method.scales
-        if (time := _reached(scale)) is not None
-    ]
-    if all(scale is method.scales[0] for _, method, scale in known):
-        return []
-    _, method, best = min(known, key=lambda reached: reached[0])
-    others = [scale for scale in method.scales if scale is not best and _reached(scale) is not None]
-    times = [np.log(scale.values(Record.seconds_to_target)) for scale in (best, *others)]
-    later = difference(times[:1] * len(others), times[1:])
-    ratio, low, high = np.exp([later.value[0], *(bound[0] for bound in later.bounds())])
-    apart = adjusted(later.p) < ALPHA
-    near = ", ".join(str(scale.record.ranks) for scale, told in zip(others, apart, strict=True) if not told)
-    base, seeds = method.scales[0], len(best.records)
-    facts = {
-        "of": f"{name}: " if name else "",
-        "target": percent(best.record.target_accuracy, 1),
-        "ranks": plural(best.record.ranks, "rank"),
-        "faster": digits(ratio) + (f" ({interval(low, high)})" if seeds > 1 else ""),
-        "base": str(base.record.ranks),
-        "speedup": digits(best.median(Record.speedup)),
-        "seeds": plural(seeds, "seed"),
-        "near": f"; not distinguished from {near}" if near else "",
-    }
-    told = "soonest" if seeds > 1 else "soonest of one seed"
-    word = "soonest on the base" if best is base else told if apart[0] or seeds == 1 else "not distinguished"
-    return [Verdict(topic="scaling", word=word, case=name, facts=facts)]
-
-
 def charts(findings: Findings) -> list[Lines]:
     """Return one chart per problem with several numbers of ranks, the most ranks first."""
     drawn = [_speedup(methods, findings.settings) for methods in findings.problems]
     return sorted(filter(None, drawn), key=lambda chart: -max(chart.x.ticks))
-
-
-def times_to_target(findings: Findings) -> list[Lines]:
-    """Return one chart of the time to the target over ranks, of all methods that reach it on several."""
-    series = []
-    for methods in findings.problems:
-        setting = findings.settings.name(methods[0].record)
-        for method in methods:
-            reached = [scale for scale in method.scales if _reached(scale) is not None]
-            points = [
-                Point(scale.record.ranks, statistics.median(times), min(times), max(times))
-                for scale in reached
-                for times in [scale.values(Record.seconds_to_target)]
-            ]
-            series += [Series(", ".join(filter(None, (setting, method.name))), points)] * (len(points) > 1)
-    if not series:
-        return []
-    axis = Axis("ranks", whole, 2, sorted({point.x for line in series for point in line.points}))
-    note = "Medians over seeds, bars are their range. Ranks without a value have a seed that missed the target."
-    return [Lines("Time to the target over ranks", axis, Axis("time to the target", seconds, 2), series, note)]
 
 
 def _speedup(methods: Sequence[Method], settings: Settings) -> Lines | None:
@@ -384,5 +392,5 @@ SECTION = Declaration(
     50,
     page,
     answer=answer,
-    figures=(charts, times_to_target),
+    figures=(charts,),
 )

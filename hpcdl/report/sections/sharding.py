@@ -1,19 +1,26 @@
 """Sharded training (ZeRO) beside synchronous training: bytes, memory, time, and the rate that links need."""
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+import numpy as np
+
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, rate, seconds
+from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, listed, rate, seconds, sentence
 from hpcdl.report.formats.document import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median
-from hpcdl.report.run.declaration import Answer, Declaration, certainty, per_setting
+from hpcdl.report.run.declaration import Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Row, rows
+from hpcdl.report.run.grouping import Method, Row, Scale, rows
+from hpcdl.report.run.method_names import in_words, scheme_name
 from hpcdl.training.parts.traits import Strategy
 
+NO_DIFFERENCE: Final = 0.005
+"""Share of a time below which a difference is none."""
 NOTE: Final = (
     "Beyond computing: step less a rank's computing. Sent: by the rank that sends most in a step; messages that "
     "overlap with the next step count there, so that busy cores raise it. Sent per host: to others, if simulated "
@@ -58,26 +65,62 @@ COLUMNS: Final = (
     median(Record.memory_bytes_per_rank, importance="answer"),
     Column("rate for 0.9", _needed_rate),
 )
-COMPARED: Final = (
-    (Record.bytes_sent_per_rank, "sends {} times the bytes"),
-    (Record.memory_bytes_per_rank, "holds {} of the memory"),
-    (Record.step_seconds, "takes {} times the step"),
-)
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the bytes, memory and step of each sharded method by those of synchronous training, on most ranks."""
-    lines = []
+    """Return bytes, memory and step of each sharded method relative to synchronous training, on most ranks.
+
+    Disturbed methods are left out.
+    """
+    lines, basis = list[str](), list[Record]()
     for methods in findings.problems:
         most = [row for row in _compared(methods) if row.scale.record.ranks == methods[0].scales[-1].record.ranks]
-        bases = [row.scale for row in most if row.scale.record.strategy == "synchronous"]
-        for row, base in ((row, base) for row in most for base in bases[:1] if row.scale is not base):
-            pairs = ((words, row.scale.median(quantity), base.median(quantity)) for quantity, words in COMPARED)
-            shares = [words.format(digits(part / whole)) for words, part, whole in pairs if part and whole]
-            where = f"{findings.settings.name(methods[0].record)} on {plural(row.scale.record.ranks, 'rank')}"
-            basis = certainty([*row.scale.records, *base.records])
-            lines.append(f"{row.name} {', '.join(shares)} of synchronous training: {where} ({basis}).")
-    return Answer(lines[0], lines[1:]) if lines else None
+        rows = [row for row in most if not row.scale.disturbed]
+        base = next((row.scale for row in rows if row.scale.record.strategy == "synchronous"), None)
+        if base is None:
+            continue
+        sharded = [row for row in rows if _shards(row.scale.record)]
+        schemes = {scheme_name(row.scale.record) for row in sharded}
+        for row in sharded:
+            record = row.scale.record
+            scheme = in_words(scheme_name(record)) if len(schemes) > 1 else ""
+            text = f"{record.system or in_words(row.name)} {_against(row.scale, base)}"
+            lines.append(sentence(f"{text} {findings.settings.where(record, scheme)}"))
+        basis += [record for scale in (base, *(row.scale for row in sharded)) for record in scale.records]
+    return Answer(lines[0], lines[1:], basis) if lines else None
+
+
+def _against(scale: Scale, base: Scale) -> str:
+    """Return bytes, memory and step relative to those of ``base``, in words."""
+    sent, memory = (
+        (scale.median(quantity) or 0.0) / (base.median(quantity) or math.inf)
+        for quantity in (Record.bytes_sent_per_rank, Record.memory_bytes_per_rank)
+    )
+    words = ["keeps a rank's bytes" if round(sent, 2) == 1 else f"sends {digits(sent)} times the bytes"] * bool(
+        sent
+    )
+    words += [f"needs {_percent(memory)} of the memory"] * bool(memory)
+    sides = [
+        [np.array([time]) for record in side.records for time in record.launch_seconds or ()]
+        for side in (scale, base)
+    ]
+    return listed([*words, _longer(ratio_interval(*sides))])
+
+
+def _longer(ratio: Interval) -> str:
+    """Return a ratio to the time of synchronous training in words, with its interval if there is one."""
+    more = Interval(*(bound - 1 for bound in ratio))
+    if more.low <= 0 <= more.high or abs(more.value) < NO_DIFFERENCE:
+        bounds = f" within noise ({interval(more.low, more.high, _percent)})" if more.low < more.high else ""
+        return f"takes as long as synchronous training{bounds}"
+    words = "longer" if more.value > 0 else "less time"
+    low, high = sorted(map(abs, more[1:]))
+    bounds = f" ({interval(low, high, _percent)})" if low < high else ""
+    return f"takes {_percent(abs(more.value))}{bounds} {words} than synchronous training"
+
+
+def _percent(share: Number) -> str:
+    return NONE if share is None else f"{digits(100 * share, 2 if abs(share) < 1 else 3)} %"
 
 
 SECTION: Final = Declaration(

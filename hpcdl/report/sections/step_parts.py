@@ -7,10 +7,10 @@ from typing import Final
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import NONE, digits, percent, seconds, spread, volume, whole
+from hpcdl.report.formats.cells import NONE, digits, percent, seconds, sentence, spread
 from hpcdl.report.formats.document import Axis, Bars, Column, Section, Table
 from hpcdl.report.run.columns import METHOD, RANKS, median, stated
-from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, certainty, per_setting
+from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, largest_first, rows
 from hpcdl.training.parts.split.schedules import bubble_share
@@ -45,39 +45,47 @@ PIPELINES: Final[tuple[Column[Row], ...]] = (
 )
 
 
+SCHEDULES: Final = {"gpipe": "GPipe", "1f1b": "1F1B"}
+"""Names of schedules in the literature."""
+
+
 def _pipelines(methods: Sequence[Method]) -> list[Row]:
     return [row for row in rows(methods) if row.scale.record.stages]
 
 
+def _size(record: Record) -> tuple[int, int]:
+    """Return stages and microbatches of a pipeline."""
+    return record.stages or 1, record.microbatches or 1
+
+
 def pipeline_answer(findings: Findings) -> Answer | None:
-    """Return the range of waiting and of activations over the pipelines of each schedule."""
-    schedules: dict[str, dict[Key, Row]] = {}
-    for row in (row for methods in findings.problems for row in _pipelines(methods)):
-        record = row.scale.record
-        schedule = parts(str(record.training))[1].get("schedule", "gpipe")
-        key = (record.but(training="").configuration("training"), record.ranks, record.microbatches)
-        schedules.setdefault(schedule, {})[key] = row
-    if not schedules:
-        return None
-    words = []
-    for schedule, alike in schedules.items():
-        shares = [row.scale.median(Record.bubble_share) for row in alike.values()]
-        memory = {key: float(row.scale.record.activation_bytes_per_rank or 0) for key, row in alike.items()}
-        first = next(iter(schedules.values()))
-        of_first = {key: row.scale.record.activation_bytes_per_rank for key, row in first.items()}
-        ratios = [size / base for key, size in memory.items() if (base := of_first.get(key))]
-        activations = f" (activations of {spread([*memory.values()], volume)} a rank"
-        if alike is not first and ratios:
-            activations += f", {spread(ratios)} times those of {next(iter(schedules))}"
-        stated = f"{activations})" if any(memory.values()) else ""
-        words.append(f"{spread(shares, percent)} of a step with {schedule}{stated}")
-    every = [row.scale for alike in schedules.values() for row in alike.values()]
-    stages = spread([scale.record.stages for scale in every], whole)
-    microbatches = spread([scale.record.microbatches for scale in every], whole)
-    basis = certainty([record for scale in every for record in scale.records])
-    return Answer(
-        f"Ranks of a pipeline wait {' and '.join(words)}: {stages} stages, {microbatches} microbatches ({basis})."
-    )
+    """Return memory and idle time of 1F1B and GPipe with most stages and microbatches of each problem."""
+    lines, ranges, basis = list[str](), dict[str, list[float | None]](), list[Record]()
+    for methods in findings.problems:
+        schedules: dict[Key, dict[str, Row]] = {}
+        for row in _pipelines(methods):
+            record = row.scale.record
+            schedule = parts(str(record.training))[1].get("schedule", "gpipe")
+            key = (_size(record), record.but(training="").configuration("training"), record.ranks)
+            schedules.setdefault(key, {})[schedule] = row
+            ranges.setdefault(schedule, []).append(row.scale.median(Record.bubble_share))
+            basis += row.scale.records
+        both = [rows for rows in schedules.values() if SCHEDULES.keys() <= rows.keys()]
+        if both:
+            largest = max(both, key=lambda rows: _size(rows["1f1b"].scale.record))
+            own, other = (largest[name].scale for name in ("1f1b", "gpipe"))
+            stages, microbatches = _size(own.record)
+            sizes = [scale.record.activation_bytes_per_rank or 0 for scale in (own, other)]
+            held = f"holds {100 * sizes[0] / sizes[1]:.0f} % of GPipe's activations and " if all(sizes) else ""
+            idle, most = (percent(scale.median(Record.bubble_share)) for scale in (own, other))
+            as_long = f"{idle} of a step, as long as GPipe" if idle == most else f"{idle} of a step, GPipe {most}"
+            words = [f"{stages} stages", f"{microbatches} microbatches"]
+            lines.append(sentence(f"1F1B {held}idles {as_long} {findings.settings.where(own.record, *words)}"))
+    lines += [
+        f"With {SCHEDULES.get(schedule, schedule)} ranks idle {spread(shares, percent)} of a step."
+        for schedule, shares in ranges.items()
+    ]
+    return Answer(lines[0], lines[1:], basis) if lines else None
 
 
 PIPELINE: Final = Declaration(

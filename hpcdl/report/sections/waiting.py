@@ -1,6 +1,7 @@
 """Waiting and transfer: time of ranks in communication, late ranks, and stragglers."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final, NamedTuple
@@ -9,11 +10,11 @@ from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
-from hpcdl.report.formats.cells import NONE, Number, digits, interval, plural, seconds
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, listed, plural, seconds, sentence
 from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
-from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, certainty
+from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.method_names import Names, in_words
 
 
 class Slowed(NamedTuple):
@@ -89,24 +90,45 @@ def stragglers_page(findings: Findings) -> Section:
 
 
 def stragglers_answer(findings: Findings) -> Answer | None:
-    """Return, per straggler, the methods that keep most and least of their throughput, undisturbed."""
-    pairs = [pair for pair in slowed(findings.launches) if not pair.disturbed]
-    names = Names(pair.record for pair in pairs)
-    several = len({pair.record.ranks for pair in pairs}) > 1
-    basis = certainty(
-        [record for record in findings.records if record.straggler is not None and not record.disturbed]
-    )
-    by_straggler: dict[str, list[str]] = {}
-    for pair in pairs:
-        where = f" on {pair.record.ranks} ranks" if several else ""
-        bounds = "" if None in pair.bounds else f" ({interval(*pair.bounds)})"
-        kept = f"{names(pair.record)}{where} {digits(pair.ratio.value)}{bounds}"
-        by_straggler.setdefault(str(pair.record.straggler), []).append(kept)
-    lines = [
-        f"Throughput kept with {straggler}: {f'{kept[0]} to {kept[-1]}' if len(kept) > 1 else kept[0]} ({basis})."
-        for straggler, kept in by_straggler.items()
-    ]
-    return Answer(lines[0], lines[1:]) if lines else None
+    """Return, per straggler and number of ranks, the shares of their throughput that methods keep.
+
+    The headline has the methods that keep most and least of it; disturbed ones are left out.
+    """
+    pairs = slowed(findings.launches)
+    names, lines = Names(pair.record for pair in pairs), list[str]()
+    for straggler, ranks in dict.fromkeys((str(pair.record.straggler), pair.record.ranks) for pair in pairs):
+        alike = [pair for pair in pairs if (str(pair.record.straggler), pair.record.ranks) == (straggler, ranks)]
+        called = [pair.record.system or in_words(names(pair.record)) for pair in alike]
+        where = findings.settings.where(alike[0].record).replace(f", {straggler}", "")
+        kept = [
+            f"{name} {{}}{_kept(pair)}" for name, pair in zip(called, alike, strict=True) if not pair.disturbed
+        ]
+        first, *others = [text.format("keeps " * (not number)) for number, text in enumerate(kept)] or [""]
+        extremes = ", ".join((f"{first} of its throughput", *others[-1:]))
+        lines += [sentence(f"{_when(straggler)} {extremes} {where}")] if first else []
+        lines += [sentence(f"between them {listed(others[:-1])} {where}")] if others[:-1] else []
+        disturbed = [name for name, pair in zip(called, alike, strict=True) if pair.disturbed]
+        doubt = f"not decided for {listed(disturbed)}: other load disturbed the measurement {where}"
+        lines += [sentence(doubt)] if disturbed else []
+    basis = [record for record in findings.records if record.straggler is not None and not record.disturbed]
+    return Answer(lines[0], lines[1:], basis) if lines else None
+
+
+def _when(straggler: str) -> str:
+    slower = re.fullmatch(r"rank \d+ (\S+)x slower", straggler)
+    return f"with one rank {slower[1]} times slower" if slower else f"where {straggler},"
+
+
+def _kept(pair: Slowed) -> str:
+    """Return the share of its throughput that a method keeps: all, if the interval contains it."""
+    low, high = pair.bounds
+    bounds = "" if low is None or high is None else f" ({interval(low, high, _percent)})"
+    whole = pair.ratio.value >= 1 or (low is not None and low <= 1)
+    return ("all" if whole and not (high is not None and high < 1) else _percent(pair.ratio.value)) + bounds
+
+
+def _percent(share: Number) -> str:
+    return NONE if share is None else f"{100 * share:.0f} %"
 
 
 def stragglers_charts(findings: Findings) -> list[Intervals]:
@@ -224,9 +246,11 @@ def answer(findings: Findings) -> Answer | None:
         low, high = seconds(min(times.values())), seconds(max(times.values()))
         by = low if low == high else f"{low} to {high}"
         where = f" in {'all' if len(times) == len(cases) else f'{len(times)} of'} {len(cases)} cases"
-        only = f" ({next(iter(times))})" if len(times) == 1 else ""
-        said = f"{name[0].upper()}{name[1:]} is late by {by} per step{where + only if len(cases) > 1 else ''}"
-        lines.append(f"{said}: others wait for the rank, not for its links.")
+        lines.append(
+            sentence(
+                f"{name} is late by {by} per step{where * (len(cases) > 1)}: others wait for it, not for its links"
+            )
+        )
     return Answer(lines[0], lines[1:]) if lines else None
 
 

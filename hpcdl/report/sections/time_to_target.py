@@ -1,0 +1,110 @@
+"""Time to the target accuracy over ranks: on how many it is reached soonest, and if seeds distinguish that."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.report.formats.cells import digits, interval, listed, plural, seconds, sentence, whole
+from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
+from hpcdl.report.formats.verdicts import Verdict
+from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.grouping import Method, Scale, Settings
+from hpcdl.report.run.method_names import in_words
+
+
+def reached(scale: Scale) -> float | None:
+    """Return the median time to the target over seeds; None if a seed missed it."""
+    times = scale.values(Record.seconds_to_target)
+    return statistics.median(times) if len(times) == len(scale.records) else None
+
+
+class Soonest(NamedTuple):
+    """Numbers of ranks of one method, by their time to the target."""
+
+    scale: Scale
+    verdict: Verdict
+    gain: float
+    """Time on the fewest ranks / time on those of :attr:`scale`; 0 if undecided."""
+
+
+def _soonest(methods: Sequence[Method], settings: Settings) -> Soonest | None:
+    """Return on how many ranks the target is reached first, if ranks of one method differ.
+
+    Welch's test of the logarithms of the seeds' times tells other numbers of ranks of that method from it.
+    """
+    known = [
+        (time, method, scale)
+        for method in methods
+        if len(method.scales) > 1 and not method.no_communication and reached(method.scales[0]) is not None
+        for scale in method.scales
+        if (time := reached(scale)) is not None
+    ]
+    if all(scale is method.scales[0] for _, method, scale in known):
+        return None
+    _, method, best = min(known, key=lambda one: one[0])
+    others = [scale for scale in method.scales if scale is not best and reached(scale) is not None]
+    times = [np.log(scale.values(Record.seconds_to_target)) for scale in (best, *others)]
+    later = difference(times[:1] * len(others), times[1:])
+    ratio, low, high = np.exp([later.value[0], *(bound[0] for bound in later.bounds())])
+    apart = adjusted(later.p) < ALPHA
+    near = [str(scale.record.ranks) for scale, told in zip(others, apart, strict=True) if not told]
+    base, seeds = method.scales[0], len(best.records)
+    facts = {
+        "target": f"{100 * (best.record.target_accuracy or 0):g} %",
+        "ranks": plural(best.record.ranks, "rank"),
+        "faster": digits(ratio) + (f" ({interval(low, high)})" if seeds > 1 else ""),
+        "base": str(base.record.ranks),
+        "seeds": plural(seeds, "seed"),
+        "near": f", not distinguished from {listed(near)}" if near else "",
+    }
+    word = (
+        "on the base"
+        if best is base
+        else "one seed"
+        if seeds == 1
+        else "soonest"
+        if apart[0]
+        else "not distinguished"
+    )
+    name = settings.subject(best.record, in_words(method.name) if len(methods) > 1 else "")
+    verdict = Verdict(topic="time to target", word=word, case=name, facts=facts)
+    return Soonest(best, verdict, ratio if word == "soonest" else 0.0)
+
+
+def answer(findings: Findings) -> Answer | None:
+    """Return per problem on how many ranks the target is reached first, the largest gain first."""
+    named = (_soonest(methods, findings.settings) for methods in findings.problems)
+    every = [soonest for soonest in named if soonest]
+    if not every:
+        return None
+    every.sort(key=lambda soonest: -soonest.gain)
+    headline, *details = (sentence(soonest.verdict.sentence) for soonest in every)
+    return Answer(headline, details, [record for soonest in every for record in soonest.scale.records])
+
+
+def charts(findings: Findings) -> list[Lines]:
+    """Return one chart of the time to the target over ranks, of all methods that reach it on several."""
+    series = []
+    for methods in findings.problems:
+        setting = findings.settings.name(methods[0].record)
+        for method in methods:
+            points = [
+                Point(scale.record.ranks, statistics.median(times), min(times), max(times))
+                for scale in method.scales
+                if reached(scale) is not None
+                for times in [scale.values(Record.seconds_to_target)]
+            ]
+            series += [Series(", ".join(filter(None, (setting, method.name))), points)] * (len(points) > 1)
+    if not series:
+        return []
+    axis = Axis("ranks", whole, 2, sorted({point.x for line in series for point in line.points}))
+    note = "Medians over seeds, bars are their range. Ranks without a value have a seed that missed the target."
+    return [Lines("Time to the target over ranks", axis, Axis("time to the target", seconds, 2), series, note)]
+
+
+SECTION: Final = Declaration(49, lambda _: Section("Time to the target"), answer=answer, figures=(charts,))
