@@ -78,7 +78,7 @@ def two_scales(hand, one, two):
 def test_a_disturbed_case_or_base_has_no_verdict(hand, one, two, row):
     run = two_scales(hand, one, [rank(), two])
     page = render([run], "md")
-    assert "lenet5: no verdict at 2 ranks (efficiency 0.988" in page and "; disturbed)." in page
+    assert "LeNet-5 at 2 ranks: other load disturbed the measurement (efficiency 0.988" in page
     assert row(page[page.index("## Scaling") :], "ring", "2")[-1] == "disturbed"
     assert page.count("Other load disturbed 1 case: it has no verdict and no place in rankings.") == 1
     base = json.loads(render([run], "json"))["cases"][1]["base_disturbed"]
@@ -109,7 +109,7 @@ def test_undisturbed_launches_of_a_case_decide(hand):
             [[(90.0 if taken else 41.0) + launch / 5] * 12] * 2, counters=[foreign(taken)] * 2, launch=launch
         )
     page = render([hand.read()], "md")
-    assert "lenet5: near-linear at 2 ranks with ring (efficiency " in page
+    assert "LeNet-5 stays near-linear on 2 ranks with ring: efficiency " in page
     assert "- Other load disturbed 1 launch of cases whose other launches count." in page
     record = json.loads(render([hand.read()], "json"))["cases"][1]
     assert (record["launches"], record["launches_left_out"], record["disturbed"]) == (2, 1, None)

@@ -21,8 +21,8 @@ def test_oversubscribed_ranks_measure_no_scaling(hand):
     hand.train([steps(40)])
     hand.train([steps(20)] * 2)
     page = render([hand.read({"cpu": {"physical_cores": 1}})], "md")
-    assert "OVERSUBSCRIBED: at 2 ranks they share cores, which does not measure scaling." in page
-    assert "does not measure scaling" not in render([hand.read({"cpu": {"physical_cores": 2}})], "md")
+    assert "ranks share cores" in page and "do not measure scaling" in page
+    assert "ranks share cores" not in render([hand.read({"cpu": {"physical_cores": 2}})], "md")
 
 
 @pytest.mark.parametrize("shown", ["md", "summary"])

@@ -84,7 +84,7 @@ def test_markdown_says_what_was_found(hand, row):
     assert (tree[2], tree[-1]) == ("0.667", "no")
     assert row(page, "none (no communication)", "4")["near-linear"] == "-"
     assert row(page, "tree", "2")["near-linear"] == "yes"
-    assert "; near-linear: 1 of 2 methods)." in page
+    assert "On 4 ranks 1 of 2 methods are near-linear for LeNet-5: ring." in page
 
 
 def test_markdown_says_what_failed_and_what_to_doubt(page):
@@ -155,7 +155,7 @@ def test_problems_of_one_model_are_named_by_what_differs(hand, row):
     assert page.count("trace=steps") == 1
     assert "\n\nHow big?\n\n## Verdict\n" in page
     assert "### global batch 128\n" in page
-    assert "global batch 64: near-linear at 2 ranks with ring (efficiency 1.00" in page
+    assert "LeNet-5 (global batch 64) stays near-linear on 2 ranks with ring: efficiency 1.00" in page
 
 
 def test_inconclusive_is_neither_yes_nor_no(hand, row):
@@ -163,10 +163,10 @@ def test_inconclusive_is_neither_yes_nor_no(hand, row):
         hand.train([steps(80)], launch=launch)
         hand.train([steps(ms)] * 2, launch=launch)
     page = render([hand.read()], "md")
-    assert "(efficiency 0.909, 0.859 to 0.962; inconclusive: 0.90 is inside the interval)" in page
+    assert "0.90, is inside the interval of the efficiency, 0.909 (0.859 to 0.962)." in page
     cells = row(page, "ring", "2")
     assert (cells["efficiency"], cells["efficiency 95 %"]) == ("0.909", "0.859 to 0.962")
-    assert cells["near-linear"] == "inconclusive: 0.90 is inside the interval"
+    assert cells["near-linear"] == "not decided: 0.90 is inside the interval"
 
 
 def test_the_answer_and_its_table_are_on_the_first_screen_of_a_terminal(run):

@@ -1,5 +1,7 @@
 """Section Sharding: what a stage sends, holds and takes by synchronous training, and the rate that its messages need."""
 
+import pytest
+
 from hpcdl.report.run.findings import findings
 from hpcdl.report.sections import sharding
 
@@ -10,13 +12,30 @@ def test_a_stage_is_compared_with_synchronous_training(hand):
     keys = {"training": "zero(stage=3)", "system": "ZeRO-3"}
     hand.train([[25.0] * 30] * 4, compute=[15.0] * 4, memory=[700, 600, 700, 600], **keys)
     (found,) = findings([hand.read()])
-    (line, *others) = [sharding.answer(found).headline, *sharding.answer(found).details]
-    assert line.startswith(
-        "ZeRO-3 sends 1.00 times the bytes, holds 0.438 of the memory, takes 1.25 times the step of"
+    answer = sharding.answer(found)
+    assert answer.headline == (
+        "ZeRO-3 keeps a rank's bytes, needs 44 % of the memory and takes 25 % longer than synchronous training "
+        "(LeNet-5, 4 ranks)."
     )
-    assert not others
+    assert not answer.details
     (table,) = sharding.SECTION.page(found).tables
     assert table.rows[-1] == ("ZeRO-3", "4", "25.0 ms", "10.0 ms", "103 B", "700 B", "6.18 to 61.8 kB/s")
+
+
+@pytest.mark.parametrize(
+    "times, words",
+    [
+        ((50, 50.5, 51), "takes 26 % (23 to 28 %) longer than synchronous training"),
+        ((30, 30.2, 30.4), "takes 25 % (24 to 26 %) less time than synchronous training"),
+        ((36, 40, 45), "takes as long as synchronous training within noise (-24 to 32 %)"),
+    ],
+)
+def test_launches_give_the_time_an_interval(hand, times, words):
+    for launch, ms in enumerate(times):
+        hand.train([[40 + 0.2 * launch] * 30] * 4, launch=launch)
+        hand.train([[ms] * 30] * 4, training="zero(stage=1)", system="ZeRO-1", launch=launch)
+    (found,) = findings([hand.read()])
+    assert sharding.answer(found).headline == f"ZeRO-1 keeps a rank's bytes and {words} (LeNet-5, 4 ranks)."
 
 
 def test_runs_without_sharding_have_no_such_section(hand):

@@ -22,13 +22,13 @@ def test_methods_are_compared_with_themselves_without_the_straggler(hand, launch
     (table,) = waiting.stragglers_page(found).tables
     kept = table.header.index("with / without")
     assert [(row[0], float(row[kept])) for row in table.rows] == [("layerwise", 1), ("synchronous", 0.2)]
-    headline, details = waiting.stragglers_answer(found)
-    lines = {
-        1: "layerwise 1.00 to synchronous 0.200 (1 launch).",
-        3: "layerwise 1.00 (0.979 to 1.02) to synchronous 0.200 (0.196 to 0.204) (3 launches).",
-    }
-    assert headline == f"Throughput kept with rank 1 5x slower: {lines[launches]}"
-    assert not details
+    answer = waiting.stragglers_answer(found)
+    layerwise, synchronous = ("all", "20 %") if launches == 1 else ("all (98 to 102 %)", "20 % (20 to 20 %)")
+    assert answer.headline == (
+        f"With one rank 5 times slower layerwise keeps {layerwise} of its throughput, synchronous training "
+        f"{synchronous} (LeNet-5, 2 ranks)."
+    )
+    assert not answer.details
     assert ("95 %" in table.header) == (launches > 1)
     (chart,) = waiting.stragglers_charts(found)
     assert [value for value, _, _ in chart.values] == pytest.approx([1, 0.2])
@@ -54,5 +54,6 @@ def test_simulated_replays_of_several_launches_name_the_late_rank(hand, exact, b
     assert [(one.late_rank, one.late_seconds) for one in found.records] == [(None, None), (3, 0.1)]
     (table,) = waiting.stragglers_page(found).tables
     assert table.rows[0][-3:] == ("0.500", bounds, "3")
-    headline, _ = waiting.answer(found)
-    assert headline == "Rank 3 is late by 100 ms per step: others wait for the rank, not for its links."
+    headline = waiting.answer(found).headline
+    assert headline == "Rank 3 is late by 100 ms per step: others wait for it, not for its links."
+    assert waiting.stragglers_answer(found).headline.startswith("Where rank 3 pauses 0.1 s, ring keeps 50 %")

@@ -4,9 +4,10 @@ import re
 
 from conftest import Hand
 
+from hpcdl.report.formats.verdicts import Verdict, words
 from hpcdl.report.render import render
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.sections import scaling
+from hpcdl.report.sections import time_to_target
 
 
 def run_of(hand, seconds_to_target):
@@ -24,12 +25,12 @@ def run_of(hand, seconds_to_target):
                 target_accuracy=0.9,
                 evaluations=at_end,
             )
-    return hand.read(suite_text="[suite]\nname = 's'\nanswer = 'scaling'\n")
+    return hand.read(suite_text="[suite]\nname = 's'\nanswer = 'time_to_target'\n")
 
 
 def test_time_to_target_is_in_the_row_and_its_speed_up_in_the_answer(hand, row):
     page = render([run_of(hand, {1: (8.0, 8.0), 2: (5.0, 5.0), 4: (2.0, None)})], "markdown")
-    line = "90.0 % accuracy soonest on 2 ranks; 1.60 (1.60 to 1.60) times as soon as on 1 (speed-up of steps: 2.00; 2 seeds)."
+    line = "LeNet-5 reaches 90 % accuracy soonest on 2 ranks: 1.60 (1.60 to 1.60) times as soon as on 1."
     assert line in page
     assert row(page, "ring", "2")[-2] == "5.00 s"
     assert row(page, "ring", "4")[-2] == "not reached"
@@ -39,11 +40,33 @@ def test_time_to_target_is_in_the_row_and_its_speed_up_in_the_answer(hand, row):
 def test_ranks_whose_times_differ_by_less_than_their_seeds_are_not_told_apart(hand, tmp_path):
     """Four ranks are the soonest, but not told from two; with wider times not from one."""
     page = render([run_of(hand, {1: (8.0, 8.1, 7.9), 2: (5.0, 6.0, 5.5), 4: (4.9, 5.9, 5.4)})], "markdown")
-    assert "soonest on 4 ranks; not distinguished from 2; 1.4" in page
+    assert "soonest on 4 ranks, not distinguished from 2: 1.4" in page
     assert not re.search("final accuracy .* best accuracy", page)  # of interest where a target is missed
-    (chart,) = scaling.times_to_target(Findings(hand.read(), "run"))
+    (chart,) = time_to_target.charts(Findings(hand.read(), "run"))
     assert tuple(chart.series[0].points[0]) == (1, 8.0, 7.9, 8.1)
     (tmp_path / "wide").mkdir()
     page = render([run_of(Hand(tmp_path / "wide"), {1: (2.0, 8.0), 4: (1.9, 7.9)})], "markdown")
-    assert "Time to 90.0 % accuracy is least on 4 ranks, 1.0" in page
-    assert "times as soon as on 1, which 2 seeds do not distinguish." in page
+    assert "Not decided: LeNet-5 reaches 90 % accuracy 1.0" in page
+    assert "times as soon on 4 ranks as on 1, which 2 seeds do not distinguish." in page
+
+
+def test_each_sentence_appears_and_a_decided_gain_comes_first(hand, monkeypatch):
+    seen = set()
+    monkeypatch.setattr(time_to_target, "Verdict", lambda **row: seen.add(row["word"]) or Verdict(**row))
+    late = {"lenet5": (2.0, 2.1), "nin": (0.9, 0.3), "vgg16": (0.5, 0.5), "alexnet": (0.5,)}
+    for model, times in late.items():
+        for seed, time in enumerate(times):
+            for ranks, end in ((1, 1.0), (2, time)):
+                evaluations = [(20, 2.0, end, 0.3, 0.95, 1280)]
+                hand.train(
+                    [[40.0] * 20] * ranks, model=model, seed=seed, target_accuracy=0.9, evaluations=evaluations
+                )
+    answer = time_to_target.answer(Findings(hand.read(), "run"))
+    assert answer.headline == (
+        "VGG-16 reaches 90 % accuracy soonest on 2 ranks: 2.00 (2.00 to 2.00) times as soon as on 1."
+    )
+    assert {
+        "LeNet-5 reaches 90 % accuracy soonest on 1 rank; more ranks do not save time.",
+        "Not decided, as it is one seed: AlexNet reaches 90 % accuracy 2.00 times as soon on 2 ranks as on 1.",
+    } < {*answer.details}
+    assert seen == words("time to target")

@@ -59,7 +59,7 @@ def test_no_rank_of_a_disturbed_case_or_of_a_pipeline_is_late(tmp_path, counters
 
 def test_the_late_rank_is_named_with_its_lateness(late_run, row):
     answer = waiting.WAITING.answer(late_run[0])
-    assert answer.headline == "Rank 1 is late by 20.0 ms per step: others wait for the rank, not for its links."
+    assert answer.headline == "Rank 1 is late by 20.0 ms per step: others wait for it, not for its links."
     assert row(render([one.run for one in late_run], "md"), "one")[1:5] == ["2", "40.0 ms", "10.0 ms", "0.250"]
 
 
@@ -73,7 +73,7 @@ def test_a_rank_that_is_late_in_one_case_of_several_is_named_with_it_and_rows_na
         merge(parts, tmp_path / launch / "run.h5", {}, "")
     (pooled,) = findings([pool([read(tmp_path / "a"), read(tmp_path / "b")])])
     headline = waiting.WAITING.answer(pooled).headline
-    assert headline.startswith("Rank 1 is late by 20.0 ms per step in 1 of 2 cases (one): ")
+    assert headline.startswith("Rank 1 is late by 20.0 ms per step in 1 of 2 cases: ")
     (table,) = waiting.WAITING.page(pooled).tables
     assert {row[:2] for row in table.rows} >= {("one", "1"), ("one", "2")}
 

@@ -99,7 +99,7 @@ def stragglers_answer(findings: Findings) -> Answer | None:
     for straggler, ranks in dict.fromkeys((str(pair.record.straggler), pair.record.ranks) for pair in pairs):
         alike = [pair for pair in pairs if (str(pair.record.straggler), pair.record.ranks) == (straggler, ranks)]
         called = [pair.record.system or in_words(names(pair.record)) for pair in alike]
-        where = findings.settings.where(alike[0].record).replace(f", {straggler}", "")
+        where = findings.settings.where(alike[0].record).replace(f"{straggler}, ", "")
         kept = [
             f"{name} {{}}{_kept(pair)}" for name, pair in zip(called, alike, strict=True) if not pair.disturbed
         ]
