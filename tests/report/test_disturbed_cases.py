@@ -109,7 +109,7 @@ def test_undisturbed_launches_of_a_case_decide(hand):
             [[(90.0 if taken else 41.0) + launch / 5] * 12] * 2, counters=[foreign(taken)] * 2, launch=launch
         )
     page = render([hand.read()], "md")
-    assert "LeNet-5 stays near-linear on 2 ranks with ring: efficiency " in page
+    assert "LeNet-5 stays near-linear on 2 ranks with a ring: efficiency " in page
     assert "- Other load disturbed 1 launch of cases whose other launches count." in page
     record = json.loads(render([hand.read()], "json"))["cases"][1]
     assert (record["launches"], record["launches_left_out"], record["disturbed"]) == (2, 1, None)

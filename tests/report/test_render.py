@@ -84,7 +84,7 @@ def test_markdown_says_what_was_found(hand, row):
     assert (tree[2], tree[-1]) == ("0.667", "no")
     assert row(page, "none (no communication)", "4")["near-linear"] == "-"
     assert row(page, "tree", "2")["near-linear"] == "yes"
-    assert "On 4 ranks 1 of 2 methods are near-linear for LeNet-5: ring." in page
+    assert "On 4 ranks 1 of 2 methods are near-linear for LeNet-5: a ring." in page
 
 
 def test_markdown_says_what_failed_and_what_to_doubt(page):
@@ -155,7 +155,7 @@ def test_problems_of_one_model_are_named_by_what_differs(hand, row):
     assert page.count("trace=steps") == 1
     assert "\n\nHow big?\n\n## Verdict\n" in page
     assert "### global batch 128\n" in page
-    assert "LeNet-5 (global batch 64) stays near-linear on 2 ranks with ring: efficiency 1.00" in page
+    assert "LeNet-5 (global batch 64) stays near-linear on 2 ranks with a ring: efficiency 1.00" in page
 
 
 def test_inconclusive_is_neither_yes_nor_no(hand, row):

@@ -54,12 +54,12 @@ def test_a_slow_host_is_named_in_the_first_line(hand):
     [
         (
             {"ring": {1: 80, 2: 41, 4: 40}},
-            ["LeNet-5 stays near-linear up to 2 ranks with ring: efficiency 0.976; on 4 it is 0.500."],
+            ["LeNet-5 stays near-linear up to 2 ranks with a ring: efficiency 0.976; on 4 it is 0.500."],
         ),
         # on the most ranks, though on fewer numbers of them
         (
             {"ring": {1: 80, 2: 40.5}, "tree": {1: 80, 4: 21}},
-            ["LeNet-5 stays near-linear on 4 ranks with tree: efficiency 0.952."],
+            ["LeNet-5 stays near-linear on 4 ranks with a tree: efficiency 0.952."],
         ),
         (
             {"parameter_server": {1: 80, 2: 41}, "tree": {2: 80}},
@@ -111,14 +111,14 @@ def two_networks(hand, answer="answer = 'scaling'"):
 
 def test_of_several_networks_the_one_that_scales_best_comes_first(hand):
     first, _, *others = verdict(two_networks(hand))
-    assert first == "Wide stays near-linear up to 2 ranks with ring: efficiency 0.976; on 4 it is 0.500."
+    assert first == "Wide stays near-linear up to 2 ranks with a ring: efficiency 0.976; on 4 it is 0.500."
     assert "- Narrow is not near-linear on 2 ranks: efficiency 0.556." in others
 
 
 def test_the_sections_that_the_suite_names_answer_first_and_have_the_main_figure(hand):
     run = two_networks(hand)
     reached = "Synchronous training ends at an accuracy of 90.0 %, with one seed (narrow, 2 ranks)."
-    scaled = "Wide stays near-linear up to 2 ranks with ring"
+    scaled = "Wide stays near-linear up to 2 ranks with a ring"
     for answer, first, main in (
         ("'accuracy'", reached, "Accuracy"),
         ("['scaling', 'accuracy']", scaled, "Scaling"),
@@ -195,7 +195,7 @@ def test_exposed_communication_is_the_answer_where_no_scaling_was_measured(hand)
     for scheme, ms in (("none", 20), ("ring", 25), ("tree", 40)):
         hand.train([steps(ms)] * 2, aggregation=scheme, kind="replay")
     assert verdict(hand.read(suite_text=ANSWERED.format("scaling")))[0] == (
-        "On 2 ranks communication adds least to a step with ring, 20.0 %, and most with tree, 50.0 % (LeNet-5)."
+        "On 2 ranks communication adds least to a step with a ring, 20.0 %, and most with a tree, 50.0 % (LeNet-5)."
     )
 
 
@@ -259,11 +259,11 @@ def test_each_sentence_on_scaling_appears(hand, monkeypatch):
     answer = scaling.answer(Findings(hand.read(), "run"))
     assert (
         answer.headline
-        == "Simulated LeNet-5 stays near-linear on 2 ranks with synchronous training, ring: efficiency 1.00."
+        == "Simulated LeNet-5 stays near-linear on 2 ranks with synchronous training with a ring: efficiency 1.00."
     )
     assert answer.details[0].startswith("Simulated VGG-16 stays near-linear on 2 ranks ")
     assert (
-        "On 2 ranks all 2 methods are near-linear for simulated LeNet-5: synchronous training, ring and layerwise."
+        "On 2 ranks all 2 methods are near-linear for simulated LeNet-5: synchronous training with a ring and layerwise."
         in answer.details
     )
     assert any(
@@ -279,5 +279,5 @@ def test_one_network_of_several_that_is_near_linear_is_said_in_one_sentence(hand
     answer = scaling.answer(Findings(hand.read(), "run"))
     assert (
         answer.headline
-        == "LeNet-5 stays near-linear on 2 ranks with ring: efficiency 1.00; NiN and VGG-16 do not."
+        == "LeNet-5 stays near-linear on 2 ranks with a ring: efficiency 1.00; NiN and VGG-16 do not."
     )

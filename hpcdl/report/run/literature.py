@@ -49,6 +49,7 @@ TITLES: Final = {
 """Names in the literature; any other name is a suite's, with spaces."""
 SETTINGS: Final = {
     "base_batch": "",
+    "bucket_bytes": "in buckets of {}",
     "code": "coded as {}",
     "density": "at {} % of the entries",
     "graph": "on the {} graph",
@@ -64,6 +65,8 @@ SETTINGS: Final = {
     "tau": "of {}",
 }
 """Words for settings; any other setting is stated by its name."""
+WHOLE: Final = {("period", "1"): "in every step", ("bucket_bytes", "0"): "by whole layers"}
+"""Words for some values of settings."""
 IMPLIED: Final = {
     "bound",
     "collect",
@@ -89,7 +92,8 @@ def in_words(name: str, record: Record) -> str:
     first, *others = (_part(part, record) for part in COMMA.split(name))
     if others and first == TITLES["synchronous"] and " + " in name:  # a compressor tells enough
         first, *others = others
-    return f"{first} with {' and '.join(others)}" if others else first
+    joint = "in" if others and others[0].startswith(("buckets of", "one sum")) else "with"
+    return f"{first} {joint} {' and '.join(others)}" if others else first
 
 
 def _part(part: str, record: Record) -> str:
@@ -109,8 +113,8 @@ def title_of(label: str, system: str = "") -> str:
 
 
 def _setting(key: str, value: str) -> str:
-    if (key, value) == ("period", "1"):
-        return "in every step"
+    if (key, value) in WHOLE:
+        return WHOLE[key, value]
     if value in {"True", "False"}:
         return f"{'with' if value == 'True' else 'without'} {key.replace('_', ' ')}"
     if key == "density":

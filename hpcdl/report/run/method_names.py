@@ -1,6 +1,5 @@
 """Names of rows: as brief as the other rows of a table allow."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -158,21 +157,3 @@ def _buckets(head: str, settings: Mapping[str, str]) -> str:
     if head != "synchronous" or not size.isdecimal():
         return ""
     return f"buckets of {volume(int(size))} during {BACKWARD}" if int(size) else f"one sum after {BACKWARD}"
-
-
-def in_words(name: str) -> str:
-    """Return the name of a method for a sentence: no settings in parentheses, and no underscores."""
-    text = re.sub(r"\w+\([^()]*\)", lambda match: _settings_in_words(match[0]), name)
-    text = re.sub(r", (?=buckets of|one sum after)", " in ", text.replace("_", " "))
-    return re.sub(r"\bsynchronous(?=$|,)", "synchronous training", text)
-
-
-def _settings_in_words(label: str) -> str:
-    head, given = parts(label)
-    words = [
-        (f"buckets of {volume(int(value))}" if int(value) else "whole layers")
-        if key == "bucket_bytes" and value.isdecimal()
-        else f"{key} {value}"
-        for key, value in given.items()
-    ]
-    return f"{head} with {' and '.join(words)}"

@@ -13,7 +13,8 @@ from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Scale, Settings, rows
-from hpcdl.report.run.method_names import Names, in_words, scheme_name
+from hpcdl.report.run.literature import in_words, title_of
+from hpcdl.report.run.method_names import Names, scheme_name
 from hpcdl.trace.quantity import Quantity
 
 STRATEGIES: Final = ("synchronous", "layerwise")
@@ -28,6 +29,7 @@ class Timed(NamedTuple):
     """A strategy and what it saves."""
 
     name: str
+    """In words."""
     scale: Scale
     saved: Interval
     """Share of the first strategy's step; NaN for the first itself."""
@@ -51,7 +53,7 @@ def _compared(methods: Sequence[Method]) -> list[list[Timed]]:
         for scale in scales:
             saved = _less(scale, scales[0], Record.step_seconds)
             overlapped = _less(scale, whole, Record.exposed_communication_seconds)
-            timed.append(Timed(names(scale.record), scale, saved, overlapped))
+            timed.append(Timed(in_words(names(scale.record), scale.record), scale, saved, overlapped))
         compared.append(timed)
     return compared
 
@@ -80,7 +82,7 @@ def answer(findings: Findings) -> Answer | None:
 
 
 def _where(timed: Timed, settings: Settings) -> str:
-    return settings.where(timed.scale.record, in_words(scheme_name(timed.scale.record)))
+    return settings.where(timed.scale.record, title_of(scheme_name(timed.scale.record)).removeprefix("a "))
 
 
 def _overlapped(group: Sequence[Timed], settings: Settings) -> list[str]:
@@ -89,8 +91,8 @@ def _overlapped(group: Sequence[Timed], settings: Settings) -> list[str]:
     if not known:
         return []
     (_, name, share), *others = known
-    first = f"{in_words(name)} overlaps {_percent(share)}" + "".join(
-        f", {in_words(name)} {percent(max(0.0, share.value))}" for _, name, share in others
+    first = f"{name} overlaps {_percent(share)}" + "".join(
+        f", {name} {percent(max(0.0, share.value))}" for _, name, share in others
     )
     return [
         sentence(f"{first} of the communication that one sum after backward exposes {_where(group[0], settings)}")
@@ -99,9 +101,9 @@ def _overlapped(group: Sequence[Timed], settings: Settings) -> list[str]:
 
 def _saved(group: Sequence[Timed], settings: Settings) -> list[str]:
     """Return sentences on what strategies save of the first one's step, add to it, or on noise that hides it."""
-    first, base = in_words(group[0].name), _where(group[0], settings)
-    disturbed = [in_words(name) for name, scale, *_ in group if scale.disturbed]
-    known = [(in_words(name), share) for name, _, share, _ in group[1:] if math.isfinite(share.value)]
+    first, base = group[0].name, _where(group[0], settings)
+    disturbed = [name for name, scale, *_ in group if scale.disturbed]
+    known = [(name, share) for name, _, share, _ in group[1:] if math.isfinite(share.value)]
     open_ = [name for name, share in known if share.low <= 0 <= share.high]
     ordered = sorted((one for one in known if one[0] not in open_), key=lambda one: -one[1].value)
     saves = [
@@ -135,7 +137,7 @@ def least_exposed(name: str, methods: Sequence[Method]) -> list[Verdict]:
     """
     largest = max(method.scales[-1].record.ranks for method in methods)
     exposed = [
-        (time / step, in_words(method.name))
+        (time / step, in_words(method.name, method.record))
         for method in methods
         for scale in method.scales[-1:]
         if scale.record.ranks == largest > 1 and not method.no_communication

@@ -14,7 +14,7 @@ from hpcdl.report.run.columns import RANKS, median, stated
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
-from hpcdl.report.run.method_names import in_words
+from hpcdl.report.run.literature import in_words
 from hpcdl.report.sections.collectives import one_launch
 from hpcdl.report.sections.overlap import NOISE, least_exposed
 from hpcdl.report.sections.time_to_target import reached as time_reached
@@ -293,7 +293,7 @@ def _near_linear(name: str, best: Method) -> Verdict:
     facts = {
         "efficiency": _efficiency(near),
         "ranks": ("on " if near is last else "up to ") + _ranks(near.record),
-        "method": in_words(best.name),
+        "method": in_words(best.name, best.record),
         "beyond": beyond,
     }
     return Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
@@ -302,7 +302,7 @@ def _near_linear(name: str, best: Method) -> Verdict:
 def _methods(name: str, methods: Sequence[Method], record: Record) -> Verdict | None:
     """Return which of several methods are near-linear on as many ranks as ``record``."""
     at = {
-        in_words(method.name): scale.near_linear
+        in_words(method.name, method.record): scale.near_linear
         for method in methods
         for scale in method.beyond
         if scale.record.ranks == record.ranks

@@ -9,18 +9,17 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
-from hpcdl.report.formats.cells import NONE, Number, digits, interval, listed, rate, seconds, sentence
+from hpcdl.analysis.statistics.estimates import ratio_interval
+from hpcdl.report.formats.cells import NONE, digits, interval, listed, longer, rate, seconds, sentence, signed
 from hpcdl.report.formats.document import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median
 from hpcdl.report.run.declaration import Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
-from hpcdl.report.run.method_names import in_words, scheme_name
+from hpcdl.report.run.literature import in_words, title_of
+from hpcdl.report.run.method_names import scheme_name
 from hpcdl.training.parts.traits import Strategy
 
-NO_DIFFERENCE: Final = 0.005
-"""Share of a time below which a difference is none."""
 NOTE: Final = (
     "Beyond computing: step less a rank's computing. Sent: by the rank that sends most in a step; messages that "
     "overlap with the next step count there, so that busy cores raise it. Sent per host: to others, if simulated "
@@ -83,8 +82,8 @@ def answer(findings: Findings) -> Answer | None:
         schemes = {scheme_name(row.scale.record) for row in sharded}
         for row in sharded:
             record = row.scale.record
-            scheme = in_words(scheme_name(record)) if len(schemes) > 1 else ""
-            text = f"{record.system or in_words(row.name)} {_against(row.scale, base)}"
+            scheme = title_of(scheme_name(record)).removeprefix("a ") if len(schemes) > 1 else ""
+            text = f"{record.system or in_words(row.name, record)} {_against(row.scale, base)}"
             lines.append(sentence(f"{text} {findings.settings.where(record, scheme)}"))
         basis += [record for scale in (base, *(row.scale for row in sharded)) for record in scale.records]
     return Answer(lines[0], lines[1:], basis) if lines else None
@@ -99,28 +98,17 @@ def _against(scale: Scale, base: Scale) -> str:
     words = ["keeps a rank's bytes" if round(sent, 2) == 1 else f"sends {digits(sent)} times the bytes"] * bool(
         sent
     )
-    words += [f"needs {_percent(memory)} of the memory"] * bool(memory)
+    words += [f"needs {100 * memory:.0f} % of the memory"] * bool(memory)
     sides = [
         [np.array([time]) for record in side.records for time in record.launch_seconds or ()]
         for side in (scale, base)
     ]
-    return listed([*words, _longer(ratio_interval(*sides))])
-
-
-def _longer(ratio: Interval) -> str:
-    """Return a ratio to the time of synchronous training in words, with its interval if there is one."""
-    more = Interval(*(bound - 1 for bound in ratio))
-    if more.low <= 0 <= more.high or abs(more.value) < NO_DIFFERENCE:
-        bounds = f" within noise ({interval(more.low, more.high, _percent)})" if more.low < more.high else ""
-        return f"takes as long as synchronous training{bounds}"
-    words = "longer" if more.value > 0 else "less time"
-    low, high = sorted(map(abs, more[1:]))
-    bounds = f" ({interval(low, high, _percent)})" if low < high else ""
-    return f"takes {_percent(abs(more.value))}{bounds} {words} than synchronous training"
-
-
-def _percent(share: Number) -> str:
-    return NONE if share is None else f"{digits(100 * share, 2 if abs(share) < 1 else 3)} %"
+    ratio = ratio_interval(*sides)
+    time, than = longer(*ratio), "than"
+    if ratio.low <= 1 <= ratio.high or time == "as long":
+        bounds = f" ({signed(ratio.low)} to {signed(ratio.high)})" if ratio.low < ratio.high else ""
+        time, than = f"as long within noise{bounds}" if bounds else "as long", "as"
+    return listed([*words, f"takes {time} {than} synchronous training"])
 
 
 SECTION: Final = Declaration(

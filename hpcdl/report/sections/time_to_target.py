@@ -14,7 +14,7 @@ from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Scale, Settings
-from hpcdl.report.run.method_names import in_words
+from hpcdl.report.run.literature import in_words
 
 
 def reached(scale: Scale) -> float | None:
@@ -71,7 +71,7 @@ def _soonest(methods: Sequence[Method], settings: Settings) -> Soonest | None:
         if apart[0]
         else "not distinguished"
     )
-    name = settings.subject(best.record, in_words(method.name) if len(methods) > 1 else "")
+    name = settings.subject(best.record, in_words(method.name, method.record) if len(methods) > 1 else "")
     verdict = Verdict(topic="time to target", word=word, case=name, facts=facts)
     return Soonest(best, verdict, ratio if word == "soonest" else 0.0)
 

@@ -14,7 +14,11 @@ from hpcdl.report.formats.cells import NONE, Number, digits, interval, listed, p
 from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.method_names import Names, in_words
+from hpcdl.report.run.literature import in_words
+from hpcdl.report.run.method_names import Names
+
+WHOLE: Final = 0.995
+"""Least share of a throughput that is all of it."""
 
 
 class Slowed(NamedTuple):
@@ -98,15 +102,15 @@ def stragglers_answer(findings: Findings) -> Answer | None:
     names, lines = Names(pair.record for pair in pairs), list[str]()
     for straggler, ranks in dict.fromkeys((str(pair.record.straggler), pair.record.ranks) for pair in pairs):
         alike = [pair for pair in pairs if (str(pair.record.straggler), pair.record.ranks) == (straggler, ranks)]
-        called = [pair.record.system or in_words(names(pair.record)) for pair in alike]
+        called = [in_words(names(pair.record), pair.record) for pair in alike]
         where = findings.settings.where(alike[0].record).replace(f"{straggler}, ", "")
-        kept = [
-            f"{name} {{}}{_kept(pair)}" for name, pair in zip(called, alike, strict=True) if not pair.disturbed
-        ]
-        first, *others = [text.format("keeps " * (not number)) for number, text in enumerate(kept)] or [""]
-        extremes = ", ".join((f"{first} of its throughput", *others[-1:]))
-        lines += [sentence(f"{_when(straggler)} {extremes} {where}")] if first else []
-        lines += [sentence(f"between them {listed(others[:-1])} {where}")] if others[:-1] else []
+        fair = [(name, _kept(pair)) for name, pair in zip(called, alike, strict=True) if not pair.disturbed]
+        if fair:
+            (first, most), *others = fair
+            last = "".join(f", {name} {share}" for name, share in others[-1:])
+            lines.append(sentence(f"{_when(straggler)} {first} keeps {most} of its throughput{last} {where}"))
+        if between := [f"{name} keeps {share}" for name, share in fair[1:-1]]:
+            lines.append(sentence(f"{listed(between)} {where}"))
         disturbed = [name for name, pair in zip(called, alike, strict=True) if pair.disturbed]
         doubt = f"not decided for {listed(disturbed)}: other load disturbed the measurement {where}"
         lines += [sentence(doubt)] if disturbed else []
@@ -120,11 +124,10 @@ def _when(straggler: str) -> str:
 
 
 def _kept(pair: Slowed) -> str:
-    """Return the share of its throughput that a method keeps: all, if the interval contains it."""
+    """Return the share of its throughput that a method keeps, with its interval."""
     low, high = pair.bounds
     bounds = "" if low is None or high is None else f" ({interval(low, high, _percent)})"
-    whole = pair.ratio.value >= 1 or (low is not None and low <= 1)
-    return ("all" if whole and not (high is not None and high < 1) else _percent(pair.ratio.value)) + bounds
+    return ("all" if pair.ratio.value >= WHOLE else _percent(pair.ratio.value)) + bounds
 
 
 def _percent(share: Number) -> str:
