@@ -55,8 +55,8 @@ def execute(options: argparse.Namespace) -> int:
             jitter=options.jitter,
         )
     if options.save:
-        write_output("--save", options.save, network_file.format_network(predicted.priced))
-    page = predictions.document(predicted, f"hpcdl: {options.source} on {predicted.priced.network.name}")
+        write_output("--save", options.save, network_file.format_network(predicted.estimate))
+    page = predictions.document(predicted, str(options.source))
     print(predictions.render(predicted) if options.json else coloured(plain([page])), end="")
     return OK
 

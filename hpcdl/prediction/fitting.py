@@ -20,7 +20,7 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import EVERY_RANK, Link, Network, Site
-from hpcdl.prediction.network_file import COSTS, DOUBTFUL, Certainty, Matrix, PricedNetwork, Vector
+from hpcdl.prediction.network_file import COSTS, DOUBTFUL, Certainty, Matrix, NetworkEstimate, Vector, origin_of
 from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest
 from hpcdl.trace.run import Run
 
@@ -109,7 +109,7 @@ class Fit:
     @property
     def network(self) -> Network:
         """Return the network with these costs."""
-        return _priced(self.layout, self.costs.tolist())
+        return _with_costs(self.layout, self.costs.tolist())
 
     @property
     def determined(self) -> list[str]:
@@ -182,13 +182,15 @@ def with_own_cores(measured: Sequence[Record]) -> tuple[list[Record], list[str]]
         cases = f"{len(measured) - len(kept)} of {len(measured)} cases"
         notes.append(f"Left out of the fit: {cases}, on {ranks} oversubscribed ranks.")
     if disturbed := sum(bool(record.disturbed) for record in kept):
-        notes.append(f"DISTURBED: {disturbed} of {len(kept)} measured cases, whose times may be too long.")
+        notes.append(
+            f"Other load disturbed {disturbed} of {len(kept)} measured cases; their times may be too long."
+        )
     return kept, notes
 
 
 def fitted(
     run: Run, programs: Sequence[MeasuredProgram], notes: Sequence[str] = (), least: int = 0
-) -> PricedNetwork:
+) -> NetworkEstimate:
     """Return the network fitted to measured programs of a run, with ``notes`` on those that are left out.
 
     Programs whose messages share ports determine only the overhead of a message. Raises CannotFitError for fewer
@@ -215,13 +217,14 @@ def fitted(
     }
     times = [*costs.certainty.times, *_times(shared, costs.network)]
     certainty = replace(costs.certainty, times=times, errors=errors, notes=notes)
-    name, date, mpi = run.path.name, str(run.environment.get("date") or ""), run.environment.get("mpi")
+    name, mpi = run.path.name, run.environment.get("mpi")
     library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
     most_ranks = max(program.ranks for program in serial)
-    origin = {"run": name, "date": date, "library": library, "times": len(serial), "most_ranks": most_ranks}
-    source = f"fitted to {len(serial)} times of {', '.join(filter(None, (name, date)))}"
+    here = origin_of(run)
+    origin = {**here, "library": library, "times": len(serial), "most_ranks": most_ranks}
+    source = f"fitted to {len(serial)} times of {', '.join(filter(None, (name, here['date'])))}"
     network = replace(costs.network, name=f"fitted to {name}", source=source)
-    return PricedNetwork(network, most_ranks, certainty, origin)
+    return NetworkEstimate(network, most_ranks, certainty, origin)
 
 
 def _times(programs: Sequence[MeasuredProgram], network: Network) -> list[tuple[str, float, float]]:
@@ -276,13 +279,13 @@ def _linearised(programs: Sequence[MeasuredProgram], layout: Network, costs: Vec
 def _derivatives(times: Callable[[Network], Sequence[float]], layout: Network, costs: Vector) -> Matrix:
     """Return (times, costs): the derivatives of the ``times`` on a network at ``costs``."""
     duals = zip(costs.clip(FREE).tolist(), np.eye(len(COSTS)).tolist(), strict=True)
-    network = _priced(layout, [Dual(cost, tuple(slope)) for cost, slope in duals])
+    network = _with_costs(layout, [Dual(cost, tuple(slope)) for cost, slope in duals])
     slopes = [getattr(time, "slope", (0.0,) * len(COSTS)) for time in times(network)]
     return np.array(slopes).reshape(-1, len(COSTS))
 
 
 def uncertainty(
-    program: Program, priced: PricedNetwork, scheme: str, calls: int = 1, whole: float | None = None
+    program: Program, estimate: NetworkEstimate, scheme: str, calls: int = 1, whole: float | None = None
 ) -> tuple[float, bool]:
     """Return half the 95 % interval of the logarithm of a predicted time; NaN if the network is not fitted.
 
@@ -291,10 +294,10 @@ def uncertainty(
     an undetermined cost makes the time uncertain by more than 10 %. The network's topology is left out, because
     its flows carry no derivatives.
     """
-    certainty = priced.certainty
+    certainty = estimate.certainty
     if certainty is None:
         return math.nan, False
-    layout = replace(priced.network, topology=None)
+    layout = replace(estimate.network, topology=None)
     slopes = _derivatives(lambda network: [program.simulate(network).seconds], layout, certainty.costs)
     time, doubt = float((slopes @ certainty.costs)[0]), certainty.doubt(slopes[0])
     share = 1.0 if whole is None else calls * time / whole if whole else 0.0
@@ -309,7 +312,7 @@ def _layout(hosts: Sequence[int]) -> Network:
     return Network("fitted", Link(0.0, 0.0), source="", ranks_per_host=ranks_per_host, hosts=placed)
 
 
-def _priced(layout: Network, costs: Sequence[float]) -> Network:
+def _with_costs(layout: Network, costs: Sequence[float]) -> Network:
     alpha, beta, gamma, *inside = costs
     link = Link(*inside) if layout.is_one_host else Link(alpha, beta)
     return replace(layout, link=link, gamma=gamma, inside=Link(*inside))

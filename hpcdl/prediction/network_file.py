@@ -13,8 +13,10 @@ import numpy.typing as npt
 from hpcdl.analysis.statistics.estimates import student_quantile
 from hpcdl.cases.keys.key import Choice, about, with_topology
 from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network, Site
+from hpcdl.launch.testbed import usual_rate
 from hpcdl.registry import MAX_INTEGER, shortened
 from hpcdl.trace.files import JsonObject, read_toml
+from hpcdl.trace.run import Run
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
@@ -96,7 +98,7 @@ class Certainty:
 
 
 @dataclass(frozen=True)
-class PricedNetwork:
+class NetworkEstimate:
     """A network, and how well its cost parameters are known."""
 
     network: Network
@@ -105,7 +107,23 @@ class PricedNetwork:
     certainty: Certainty | None = None
     """Uncertainty of fitted parameters."""
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """Description of a fit that was made now."""
+    """Description of the fit: run, date, environment, library, number of times, most ranks."""
+    topology: Mapping[str, Any] = field(default_factory=dict)
+    """Table of the topology in the file that was read."""
+
+    @property
+    def title(self) -> str:
+        """Return the name of the network in a sentence."""
+        run = self.origin.get("run")
+        return f"the network of {run}" if run else self.network.name
+
+    def describes(self, run: Run | None) -> bool:
+        """Return True if the network was fitted to this run, or to another one on the same links."""
+        if run is None or not self.origin:
+            return False
+        here = origin_of(run)
+        is_same = all(self.origin.get(key) == here[key] for key in ("run", "date"))
+        return is_same or (bool(here["environment"]) and self.origin.get("environment") == here["environment"])
 
     @property
     def errors(self) -> Mapping[str, Mapping[str, Any]]:
@@ -118,10 +136,20 @@ class PricedNetwork:
         return ranks / farthest if farthest else None
 
 
-def bounds(seconds: float, *halves: float) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a time with independent uncertainties, halves of intervals of its logarithm."""
+def origin_of(run: Run) -> dict[str, str]:
+    """Return what identifies a run to which a network is fitted: name, date, and environment with its links."""
+    key, testbed = run.environment.get("key"), run.environment.get("emulated")
+    environment = f"{key}, {usual_rate(testbed)}" if key and testbed else str(key or "")
+    return {"run": run.path.name, "date": str(run.environment.get("date") or ""), "environment": environment}
+
+
+def bounds(value: float, *halves: float) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a value with independent uncertainties, halves of intervals of its logarithm.
+
+    None if they are 0, which means that no error is known, or so large that the value is unknown.
+    """
     half = math.hypot(*halves)
-    return (seconds * math.exp(-half), seconds * math.exp(half)) if half < MAX_HALF else (None, None)
+    return (value * math.exp(-half), value * math.exp(half)) if 0 < half < MAX_HALF else (None, None)
 
 
 ALL: Final = "all"
@@ -140,9 +168,9 @@ class NetworkFileError(Exception):
     """A network file is invalid; one line that names file and key."""
 
 
-def format_network(priced: PricedNetwork) -> str:
+def format_network(estimate: NetworkEstimate) -> str:
     """Return the text of a file for :func:`load_network`."""
-    network, certainty = priced.network, priced.certainty
+    network, certainty = estimate.network, estimate.certainty
     ranks_per_host = ALL if network.is_one_host else network.ranks_per_host
     tables: dict[str, Mapping[str, Any]] = {
         "network": {
@@ -154,7 +182,8 @@ def format_network(priced: PricedNetwork) -> str:
         },
         "link": {"alpha": network.link.alpha, "beta": network.link.beta},
         "inside": {"alpha": network.inside.alpha, "beta": network.inside.beta},
-        "origin": priced.origin,
+        "origin": estimate.origin,
+        "topology": estimate.topology,
     }
     if certainty:
         tables["certainty"] = {
@@ -167,6 +196,7 @@ def format_network(priced: PricedNetwork) -> str:
         tables |= {f"error.{json.dumps(name)}": error for name, error in certainty.errors.items()}
     if network.is_one_host:
         del tables["link"]
+    tables = {title: table for title, table in tables.items() if table or title == "origin"}
     lines = ["# Seconds per message (alpha), per byte (beta), per byte reduced (gamma); inside: within a host."]
     for title, table in tables.items():
         stated = {key: value for key, value in table.items() if value is not None}
@@ -175,7 +205,7 @@ def format_network(priced: PricedNetwork) -> str:
     return "\n".join(lines) + "\n"
 
 
-def load_network(path: Path) -> PricedNetwork:
+def load_network(path: Path) -> NetworkEstimate:
     """Read a network with the limits of its fit. Raises NetworkFileError for an unreadable or invalid file."""
     try:
         tables = read_toml(path)
@@ -187,7 +217,7 @@ def load_network(path: Path) -> PricedNetwork:
         raise NetworkFileError(f"{path}: {error}") from None
 
 
-def _network(tables: Mapping[str, Any], path: Path) -> PricedNetwork:
+def _network(tables: Mapping[str, Any], path: Path) -> NetworkEstimate:
     """Return the network of the tables of a file. Raises ValueError, led by the key."""
     head = _table(tables, "network")
     ranks_per_host = head.get("ranks_per_host", 1)
@@ -196,22 +226,26 @@ def _network(tables: Mapping[str, Any], path: Path) -> PricedNetwork:
     elif type(ranks_per_host) is not int or not 1 <= ranks_per_host < EVERY_RANK:
         raise ValueError(f"network.ranks_per_host: must be a number from 1 to 2^31, or {ALL!r}")
     inside = _link(tables, "inside") if "inside" in tables else SHARED_MEMORY
-    most = _table({"origin": {}, **tables}, "origin").get("most_ranks")
+    origin = _table({"origin": {}, **tables}, "origin")
+    if wrong := [key for key, value in origin.items() if not isinstance(value, (str, int, float))]:
+        raise ValueError(f"origin.{wrong[0]}: must be a text or a number")
+    most = origin.get("most_ranks")
     if most is not None and (type(most) is not int or not 1 <= most < MAX_INTEGER):
         raise ValueError(f"origin.most_ranks: must be a number from 1 to 2^63, not {shortened(most)}")
     network = Network(
         name=str(head.get("name", path.stem)),
         link=inside if ranks_per_host == EVERY_RANK else _link(tables, "link"),
         source=str(head.get("source", path)),
-        gamma=_price(head, "network", "gamma"),
-        site=Site(overhead_seconds=_price({"overhead": 0.0, **head}, "network", "overhead")),
+        gamma=_cost_parameter(head, "network", "gamma"),
+        site=Site(overhead_seconds=_cost_parameter({"overhead": 0.0, **head}, "network", "overhead")),
         inside=inside,
         ranks_per_host=ranks_per_host,
     )
     if "topology" in tables:
         with about("topology"):
             network = with_topology(network, Choice.of("topologies", tables["topology"]))
-    return PricedNetwork(network, most, _certainty(tables) if "certainty" in tables else None)
+    certainty = _certainty(tables) if "certainty" in tables else None
+    return NetworkEstimate(network, most, certainty, origin, tables.get("topology", {}))
 
 
 def _certainty(tables: Mapping[str, Any]) -> Certainty:
@@ -245,10 +279,10 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _link(tables: Mapping[str, Any], name: str) -> Link:
     table = _table(tables, name)
-    return Link(*(_price(table, name, key) for key in ("alpha", "beta")))
+    return Link(*(_cost_parameter(table, name, key) for key in ("alpha", "beta")))
 
 
-def _price(table: Mapping[str, Any], name: str, key: str) -> float:
+def _cost_parameter(table: Mapping[str, Any], name: str, key: str) -> float:
     value = table.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_SECONDS:
         unit = {"beta": "seconds per byte (8e-9 for 1 Gbit/s)", "gamma": "seconds per byte"}.get(key, "seconds")
@@ -256,9 +290,9 @@ def _price(table: Mapping[str, Any], name: str, key: str) -> float:
     return float(value)
 
 
-def described(priced: PricedNetwork) -> JsonObject:
+def described(estimate: NetworkEstimate) -> JsonObject:
     """A network in JSON; of a fitted one also how far off it is."""
-    network, certainty = priced.network, priced.certainty
+    network, certainty = estimate.network, estimate.certainty
     head: JsonObject = {
         "name": network.name,
         "source": network.source,

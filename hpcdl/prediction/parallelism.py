@@ -40,7 +40,7 @@ from hpcdl.nn.split.layers import (
     locally_connected_by_rows,
 )
 from hpcdl.nn.split.layout import by_images, cut
-from hpcdl.prediction.network_file import PricedNetwork
+from hpcdl.prediction.network_file import NetworkEstimate
 from hpcdl.prediction.programs import scheme_traits
 from hpcdl.prediction.steps import Times, predicted_step, unequal
 from hpcdl.training.parts.bucketing import bucket_bytes
@@ -207,7 +207,7 @@ class Parallelism:
 
 
 def parallelism(
-    records: Sequence[Record], times: Times, priced: PricedNetwork, ranks: Sequence[int] = ()
+    records: Sequence[Record], times: Times, estimate: NetworkEstimate, ranks: Sequence[int] = ()
 ) -> tuple[list[Parallelism], list[str]]:
     """Return the parallelism of each training among ``records`` on each number of ``ranks``, by default its own.
 
@@ -228,7 +228,7 @@ def parallelism(
         farthest = max((record.ranks for record in cases if record.step_seconds), default=None)
         for p in ranks or sorted({int(record.ranks) for record in cases if record.ranks > 1}):
             try:
-                compared, reasons = _compared(cases, p, times, priced, farthest)
+                compared, reasons = _compared(cases, p, times, estimate, farthest)
             except (ValueError, TypeError, DataError, OSError) as error:
                 left_out.append(f"{cases[0].model} on {p} ranks: {error}")
             else:
@@ -238,13 +238,13 @@ def parallelism(
 
 
 def _compared(
-    cases: Sequence[Record], ranks: int, times: Times, priced: PricedNetwork, farthest: int | None
+    cases: Sequence[Record], ranks: int, times: Times, estimate: NetworkEstimate, farthest: int | None
 ) -> tuple[Parallelism, list[str]]:
     """Return the parallelism of a training, of which ``cases`` are some meshes, and the meshes left out.
 
     ``farthest``: see :func:`hpcdl.prediction.steps.predicted_step`. ValueError: it cannot be predicted.
     """
-    like, network = cases[0], priced.network
+    like, network = cases[0], estimate.network
     if ranks < 2:
         raise ValueError("there is nothing to split")
     if scheme_traits(like).adaptive:
@@ -271,7 +271,7 @@ def _compared(
             compared.add(program)
             here = measured_of[program]
             used = next((record.bucket_bytes for record in here if record.bucket_bytes), bucket)
-            row = predicted_step(here, like, case, replace(conditions, bucket=used), priced, farthest)
+            row = predicted_step(here, like, case, replace(conditions, bucket=used), estimate, farthest)
         except ValueError as error:
             reasons.append(f"{like.model}, mesh {label(mesh, ranks)}: {error}")
             continue

@@ -3,11 +3,12 @@
 The network is a preset, in a file, or fitted to a run's measurements; see :mod:`hpcdl.prediction.fitting`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from hpcdl import registry, suite
@@ -24,7 +25,7 @@ from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.exit_codes import UsageError
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
-from hpcdl.prediction.network_file import NetworkFileError, PricedNetwork, load_network
+from hpcdl.prediction.network_file import NetworkEstimate, NetworkFileError, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import (
     MeasuredProgram,
@@ -49,7 +50,7 @@ MAX_REPORT_MESSAGES: Final = 60_000
 class Prediction:
     """Predicted times: records with ``predicted_seconds``, and with measured times where available."""
 
-    priced: PricedNetwork
+    estimate: NetworkEstimate
     rows: list[Record] = field(default_factory=list)
     """Predictions of collectives and exchanges."""
     steps: list[Record] = field(default_factory=list)
@@ -62,6 +63,10 @@ class Prediction:
     """Papers whose figures the suite repeats."""
     records: list[Record] = field(default_factory=list)
     """All records of a run, of which some are predicted on a network that is fitted to it."""
+    is_same_network: bool = True
+    """True if measured times are of the network on which they are predicted: only then predictions have errors."""
+    disturbed: Mapping[str, str] = field(default_factory=dict)
+    """Disturbances by case, of the cases whose compute times may be used."""
 
 
 class Source(NamedTuple):
@@ -70,6 +75,8 @@ class Source(NamedTuple):
     records: Sequence[Record] = ()
     run: Run | None = None
     papers: Sequence[str] = ()
+    disturbed: Mapping[str, str] = MappingProxyType({})
+    """Disturbance of each case of the run, also of those that are not selected."""
 
 
 def ascending(text: str) -> list[int]:
@@ -103,26 +110,31 @@ def predict(
     Raises UsageError, one line.
     """
     cases = _source(what, globs)
-    priced, fitted_to = _network(network)
+    estimate, fitted_to = _network(network)
     if ranks_per_host is not None:
-        if priced.network.is_one_host:
-            name = priced.network.name
+        if estimate.network.is_one_host:
+            name = estimate.network.name
             raise UsageError(f"--ranks-per-host: {name} describes one host, without links between hosts")
         try:
-            priced = replace(priced, network=priced.network.on(ranks_per_host))
+            estimate = replace(estimate, network=estimate.network.on(ranks_per_host))
         except ValueError as error:
             raise UsageError(f"--ranks-per-host: {error}") from None
     runs = [source.run for source in (cases, fitted_to) if source.run]
     times = partial(_times, list(map(Recorded, runs)))
     if meshes:
-        compared, left_out = parallelism(cases.records, times, priced, ranks)
-        prediction = Prediction(priced, meshes=compared, left_out=[*dict.fromkeys(left_out)])
+        compared, left_out = parallelism(cases.records, times, estimate, ranks)
+        prediction = Prediction(estimate, meshes=compared, left_out=[*dict.fromkeys(left_out)])
         wanted = "it has no training whose parallelism can be predicted"
     else:
-        rows, left_out = _operations(cases.records, priced, ranks)
-        steps, others = predicted_steps(cases.records, times, priced, ranks, fitted_to.records, show, jitter)
+        rows, left_out = _operations(cases.records, estimate, ranks)
+        disturbed = {**fitted_to.disturbed, **cases.disturbed}
+        steps, others = predicted_steps(
+            cases.records, times, estimate, ranks, fitted_to.records, disturbed, show=show, jitter=jitter
+        )
         left_out = [*dict.fromkeys([*left_out, *others, *(line for run in runs for line in run.copies)])]
-        prediction = Prediction(priced, rows, steps, left_out=left_out, papers=list(cases.papers))
+        prediction = Prediction(estimate, rows, steps, left_out=left_out, papers=list(cases.papers))
+        here = estimate.describes(cases.run)
+        prediction = replace(prediction, is_same_network=here, disturbed=disturbed)
         wanted = "none of its cases can be predicted"
     if not (prediction.rows or prediction.steps or prediction.meshes):
         raise UsageError(": ".join([f"{what}", wanted, *left_out[:1]]))
@@ -137,7 +149,7 @@ def _program(record: Record) -> tuple[Any, ...]:
 
 
 def _operations(
-    records: Sequence[Record], priced: PricedNetwork, ranks: Sequence[int]
+    records: Sequence[Record], estimate: NetworkEstimate, ranks: Sequence[int]
 ) -> tuple[list[Record], list[str]]:
     """Return predictions of collectives and exchanges, and the cases without one, with reasons."""
     programs: dict[tuple[Any, ...], dict[int, Record]] = {}
@@ -150,7 +162,7 @@ def _operations(
         first = next(iter(cases.values()))
         for p in ranks if ranks and first.kind == "collective" else sorted(cases):
             try:
-                row = _predicted(cases.get(p), first, p, priced)
+                row = _predicted(cases.get(p), first, p, estimate)
             except ValueError as error:
                 left_out.append(f"{first.aggregation} on {p} ranks: {error}")
                 continue
@@ -161,20 +173,20 @@ def _operations(
     return rows, left_out
 
 
-def _predicted(record: Record | None, first: Record, ranks: int, priced: PricedNetwork) -> Record | None:
+def _predicted(record: Record | None, first: Record, ranks: int, estimate: NetworkEstimate) -> Record | None:
     """Return the prediction of a program, of which ``record`` is a case on as many ranks; None for other cases."""
     like, began = record or first, perf_counter()
-    network, program = network_of(like, priced.network, ranks), program_of(like, ranks)
+    network, program = network_of(like, estimate.network, ranks), program_of(like, ranks)
     if program is None:
         return None
     simulation = program.simulate(network)
     took = perf_counter() - began
-    half, undetermined = uncertainty(program, priced, str(like.aggregation))
+    half, undetermined = uncertainty(program, estimate, str(like.aggregation))
     measured = record is not None and not record.network and record.correct is not False
     return predicted_record(
         like,
         ranks,
-        priced,
+        estimate,
         None,
         simulation.seconds,
         (half,),
@@ -209,7 +221,11 @@ def _source(path: Path, globs: Sequence[str]) -> Source:
         return Source([Record.of(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text))
     run, measured = _read(path)
     chosen = suite.matching([str(record.case) for record in measured], globs)
-    return Source([measured[place] for place in chosen], run, suite.papers(run.suite))
+    return Source([measured[place] for place in chosen], run, suite.papers(run.suite), _disturbed(measured))
+
+
+def _disturbed(records: Sequence[Record]) -> dict[str, str]:
+    return {str(record.case): record.disturbed for record in records if record.disturbed}
 
 
 def _read(path: Path) -> tuple[Run, list[Record]]:
@@ -224,10 +240,10 @@ def _read(path: Path) -> tuple[Run, list[Record]]:
         raise UsageError(f"{run.path}: {error}") from None
 
 
-def _network(name: str) -> tuple[PricedNetwork, Source]:
+def _network(name: str) -> tuple[NetworkEstimate, Source]:
     """Return the network, and the run to which it is fitted now. Raises UsageError."""
     if name in NETWORKS:
-        return PricedNetwork(NETWORKS[name]), Source()
+        return NetworkEstimate(NETWORKS[name]), Source()
     path = Path(name)
     if not path.exists():
         raise UsageError(
@@ -241,7 +257,7 @@ def _network(name: str) -> tuple[PricedNetwork, Source]:
     run, measured = _read(path)
     kept, notes = with_own_cores(measured)
     try:
-        return fitted(run, measured_programs(kept), notes), Source(measured, run)
+        return fitted(run, measured_programs(kept), notes), Source(measured, run, (), _disturbed(measured))
     except (CannotFitError, ValueError) as error:
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
 
@@ -257,22 +273,22 @@ def predict_run(run: Run, measured: Sequence[Record]) -> Prediction | None:
     chosen = cheapest(programs, MAX_REPORT_MESSAGES)
     try:
         # as many costs as times would explain any times, and the page would show errors of 0
-        priced = fitted(run, chosen, notes, least=CHECKED)
+        estimate = fitted(run, chosen, notes, least=CHECKED)
     except CannotFitError:
         return None
     for program in chosen:
-        program.record.predicted_seconds = program.predicted(priced.network)
+        program.record.predicted_seconds = program.predicted(estimate.network)
     measured_steps = [record for record in predicted if not record.network and not record.error]
     replays = [record for record in measured_steps if record.kind == "replay"]
     given = lambda record, _spec: record.spec.compute_times
-    steps, _ = predicted_steps(replays, given, PricedNetwork(priced.network))
+    steps, _ = predicted_steps(replays, given, NetworkEstimate(estimate.network))
     by_case = {step.case: step.predicted_seconds for step in steps}
     for record in replays:
         record.predicted_seconds = by_case.get(record.case)
     more = len(programs) - len(chosen)
     times = f"{more} measured time{'' if more == 1 else 's'} more would take long to simulate"
     left_out = [f"{times}; hpcdl predict does it."] if more else []
-    return Prediction(priced, [program.record for program in chosen], left_out=left_out, records=predicted)
+    return Prediction(estimate, [program.record for program in chosen], left_out=left_out, records=predicted)
 
 
 def _simulable(record: Record) -> list[MeasuredProgram]:

@@ -19,7 +19,7 @@ from hpcdl.fabric.pairs import rounds
 from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.prediction.network_file import PricedNetwork, bounds
+from hpcdl.prediction.network_file import NetworkEstimate, bounds
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def network_of(record: Record, network: Network, ranks: int) -> Network:
 def predicted_record(
     like: Record,
     ranks: int,
-    priced: PricedNetwork,
+    estimate: NetworkEstimate,
     farthest: int | None,
     seconds: float,
     halves: Sequence[float],
@@ -175,7 +175,7 @@ def predicted_record(
 ) -> Record:
     """Return the record of a case's prediction on ``ranks`` ranks: its time (s), marks, and further ``numbers``.
 
-    ``halves``: of the 95 % intervals of the time's logarithm. ``farthest``: see :meth:`PricedNetwork.distance`.
+    ``halves``: of the 95 % intervals of the time's logarithm. ``farthest``: see :meth:`NetworkEstimate.distance`.
     """
     low, high = bounds(seconds, *halves)
     return like.described.but(
@@ -183,8 +183,8 @@ def predicted_record(
         predicted_seconds=seconds,
         predicted_low_seconds=low,
         predicted_high_seconds=high,
-        times_the_measured_ranks=priced.distance(ranks, farthest),
+        times_the_measured_ranks=estimate.distance(ranks, farthest),
         library_decides=scheme_traits(like).native,
-        network=priced.network.name,
+        network=estimate.network.name,
         **numbers,
     )

@@ -2,7 +2,7 @@
 
 Compute times come from a measured run, or from arithmetic and a rate; see :mod:`hpcdl.cases.keys.compute_times`.
 Input, forward and backward scale with the images per rank, so times of one batch predict strong and weak scaling.
-Encoders, decoders and sums of compressed gradients have the prices that they are measured at on this machine.
+Encoders, decoders and sums of compressed gradients have the costs that they are measured at on this machine.
 """
 
 import math
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +30,7 @@ from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Network
 from hpcdl.nn.geometry import master
 from hpcdl.prediction.fitting import uncertainty
-from hpcdl.prediction.network_file import PricedNetwork
+from hpcdl.prediction.network_file import NetworkEstimate
 from hpcdl.prediction.programs import network_of, predicted_record, scheme_traits
 from hpcdl.training.parts.bucketing import bucket_bytes
 
@@ -47,20 +48,21 @@ WITHIN: Final = 0.05
 def predicted_steps(
     records: Sequence[Record],
     times: Times,
-    priced: PricedNetwork,
+    estimate: NetworkEstimate,
     ranks: Sequence[int] = (),
     source: Sequence[Record] = (),
+    disturbed: Mapping[str, str] = MappingProxyType({}),
     show: Callable[[str], object] = lambda _: None,
     jitter: float | None = None,
 ) -> tuple[list[Record], list[str]]:
     """Return predictions of the training cases among ``records``, and the cases without one, with reasons.
 
-    ``ranks`` default to each case's own. ``source``: records of the run that the network was fitted to. ``show``
-    gets a line before each simulation. ``jitter``: coefficient of variation of a rank's computing in a step; by
-    default that of a simulated case's settings, or of the measured case whose compute times are used.
+    ``ranks`` default to each case's own. ``source``: records of the run that the network was fitted to;
+    ``disturbed``: disturbances of the cases whose compute times may be used. ``show`` gets a line before each
+    simulation. ``jitter``: coefficient of variation of a rank's computing in a step; by default that of a
+    simulated case's settings, or of the measured case whose compute times are used.
     """
     buckets = {record.ranks: int(record.bucket_bytes) for record in source if record.bucket_bytes}
-    disturbed = {str(record.case): record.disturbed for record in (*source, *records) if record.disturbed}
     groups: dict[Any, dict[int, list[Record]]] = {}
     for record in records:
         if record.is_training:
@@ -72,7 +74,7 @@ def predicted_steps(
         first = cases[min(cases)][0]
         name = f"{first.training} with {first.aggregation}"
         try:
-            prices = _prices(first)
+            costs = _arithmetic_costs(first)
         except (ValueError, TypeError, DataError, OSError) as error:
             left_out.append(f"{name}: {error}")
             continue
@@ -83,12 +85,12 @@ def predicted_steps(
             like = here[0] if here else first
             try:
                 spec = replace(like.spec, ranks=p)
-                network, work = network_of(first, priced.network, p), times(first, spec)
-                images, bucket = _images(like, spec), _bucket(here, first, p, priced.network, buckets)
+                network, work = network_of(first, estimate.network, p), times(first, spec)
+                images, bucket = _images(like, spec), _bucket(here, first, p, estimate.network, buckets)
                 # the ranks of a replay sleep for equal times unless it says so
                 usual = spec.jitter or (0.0 if like.kind == "replay" else work.jitter)
-                conditions = Conditions(network, work, images, bucket, prices, usual if jitter is None else jitter)
-                row = predicted_step(here, like, spec, conditions, priced, farthest)
+                conditions = Conditions(network, work, images, bucket, costs, usual if jitter is None else jitter)
+                row = predicted_step(here, like, spec, conditions, estimate, farthest)
             except (ValueError, TypeError) as error:
                 left_out.append(f"{name} on {p} ranks: {error}")
             else:
@@ -131,8 +133,8 @@ def unequal(record: Record) -> dict[str, str | None]:
     return {"straggler": record.straggler, "failure": record.failure, "shares": record.shares}
 
 
-def _prices(record: Record) -> dict[str, float]:
-    """Return the prices of the arithmetic in a case's exchanges.
+def _arithmetic_costs(record: Record) -> dict[str, float]:
+    """Return the cost parameters of the arithmetic in a case's exchanges.
 
     Raises ValueError if sizes alone do not determine the time of a step.
     """
@@ -146,9 +148,9 @@ def _prices(record: Record) -> dict[str, float]:
     if spec.plan is None:
         return {}
     if spec.mesh is not None:
-        raise ValueError(f"compression {spec.compression}: its arithmetic on a mesh has no price")
+        raise ValueError(f"compression {spec.compression}: its arithmetic on a mesh has no known cost")
     if not aggregates:
-        raise ValueError(f"compression {spec.compression}: its arithmetic between two ranks has no price")
+        raise ValueError(f"compression {spec.compression}: its arithmetic between two ranks has no known cost")
     with about("compression"):
         check_lengths(spec.plan)
     return costs_of(spec)
@@ -170,7 +172,7 @@ def predicted_step(
     like: Record,
     spec: StepSpec,
     conditions: Conditions,
-    priced: PricedNetwork,
+    estimate: NetworkEstimate,
     farthest: int | None,
 ) -> Record:
     """Return the prediction of a case; ``here`` are its records on as many ranks, one a seed.
@@ -189,11 +191,11 @@ def predicted_step(
         counted = int(min(wanted, max(counted, MAX_RANK_STEPS // spec.ranks)))
         interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
     seconds = interval.value
-    doubt, undetermined = _uncertainty(spec, conditions, priced, str(like.aggregation), seconds)
+    doubt, undetermined = _uncertainty(spec, conditions, estimate, str(like.aggregation), seconds)
     return predicted_record(
         like,
         spec.ranks,
-        priced,
+        estimate,
         farthest,
         seconds,
         (0.0 if equal else _half(interval), doubt),
@@ -241,10 +243,10 @@ def _compute_seconds(spec: StepSpec, conditions: Conditions) -> float:
 
 
 def _uncertainty(
-    spec: StepSpec, conditions: Conditions, priced: PricedNetwork, scheme: str, step: float
+    spec: StepSpec, conditions: Conditions, estimate: NetworkEstimate, scheme: str, step: float
 ) -> tuple[float, bool]:
     """Return :func:`hpcdl.prediction.fitting.uncertainty` of a ``step`` (s) with a sum for each of its buckets."""
-    if priced.certainty is None or spec.ranks == 1 or spec.independent:
+    if estimate.certainty is None or spec.ranks == 1 or spec.independent:
         return 0.0, False
     whole = spec.gradient_bytes
     pieces = -(-whole // min(conditions.bucket or whole, whole))
@@ -254,7 +256,7 @@ def _uncertainty(
     sparse = spec.plan is not None and spec.plan.aggregation.sparse
     name, settings = ("ring", {}) if sparse else (spec.aggregation.name, spec.aggregation.settings)
     program = operation("allreduce", name, settings, spec.ranks, length, dtype)
-    return uncertainty(program, priced, scheme, pieces, step)
+    return uncertainty(program, estimate, scheme, pieces, step)
 
 
 def _measured(records: Sequence[Record], name: str) -> float | None:

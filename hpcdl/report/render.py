@@ -155,7 +155,7 @@ def _json(runs: Sequence[Findings]) -> Row:
     cases that failed before they had one, or cannot be run where it was made; and the growth of counters of links,
     by host and device.
     """
-    networks = [{"run": run.name, **described(run.predicted.priced)} for run in runs if run.predicted]
+    networks = [{"run": run.name, **described(run.predicted.estimate)} for run in runs if run.predicted]
     about_runs = [
         {
             "run": run.name,

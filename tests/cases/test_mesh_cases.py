@@ -10,7 +10,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.stage_balance import balanced
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.prediction.network_file import PricedNetwork
+from hpcdl.prediction.network_file import NetworkEstimate
 from hpcdl.prediction.steps import predicted_steps
 
 NETWORK, FLOPS = "infiniband-ndr", 1e8
@@ -43,7 +43,7 @@ def case(kind, ranks, mesh, steps=4, model="lenet5", **settings):
 
 
 def predicted(one, **ranks):
-    network = PricedNetwork(NETWORKS[NETWORK])
+    network = NetworkEstimate(NETWORKS[NETWORK])
     return predicted_steps([Record.of(one.fields())], lambda *_: one.spec.compute_times, network, **ranks)
 
 

@@ -22,7 +22,7 @@ from hpcdl.prediction.fitting import (
     uncertainty,
     with_own_cores,
 )
-from hpcdl.prediction.network_file import Certainty, PricedNetwork, bounds, format_network, load_network
+from hpcdl.prediction.network_file import Certainty, NetworkEstimate, bounds, format_network, load_network
 from hpcdl.prediction.programs import MeasuredProgram, cheapest, measured_programs, program_of
 
 FITTED = ("ring", "tree", "butterfly", "hierarchical")
@@ -60,8 +60,8 @@ def assert_fits(found, network, known=slice(3), within=1e-3):
     assert summary(found.errors)["worst"] < within
 
 
-def priced(found):
-    return PricedNetwork(found.network, certainty=found.certainty)
+def estimate(found):
+    return NetworkEstimate(found.network, certainty=found.certainty)
 
 
 def test_the_overhead_of_messages_under_way_at_once_is_recovered_and_saved(tmp_path):
@@ -101,7 +101,7 @@ def test_within_one_host():
 
 
 @pytest.mark.parametrize("hosts", [[0] * 6, range(6), [0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 2, 2]])
-def test_a_time_is_its_derivatives_times_the_prices(hosts):
+def test_a_time_is_its_derivatives_times_the_costs(hosts):
     """Times are homogeneous functions of the costs (Euler), so derivatives account for all of them."""
     layout = replace(SLOW_ADDER, hosts=tuple(hosts))
     alpha, beta, gamma, *inside = map(Dual, costs(layout), map(tuple, np.eye(5).tolist()))
@@ -147,19 +147,19 @@ def test_cross_validation_detects_a_fit_that_does_not_predict():
     assert disturbed["median"] > 0.3
 
 
-def test_one_scheme_does_not_determine_all_prices():
+def test_one_scheme_does_not_determine_all_costs():
     """A ring sends and reduces bytes in a fixed proportion, for any p and n."""
     found = fit(timed(SLOW_ADDER, schemes=["ring"]), range(6))
     assert found.certainty.undetermined == ["beta", "gamma"]
     ring, butterfly = (
-        uncertainty(cell(name, 16, 1 << 20).program, priced(found), name) for name in ("ring", "butterfly")
+        uncertainty(cell(name, 16, 1 << 20).program, estimate(found), name) for name in ("ring", "butterfly")
     )
     assert ring[0] < 0.01
     assert butterfly[0] > 1
     assert (ring[1], butterfly[1]) == (False, True)
     program = cell("butterfly", 16, 1 << 20).program
     time = program.simulate(found.network).seconds
-    part = uncertainty(program, priced(found), "butterfly", calls=2, whole=200 * butterfly[0] * time)
+    part = uncertainty(program, estimate(found), "butterfly", calls=2, whole=200 * butterfly[0] * time)
     assert part == (pytest.approx(0.01), False)
     together = 2 * SLOW_ADDER.link.beta + SLOW_ADDER.gamma
     assert 2 * found.network.link.beta + found.network.gamma == pytest.approx(together, rel=1e-3)
@@ -172,7 +172,9 @@ def test_a_latency_that_long_messages_hide_is_undetermined():
     found = fit(timed(slow, schemes, sizes=(1 << 16, 1 << 19, 1 << 22), factor=noise(0.02)), range(6))
     assert "alpha" in found.certainty.undetermined
     assert "beta" not in found.certainty.undetermined
-    short, long = (uncertainty(cell("ring", 64, size).program, priced(found), "ring") for size in (4096, 1 << 26))
+    short, long = (
+        uncertainty(cell("ring", 64, size).program, estimate(found), "ring") for size in (4096, 1 << 26)
+    )
     assert (short[1], long[1]) == (True, False)
     assert fit(timed(slow, schemes), range(6)).certainty.undetermined == []
 
@@ -193,7 +195,7 @@ def test_an_interval_covers_times_that_were_left_out(delay):
 def test_no_interval_without_the_errors_of_fitted_times():
     """A file of an older version has none: how far the times may be off is unknown."""
     unknown = replace(fit(timed(SLOW_ADDER), range(6)).certainty, times=[])
-    half, _ = uncertainty(cell("ring", 16, 4096).program, PricedNetwork(SLOW_ADDER, certainty=unknown), "ring")
+    half, _ = uncertainty(cell("ring", 16, 4096).program, NetworkEstimate(SLOW_ADDER, certainty=unknown), "ring")
     assert bounds(1.0, half) == (None, None)
 
 

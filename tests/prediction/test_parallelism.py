@@ -10,7 +10,7 @@ from hpcdl.cases.keys.compute_times import at_rate
 from hpcdl.cli import main
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.models.distbelief import distbelief_speech
-from hpcdl.prediction.network_file import PricedNetwork
+from hpcdl.prediction.network_file import NetworkEstimate
 from hpcdl.prediction.parallelism import parallelism, splits
 
 SPEECH = distbelief_speech(), (11, 40, 1)
@@ -99,7 +99,7 @@ def of_cases(tmp_path, mesh, seconds, *, batch=32, training="synchronous", ranks
     def work(_like, spec):
         return at_rate(spec.layers, spec.shape, 1e9)
 
-    (found,), left_out = parallelism(measured, work, PricedNetwork(NETWORKS["ethernet-1g"]), ranks)
+    (found,), left_out = parallelism(measured, work, NetworkEstimate(NETWORKS["ethernet-1g"]), ranks)
     return found, left_out
 
 

@@ -1,6 +1,7 @@
 """Predicted training steps: closed forms, and the origin of compute times."""
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -23,9 +24,9 @@ from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.prediction import steps as predicted_steps
-from hpcdl.prediction.network_file import PricedNetwork
+from hpcdl.prediction.network_file import NetworkEstimate, format_network
 from hpcdl.prediction.predict import _times, predict
-from hpcdl.report.run.predictions import doubt
+from hpcdl.report.run.predictions import flags
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 
@@ -65,8 +66,8 @@ class Trained:
         self.parts.append(part)
         return self
 
-    def merged(self):
-        merge(self.parts, self.folder / "run.h5", {}, "")
+    def merged(self, environment=()):
+        merge(self.parts, self.folder / "run.h5", dict(environment), "")
         return self.folder
 
 
@@ -118,7 +119,7 @@ def test_weak_scaling_computes_as_much_on_any_number_of_ranks(trained):
     assert rows[AT_ONCE, "ring", 4].global_batch == 256
 
 
-def test_a_compressed_step_takes_computing_messages_and_the_prices_of_its_arithmetic(trained, monkeypatch):
+def test_a_compressed_step_takes_computing_messages_and_the_costs_of_its_arithmetic(trained, monkeypatch):
     costs = {"encode": 2e-9, "decode": 1e-9, "add": 3e-9}
     monkeypatch.setattr(exchange_costs, "exchange_costs", lambda *_: costs)
     ranks, network = 4, NETWORKS[NETWORK]
@@ -171,7 +172,7 @@ def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
     """The fitted latency is 0, which would give empty buckets; the cases used 60 kB on 4 ranks."""
     trained.case(4, training="synchronous", aggregation="ring", bucket_bytes=60_000)
     trained.case(4, training="layerwise", aggregation="ring", bucket_bytes=60_000)
-    free = PricedNetwork(replace(NETWORKS[NETWORK], link=Link(0.0, NETWORKS[NETWORK].link.beta)))
+    free = NetworkEstimate(replace(NETWORKS[NETWORK], link=Link(0.0, NETWORKS[NETWORK].link.beta)))
     records = [
         Record.of(with_settings({**known(record), "training": training, "settings": {}}))
         for record in reduced(launches(read(trained.merged())))
@@ -188,8 +189,9 @@ def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
     assert rows[0].bucket_bytes == 120_000
     assert [row.disturbed for row in rows] == [None, None]
     records[0].disturbed = "by rank 0's neighbour"
-    rows, _ = predicted_steps.predicted_steps(subject, times, free, [8], source=records[:1])
-    assert [doubt(row) for row in rows] == ["DISTURBED", "DISTURBED"], "their compute times are"
+    disturbed = {str(records[0].case): records[0].disturbed}
+    rows, _ = predicted_steps.predicted_steps(subject, times, free, [8], records[:1], disturbed)
+    assert [flags(row) for row in rows] == ["D", "D"], "their compute times are"
     rows, left_out = predicted_steps.predicted_steps(subject, times, free, [8])
     assert [row.training for row in rows] == ["synchronous(bucket_bytes=120000)"]
     assert "its bucket size is unknown" in left_out[0]
@@ -246,7 +248,7 @@ def test_steps_that_sizes_do_not_determine_are_omitted(trained):
     reasons = " | ".join(found.left_out)
     for reason in (
         "sandblaster with own: losses decide the length of its line searches",
-        "asynchronous with own: compression fp16: its arithmetic between two ranks has no price",
+        "asynchronous with own: compression fp16: its arithmetic between two ranks has no known cost",
         "auto chooses its scheme",
         "its period changes",
         "straggler",
@@ -270,14 +272,20 @@ def test_compute_times_of_a_suite_come_from_the_run(trained, tmp_path, capsys):
     assert row["step_seconds"] is None
 
 
-def test_the_report_shows_both_and_warns_of_far_extrapolation(trained, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
+def test_the_page_shows_both_and_warns_of_far_extrapolation(trained, tmp_path, capsys, monkeypatch):
+    """Of a network that is the run's own, by its environment; a preset is another one, and has no errors."""
+    monkeypatch.setenv("COLUMNS", "80")
     trained.case(2, training=AT_ONCE, aggregation="ring", step_ms=1e3 * (computing(32) + ring(2)))
-    assert main(["predict", str(trained.merged()), "--network", NETWORK, "--ranks", "2,8,16"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("synchronous(")]
-    assert [line[2] for line in lines] == ["2", "8", "16"]
-    assert abs(float(lines[0][-2])) < 0.1  # error in per cent
-    assert ["EXTRAPOLATED" in line for line in lines] == [False, False, True]
+    folder, own = trained.merged({"key": "k"}), tmp_path / "own.toml"
+    own.write_text(f'{format_network(NetworkEstimate(NETWORKS[NETWORK]))}\nenvironment = "k"\n')
+    for network, measured in ((own, True), (NETWORK, False)):
+        assert main(["predict", str(folder), "--network", str(network), "--ranks", "2,8,16"]) == 0
+        page = capsys.readouterr().out
+        rows = [line.split() for line in page.splitlines() if re.match(r" +(2|8|16) ", line)]
+        assert [row[0] for row in rows] == ["2", "8", "16"]
+        assert ("+0.0" in rows[0], rows[2][-1]) == (measured, "E")
+        assert ("E: far beyond the measured ranks." in page, "  error" in page) == (True, measured)
+        assert ("Predictions of 1 undisturbed time are 0.0 % too" in page) == measured
 
 
 @pytest.mark.parametrize(("scale", "ranks"), [(1.0, 2), (2.5, 3)])
@@ -323,7 +331,7 @@ def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(t
     assert first == pytest.approx(later["layerwise", "ring", 4].predicted_seconds, rel=0.01)
 
 
-def test_a_runs_replays_are_predicted_by_prices_of_its_collectives(hand, tmp_path):
+def test_a_runs_replays_are_predicted_by_costs_of_its_collectives(hand, tmp_path):
     """The measured times are simulated on links with known costs."""
     for scheme, ranks, size in product(("ring", "halving_doubling"), (2, 4), (1 << 14, 1 << 18, 1 << 22)):
         world = simulated(ranks, NETWORKS["ethernet-1g"])

@@ -413,13 +413,14 @@ def headed(
     *,
     state: str = "",
     notes: Sequence[str] = (),
+    badges: Sequence[str] = (),
 ) -> Document:
     """Return a document that begins with the sentences of its verdicts.
 
-    ``state``: paragraph after the headline of the first of them; ``notes``: points after the others. Sections
-    without content are left out.
+    ``state``: paragraph after the headline of the first of them; ``notes``: points after the others; ``badges``:
+    what the headline rests on. Sections without content are left out.
     """
     first, *others = verdicts
     below = filter(None, (first.headline, state, first.cause, first.remedy))
-    head = Section("Verdict", [*below], [*(verdict.sentence for verdict in others), *notes])
+    head = Section("Verdict", [*below], [*(verdict.sentence for verdict in others), *notes], badges=badges)
     return Document(title, [head, *filter(None, sections)], verdicts=verdicts)

@@ -2,41 +2,40 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from statistics import median
+from dataclasses import asdict, replace
 from typing import Final
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.run.scaling import NEAR_LINEAR
-from hpcdl.prediction.network_file import PricedNetwork, costs_of, described
+from hpcdl.prediction.network_file import NetworkEstimate, costs_of, described
 from hpcdl.prediction.parallelism import LayerSplits, Parallelism
 from hpcdl.prediction.predict import Prediction
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, rate, seconds
-from hpcdl.report.formats.document import Column, Document, Section, Table, table
-from hpcdl.report.run import published_results
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds, signed
+from hpcdl.report.formats.document import Column, Document, Section, Table, headed, table
+from hpcdl.report.run import predicted_answers, published_results
 from hpcdl.report.run.columns import value
-from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.method_names import Names, scheme_name
 from hpcdl.trace.files import JsonObject
 
 NOTE: Final = (
-    "Predicted: the same program in virtual time on a model of the network. Of measured: predicted by measured "
-    "time. A library's own collective cannot be simulated: its time is that of the best published algorithm. "
-    "95 %: by the uncertainty of the fitted costs and the errors of fitted times about as long, the scheme's own "
-    "above all. DISTURBED: the measured time, or the compute times, are of a disturbed case. Simulated: ranks "
-    "that stand for all by symmetry; all, where scheme or network has none."
+    "Predicted: the same program in virtual time on a model of the network. A library's own collective cannot be "
+    "simulated: its time is that of the best published algorithm. 95 %: by the uncertainty of the fitted cost "
+    "parameters, and by the errors of fitted times about as long."
 )
 TOPOLOGY_NOTE: Final = (
     "Messages share links fairly, and no packet is lost. Where TCP filled the queue of an oversubscribed link and "
     "lost packets, sums of 4 MiB took up to a third longer than predicted (two emulated switches)."
 )
 STEPS_NOTE: Final = (
-    "Predicted: the strategy itself in virtual time, messages on the model of the network; compute times are "
-    "those given to a replay, or measured ones of the next smaller number of ranks if there is one, in "
-    "proportion to a rank's images. Encoders, decoders and sums of compressed gradients have the costs that they "
-    "are measured at on this machine. 95 %: as of collectives, and of the simulated steps, which differ by "
-    "jitter. Without a common step, a step is a global batch. Simulated: ranks that stand for all by symmetry; "
-    "above 2,000,000 messages parts of a vector are then as long as its longest."
+    "Predicted: the strategy itself in virtual time on a model of the network. Compute times are given to a "
+    "replay, or measured on the next smaller number of ranks, in proportion to a rank's images. 95 %: by "
+    "the cost parameters, and by the simulated steps, which differ by jitter."
 )
+LETTERS: Final = {
+    "extrapolated": "E: far beyond the measured ranks",
+    "undetermined": "U: depends on an undetermined cost parameter",
+    "disturbed": "D: other load disturbed the measured time, or the computing",
+}
+"""Legend of the marks of a row."""
 ERRORS: Final = {
     "fitted": "the times that the network was fitted to",
     "scheme_and_ranks_left_out": "each algorithm on each number of ranks, predicted from all others",
@@ -57,25 +56,14 @@ OF_MESH: Final = ("predicted_seconds", "undetermined", "step_seconds", "case", "
 """Columns of a mesh in the JSON document."""
 
 
-def doubt(row: Record) -> str:
-    """Return the marks of a predicted row."""
-    shown = {
-        "extrapolated": f"EXTRAPOLATED {digits(row.times_the_measured_ranks)}x",
-        "undetermined": "UNDETERMINED",
-        "disturbed": "DISTURBED",
-    }
-    return "; ".join(text for mark, text in shown.items() if mark in row.marks)
-
-
-def _ratio(row: Record) -> float | None:
-    """Return the predicted time by the measured one; None if it was not measured."""
-    measured = row.step_seconds if row.is_training else row.time_p50_seconds
-    return (row.predicted_seconds or 0) / measured if measured else None
+def flags(row: Record) -> str:
+    """Return the marks of a predicted row, one letter each."""
+    return "".join(mark[0].upper() for mark in LETTERS if mark in row.marks)
 
 
 def _error(row: Record) -> str:
-    ratio = _ratio(row)
-    return NONE if ratio is None else f"{100 * (ratio - 1):+.1f} %"
+    error = predicted_answers.ratio(row)
+    return NONE if error is None else signed(error)
 
 
 def _scheme(row: Record) -> str:
@@ -84,7 +72,7 @@ def _scheme(row: Record) -> str:
 
 def _interval(row: Record) -> str:
     low, high = row.predicted_low_seconds, row.predicted_high_seconds
-    return "" if low == high else interval(low, high, seconds)
+    return "" if seconds(low) == seconds(high) else interval(low, high, seconds)
 
 
 def _beside(predicted: float | None, measured: float | None) -> str:
@@ -93,18 +81,20 @@ def _beside(predicted: float | None, measured: float | None) -> str:
     return digits(predicted) + ("" if measured is None else f" ({digits(measured)})")
 
 
-RANKS: Final = Column[Record]("ranks", lambda row: str(row.ranks))
+RANKS: Final = Column[Record]("ranks", lambda row: str(row.ranks), importance="answer")
 PREDICTED: Final = value(Record.predicted_seconds, importance="answer")
 INTERVAL: Final = Column[Record]("95 %", _interval, importance="answer")
 SIMULATED: Final = Column[Record]("simulated", lambda row: str(row.simulated_ranks or NONE), importance="detail")
-DOUBT: Final = Column[Record]("", doubt)
+FLAGS: Final = Column[Record]("flags", flags, importance="answer")
+MEASURED: Final = ("measured", "error", "images/s (measured)", "staleness (measured)")
+"""Columns that only a prediction of the measured network has."""
 OPERATIONS: Final = (
     value(Record.message_bytes),
     Column[Record]("algorithm", _scheme),
     *(RANKS, PREDICTED, INTERVAL),
     value(Record.time_p50_seconds, "measured", importance="answer"),
-    Column[Record]("of measured", lambda row: digits(_ratio(row)), importance="answer"),
-    *(SIMULATED, DOUBT),
+    Column[Record]("error", _error, importance="answer"),
+    *(SIMULATED, FLAGS),
 )
 LAYERS: Final = (
     Column[LayerSplits]("layer", lambda layer: layer.name),
@@ -124,7 +114,7 @@ LAYERS: Final = (
 
 def render(prediction: Prediction) -> str:
     """The document that ``hpcdl predict --json`` prints; SI units."""
-    head = described(prediction.priced)
+    head = described(prediction.estimate)
     rows = [row.row for row in (*prediction.rows, *prediction.steps)]
     cases = [{name: value for name, value in row.items() if name not in OF_RUNS} for row in rows]
     whole: JsonObject = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
@@ -133,22 +123,27 @@ def render(prediction: Prediction) -> str:
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
-def document(prediction: Prediction, title: str) -> Document:
-    """Return the prediction as a document."""
-    shown = [
-        network(prediction.priced),
+def document(prediction: Prediction, source: str) -> Document:
+    """Return the prediction of a suite or a run, its ``source``, as a document that begins with its answers."""
+    verdicts, badges = predicted_answers.verdicts(prediction), predicted_answers.badges(prediction)
+    notes = predicted_answers.notes(prediction)
+    measured = () if prediction.is_same_network else MEASURED
+    sections = [
+        steps(prediction.steps),
         predicted(prediction.rows),
-        steps(prediction.steps, compared=prediction.priced.certainty is not None),
         published_results.section(prediction.papers, [*prediction.rows, *prediction.steps]),
         meshes(prediction.meshes),
+        network(prediction.estimate),
         Section("Not predicted", points=prediction.left_out),
     ]
-    return Document(title, list(filter(None, shown)))
+    shown = [replace(each, tables=[table.without(*measured) for table in each.tables]) for each in sections]
+    title = f"hpcdl: {source} on {prediction.estimate.title}"
+    return headed(title, verdicts, shown, notes=notes, badges=badges)
 
 
-def network(priced: PricedNetwork) -> Section:
+def network(estimate: NetworkEstimate) -> Section:
     """Its costs; of a fitted one also how well they are known, and how far off it is."""
-    cluster, certainty = priced.network, priced.certainty
+    cluster, certainty = estimate.network, estimate.certainty
     unknown = certainty.undetermined if certainty else []
     costs = [
         (
@@ -159,16 +154,18 @@ def network(priced: PricedNetwork) -> Section:
         for name, cost in costs_of(cluster).items()
         if certainty is None or name in certainty.determined
     ]
-    where = "all ranks on one host" if cluster.is_one_host else f"{cluster.ranks_per_host} a host"
+    where = (
+        "all ranks on one host" if cluster.is_one_host else f"{plural(cluster.ranks_per_host, 'rank')} per node"
+    )
     paragraphs = [f"{cluster.name} ({cluster.source}), {where}."]
-    tables = [Table("", ("cost", "value", ""), costs).without_empty()]
+    tables = [Table("", ("cost parameter", "value", ""), costs).without_empty()]
     points = [TOPOLOGY_NOTE] if cluster.topology is not None else []
     if certainty:
         if unknown:
             points.append(
-                f"The measured times do not determine {', '.join(unknown)}: another value explains it as well. "
-                "Predicted times that depend on it by 10 % or more are marked UNDETERMINED; schemes must not be "
-                "ranked by them. Measure shorter and longer vectors, or more schemes."
+                f"The measured times do not determine {', '.join(unknown)}. Predicted times that depend on it by "
+                "10 % or more have the flag U: do not rank schemes by them; measure shorter and longer "
+                "vectors, or more schemes."
             )
         points += certainty.notes
         rows = [
@@ -176,8 +173,8 @@ def network(priced: PricedNetwork) -> Section:
             for name, what in ERRORS.items()
             if (error := certainty.errors.get(name))
         ]
-        header = ("of", "median", "worst", "within 95 % interval", "times")
-        tables += [Table("Relative error", header, rows).without_empty()] if rows else []
+        header = ("times", "median", "worst", "within 95 %", "number")
+        tables += [Table("Error of the predicted times", header, rows).without_empty()] if rows else []
     return Section("Network", paragraphs, points, tables)
 
 
@@ -189,76 +186,67 @@ def predicted(rows: Sequence[Record]) -> Section:
         groups.setdefault(f"{row.collective}{beside}, {row.dtype}", []).append(row)
     order = lambda row: (row.message_bytes or 0, scheme_name(row), row.ranks)
     tables = [table(OPERATIONS, sorted(group, key=order), title, left=2) for title, group in groups.items()]
-    return Section("Predicted times", [NOTE] if tables else [], _within(rows), tables)
+    return Section("Predicted times", [NOTE, *legend(rows)] if tables else [], tables=tables)
 
 
-def _within(rows: Sequence[Record]) -> list[str]:
-    """Return in a sentence how near predicted times are to measured ones that nothing disturbed; none of one."""
-    ratios = [ratio for row in rows if "disturbed" not in row.marks and (ratio := _ratio(row)) is not None]
-    if len(ratios) < 2:
-        return []
-    ends = f"{digits(min(ratios))} to {digits(max(ratios))}, median {digits(median(ratios))}"
-    return [f"{len(ratios)} undisturbed times, predicted by measured: {ends}."]
+def legend(rows: Sequence[Record]) -> list[str]:
+    """Return what the letters of the marks of rows mean, in a line."""
+    shown = [text for mark, text in LETTERS.items() if any(mark in row.marks for row in rows)]
+    return [f"Flags: {'; '.join(shown)}."] if shown else []
 
 
-def steps(rows: Sequence[Record], *, compared: bool) -> Section:
-    """A table per problem: every way of training it by ranks.
-
-    ``compared``: the network is fitted to a run, so that its error on measured steps is stated.
-    """
+def steps(rows: Sequence[Record]) -> Section:
+    """A table per problem: every way of training it by ranks."""
     groups: dict[str, list[Record]] = {}
     for row in rows:
-        batch = (row.global_batch or 0) // (1 if row.scaling == "strong" else row.ranks)
-        what = ", ".join(filter(None, (f"{row.model} on {row.dataset}", row.backend, row.dtype)))
-        groups.setdefault(f"{what}, {row.scaling} scaling, {batch} images", []).append(row)
-    tables = [table(_step_columns(group), group, title, left=2) for title, group in groups.items()]
-    notes = [STEPS_NOTE, _jitter(rows)] if rows else []
-    ratios = [ratio for row in rows if (ratio := _ratio(row)) is not None]
-    if compared and ratios:
-        within = percent(median([abs(ratio - 1) for ratio in ratios]), 1)
-        steps = f"Half of the {len(ratios)} predicted steps are" if len(ratios) > 1 else "The predicted step is"
-        notes.append(f"{steps} within {within} of the measured ones; their computing was given.")
+        groups.setdefault(predicted_answers.problem(row), []).append(row)
+    tables = [_steps_table(title, group) for title, group in groups.items()]
+    notes = [STEPS_NOTE, _jitter(rows), *legend(rows)] if rows else []
     return Section("Predicted training steps", notes, tables=tables)
+
+
+def _steps_table(title: str, group: Sequence[Record]) -> Table:
+    """Return the table of a problem; a method that all rows share stands in the title, as the suite writes it."""
+    methods = {", ".join(filter(None, (row.training, _scheme(row), row.parallelism))) for row in group}
+    names, columns = Names(group), _step_columns(group)
+    if len(methods) == 1:
+        return table(columns, group, f"{title}: {methods.pop()}", left=0)
+    return table((Column[Record]("method", names), *columns), group, title)
 
 
 def _jitter(rows: Sequence[Record]) -> str:
     low, high = (percent(bound(row.jitter or 0.0 for row in rows), 1) for bound in (min, max))
     size = low if low == high else f"{low} to {high}"
-    return (
-        f"Jitter of a rank's computing in a step: {size}, as in the trace unless --jitter or the case states it."
-    )
+    return f"Jitter of a rank's computing in a step: {size}."
 
 
 def _step_columns(group: Sequence[Record]) -> Sequence[Column[Record]]:
     """Return the columns of a problem's steps; speed-ups are against the predicted step on one rank."""
-    base = next((row.predicted_images_per_second for row in group if row.ranks == 1), None)
+    gains = {id(row): speedup for row in group if (speedup := predicted_answers.speedup(row, group))}
 
-    def speedup(row: Record) -> float | None:
-        speed = row.predicted_images_per_second
-        return speed / base if speed and base else None
+    def gain(row: Record) -> str:
+        return digits(gains[id(row)].value) if id(row) in gains else NONE
 
-    def efficiency(row: Record) -> float | None:
-        return gain / row.ranks if (gain := speedup(row)) else None
+    def efficiency(row: Record) -> str:
+        return digits(gains[id(row)].value / row.ranks) if id(row) in gains else NONE
 
     def near_linear(row: Record) -> str:
-        reached = efficiency(row)
-        return NONE if reached is None or row.ranks == 1 else "yes" if reached >= NEAR_LINEAR else "no"
+        is_judged = id(row) in gains and row.ranks > 1
+        return predicted_answers.near_linear(row, gains[id(row)]) if is_judged else NONE
 
     def images(row: Record) -> str:
         return "" if row.lockstep else _beside(row.predicted_images_per_second, row.images_per_second)
 
     return (
-        Column("training", lambda row: ", ".join(filter(None, (row.training, row.parallelism)))),
-        Column("aggregation", _scheme),
         *(RANKS, PREDICTED, INTERVAL),
         value(Record.step_seconds, "measured", importance="answer"),
         Column("error", _error, importance="answer"),
         Column("images/s (measured)", images),
         Column("staleness (measured)", lambda row: _beside(row.predicted_staleness_mean, row.staleness_mean)),
-        Column("speed-up", lambda row: digits(speedup(row))),
-        Column("efficiency", lambda row: digits(efficiency(row))),
+        Column("speed-up", gain, importance="answer"),
+        Column("efficiency", efficiency),
         Column("near-linear", near_linear, importance="answer"),
-        *(SIMULATED, DOUBT),
+        *(SIMULATED, FLAGS),
     )
 
 
@@ -272,7 +260,7 @@ def meshes(parallelisms: Sequence[Parallelism]) -> Section:
         points.append(f"{what}: {choice}{_fastest(chosen, best)}")
         rows = []
         for mesh in training.meshes:
-            words = ["chosen" * (mesh is chosen), "fastest measured" * (mesh is best), doubt(mesh)]
+            words = ["chosen" * (mesh is chosen), "fastest measured" * (mesh is best), flags(mesh)]
             times = seconds(mesh.predicted_seconds), seconds(mesh.step_seconds)
             rows.append((str(mesh.parallelism), *times, "; ".join(filter(None, words))))
         tables += [

@@ -34,8 +34,8 @@ def predicted_short(findings: Findings) -> Section:
     title, prediction = "Predicted and measured", findings.predicted
     if prediction is None:
         return Section(title)
-    fabric = network(prediction.priced)
-    errors = prediction.priced.errors
+    fabric = network(prediction.estimate)
+    errors = prediction.estimate.errors
     within, beyond = (percent(errors[name]["median"], 1) for name in ("fitted", "scheme_and_ranks_left_out"))
     line = (
         f"Half of the {errors['fitted']['of']} predicted times are within {within} of the measured ones; of those "
@@ -65,11 +65,11 @@ def predicted_answer(findings: Findings) -> Answer | None:
     ratios = [1 / ratio_of(row) for row in rows]
     near = sum(abs(ratio - 1) <= NEAR for ratio in ratios)
     ratio, row = max(zip(ratios, rows, strict=True), key=lambda pair: abs(math.log(pair[0])))
-    link = prediction.priced.network.common_link(max(row.ranks for row in rows))
+    link = prediction.estimate.network.common_link(max(row.ranks for row in rows))
     testbed = findings.run.environment.get("emulated")
     nominal = f" (emulated: {usual_rate(testbed)})" if testbed else ""
     speed = f" with links of {rate(1 / link.beta)}{nominal}" if link and link.beta else ""
-    half = percent(prediction.priced.errors["fitted"]["median"], 1)
+    half = percent(prediction.estimate.errors["fitted"]["median"], 1)
     farthest = f"{scheme_name(row)} on {plural(row.ranks, 'rank')}, {digits(ratio)} times as long"
     return Answer(
         f"{near} of {len(rows)} measured times are within {percent(NEAR, 1)} of the schemes' on one network "

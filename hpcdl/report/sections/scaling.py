@@ -45,7 +45,7 @@ POOLED: Final = (
 
 def page(findings: Findings) -> Section:
     """Return one table per problem."""
-    network = findings.predicted.priced.network if findings.predicted else None
+    network = findings.predicted.estimate.network if findings.predicted else None
     tables = [_table(methods, findings.settings, network) for methods in findings.problems]
     return Section("Scaling", tables=tables, per="setting")
 

@@ -1,0 +1,174 @@
+"""Answers of ``hpcdl predict``: up to how many ranks of a network training stays near-linear, and times."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.scaling import NEAR_LINEAR
+from hpcdl.analysis.statistics.estimates import Interval
+from hpcdl.prediction.network_file import bounds
+from hpcdl.prediction.predict import Prediction
+from hpcdl.registry import parts
+from hpcdl.report.formats.cells import digits, interval, percent, plural, seconds, spread, volume
+from hpcdl.report.formats.verdicts import Verdict
+from hpcdl.report.run.grouping import network_name
+from hpcdl.report.run.method_names import Names, scheme_name
+
+YES: Final = "yes"
+NO: Final = "no"
+OPEN: Final = "not decided"
+"""Answers to whether a number of ranks is near-linear."""
+
+
+def problem(row: Record) -> str:
+    """Return what is trained by a predicted step, in words: rows of one problem have one table."""
+    batch = (row.global_batch or 0) // (1 if row.scaling == "strong" else row.ranks)
+    what = ", ".join(filter(None, (f"{row.model} on {row.dataset}", row.backend, row.dtype)))
+    return f"{what}, {row.scaling} scaling, {batch} images"
+
+
+def ratio(row: Record) -> float | None:
+    """Return predicted / measured time; None if it was not measured."""
+    measured = row.step_seconds if row.is_training else row.time_p50_seconds
+    return (row.predicted_seconds or 0) / measured if measured else None
+
+
+def _half(row: Record) -> float:
+    """Return half of the 95 % interval of the logarithm of a predicted time; 0 without an interval."""
+    low, high = row.predicted_low_seconds, row.predicted_high_seconds
+    return math.log(high / low) / 2 if low and high else 0.0
+
+
+def speedup(row: Record, group: Sequence[Record]) -> Interval | None:
+    """Return the predicted speed on the ranks of a row / on one rank; bounds are NaN if they are not known."""
+    base = next((one for one in group if one.ranks == 1 and one.predicted_images_per_second), None)
+    if base is None or not (base.predicted_images_per_second and row.predicted_images_per_second):
+        return None
+    value = row.predicted_images_per_second / base.predicted_images_per_second
+    low, high = bounds(value, _half(row), _half(base))
+    return Interval(value, *(math.nan if bound is None else bound for bound in (low, high)))
+
+
+def near_linear(row: Record, gain: Interval) -> str:
+    """Return YES or NO if the interval of the efficiency is on one side of the limit, else OPEN."""
+    least = NEAR_LINEAR * row.ranks
+    low, high = (gain.value if math.isnan(bound) else bound for bound in gain[1:])
+    return OPEN if row.undetermined or low < least <= high else YES if low >= least else NO
+
+
+def verdicts(prediction: Prediction) -> list[Verdict]:
+    """Return an answer per problem, else one per collective, or per mesh."""
+    where = prediction.estimate.title
+    groups: dict[str, list[Record]] = {}
+    for row in prediction.steps:
+        groups.setdefault(problem(row), []).append(row)
+    heads = [parts(str(group[0].model))[0] for group in groups.values()]
+    told = [
+        _of_steps(group, where, network_name(head if heads.count(head) == 1 else str(group[0].model)))
+        for head, group in zip(heads, groups.values(), strict=True)
+    ]
+    told += [_of_operation(prediction.rows, where)] if prediction.rows and not told else []
+    for training in prediction.meshes:
+        chosen = training.chosen
+        facts = {"mesh": str(chosen.parallelism), "time": seconds(chosen.predicted_seconds), "bounds": ""}
+        told.append(_verdict("mesh", chosen, where, network_name(str(chosen.model)), facts))
+    return told
+
+
+def _of_steps(group: Sequence[Record], where: str, model: str) -> Verdict:
+    """Return the answer of one problem: that of the method that is fastest on the most ranks."""
+    most = max(row.ranks for row in group)
+    best = max((row for row in group if row.ranks == most), key=lambda row: row.predicted_images_per_second or 0)
+    rows = sorted((row for row in group if row.configuration() == best.configuration()), key=lambda row: row.ranks)
+    names = Names(group)
+    case = model + (f" with {names(best)}" if len({*map(names, group)}) > 1 else "")
+    gains = [(row, gain) for row in rows if row.ranks > 1 and (gain := speedup(row, group))]
+    if not gains:
+        facts = {"time": seconds(best.predicted_seconds), "bounds": _bounds(best)}
+        return _verdict("step", best, where, case, facts)
+    judged = [(row, gain, near_linear(row, gain)) for row, gain in gains]
+    row, gain, answer = next((each for each in judged if each[2] != YES), judged[-1])
+    near = max((one.ranks for one, _, each in judged if each == YES and one.ranks < row.ranks), default=0)
+    ends = "" if math.isnan(gain.low) else f" ({interval(gain.low, gain.high)})"
+    facts = {"speedup": f"{digits(gain.value)} times{ends}", "least": digits(NEAR_LINEAR * row.ranks)}
+    word = {YES: "near-linear", NO: "not near-linear", OPEN: "undecided"}[answer]
+    verdict = _verdict(word, row, where, case, facts, gain)
+    return replace(verdict, cause=f"It is near-linear up to {near} ranks.") if near and answer != YES else verdict
+
+
+def _bounds(row: Record) -> str:
+    low, high = row.predicted_low_seconds, row.predicted_high_seconds
+    return "" if seconds(low) == seconds(high) else f" ({interval(low, high, seconds)})"
+
+
+def _of_operation(rows: Sequence[Record], where: str) -> Verdict:
+    """Return the shortest time of the longest vectors on the most ranks, of the first operation."""
+    first = [row for row in rows if (row.collective, row.pattern) == (rows[0].collective, rows[0].pattern)]
+    largest = max(first, key=lambda row: (row.ranks, row.message_bytes or 0))
+    alike = [row for row in first if (row.ranks, row.message_bytes) == (largest.ranks, largest.message_bytes)]
+    simulated = [row for row in alike if not row.library_decides]  # a library's time is that of another scheme
+    best, *others = sorted(simulated or alike, key=lambda row: row.predicted_seconds or 0)
+    close = sum((row.predicted_low_seconds or math.inf) <= (best.predicted_high_seconds or 0) for row in others)
+    rest = f"; {plural(close, 'other scheme')} may be as fast" if close else ""
+    name = best.collective or "exchange"
+    facts = {
+        "time": seconds(best.predicted_seconds),
+        "bounds": _bounds(best),
+        "scheme": f" with {scheme_name(best)}" if best.collective else "",
+        "others": rest or (f", the fastest of {plural(len(others) + 1, 'scheme')}" if others else ""),
+    }
+    case = f"{'an' if name[0] in 'aeiou' else 'a'} {name} of {volume(best.message_bytes)}"
+    return _verdict("operation", best, where, case, facts)
+
+
+def _verdict(
+    word: str, row: Record, where: str, case: str, facts: dict[str, str], size: Interval | None = None
+) -> Verdict:
+    value = Interval(row.predicted_seconds or math.nan, math.nan, math.nan) if size is None else size
+    facts = {**facts, "ranks": plural(row.ranks, "rank"), "network": where}
+    return Verdict(topic="prediction", word=word, case=case, size=value, facts=facts)
+
+
+def badges(prediction: Prediction) -> list[str]:
+    """Return what the predictions rest on, in words."""
+    rows, estimate = [*prediction.rows, *prediction.steps], prediction.estimate
+    farthest = max((row.times_the_measured_ranks or 0 for row in rows if "extrapolated" in row.marks), default=0)
+    computing = any(row.compute_times in prediction.disturbed for row in prediction.steps)
+    return [
+        "simulated",
+        *([] if estimate.certainty else ["network without known errors"]),
+        *([f"up to {digits(farthest)} times the measured ranks"] if farthest else []),
+        *(["cost parameters undetermined"] if any(row.undetermined for row in rows) else []),
+        *(["computing disturbed by other load"] if computing else []),
+    ]
+
+
+def notes(prediction: Prediction) -> list[str]:
+    """Return how near predicted times are to measured ones, and which computing was disturbed, in sentences."""
+    rows = [*prediction.rows, *prediction.steps]
+    told = within(rows) if prediction.is_same_network else []
+    resting = [row for row in prediction.steps if row.compute_times in prediction.disturbed]
+    if resting:
+        part = f"{len(resting)} of {plural(len(prediction.steps), 'predicted step')}"
+        case = resting[0].compute_times
+        told.append(f"Other load disturbed the computing of {case}, on which {part} rest: they may be too long.")
+    return told
+
+
+def within(rows: Sequence[Record]) -> list[str]:
+    """Return in a sentence how near predicted times are to the measured ones that nothing disturbed."""
+    ratios = [error for row in rows if "disturbed" not in row.marks and (error := ratio(row)) is not None]
+    if not ratios:
+        return []
+    low, high = min(ratios), max(ratios)
+    ends = " to ".join(dict.fromkeys((_off(low), _off(high))))
+    if (low < 1) == (high < 1):  # the smaller error first
+        near, far = sorted([abs(low - 1), abs(high - 1)])
+        ends = f"{spread([near, far], percent)} too {'short' if low < 1 else 'long'}"
+    return [f"Predictions of {plural(len(ratios), 'undisturbed time')} are {ends}."]
+
+
+def _off(error: float) -> str:
+    return f"{percent(abs(error - 1))} too {'short' if error < 1 else 'long'}"
