@@ -25,15 +25,15 @@ COMPARED = [
     ),
     (
         row("d_psgd(graph=ring)", 0.93, 0.94, 0.96, images_per_second=5.0),
-        "D-PSGD on the ring graph ends no lower than {} and takes 2 times as long ({}).",
+        "D-PSGD on the ring graph ends no lower than {} and is 0.50 times as fast ({}).",
     ),
     (
         row("ad_psgd", 0.80, 0.81, 0.80, images_per_second=10.0),
-        "AD-PSGD ends 10.7 percentage points (7.8 to 13.5) below {} ({}).",
+        "AD-PSGD changes the accuracy by -10.7 percentage points (-13.5 to -7.8) against {} ({}).",
     ),
     (
         row("elastic_averaging", 0.91, 0.92, 0.91, images_per_second=20.0),
-        "Not decided: elastic averaging (EASGD) gains 0.3 percentage points (-2.5 to +3.2) of accuracy against {} ({}).",
+        "Not decided: elastic averaging (EASGD) changes the accuracy by +0.3 percentage points (-2.5 to +3.2) against {} ({}).",
     ),
 ]
 

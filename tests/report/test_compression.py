@@ -152,7 +152,7 @@ def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypat
     headline, details, _ = compression.bytes_answer(asked)
     costs = "costs at most 0.3 percentage points of accuracy (LeNet-5, 4 ranks)."
     assert headline == f"Float16 sends 50 % of the dense bytes and {costs}"
-    change = "changes the accuracy by -9.7 (-11.1 to -8.2) percentage points (LeNet-5, 4 ranks)."
+    change = "changes the accuracy by -9.7 percentage points (-11.1 to -8.2) (LeNet-5, 4 ranks)."
     assert details == [f"Top-k with pruned weights sends 5.0 % of the dense bytes and {change}"]
     assert compression.bytes_answer(SimpleNamespace(problems=([],), answered_by=[])) is None
 

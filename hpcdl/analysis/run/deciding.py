@@ -1,11 +1,11 @@
 """Methods that may be compared: which is the best by a criterion, and which reaches a target first.
 
 A candidate is one method at one scale; seeds are its sample. A field has the candidates of one dataset under one
-set of conditions, a cell those of a field with one network, scale and target. A seed reaches the target between
-two evaluations; one that misses it does so, if ever, after its own training: each method has its budget
+set of conditions, a configuration those of a field with one model, scale and target. A seed reaches the target
+between two evaluations; one that misses it does so, if ever, after its own training: each method has its budget
 (:mod:`hpcdl.analysis.statistics.censored`). Shown times end at the shortest training of a method that missed the
 target with some seeds (Royston & Parmar, BMC Med. Res. Methodol. 13, 2013). A method with fewer than
-:data:`MIN_SEEDS` usable seeds leaves its cell open. Times of two methods with the same seed hardly
+:data:`MIN_SEEDS` usable seeds leaves its configuration open. Times of two methods with the same seed hardly
 correlate, so that the test does not pair them.
 """
 
@@ -224,7 +224,7 @@ def tied(ranked: Sequence[Ranked]) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class Decision:
-    """The candidates of a cell, those first that reach the target soonest within its budget."""
+    """The candidates of a configuration, those first that reach the target soonest within its budget."""
 
     conditions: tuple[str, ...]
     """Of its field."""
@@ -297,15 +297,17 @@ class Decision:
 
 
 def decisions(fields: Iterable[Field]) -> list[Decision]:
-    """Decide each cell with at least two methods and a target.
+    """Decide each configuration with at least two methods and a target.
 
-    The first is compared with each other method. p-values of all cells are adjusted together (Benjamini &
+    The first is compared with each other method. p-values of all configurations are adjusted together (Benjamini &
     Hochberg).
     """
-    cells = [(field.conditions, _ordered(candidates)) for field in fields for candidates in _cells(field)]
+    configurations = [
+        (field.conditions, _ordered(candidates)) for field in fields for candidates in _configurations(field)
+    ]
     pairs = [
         (number, other, Delay(first.bounds(longest), other.bounds(longest)))
-        for number, (_, (first, *others)) in enumerate(cells)
+        for number, (_, (first, *others)) in enumerate(configurations)
         for longest in [max(candidate.training for candidate in (first, *others))]
         for other in others
         if first.state not in {"too few seeds", "not reached"} and other.state != "too few seeds"
@@ -317,11 +319,14 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
         delays.setdefault(number, delay)
         if p >= ALPHA or delay.value < math.log(MIN_EFFECT):
             rivals.setdefault(number, []).append(other)
-    return [Decision(*cell, rivals.get(n, []), delays.get(n)) for n, cell in enumerate(cells)]
+    return [
+        Decision(*configuration, rivals.get(n, []), delays.get(n))
+        for n, configuration in enumerate(configurations)
+    ]
 
 
-def _cells(field: Field) -> list[list[Candidate]]:
-    """Return the candidates of each cell with several, and a target that one of them was evaluated for."""
+def _configurations(field: Field) -> list[list[Candidate]]:
+    """Return the candidates of each configuration with several, one of which was evaluated for a target."""
     groups: dict[Key, list[Candidate]] = {}
     for candidate in field.candidates:
         record = candidate.record
@@ -343,8 +348,8 @@ def _ordered(candidates: Sequence[Candidate]) -> list[Candidate]:
 def area(ratios: Sequence[float]) -> float:
     """Return the area under a method's performance profile (Dolan & More 2002), from 0 to 1.
 
-    The profile is the share of cells in which the method's time is at most t times the best; the area is over the
-    logarithm of t from 1 to :data:`WIDEST`. 1: the best everywhere.
+    The profile is the share of configurations in which the method's time is at most t times the best; the area is
+    over the logarithm of t from 1 to :data:`WIDEST`. 1: the best everywhere.
     """
     lost = np.minimum(np.log(np.maximum(ratios, 1)) / np.log(WIDEST), 1)
     return float(1 - lost.mean())

@@ -72,7 +72,7 @@ class Findings:
 
     @cached_property
     def decisions(self) -> list[Decision]:
-        """Methods by their time to the target, in each cell."""
+        """Methods by their time to the target, in each configuration."""
         return deciding.decisions(self.fields)
 
     @cached_property

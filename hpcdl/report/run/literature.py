@@ -3,10 +3,12 @@
 Tables have the names of a suite (:mod:`hpcdl.report.run.method_names`).
 """
 
+import math
 import re
 from typing import Final
 
 from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import plural, volume
 from hpcdl.report.run.grouping import network_name
@@ -141,6 +143,12 @@ def problem_words(record: Record) -> str:
 def slowed(straggler: str) -> str:
     """Return words for a straggler: "rank 3 slowed 5 times" for "rank 3 5x slower"."""
     return re.sub(r"(\d+)x slower", r"slowed \1 times", straggler)
+
+
+def points_in_words(change: Interval) -> str:
+    """Return a difference of accuracies (percentage points) with its interval, if it has one."""
+    bounds = "" if math.isnan(change.low) else f" ({change.low:+.1f} to {change.high:+.1f})"
+    return f"{change.value:+.1f} percentage points{bounds}"
 
 
 def capital(text: str) -> str:

@@ -19,13 +19,13 @@ from hpcdl.report.run.columns import METHOD, RANKS
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
-from hpcdl.report.run.literature import capital, in_words, problem_words, title_of
+from hpcdl.report.run.literature import capital, in_words, points_in_words, problem_words, title_of
 from hpcdl.report.run.method_names import Names, several
 from hpcdl.report.run.warnings import diverged
 from hpcdl.trace.quantity import Quantity
 
 MAX_LOSS: Final = 1.0
-"""Percentage points of accuracy that a method may lose to be told as nearly as accurate."""
+"""Percentage points of accuracy that a method may lose and still count as accurate."""
 
 
 def _learned(methods: Sequence[Method]) -> list[Row]:
@@ -113,11 +113,11 @@ def page(findings: Findings) -> Section:
 def answer(findings: Findings) -> Answer | None:
     """Return per problem what methods cost against synchronous training, or the range of accuracies."""
     problems = [learned for methods in findings.problems if (learned := _learned(methods))]
-    compared = [beside_synchronous(learned) for learned in problems]
-    paired = sorted(zip(compared, problems, strict=True), key=lambda pair: not pair[0])
-    heads = [lines or [accuracy_range(learned)] for lines, learned in paired]
-    lines = [lines[0] for lines in heads] + [line for lines in heads for line in lines[1:]]
-    lines += [line for learned in problems for line in _lost_cases(learned)]
+    paired = [(beside_synchronous(learned), learned) for learned in problems]
+    paired.sort(key=lambda pair: not pair[0])
+    lines = [line for some, learned in paired if some for line in (*some, *_lost_cases(learned))]
+    others = [learned for some, learned in paired if not some]
+    lines += [*map(accuracy_range, others), *(line for learned in others for line in _lost_cases(learned))]
     basis = [record for _, learned in paired[:1] for row in learned for record in row.scale.records]
     return Answer(lines[0], lines[1:], basis) if lines else None
 
@@ -133,7 +133,7 @@ class Cost(NamedTuple):
     points: Interval
     """Final accuracy, percentage points above that of synchronous training: mean over seeds, which are paired."""
     pace: float
-    """Images per second / those of synchronous training."""
+    """Images per second / those of synchronous training; 0 if unknown."""
 
 
 def beside_synchronous(learned: Sequence[Row]) -> list[str]:
@@ -146,54 +146,29 @@ def beside_synchronous(learned: Sequence[Row]) -> list[str]:
     base = next((row for row in trained if _is_synchronous(row.scale.record)), None)
     if base is None:
         return []
-    pairs = [
-        (row, points)
+    speed = base.scale.median(Record.images_per_second) or math.inf
+    costs = [
+        Cost(_name(row), mean_interval(points), (row.scale.median(Record.images_per_second) or 0.0) / speed)
         for row in trained
         if row is not base and len(points := row.scale.points_above(base.scale)) > 1
     ]
-    costs = [
-        Cost(_name(row), mean_interval(points), _images_per_second(row) / _images_per_second(base))
-        for row, points in pairs
-    ]
     other, where = _name(base), _where([base])
-    kept = [cost for cost in costs if cost.points.low >= -MAX_LOSS]
-    lost = [cost for cost in costs if cost not in kept and cost.points.high < 0]
-    unknown = [cost for cost in costs if cost not in (*kept, *lost)]
+    kept = sorted((cost for cost in costs if cost.points.low >= -MAX_LOSS), key=lambda cost: -cost.pace)
     lines = []
-    if kept:
-        best = max(kept, key=lambda cost: cost.pace)
-        loss = -best.points.low
+    for best in kept[:1]:
+        loss, faster = -best.points.low, f"is {digits(best.pace, 2)} times as fast"
         ends = f"at most {loss:.1f} percentage points below" if loss > 0 else "no lower than"
-        pace = (
-            f"is {digits(best.pace, 2)} times as fast"
-            if best.pace >= 1
-            else f"takes {1 / best.pace:.2g} times as long"
-        )
-        lines.append(f"{capital(best.name)} ends {ends} {other} and {pace}{where}.")
-    if lost:
-        worst = min(lost, key=lambda cost: cost.points.value)
-        mean, most, least = (f"{-value:.1f}" for value in worst.points)
-        lines.append(
-            f"{capital(worst.name)} ends {mean} percentage points ({least} to {most}) below {other}{where}."
-        )
-    if unknown:
-        unknown.sort(key=lambda cost: cost.points.value)
-        gain = unknown[0].points
-        verb, bounds = ("costs", (-gain.value, -gain.high, -gain.low)) if gain.value < 0 else ("gains", gain)
-        size = "{:.1f} percentage points ({:+.1f} to {:+.1f})".format(*bounds)
-        lines.append(f"Not decided: {unknown[0].name} {verb} {size} of accuracy against {other}{where}.")
-        if others := [cost.name for cost in unknown[1:]]:
-            lines.append(f"Nor is a loss of accuracy decided for {several(others)}{where}.")
+        lines.append(f"{capital(best.name)} ends {ends} {other} and {faster}{where}.")
+    rest = sorted((cost for cost in costs if cost not in kept), key=lambda cost: cost.points)
+    lost, unknown = ([cost for cost in rest if (cost.points.high < 0) is decided] for decided in (True, False))
+    for doubt, worst in [*(("", cost) for cost in lost[:1]), *(("Not decided: ", cost) for cost in unknown[:1])]:
+        change = f"changes the accuracy by {points_in_words(worst.points)} against {other}"
+        lines.append(f"{capital(doubt + worst.name)} {change}{where}.")
     return lines
 
 
 def _name(row: Row) -> str:
     return in_words(row.name, row.scale.record)
-
-
-def _images_per_second(row: Row) -> float:
-    """Return images per second, the median over seeds; not a number if unknown."""
-    return row.scale.median(Record.images_per_second) or math.nan
 
 
 def _is_synchronous(record: Record) -> bool:

@@ -16,7 +16,7 @@ from hpcdl.report.run.columns import METHOD, median
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
-from hpcdl.report.run.literature import capital, in_words, problem_words
+from hpcdl.report.run.literature import capital, in_words, points_in_words, problem_words
 from hpcdl.report.run.method_names import Names
 
 LEAST: Final = 3
@@ -89,7 +89,7 @@ def methods_of(findings: Findings) -> dict[str, list[Batch]]:
 
 
 def efficiencies(batches: Sequence[Batch]) -> list[Batch]:
-    """Return the batches with the steps of perfect scaling from the smallest batch, by those that were needed.
+    """Return the batches with their efficiency: steps of perfect scaling from the smallest batch / steps needed.
 
     The smallest batch is the first that reached the target; smaller ones are not a number. Larger ones that missed
     the target are 0. Bounds are those of the steps.
@@ -127,7 +127,7 @@ def _knee(images: Sequence[int], efficiency: Sequence[float]) -> float:
 NOTE: Final = (
     "Steps to the target, medians over seeds; their bounds are the evaluation before the target, least of all "
     "seeds, and that at the target, largest of all. Missed: seeds that missed the target. Efficiency in steps: "
-    "those of perfect scaling from the smallest batch that reached the target, by those that were needed. "
+    "those of perfect scaling from the smallest batch that reached the target / those that were needed. "
     "Train - test: accuracy on a sample of training images, less the final accuracy. Sharpness: largest "
     "eigenvalue of the Hessian of the loss on the sample; Keskar et al. 2017 expect it to grow with the batch."
 )
@@ -217,9 +217,8 @@ def _accuracy(batches: Sequence[Batch], method: str) -> list[str]:
     """Return the difference of final accuracies between the largest and the smallest batch, and missed targets."""
     lines, points = list[str](), batches[-1].scale.points_above(batches[0].scale)
     if len(points) > 1:
-        mean, low, high = (f"{value:+.1f}" for value in mean_interval(points))
         sizes = f"From {batches[0].images} to {batches[-1].images} images"
-        lines.append(f"{sizes} the final accuracy changes by {mean} percentage points ({low} to {high}){method}.")
+        lines.append(f"{sizes} the final accuracy changes by {points_in_words(mean_interval(points))}{method}.")
     if missed := [str(batch.images) for batch in batches if batch.missed]:
         lines.append(f"A seed or more misses the target with batches of {', '.join(missed)} images{method}.")
     return lines

@@ -21,7 +21,7 @@ AT_END: Final = "accuracy at the end"
 
 
 class Criterion(NamedTuple):
-    """What the methods of a field are compared by."""
+    """Criterion by which the methods of a field are compared."""
 
     name: str
     value: Callable[[Launch], float]
@@ -39,18 +39,11 @@ class Best(NamedTuple):
     ranked: Sequence[Ranked]
     names: Names
 
-    def name(self, candidate: Candidate) -> str:
-        """Return the name of a method, with its ranks if others have more."""
-        return f"{self.names(candidate.record)}{self._on(candidate)}"
-
-    def words(self, candidate: Candidate) -> str:
-        """Return the name of a method for a sentence."""
-        return f"{in_words(self.names(candidate.record), candidate.record)}{self._on(candidate)}"
-
-    def _on(self, candidate: Candidate) -> str:
-        ranks = candidate.record.ranks
-        most = max(other.record.ranks for other in self.field.candidates)
-        return f" on {plural(ranks, 'rank')}" if ranks < most else ""
+    def name(self, candidate: Candidate, *, words: bool = False) -> str:
+        """Return the name of a method, in words for a sentence, with its ranks if others have more."""
+        record, most = candidate.record, max(other.record.ranks for other in self.field.candidates)
+        name = in_words(self.names(record), record) if words else self.names(record)
+        return name + (f" on {plural(record.ranks, 'rank')}" if record.ranks < most else "")
 
     @property
     def rivals(self) -> list[Candidate]:
@@ -62,9 +55,11 @@ class Best(NamedTuple):
         """The rivals by name."""
         if len(self.ranked[0].values) == 1:
             return "unknown: one value each"
-        if len(self.rivals) == len(self.ranked) - 1 > 1:
-            return "any other"
-        return several([*map(self.name, self.rivals)])
+        return (
+            "any other"
+            if len(self.rivals) == len(self.ranked) - 1 > 1
+            else several([*map(self.name, self.rivals)])
+        )
 
 
 def _criteria(field: Field) -> list[Criterion]:
@@ -148,27 +143,28 @@ def answer(findings: Findings) -> Answer | None:
     fields = len(best) // len({each.criterion.name for each in best})
     if fields == 1:
         return Answer(_ends(next(each for each in best if each.criterion.name == AT_END)))
-    first, among = Counter[tuple[str, str]](), Counter[str]()
+    first, among = dict[str, Counter[str]](), Counter[str]()
     for each in best:
-        first[each.criterion.name, each.words(each.ranked[0].candidate)] += 1
-        among.update(each.words(candidate) for candidate in (each.ranked[0].candidate, *each.rivals))
+        winner = each.ranked[0].candidate
+        first.setdefault(each.criterion.name, Counter())[each.name(winner, words=True)] += 1
+        among.update(each.name(candidate, words=True) for candidate in (winner, *each.rivals))
     (method, number), *_ = among.most_common(1)
     comparisons = f"{len(best)} comparisons, by four criteria in {plural(fields, 'configuration')}"
-    lines = []
-    for criterion in dict.fromkeys(each.criterion.name for each in best):
-        shares = [f"{name} in {count}" for (of, name), count in first.most_common() if of == criterion]
-        lines.append(f"Best by {criterion}: {several(shares)} of {fields} configurations.")
+    counts = {
+        name: [f"{method} in {number}" for method, number in won.most_common()] for name, won in first.items()
+    }
+    lines = [f"Best by {name}: {several(shares)} of {fields} configurations." for name, shares in counts.items()]
     return Answer(f"{capital(method)} is the best method, alone or tied, in {number} of {comparisons}.", lines)
 
 
 def _ends(best: Best) -> str:
     """Return how many percentage points the last method of a field ends below the best."""
     first, last = best.ranked[0], best.ranked[-1]
-    below = difference([first.values], [last.values])
-    mean, low, high = (f"{-100 * bound[0]:.1f}" for bound in (below.value, *below.bounds()[::-1]))
-    text = f"{best.words(last.candidate)} ends {mean} percentage points ({low} to {high}) below"
+    below = difference([last.values], [first.values])
+    mean, low, high = (f"{100 * bound[0]:.1f}" for bound in (below.value, *below.bounds()))
+    methods = (best.name(ranked.candidate, words=True) for ranked in (last, first))
     doubt = "Not decided: " if last.candidate in best.rivals else ""
-    return capital(f"{doubt}{text} {best.words(first.candidate)}.")
+    return capital(doubt + f" ends {mean} percentage points ({low} to {high}) below ".join(methods) + ".")
 
 
 SECTION: Final = Declaration(30, page, answer=answer)

@@ -12,19 +12,27 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import mean_interval
-from hpcdl.report.formats.cells import NONE, digits, interval, rate, seconds, spread
+from hpcdl.report.formats.cells import NONE, digits, rate, seconds, spread
 from hpcdl.report.formats.document import Column, Section
 from hpcdl.report.run.columns import METHOD, RANKS, median
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
-from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, problem_words, title_of
+from hpcdl.report.run.literature import (
+    COMMA,
+    capital,
+    in_words,
+    link_title,
+    points_in_words,
+    problem_words,
+    title_of,
+)
 from hpcdl.report.run.method_names import scheme_name, several
 
 WON: Final = 1.05
 """Compression wins if the step is so many times as fast."""
 MAX_LOSS: Final = 1.0
-"""Percentage points of accuracy that a method may lose to be told as nearly as accurate."""
+"""Percentage points of accuracy that a method may lose and still count as accurate."""
 LOST: Final = 0.5
 """Percentage points by which the mean accuracy of seeds is lower if it counts; twice as many for a single seed."""
 
@@ -79,11 +87,7 @@ class Pair(NamedTuple):
     @property
     def difference(self) -> str:
         """Mean of :attr:`points`, with its interval; of one seed without."""
-        if not self.points:
-            return NONE
-        mean = mean_interval(self.points)
-        bounds = f" ({interval(mean.low, mean.high, lambda end: f'{end:+.1f}')})" if len(self.points) > 1 else ""
-        return f"{mean.value:+.1f} percentage points{bounds}"
+        return points_in_words(mean_interval(self.points)) if self.points else NONE
 
     @property
     def break_even(self) -> str:
@@ -133,9 +137,9 @@ def bandwidth(saved_bytes: float, added_seconds: float) -> float:
 
 
 COST_NOTE: Final = (
-    "Ratio: bytes of a dense ring, by bytes on the wire. Speed-up: over the fastest dense step of "
+    "Ratio: bytes of a dense ring / bytes on the wire. Speed-up: over the fastest dense step of "
     "the same problem on as many ranks. Break-even: bandwidth of a link below which a compressed exchange without "
-    "overlap is faster than that dense one: bytes saved by time of encoding and decoding. Difference: of the "
+    "overlap is faster than that dense one: bytes saved / time of encoding and decoding. Difference: of the "
     "accuracy from that of the same dense method, mean over seeds with its 95 % interval, in percentage points."
 )
 
@@ -221,30 +225,27 @@ def bytes_answer(findings: Findings) -> Answer | None:
     base = next((row for row in every if scheme_name(row.scale.record) == row.scale.record.aggregation), None)
     if base is None or not (whole := base.scale.median(Record.bytes_sent_per_rank)):
         return None
-    sent = {id(row): (row.scale.median(Record.bytes_sent_per_rank) or whole) / whole for row in every}
     costs = [
-        (row, mean_interval(points)) for row in every if len(points := row.scale.points_above(base.scale)) > 1
+        (sent / whole, row, mean_interval(points))
+        for row in every
+        if (sent := row.scale.median(Record.bytes_sent_per_rank) or whole) < whole
+        and len(points := row.scale.points_above(base.scale)) > 1
     ]
-    costs = sorted((entry for entry in costs if sent[id(entry[0])] < 1), key=lambda entry: sent[id(entry[0])])
-    if not costs:
-        return None
-    best = next((row for row, points in costs if points.low >= -MAX_LOSS), None)
+    costs.sort(key=lambda entry: (entry[2].low < -MAX_LOSS, entry[0]))
     lines = {}
-    for row, loss in costs:
-        change = (
-            f"changes the accuracy by {loss.value:+.1f} ({loss.low:+.1f} to {loss.high:+.1f}) percentage points"
+    for place, (share, row, loss) in enumerate(costs):
+        conditions = dict(row.scale.record.conditions())
+        reduced = "".join(text for name, text in REDUCED.items() if name in conditions)
+        cost = f"changes the accuracy by {points_in_words(loss)}"
+        if place == 0 and loss.low >= -MAX_LOSS:
+            cost = f"costs at most {-loss.low:.1f} percentage points of accuracy"
+        words = (
+            f"{capital(_words(row, scheme=False))}{reduced} sends {digits(100 * share, 2)} % of the dense bytes"
         )
-        cost = change if row is not best else f"costs at most {-loss.low:.1f} percentage points of accuracy"
-        record = row.scale.record
-        reduced = "".join(text for name, text in REDUCED.items() if name in dict(record.conditions()))
-        words = f"{capital(_words(row, scheme=False))}{reduced} sends"
-        share = f"{digits(100 * sent[id(row)], 2)} % of the dense bytes"
-        lines[f"{words} {share} and {cost} ({problem_words(record.but(network=None))})."] = (
-            row is not best,
-            not reduced,
-        )
-    headline, *others = sorted(lines, key=lines.__getitem__)
-    return Answer(headline, others)
+        where = problem_words(row.scale.record.but(network=None))
+        lines[f"{words} and {cost} ({where})."] = (place > 0, not reduced)
+    headline, *others = sorted(lines, key=lines.__getitem__) or [""]
+    return Answer(headline, others) if headline else None
 
 
 BYTES: Final = Declaration(88, lambda _: Section("Bytes"), answer=bytes_answer, name="bytes")
@@ -276,13 +277,9 @@ def _up_to(pairs: Sequence[Pair]) -> str:
         alone = [*heads.values()].count(head) == 1
         text = title_of(head) if alone else in_words(name, ordered[0].scale.record)
         up_to.setdefault(faster[-1] if faster else "", []).append(text)
-    last = ", the fastest network"
-    parts = [
-        f"{several(up_to[network])} up to {link_title(network)}{last if network == networks[-1] else ''}"
-        for network in networks[::-1]
-        if network in up_to
-    ]
-    parts += [f"{several(up_to[''])} on no network"] if "" in up_to else []
+    titles = {network: f"up to {link_title(network)}" for network in networks[::-1]} | {"": "on no network"}
+    titles[networks[-1]] += ", the fastest network"
+    parts = [f"{several(up_to[network])} {title}" for network, title in titles.items() if network in up_to]
     where = problem_words(ordered[0].scale.record.but(network=None))
     return f"Steps are faster than dense ones with {', with '.join(parts)} ({where})."
 
@@ -294,8 +291,8 @@ FIDELITY_NOTE: Final = (
     "Sent: share of a gradient's entries in a message, by bytes and bits, of an allgather. "
     "Cosine and error: of the last compressed sum of gradients against the dense sum. Bits: of a message for an "
     "entry; entropy: of an ideal code of the gaps between entries, with values or signs. "
-    "Residual: norm of what is not sent, at the end and the largest at an evaluation. Quarters: norm of "
-    "a rank's residual by that of its gradient, mean over steps of each quarter of the training. Memory: "
+    "Residual: norm of the entries that are not sent, at the end and the largest at an evaluation. Quarters: norm "
+    "of a rank's residual / norm of its gradient, mean over steps of each quarter of the training. Memory: "
     "residuals and vectors of the compressor, on rank 0."
 )
 FIDELITY: Final = (
@@ -335,10 +332,7 @@ def sent_of(row: Row) -> float | None:
     A ring of p ranks sends 2 (p - 1) n words and an allgather p (p - 1) messages: the ratio is that of 2 n words
     and p messages.
     """
-    ratio, bits = (
-        row.scale.median(Record.compression_ratio),
-        row.scale.median(Record.bits_per_entry),
-    )
+    ratio, bits = map(row.scale.median, (Record.compression_ratio, Record.bits_per_entry))
     if not ratio or not bits or not str(row.scale.record.aggregation).startswith("allgather"):
         return None
     word = 64 if row.scale.record.dtype == "float64" else 32
