@@ -340,14 +340,12 @@ def printed_page(report: Report) -> tuple[str, str, list[str]]:
 def recorded_page(report: Report) -> tuple[str, str, list[str]]:
     """Return question, answer and lines of a page of records, and write its figure."""
     from hpcdl.report.formats.cells import markdown
-    from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.formats.document import Document
     from hpcdl.report.formats.figure import standalone
     from hpcdl.report.formats.markup import markdown as written
 
     found, _, (head, main) = page_of(report, report.data, ROWS)
-    claims = claims_of(report, found)
-    further = [Section("Claims of the sources", points=claims)] if claims else []
-    text = written([Document(found.question, [head, replace(main, paragraphs=[]), *further])])
+    text = written([Document(found.question, [head, replace(main, paragraphs=[])])])
     chart = next((one for one in main.charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
         (HERE / f"{report.name}.svg").write_bytes(standalone(chart, "svg"))
@@ -355,11 +353,14 @@ def recorded_page(report: Report) -> tuple[str, str, list[str]]:
         text = text.replace(f"## {main.title}\n", f"{image}\n\n## {main.title}\n", 1)
     letters = [
         f"{name}: {words}."
-        for name, words in found.settings.own.values()
+        for name, words in found.settings.rows
         if words and re.search(r"\b[A-Z]$", name) and re.search(rf"\b{re.escape(name)} *[:,|]", text)
     ]
-    notes = [line for note in [*letters, *main.paragraphs] for line in ("", markdown(note))]
-    return found.question, head.paragraphs[0], [*text.rstrip().splitlines(), *notes]
+    lines = text.rstrip().splitlines()
+    lines += [line for note in [*letters, *main.paragraphs] for line in ("", markdown(note))]
+    if claims := claims_of(report, found):
+        lines += ["", "## Claims of the sources", "", *(f"- {markdown(claim)}" for claim in claims)]
+    return found.question, head.paragraphs[0], lines
 
 
 def agree(other: Path) -> int:

@@ -52,7 +52,7 @@ def test_the_answer_counts_figures_and_names_those_that_are_missed(paper):
     begin = 'name = "m"\nquantity = "speed-up per image"\ncase = {model = "m"}\n'
     assert paper(f"{begin}values = {{2 = 2, 4 = 4}}", records)
     everything = answer(["mine"], records)
-    assert everything == ("The simulation reproduces all 2 published figures within 25 %.", [], ())
+    assert everything == ("The simulation reproduces 2 of 2 published figures within 25 %.", [], ())
     paper(f"{begin}values = {{2 = 2, 4 = 2}}\n[[results]]\n{begin}ranks = [4]", records)
     assert answer(["mine"], records) == (
         "The simulation reproduces 1 of 2 published figures within 25 %, but not the speed-up per image of m.",

@@ -106,6 +106,24 @@ training = {name = "pipeline", microbatches = 33}, mesh = "-"
     | training: microbatches: must be at most 32, the images of a batch, not 33
 training = {name = "pipeline", microbatches = 4}, mesh = {pipeline = 2}, ranks = 6
     | global_batch: 64 is not divisible by the 3 workers among 6 ranks; 63 and 66 are
+training = {name = "asynchronous", dedicated = true}, ranks = 4, global_batch = 96, straggler = {rank = 3, probability = 0.5, seconds = 0.1}
+    | straggler: rank: rank 3 has no batches to pause before; these have: 0 to 2
+training = {name = "sandblaster", servers = 1}, ranks = 4, global_batch = 96, straggler = {rank = 0, probability = 0.5, seconds = 0.1}
+    | straggler: rank: rank 0 has no batches to pause before; these have: 2 to 3
+training = {name = "sandblaster", servers = 1}, ranks = 4, global_batch = 96, straggler = {by_rank = [0, 0.1, 0, 0]}
+    | straggler: rank: rank 1 has no batches to pause before; these have: 2 to 3
+training = {name = "elastic_averaging", dedicated = true}, ranks = 4, global_batch = 96, straggler = {by_rank = [0.1, 0, 0, 0]}
+    | straggler: rank: rank 0 has no batches to pause before; these have: 1 to 3
+training = "asynchronous", ranks = 4, global_batch = 96, failure = {rank = 2, step = 12}
+    | failure: step: 12, but no rank of this training takes more than 12 steps
+training = {name = "asynchronous", dedicated = true}, ranks = 4, global_batch = 96, failure = {rank = 2, step = 9}
+    | failure: step: 9, but no rank of this training takes more than 9 steps
+training = {name = "sandblaster", servers = 1}, ranks = 4, global_batch = 96, failure = {rank = 2, step = 48}
+    | failure: step: 48, but no rank of this training takes more than 48 steps
+training = {name = "diloco", period = 16, delay = 5}, steps = 20
+    | training: period: the first outer step is after 21 steps, but training has 20
+training = "sandblaster", optimizer = {name = "sgd", momentum = 0.9}
+    | optimizer: this key cannot be used with training 'sandblaster': it has its own optimizer
 shares = {weights = [1, 1, 1]} | shares: weights: 3 of them, but 2 to share a batch
 shares = {weights = [3, 1]}, training = {name = "asynchronous", dedicated = true}
     | shares: weights: 2 of them, but 1 to share

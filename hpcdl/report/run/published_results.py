@@ -203,10 +203,10 @@ def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
     if not judged:
         return None
     untried = sorted((one for one in known if one.published is None), key=lambda one: one.here)
-    count = f"{len(judged) - len(missed)} of" if missed else "all"
+    count = f"{len(judged) - len(missed)} of {len(judged)}"
     within = f"{100 * max(figure.tolerance for figure in judged):.0f} %"
     rest = f", but not the {missed[0].quantity} of {missed[0].name}" if len(missed) == 1 else ""
-    headline = f"The simulation reproduces {count} {len(judged)} published figures within {within}{rest}."
+    headline = f"The simulation reproduces {count} published figures within {within}{rest}."
     return Answer(headline, [figure.sentence for figure in [*untried[-1:], *missed]])
 
 
