@@ -10,6 +10,7 @@ from hpcdl import suite
 from hpcdl.cli import main
 from hpcdl.commands.parts.output import read_accepted
 from hpcdl.data.hdf5 import hdf5
+from hpcdl.data.numpy import numpy
 from hpcdl.data.parts import dataset as data_file
 from hpcdl.data.parts.dataset import DataError, content
 from hpcdl.launch.batch_script import site_profile
@@ -65,6 +66,7 @@ READERS = {
     "network file": (network, NetworkFileError),
     "data file": (content, DataError),
     "HDF5 data file": (lambda path: hdf5(path=str(path)), DataError),
+    "NumPy data file": (lambda path: numpy(path=str(path)), DataError),
     "trace": (trace, TraceError),
 }
 

@@ -161,18 +161,26 @@ def _schedules() -> list[JsonObject]:
 
 
 def _suites() -> list[JsonObject]:
-    import tomllib
-
     from hpcdl.cases.keys.suite_tables import suites
+    from hpcdl.trace.files import read_toml
 
-    return [
-        {
-            "name": name,
-            "summary": tomllib.loads(path.read_text(encoding="utf-8"))["suite"]["question"],
-            "path": str(path),
-        }
-        for name, path in suites().items()
-    ]
+    entries: list[JsonObject] = []
+    for name, path in suites().items():
+        suite = read_toml(path)
+        needs = _datasets_of_files(suite["case"])
+        summary = suite["suite"]["question"] + f" (needs {', '.join(needs)})" * bool(needs)
+        entries.append({"name": name, "summary": summary, "needs": needs, "path": str(path)})
+    return entries
+
+
+def _datasets_of_files(cases: Sequence[JsonObject]) -> list[str]:
+    """Return the datasets of cases that hpcdl reads from files, which the user has to get: those with a path."""
+    from hpcdl import registry
+
+    chosen = [case.get("dataset", []) for case in cases]
+    every = [one for choice in chosen for one in (choice if isinstance(choice, list) else [choice])]
+    names = {one["name"] if isinstance(one, dict) else one for one in every}
+    return sorted(name for name in names if "path" in registry.settings_of(registry.find("datasets", name)))
 
 
 def _combinations() -> list[JsonObject]:

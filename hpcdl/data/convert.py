@@ -1,13 +1,17 @@
 """Convert folders of JPEG or PNG to one HDF5 file: ``python -m hpcdl.data.convert SOURCE -o images.h5``.
 
-SOURCE has ImageNet's layout, ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` (or ``test``). Classes are numbered in
-the order of their sorted names, as in torchvision's ImageFolder. Hidden files and folders, links to folders inside
-a class, and files with other endings are skipped and counted. :mod:`hpcdl.data.hdf5` describes the result. Needs
-Pillow: ``pip install 'hpcdl[images]'``.
+SOURCE has ImageNet's layout, ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` (or ``test``). With ``--labels`` it is
+one folder of images, whose labels are in a CSV file with the columns ``file``, ``label`` and perhaps ``split``
+(``train`` or ``test``), or in the files' ``names``, up to the first ``_``, ``-`` or ``.``. Classes are numbered in
+the order of their sorted names, as in torchvision's ImageFolder; names that are whole numbers, by their values.
+Hidden files and folders, links to folders inside a class, and files with other endings are skipped and counted.
+:mod:`hpcdl.data.hdf5` describes the result. Needs Pillow: ``pip install 'hpcdl[images]'``.
 """
 
 import argparse
+import csv
 import os
+import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +25,8 @@ from numpy.typing import NDArray
 
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.data.parts.sharding import epoch_order
-from hpcdl.data.parts.splits import PixelCounts
-from hpcdl.trace.files import atomic_write, check_regular
+from hpcdl.data.parts.splits import PixelCounts, divided
+from hpcdl.trace.files import atomic_write, check_regular, read_csv
 
 ENDINGS: Final = frozenset({".jpg", ".jpeg", ".png"})
 """File name endings of images, in lower case."""
@@ -41,22 +45,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "source", type=Path, metavar="SOURCE", help="has train/CLASS/*.jpg and val/CLASS/*.jpg (or test)"
     )
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="IMAGES.h5")
+    parser.add_argument("--labels", metavar="FILE.csv|names", help="SOURCE is one folder; where its labels are")
+    parser.add_argument(
+        "--test-share", type=float, metavar="S", help="share of test images, where no split is stated"
+    )
     parser.add_argument("--size", type=int, default=256, help="side of the images (default: 256)")
     options = parser.parse_args(arguments)
     try:
-        write_image_file(options.source, options.output, size=options.size)
+        write_image_file(
+            options.source,
+            options.output,
+            size=options.size,
+            labels=options.labels,
+            test_share=options.test_share,
+        )
     except (DataError, OSError) as error:
         print(f"hpcdl.data.convert: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def write_image_file(source: Path, output: Path, *, size: int = 256) -> None:
+def write_image_file(
+    source: Path, output: Path, *, size: int = 256, labels: str | None = None, test_share: float | None = None
+) -> None:
     """Write the images in ``source`` to ``output``; after a crash ``output`` is complete or unchanged.
 
     Each image is converted to RGB, resized so that its shorter side is ``size``, and cropped to its central
     ``size`` x ``size`` pixels, as by torchvision's Resize and CenterCrop. The order of images within a split is
-    random. Transparency is dropped, and such images are counted.
+    random. Transparency is dropped, and such images are counted. ``labels`` and ``test_share`` are the options of
+    the program for a flat folder.
 
     Raises DataError, one line that names the file or folder, for an image that is damaged, of another format,
     animated or of more than 8 bits a channel; for a missing, empty or unreadable folder, an invalid setting, a
@@ -71,7 +88,9 @@ def write_image_file(source: Path, output: Path, *, size: int = 256) -> None:
     except ImportError as error:
         raise DataError("Pillow is needed to read images: pip install 'hpcdl[images]'") from error
     decode = partial(_decode, Image, size)
-    splits = _list_images(source)
+    if labels is None and test_share is not None:
+        raise DataError(f"{source}: --test-share is for one folder of images, with --labels")
+    splits = _list_images(source) if labels is None else _list_flat(source, labels, test_share)
     needed, free = sum(map(len, splits.values())) * size * size * 3, disk_usage(output.absolute().parent).free
     if needed > free:
         raise DataError(f"{output}: needs {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free")
@@ -117,6 +136,63 @@ def _list_images(source: Path) -> dict[str, list[tuple[Path, int]]]:
         split: [(path, numbers[name]) for name, paths in classes.items() for path in paths]
         for split, classes in (("train", train), ("test", test))
     }
+
+
+def _list_flat(source: Path, labels: str, test_share: float | None) -> dict[str, list[tuple[Path, int]]]:
+    """Return the images of each split of a flat folder, with their classes. Raises DataError."""
+    rows = _labels_of_names(source) if labels == "names" else _labels_of_file(source, Path(labels))
+    names = sorted({label for _, label, _ in rows})
+    names = sorted(names, key=int) if all(map(str.isdecimal, names)) else names
+    if not 1 < len(names) < len(rows) or "" in names:
+        raise DataError(f"{source}: {len(rows)} images have {len(names)} labels, such as {names[:1]}, by {labels}")
+    print(f"{len(names)} classes: {', '.join(names[:10])}{', ...' * (len(names) > 10)}", file=sys.stderr)
+    if any(split for *_, split in rows):
+        if test_share is not None:
+            raise DataError(f"{labels}: has a column split, so that --test-share must be left out")
+        test = [number for number, (*_, split) in enumerate(rows) if split == "test"]
+    else:
+        test = divided(source, len(rows), "--test-share", test_share)[1].tolist()
+    listed = [(path, names.index(label)) for path, label, _ in rows]
+    chosen = {*test}
+    splits = {"train": [listed[n] for n in range(len(rows)) if n not in chosen], "test": [listed[n] for n in test]}
+    for split, images in splits.items():
+        if not images:
+            raise DataError(f"{labels}: no row has the split {split}")
+    return splits
+
+
+def _labels_of_names(source: Path) -> list[tuple[Path, str, str]]:
+    """Return each image of a folder with its label, the file name up to ``_``, ``-`` or ``.``, and no split."""
+    skipped: list[Path] = []
+    images = _images(source, skipped)
+    if skipped:
+        print(f"skipped: {len(skipped)} files, folders or links, such as {skipped[0]}", file=sys.stderr)
+    return [(path, re.split(r"[_.-]", path.name)[0], "") for path in images]
+
+
+def _labels_of_file(source: Path, table: Path) -> list[tuple[Path, str, str]]:
+    """Return each image that a CSV file names, with its label and split. Raises DataError, naming the line."""
+    try:
+        rows = [*read_csv(table)]
+    except (ValueError, csv.Error) as error:
+        raise DataError(f"{table}: {error}") from error
+    head = [word.strip() for word in rows[0]] if rows else []
+    if not {"file", "label"} <= {*head}:
+        raise DataError(f"{table}: its first line must name the columns file and label, perhaps split, not {head}")
+    found = []
+    for number, row in enumerate(rows[1:], 2):
+        if not row:
+            continue
+        fields = dict(zip(head, map(str.strip, row), strict=False))
+        file, label, split = (fields.get(name, "") for name in ("file", "label", "split"))
+        if not label or not (source / file).is_file():
+            raise DataError(
+                f"{table}: line {number}: {'no label' if not label else f'{source / file} is missing'}"
+            )
+        if "split" in head and split not in {"train", "test"}:
+            raise DataError(f"{table}: line {number}: split {split!r} is neither train nor test")
+        found.append((source / file, label, split))
+    return found
 
 
 def _classes(folder: Path, skipped: list[Path]) -> dict[str, list[Path]]:

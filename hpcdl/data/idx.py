@@ -114,7 +114,9 @@ def mnist(*, path: str = "", pad_to: int | None = None, crop_padding: int = 0, f
 
 DEBIAN: Final = Path("/usr/share/datasets/fashion-mnist")
 """Folder of Debian's package dataset-fashion-mnist."""
-DEBIAN_HINT: Final = "apt-get install dataset-fashion-mnist"
+DEBIAN_HINT: Final = (
+    "apt-get install dataset-fashion-mnist, or train on the package's digits by --set case.dataset=digits"
+)
 
 
 def fashion_mnist(

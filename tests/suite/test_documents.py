@@ -11,6 +11,7 @@ import pytest
 
 from hpcdl import cli, suite
 from hpcdl.cli import main
+from hpcdl.commands.list import catalogue
 from hpcdl.registry import find, names, settings_of
 
 from .tables import REPORT, SCHEMA, schema, with_columns, with_tables
@@ -66,6 +67,18 @@ def test_suites_that_are_named_exist():
 def test_the_table_of_suites_has_all_of_them():
     listed = re.findall(r"^\| `([\w-]+)\.toml` \|", text_of("suites/README.md"), re.MULTILINE)
     assert sorted(listed) == sorted(path.stem for path in (ROOT / "suites").glob("*.toml"))
+
+
+def test_what_a_suite_needs_is_said_where_it_is_named():
+    needs = {entry["name"]: entry["needs"] for entry in catalogue("suites")}
+    assert needs["firecaffe"] == ["fashion_mnist"]
+    assert not needs["quickstart"]
+    table = dict(re.findall(r"^\| `([\w-]+)\.toml` \|.*\|(.*)\|$", text_of("suites/README.md"), re.MULTILINE))
+    for name, cell in table.items():
+        assert re.findall(r"needs `(\w+)`", cell) == needs[name], name
+    for document in DOCUMENTS:
+        for name, options in re.findall(r"hpcdl (?:run|sbatch) ([a-z][\w-]*)([^`\n]*)", text_of(document)):
+            assert not needs.get(name) or "case.dataset=" in options, (document, name)
 
 
 def test_paths_that_are_named_exist():

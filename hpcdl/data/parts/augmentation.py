@@ -92,20 +92,21 @@ class Crops:
     window: tuple[int, int, int]
     """Height, width, channels of a crop."""
 
-    def of(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def of(self, pixels: Array) -> Array:
         """Return the crops of ``pixels`` (n, *shape): (n, *window). Padding is 0 until :meth:`blank`."""
         height, width, channels = self.window
         pad = self.padding
         if pad:
-            padded = np.zeros((len(pixels), self.shape[0] + 2 * pad, self.shape[1] + 2 * pad, channels), np.uint8)
+            sides = (side + 2 * pad for side in self.shape[:2])
+            padded = np.zeros((len(pixels), *sides, channels), pixels.dtype)
             padded[:, pad:-pad, pad:-pad] = pixels
             pixels = padded
         # a view of all possible windows; the chosen one of each image is copied
         windows = np.moveaxis(sliding_window_view(pixels, (height, width), axis=(1, 2)), 3, 5)
-        crops: NDArray[np.uint8] = windows[np.arange(len(pixels)), self.top, self.left]
+        crops: Array = windows[np.arange(len(pixels)), self.top, self.left]
         if self.mirrored.any():
             backwards = crops[self.mirrored][:, :, ::-1]
-            forwards = np.empty(backwards.shape, np.uint8)
+            forwards = np.empty(backwards.shape, pixels.dtype)
             for channel in range(channels):  # four times as fast as copying pixels of three bytes
                 forwards[..., channel] = backwards[..., channel]
             crops[self.mirrored] = forwards

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import Dataset, Split, content_digest
+from hpcdl.data.parts.dataset import DataError, Dataset, Split, content_digest
+from hpcdl.data.parts.sharding import epoch_order
 from hpcdl.fabric.comm import Array
 
 _SMALL: Final = 1 << 13
@@ -24,7 +25,7 @@ class PixelNormalization:
     mean: NDArray[np.float64]
     std: NDArray[np.float64]
 
-    def __call__(self, pixels: NDArray[np.uint8], dtype: str) -> Array:
+    def __call__(self, pixels: Array, dtype: str) -> Array:
         """Return normalised images (n, H, W, C) of the floating ``dtype`` as a new array."""
         scale = (1 / (255 * self.std)).astype(dtype)
         shift = (self.mean / self.std).astype(dtype)
@@ -68,9 +69,9 @@ class PixelCounts:
 
 @dataclass(eq=False)
 class ImageSplit:
-    """Reads the bytes of a batch, augments them and converts them to normalised floats."""
+    """Reads the pixels of a batch, augments them and converts them to normalised floats."""
 
-    read: Callable[[NDArray[np.int64]], NDArray[np.uint8]]
+    read: Callable[[NDArray[np.int64]], Array]
     labels: NDArray[np.int64]
     normalization: PixelNormalization
     augmentation: Augmentation
@@ -96,8 +97,8 @@ class ImageSplit:
 
 def in_memory_dataset(
     name: str,
-    train: tuple[NDArray[np.uint8], NDArray[np.int64]],
-    test: tuple[NDArray[np.uint8], NDArray[np.int64]],
+    train: tuple[Array, NDArray[np.int64]],
+    test: tuple[Array, NDArray[np.int64]],
     *,
     classes: int,
     source: str,
@@ -105,14 +106,13 @@ def in_memory_dataset(
 ) -> Dataset:
     """Return a dataset of images (n, H, W, C) and labels (n,) per split; the training split must not be empty.
 
-    Mean and deviation are the training split's. Raises DataError for an invalid ``augmentation``.
+    Images are bytes or other numbers. Mean and deviation are the training split's. Raises DataError for an invalid
+    ``augmentation``.
     """
     height, width, channels = train[0].shape[1:]
     chosen = augmentation or Augmentation()
     chosen.check(name, (height, width, channels))
-    counts = PixelCounts(channels)
-    counts.add(train[0])
-    normalization = counts.normalization()
+    normalization = _normalization(train[0])
     return Dataset(
         name=name,
         train=ImageSplit(train[0].__getitem__, train[1], normalization, chosen),
@@ -122,6 +122,32 @@ def in_memory_dataset(
         source=source,
         digest=content_digest(*train, *test),
     )
+
+
+def _normalization(images: Array) -> PixelNormalization:
+    """Return the normalisation of images (n, H, W, C)."""
+    if images.dtype == np.uint8:
+        counts = PixelCounts(images.shape[3])
+        counts.add(images)
+        return counts.normalization()
+    mean, std = images.mean((0, 1, 2), np.float64), images.std((0, 1, 2), np.float64)
+    is_constant = std <= 1e-9 * np.abs(mean)  # up to the rounding of the mean
+    return PixelNormalization(mean / 255, np.where(is_constant, 1.0, std) / 255)
+
+
+def divided(where: object, images: int, name: str, share: object) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the indices of training and test images, where a source states no split: ``share`` are test images.
+
+    The draw is always the same. Raises DataError, beginning with ``where``, for no or a wrong share, the setting
+    ``name``.
+    """
+    if share is None:
+        raise DataError(f"{where}: states no test images; {name}=0.2 holds out a fifth of the images at random")
+    held = round(share * images) if isinstance(share, float) and 0 < share < 1 else 0
+    if not 0 < held < images:
+        raise DataError(f"{where}: {name}={share} leaves no training or no test images, of {images}")
+    order = epoch_order(images, 0, 0)
+    return np.sort(order[held:]), np.sort(order[:held])
 
 
 SEED: Final = 20
