@@ -5,7 +5,7 @@ order. A claim has its sentence (``text``), its ``place`` in the source, and one
 keys of its claim that it does not give itself, and the columns of its cases:
 
 ``text``
-    what is measured, with ``{}`` in the number's place, which else follows; a claim's only clause needs none;
+    measurement in words, with ``{}`` in the number's place, which else follows; a claim's only clause needs none;
 ``run``, ``field``, ``case``
     the number: a field of the records of that run whose columns have these texts ("None": without a value);
 ``by``, ``minus``
@@ -15,8 +15,8 @@ keys of its claim that it does not give itself, and the columns of its cases:
 ``above``, ``below``, ``because``
     limits, which the sentence contains, and their reason.
 
-``would_decide`` says what an undecided claim needs; a claim without clauses has it alone. ``here = "fails"`` says
-that runs are known to contradict the claim: the command fails when a decided claim comes out otherwise.
+``would_decide`` names what an undecided claim needs. ``here = "fails"``: runs are known to contradict the claim.
+The command fails when a decided claim has the opposite verdict.
 """
 
 from __future__ import annotations
@@ -197,14 +197,14 @@ class ClauseDecision:
 
     @property
     def sentence(self) -> str:
-        """What is measured, with the number and its interval."""
+        """Measurement in words, with the number and its interval."""
         text, (shown, bounds) = self.clause.text, self.here
         number = shown if bounds == NONE else f"{shown} ({bounds})"
         return text.format(number) if "{}" in text else f"{text}: {number}".removeprefix(": ")
 
     @property
     def means(self) -> str:
-        """What decides it: arithmetic, a simulation or a measurement, with further marks."""
+        """Means of the decision: arithmetic, a simulation or a measurement, with further marks."""
         if math.isnan(self.value.value):
             return NONE
         if self.clause.field in COUNTED or ("bytes" in self.clause.field and not self.clause.is_timed):
@@ -239,12 +239,12 @@ class Decision:
 
     @property
     def is_surprising(self) -> bool:
-        """True if the verdict is the opposite of what the claim says of these runs."""
+        """True if the verdict is the opposite of the expected one."""
         return self.word in EXPECTED.values() and self.word != EXPECTED[self.claim.here]
 
     @property
     def remedy(self) -> str:
-        """What would decide an open claim; empty if it is decided, or has no run."""
+        """Runs that would decide an open claim; empty if it is decided, or has no run."""
         if self.word != OPEN or self.deciding is None:
             return ""
         absent = self.deciding.verdict == ABSENT

@@ -1,8 +1,8 @@
-"""Figures of papers, beside ours: data of ``hpcdl/papers``, matched with the cases of a suite.
+"""Figures of papers next to ours: data of ``hpcdl/papers``, matched with the cases of a suite.
 
 A paper's file has its ``source``, ``notes``, ``[[volumes]]`` of networks at batch 1024, and ``[[results]]``: a
 ``quantity`` of :data:`QUANTITIES`, the ``case`` (fields of a record, as texts), and the published ``values`` by
-ranks, or only the ``ranks`` for what the paper did not try. A figure is reproduced if it is within ``tolerance``.
+ranks, or only the ``ranks`` that the paper did not try. A figure is reproduced if it is within ``tolerance``.
 With a ``task``, such as "64 epochs of GoogLeNet", the suite asks which machine needs how long for it;
 ``machine`` of a result in hours is one of its ranks.
 """
@@ -125,16 +125,16 @@ class Figure:
     @property
     def sentence(self) -> str:
         """Both numbers, of which the paper may lack its own."""
-        beside = "" if self.published is None else f", published {digits(self.published)}"
         ranks = f" on {self.ranks} ranks" if self.ranks else ""
-        begin = "Not in the paper" if self.published is None else "Not reproduced"
-        return f"{begin}: {self.quantity} of {self.name}{ranks}, {digits(self.here)} here{beside}."
+        text = f"{self.quantity} of {self.name}{ranks}, {digits(self.here)} here"
+        published = f"Not reproduced: {text}, published {digits(self.published)}."
+        return f"Not in the paper: {text}." if self.published is None else published
 
     @property
     def verdict(self) -> str:
         """A word on whether it is reproduced, and the tolerance."""
         word = {True: "yes", False: "no", None: ""}[self.reproduced]
-        return f"{word} (within {100 * self.tolerance:.0f} %)" if word else NONE
+        return f"{word} ({100 * self.tolerance:.0f} %)" if word else NONE
 
 
 FIGURES: Final = (
@@ -148,7 +148,7 @@ FIGURES: Final = (
         lambda figure: NONE if figure.published is None else f"{100 * figure.error:+.0f} %",
         importance="answer",
     ),
-    Column[Figure]("reproduced", lambda figure: figure.verdict, importance="answer"),
+    Column[Figure]("within", lambda figure: figure.verdict, importance="answer"),
     Column[Figure]("place in the paper", lambda figure: figure.place, importance="detail"),
 )
 

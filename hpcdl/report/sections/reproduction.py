@@ -1,4 +1,4 @@
-"""Figures of papers beside ours; settings, job and statistics in words; command and suite that repeat the run."""
+"""Figures of papers next to ours; settings, job and statistics in words; command and suite that repeat the run."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -140,18 +140,17 @@ HOW: Final = (
     "all disturbed has no verdict and no place in a ranking; else the undisturbed ones count."
 )
 SCALING: Final = (
-    "The base of efficiency and speedup are the cases on one rank, taken together: one rank "
-    "exchanges nothing, so that every aggregation is the same program there. A different compression, optimizer "
-    "or strategy is not: the base has the same where there is such, else it trains synchronously, uncompressed. "
-    "Where there is no case on one rank the base is the method's own smallest scale. Near-linear: the test puts "
-    "the efficiency above 0.90; not near-linear: below; inconclusive: neither. Exposed communication is the step "
-    "time less that of the case without communication (aggregation none) on as many ranks."
+    "Efficiency and speed-up are relative to the base: the cases on one rank, taken together. One rank exchanges "
+    "nothing, so that every aggregation is the same program. The base of a method with another compression, "
+    "optimizer or strategy has the same one if there is such a case, else it trains synchronously, uncompressed. "
+    "Without a case on one rank the base is the method's own smallest scale. Near-linear: the test puts "
+    "the efficiency above 0.90; not near-linear: below; inconclusive: neither. Exposed communication: the step "
+    "time minus the baseline's without communication (aggregation none) on as many ranks."
 )
 THROUGHPUT: Final = (
-    "If ranks keep no common step, or steps are not alike, the step is the mean time in which all ranks "
-    "together consume a global batch, from when the last worker has passed its warm-up steps until the first has "
-    "ended, without evaluation on the test set; its interval is Student's over windows of equally many "
-    "images."
+    "Without a common step, or with unequal steps, the step is the mean time in which all ranks together consume "
+    "a global batch. It is measured from the end of the last worker's warm-up until the first worker ends, "
+    "without evaluation on the test set. Its interval is Student's over windows of equally many images."
 )
 
 
