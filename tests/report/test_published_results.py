@@ -51,16 +51,14 @@ def test_the_answer_counts_figures_and_names_those_that_are_missed(paper):
     records = [record(model="m", ranks=ranks, step_seconds=8.0 / ranks) for ranks in (1, 2, 4)]
     begin = 'name = "m"\nquantity = "speed-up per image"\ncase = {model = "m"}\n'
     assert paper(f"{begin}values = {{2 = 2, 4 = 4}}", records)
-    everything = answer(["mine"], records)
-    assert everything == ("The simulation reproduces 2 of 2 published figures within 25 %.", [], ())
+    assert answer(["mine"], records)[:2] == ("The simulation reproduces 2 of 2 published figures within 25 %.", [])
     paper(f"{begin}values = {{2 = 2, 4 = 2}}\n[[results]]\n{begin}ranks = [4]", records)
-    assert answer(["mine"], records) == (
+    assert answer(["mine"], records)[:2] == (
         "The simulation reproduces 1 of 2 published figures within 25 %, but not the speed-up per image of m.",
         [
             "Not in the paper: speed-up per image of m on 4 ranks, 4.00 here.",
             "Not reproduced: speed-up per image of m on 4 ranks, 4.00 here, published 2.00.",
         ],
-        (),
     )
     assert answer(["mine"], []) is None
 
