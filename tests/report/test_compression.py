@@ -125,7 +125,7 @@ def test_full_accuracy_is_said_of_what_all_of_the_interval_reaches(hand, spread,
     sizes = {"compression": "top_k", "compression_ratio": 25.0, "bits_per_entry": 4.5}
     apart = (0.9 - spread, 0.9, 0.9 + spread)
     trained(hand, [({"compression": "none"}, (0.9, 0.9, 0.9)), (sizes, apart)], (0, 1, 2))
-    headline, details, _ = compression.fidelity_answer(findings([hand.read()])[0])
+    headline, details, _, _ = compression.fidelity_answer(findings([hand.read()])[0])
     assert headline.startswith(says)
     assert details == [
         "An entry takes 4.50 bits by its code and number, and - bits by an ideal code (top-k over an allgather)."
@@ -149,7 +149,7 @@ def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypat
     ]
     monkeypatch.setattr(compression, "rows", lambda _: rows)
     asked = SimpleNamespace(problems=([],), answered_by=["bytes"])
-    headline, details, _ = compression.bytes_answer(asked)
+    headline, details, _, _ = compression.bytes_answer(asked)
     costs = "costs at most 0.3 percentage points of accuracy (LeNet-5, 4 ranks)."
     assert headline == f"Float16 sends 50 % of the dense bytes and {costs}"
     change = "changes the accuracy by -9.7 percentage points (-11.1 to -8.2) (LeNet-5, 4 ranks)."

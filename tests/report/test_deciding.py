@@ -45,7 +45,7 @@ def test_each_cell_has_its_first_and_the_methods_are_ranked_over_all(hand):
     ]
     assert [row[:3:2] for row in over_all.rows] == [("d_psgd", "1"), ("synchronous", "1")]
     assert {row[3] for row in tuned.rows} == {"learning_rate=0.05"}
-    headline, verdicts, basis = deciding.answer(found)
+    headline, verdicts, basis, _ = deciding.answer(found)
     first = f"D-PSGD reaches the target first with {slow} (the next takes 1.99"
     assert headline.startswith(first) and headline.endswith("), synchronous training on 10 Gbit/s Ethernet.")
     assert verdicts[0].startswith(f"D-PSGD reaches the target first, in 2.02 s with {slow}; synchronous tra")

@@ -184,7 +184,7 @@ def test_the_best_methods_answer_which_one_is_most_often_the_best(hand):
             synchronous(hand, seed=seed, accuracy=0.5 + more, **given)
             downpour(hand, seed=seed, accuracy=0.91 + more, **given)
     asked = Findings(hand.read(suite_text="[suite]\nanswer = 'best_methods'"), "run")
-    headline, details, _ = best_methods.answer(asked)
+    headline, details, _, _ = best_methods.answer(asked)
     count = "8 of 8 comparisons, by four criteria in 2 configurations"
     assert headline == f"Downpour is the best method, alone or tied, in {count}."
     assert details[1] == "Best by accuracy at the end: Downpour in 2 of 2 configurations."

@@ -67,16 +67,19 @@ def _ranged(row: Row, quantity: Quantity[Any], shown: Callable[[Number], str] = 
     low, high = row.scale.bounds(quantity)
     if low is None or high is None:
         return NONE
-    return shown(low) if low == high else f"{shown(row.scale.median(quantity))} ({interval(low, high, shown)})"
+    middle, alike = shown(row.scale.median(quantity)), shown(low) == shown(high)
+    return middle if alike else f"{middle} ({interval(low, high, shown)})"
 
 
-BEST: Final = Column[Row]("best accuracy", lambda row: _ranged(row, Record.best_accuracy))
+BEST: Final = Column[Row]("best accuracy", lambda row: _ranged(row, Record.best_accuracy, percent))
 """Of interest where the target was missed."""
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     METHOD,
     RANKS,
     Column(
-        "final accuracy", lambda row: _diverged(row) or _ranged(row, Record.final_accuracy), importance="answer"
+        "final accuracy",
+        lambda row: _diverged(row) or _ranged(row, Record.final_accuracy, percent),
+        importance="answer",
     ),
     BEST,
     Column("final loss", lambda row: _ranged(row, Record.final_loss), importance="detail"),
@@ -100,7 +103,7 @@ def page(findings: Findings) -> Section:
         if not learned:
             continue
         target = record.target_accuracy
-        notes = ["No target accuracy was set." if target is None else f"Target accuracy {digits(target)}."]
+        notes = ["No target accuracy was set." if target is None else f"Target accuracy {percent(target)}."]
         if any(len(row.scale.records) > 1 for row in learned):
             notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
         title, words = findings.settings.title(record), "highest final accuracy first"

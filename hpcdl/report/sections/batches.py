@@ -125,9 +125,9 @@ def _knee(images: Sequence[int], efficiency: Sequence[float]) -> float:
 
 
 NOTE: Final = (
-    "Steps to the target, medians over seeds; their bounds are the evaluation before the target, least of all "
-    "seeds, and that at the target, largest of all. Missed: seeds that missed the target. Efficiency in steps: "
-    "those of perfect scaling from the smallest batch that reached the target / those that were needed. "
+    "Steps to the target, medians over seeds; their range is from the evaluation before the target, least of all "
+    "seeds, to the one at the target, largest of all. Missed: seeds that missed the target. Efficiency: steps "
+    "of perfect scaling from the smallest batch that reached the target / those that were needed. "
     "Train - test: accuracy on a sample of training images, less the final accuracy. Sharpness: largest "
     "eigenvalue of the Hessian of the loss on the sample; Keskar et al. 2017 expect it to grow with the batch."
 )
@@ -151,17 +151,17 @@ COLUMNS: Final[tuple[Column[Batch], ...]] = (
     METHOD,
     Column("batch", lambda batch: str(batch.images)),
     Column("steps", _steps),
-    Column("range", _step_bounds),
+    Column("range of steps", _step_bounds),
     Column("missed", lambda batch: str(batch.missed or NONE)),
     Column(
-        "efficiency in steps",
+        "efficiency",
         lambda batch: digits(batch.efficiency.value) if batch.efficiency.value > 0 else NONE,
         importance="answer",
     ),
-    Column("its bounds", _efficiency_bounds, importance="answer"),
+    Column("range of efficiency", _efficiency_bounds, importance="answer"),
     median(Record.epochs_to_target),
-    median(Record.final_accuracy),
-    Column("train - test", lambda batch: digits(batch.gap)),
+    Column("final accuracy", lambda batch: percent(batch.scale.median(Record.final_accuracy))),
+    Column("train - test", lambda batch: percent(batch.gap)),
     median(Record.sharpness),
     median(Record.smallest_eigenvalue, importance="detail"),
     median(Record.noise_scale_q4),
@@ -177,22 +177,21 @@ def page(findings: Findings) -> Section:
 
 def answer(findings: Findings) -> Answer | None:
     """Return up to which batch each method saves steps, the largest first, and what large batches cost."""
-    methods = sorted(methods_of(findings).items(), key=lambda entry: -np.nan_to_num(knee(entry[1]).value, nan=-1))
-    if not methods:
+    methods = methods_of(findings)
+    ordered = sorted(methods, key=lambda name: -np.nan_to_num(knee(methods[name]).value, nan=-1))
+    if not ordered:
         return None
-    of = [f" ({in_words(name, batches[0].scale.record)})" for name, batches in methods]
-    of = of if len(methods) > 1 else [""]
-    lines = [_saving(batches, method) for (_, batches), method in zip(methods, of, strict=True)]
-    first, *others = (knee(batches) for _, batches in methods)
-    if others and all(not first.low > other.high for other in others):  # also of a bound that is not known
-        lines.insert(1, "Not decided: these intervals do not distinguish the methods.")
-    pairs = list(zip([batches for _, batches in methods], of, strict=True))
-    lines += [
-        line for batches, method in pairs for line in (*_accuracy(batches, method), *_noise(batches, method))
-    ]
-    return Answer(
-        lines[0], lines[1:], [record for _, batches in methods for b in batches for record in b.scale.records]
-    )
+    of = {
+        name: f" ({in_words(name, methods[name][0].scale.record)})" if len(methods) > 1 else "" for name in ordered
+    }
+    headline, *others = (_saving(methods[name], of[name]) for name in ordered)
+    costs = [line for name in ordered for line in _accuracy(methods[name], of[name])]
+    noise = [line for name in ordered for line in _noise(methods[name], of[name])]
+    first, *knees = (knee(methods[name]) for name in ordered)
+    if knees and all(not first.low > other.high for other in knees):  # also of a bound that is not known
+        costs.insert(0, "Not decided which method saves most steps: the intervals of all methods overlap.")
+    basis = [record for name in ordered for batch in methods[name] for record in batch.scale.records]
+    return Answer(headline, [*costs, *others, *noise], basis)
 
 
 def _saving(batches: Sequence[Batch], method: str) -> str:

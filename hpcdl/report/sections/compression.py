@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import mean_interval
-from hpcdl.report.formats.cells import NONE, digits, rate, seconds, spread
+from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, spread
 from hpcdl.report.formats.document import Column, Section
 from hpcdl.report.run.columns import METHOD, RANKS, median
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
@@ -154,7 +154,7 @@ COST: Final = (
     Column[Pair]("step", lambda pair: seconds(pair.row.step_seconds)),
     Column[Pair]("speed-up", lambda pair: digits(pair.gain), importance="answer"),
     Column[Pair]("break-even", lambda pair: pair.break_even, importance="answer"),
-    median(Record.final_accuracy, "accuracy"),
+    Column[Pair]("accuracy", lambda pair: percent(pair.scale.median(Record.final_accuracy))),
     Column[Pair]("difference", lambda pair: pair.difference, importance="answer"),
 )
 

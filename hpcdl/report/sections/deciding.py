@@ -40,6 +40,9 @@ class Naming:
         self._names: Final = Names(_untuned(candidate) for candidates in every for candidate in candidates)
         words = [set(_words(decision)) for decision in decisions]
         self._shared: Final = set.intersection(*words) if len(words) > 1 else set[str]()
+        self._batches: Final[dict[str, set[int | None]]] = {}
+        for each in (each for candidates in every for each in candidates):
+            self._batches.setdefault(self.method(each), set()).add(each.record.global_batch)
         self._by_batch: Final = any(
             len({each.record.global_batch for each in candidates}) > 1 for candidates in every
         )
@@ -54,8 +57,9 @@ class Naming:
         return f"{self.method(candidate)}{batch}"
 
     def words(self, candidate: Candidate) -> str:
-        """Return the name of a method for a sentence."""
-        return in_words(self.method(candidate), candidate.record)
+        """Return the name of a method for a sentence, with its batch where it has several."""
+        name, batch = self.method(candidate), candidate.record.global_batch
+        return in_words(name, candidate.record) + (f" at batch {batch}" if len(self._batches[name]) > 1 else "")
 
     def differing(self, decision: Decision) -> list[str]:
         """Return the conditions that tell a configuration from the others."""
@@ -305,7 +309,8 @@ def profiles_answer(findings: Findings) -> Answer | None:
     if not judged and "profiles" not in findings.answered_by:
         return None
     name, decisions = Naming(findings.decisions), findings.decisions
-    words = {name.method(each): name.words(each) for decision in decisions for each in decision.candidates}
+    every = [each for decision in decisions for each in decision.candidates]
+    words = {name.method(each): in_words(name.method(each), each.record) for each in every}
     basis = [record for record in findings.records if record.target_accuracy is not None]
     if not judged:
         headline = f"Not decided: fewer than two methods have {MIN_SEEDS} usable seeds in every configuration."
