@@ -29,7 +29,11 @@ def test_networks_stand_in_the_order_of_their_arithmetic(hand):
         ("googlenet", pytest.approx(flop[1], rel=0.01)),
     ]
     (chart,) = arithmetic.charts(found)
-    assert chart.parts["efficiency"] == pytest.approx([10 / 40, 10 / 11])
+    (network, level) = chart.series
+    assert network.names == ["alexnet", "googlenet"]
+    assert [point.x for point in network.points] == pytest.approx(flop)
+    assert [point.y for point in network.points] == pytest.approx([10 / 40, 10 / 11])
+    assert {point.y for point in level.points} == {0.9}
     answer = arithmetic.answer(found)
     assert answer.headline == "Not decided: a rank correlation needs at least four networks, and 2 were replayed."
     assert "AlexNet with 50 FLOP/B has 0.250 and GoogLeNet with 2,500 FLOP/B has 0.909" in answer.details[0]

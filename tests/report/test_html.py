@@ -57,7 +57,7 @@ def test_every_figure_has_its_numbers(run, text):
         "Accuracy over training time",
         "Accuracy over epochs",
         "Time over ranks",
-        "Bus bandwidth",
+        "Share of the link",
         "Links",
     ):
         assert any(title.startswith(beginning) for title in titles), (beginning, titles)
@@ -147,7 +147,7 @@ def test_a_step_function_keeps_its_value_and_named_points_are_not_joined():
     steps, nets, _ = axes.lines
     assert (steps.get_drawstyle(), steps.get_marker(), nets.get_linestyle()) == ("steps-post", "", "None")
     assert [text.get_text() for text in axes.texts] == ["a", "b", "c", "a day"]
-    assert axes.get_legend_handles_labels()[1] == ["steps", "nets"]
+    assert axes.get_legend_handles_labels()[1] == ["steps"]
 
 
 def test_an_axis_of_whole_numbers_has_whole_ticks():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -105,17 +106,19 @@ TICKS: Final = 7
 def draw_lines(chart: Lines, axes: Axes) -> None:
     """Draw the first series in colours, the others as thin grey lines."""
     points = [point for line in chart.series for point in line.points]
-    across = _limits([point.x for point in points], chart.x)
-    up = _limits([value for point in points for value in point[1:] if value is not None], chart.y)
-    _scale(chart.x, across, axes.xaxis, axes.set_xscale)
-    _scale(chart.y, up, axes.yaxis, axes.set_yscale)
+    values = [value for point in points for value in point[1:] if value is not None]
+    x, y = _suited(chart.x, [point.x for point in points]), _suited(chart.y, values)
+    across, up = _limits([point.x for point in points], x), _limits(values, y)
+    _scale(x, across, axes.xaxis, axes.set_xscale)
+    _scale(y, up, axes.yaxis, axes.set_yscale)
     axes.set_xlim(across)
     axes.set_ylim(up)
     methods = [line for line in chart.series if line.role == "method"]
     for number, line in enumerate(methods[:MAX_SERIES]):
         _series(line, number, axes)
     for line in methods[MAX_SERIES:]:
-        axes.plot(*_places(line), color=GRID, linewidth=1, drawstyle=STEPS[line.steps], zorder=1)
+        marker = "o" if len(line.points) == 1 else ""
+        axes.plot(*_places(line), color=GRID, linewidth=1, marker=marker, drawstyle=STEPS[line.steps], zorder=1)
     for line in chart.series:
         if line.role == "reference":
             _reference(line, axes)
@@ -133,12 +136,12 @@ def _places(line: Series) -> tuple[list[float], list[float]]:
 
 
 def _reference(line: Series, axes: Axes) -> None:
-    """Draw a dashed line; a level has its name at its right end, another line has it in the legend."""
+    """Draw a dashed line; a level has its name at its left end, another line has it in the legend."""
     x, y = _places(line)
     level = len(set(y)) == 1
     axes.plot(x, y, color=INK, linewidth=1, dashes=(5, 3), label=None if level else label(line.name, MAX_NAME))
     if level:
-        axes.annotate(line.name, (x[-1], y[-1]), (-2, 2), textcoords="offset points", ha="right", fontsize=8)
+        axes.annotate(line.name, (x[0], y[0]), (2, 2), textcoords="offset points", ha="left", fontsize=8)
 
 
 def _series(series: Series, number: int, axes: Axes) -> None:
@@ -163,9 +166,38 @@ def _series(series: Series, number: int, axes: Axes) -> None:
     }
     if series.names:
         style = {key: value for key, value in style.items() if key != "dashes"} | {"linestyle": ""}
-    axes.plot(x, y, label=label(series.name, MAX_NAME), **style)
-    for name, point in zip(series.names, series.points, strict=False):
-        axes.annotate(label(name), (point.x, point.y), (5, -3), textcoords="offset points", fontsize=8)
+    axes.plot(x, y, label=None if series.names else label(series.name, MAX_NAME), **style)
+    if series.names:
+        _name_points(series, axes)
+
+
+LETTER: Final = (0.018, 0.055)
+"""Shares of a drawing's width and height that a letter of a point's name takes."""
+PLACES: Final = (
+    *((5, -3, "left"), (-5, -3, "right"), (0, 6, "center"), (0, -12, "center")),
+    *((5, 6, "left"), (-5, 6, "right"), (5, -12, "left"), (-5, -12, "right"), (5, -16, "left"), (-5, 12, "right")),
+)
+"""Places of a name at its point, in the order in which they are tried: offset (points) and side."""
+
+
+def _name_points(series: Series, axes: Axes) -> None:
+    """Write the name of each point beside it, where it covers no point and no other name; else nowhere."""
+    wide, high = LETTER
+    to_share = axes.transData + axes.transAxes.inverted()
+    at = [to_share.transform(point[:2]) for point in series.points]
+    taken = [(x - wide / 2, x + wide / 2, y, y) for x, y in at]
+    for number, (name, (x, y), point) in enumerate(zip(series.names, at, series.points, strict=True)):
+        length = wide * len(label(name))
+        for right, up, side in PLACES:
+            left = x + right * wide / 5 - {"left": 0, "right": length, "center": length / 2}[side]
+            box = (left, left + length, y + high * (up - 2) / 12, y + high * (up + 9) / 12)
+            others = [*taken[:number], *taken[number + 1 :]]
+            free = all(box[1] < a or b < box[0] or box[3] < c or d < box[2] for a, b, c, d in others)
+            if free and box[0] >= 0 and box[1] <= 1:
+                offset: dict[str, Any] = {"textcoords": "offset points", "ha": side, "fontsize": 8}
+                axes.annotate(label(name), (point.x, point.y), (right, up), **offset)
+                taken.append(box)
+                break
 
 
 def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Callable[..., None]) -> None:
@@ -182,6 +214,12 @@ def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Cal
         drawn.set_minor_locator(ticker.NullLocator())
     drawn.set_major_formatter(ticker.FuncFormatter(lambda value, _: axis.shown(_whole(value))))
     drawn.set_label_text(label(axis.label))
+
+
+def _suited(axis: Axis, values: Sequence[float]) -> Axis:
+    """Return the axis with a linear scale instead of a decimal one for values of less than a decade."""
+    narrow = axis.base == 10 and not axis.ticks and max(values) < 10 * min(values)
+    return replace(axis, base=0) if narrow else axis
 
 
 def _limits(values: Sequence[float], axis: Axis) -> tuple[float, float]:

@@ -9,8 +9,9 @@ import numpy as np
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.registry import label
-from hpcdl.report.formats.cells import plural, rate, seconds, volume, whole
-from hpcdl.report.formats.document import Axis, Lines, Point, Series
+from hpcdl.report.formats.cells import percent, plural, rate, seconds, volume, whole
+from hpcdl.report.formats.document import Axis, Lines, Point
+from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 
@@ -107,45 +108,81 @@ def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
     return [other for other, sure, late in zip(others, known, slower, strict=True) if sure and not late]
 
 
-def bus_bandwidth(findings: Findings) -> list[Lines]:
-    """Return one chart per group of comparable collectives with several sizes; the most ranks first."""
-    charts = []
-    for group, rows in reversed(grouped(findings.records, "collective").items()):
-        points: dict[str, list[Point]] = {}
-        for record in rows:
-            value, middle = record.busbw_bytes_per_second, record.time_p50_seconds
-            if value and middle and record.correct is not False:
-                low, high = record.time_p50_low_seconds, record.time_p50_high_seconds
-                bounds = (value * middle / high, value * middle / low) if low and high else ()
-                points.setdefault(scheme_name(record), []).append(Point(record.message_bytes or 0, value, *bounds))
-        axes = Axis("size", volume, 2), Axis("busbw", rate, 10)
-        note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
-        if len({point.x for measured in points.values() for point in measured}) > 1:
-            charts.append(Lines(f"Bus bandwidth: {group.title}", *axes, _series(points, best=-1), note))
-    return charts
-
-
 def collective_time(findings: Findings) -> list[Lines]:
-    """Return one chart per collective and size with several numbers of ranks, the largest sizes first."""
-    families: dict[tuple[Group, int], dict[str, list[Point]]] = {}
-    for group, rows in grouped(findings.records, "collective").items():
+    """Return times over size and over ranks, first over what has more values; the allreduce comes first."""
+    groups = grouped(findings.records, "collective")
+    ranks, lengths = {group.ranks for group in groups}, [len(sizes(rows)) for rows in groups.values()]
+    over_size, over_ranks = _times_over_size(_largest_first(groups)), _times_over_ranks(groups)
+    many_sizes = max(lengths, default=0) >= len(ranks)
+    return [*over_size, *over_ranks] if many_sizes else [*over_ranks, *over_size]
+
+
+def bus_bandwidth(findings: Findings) -> list[Lines]:
+    """Return bus bandwidth over size, / the rate of the links if they are emulated."""
+    link = min((findings.run.environment.get("emulated") or {}).get("bytes_per_second", {}).values(), default=0)
+    groups = _largest_first(grouped(findings.records, "collective"))
+    return [chart for group, rows in groups for chart in _bus_bandwidth(group, rows, link)]
+
+
+def _largest_first(groups: dict[Group, list[Record]]) -> list[tuple[Group, list[Record]]]:
+    return sorted(groups.items(), key=lambda item: (item[0].collective != "allreduce", -item[0].ranks))
+
+
+def _bus_bandwidth(group: Group, rows: Sequence[Record], link: float) -> list[Lines]:
+    """Return bus bandwidth over size, / the rate of the emulated links (bytes/s) where ``link`` is known."""
+    points: dict[str, list[Point]] = {}
+    for record in rows:
+        value, middle = record.busbw_bytes_per_second, record.time_p50_seconds
+        if value and middle and record.correct is not False:
+            low, high = record.time_p50_low_seconds, record.time_p50_high_seconds
+            bounds = (value * middle / high, value * middle / low) if low and high else ()
+            shares = [number / (link or 1.0) for number in (value, *bounds)]
+            points.setdefault(scheme_name(record), []).append(Point(record.message_bytes or 0, *shares))
+    note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
+    size = Axis("size", volume, 2)
+    if not link:
+        return curves(f"Bus bandwidth: {group.title}", (size, Axis("busbw", rate, 10)), points, note)
+    note = f"Rate of the links: {rate(link)}, emulated. {note}"
+    whole_link = {"the link's rate": lambda _size: 1.0}
+    axes = size, Axis("busbw / rate of the link", percent)
+    return curves(f"Share of the link's rate: {group.title}", axes, points, note, references=whole_link)
+
+
+def _times_over_size(groups: Sequence[tuple[Group, Sequence[Record]]]) -> list[Lines]:
+    """Return one chart per collective and number of ranks; simulated networks share it."""
+    charts: dict[str, dict[str, list[Point]]] = {}
+    networks = {group.network for group, _ in groups}
+    for group, rows in groups:
+        title = group.title.removeprefix(f"SIMULATED on {group.network}: " if len(networks) > 1 else "")
         for record in ranked(rows):
-            bounds = (record.time_p50_low_seconds, record.time_p50_high_seconds)
-            point = Point(group.ranks, record.time_p50_seconds or 0.0, *(bounds if None not in bounds else ()))
+            name = ", ".join(filter(None, (scheme_name(record), group.network if len(networks) > 1 else "")))
+            points = charts.setdefault(f"Time over size: {title}", {}).setdefault(name, [])
+            points.append(_timed(record.message_bytes or 0, record))
+    axes = Axis("size", volume, 2), Axis("time", seconds, 10)
+    note = _time_note(simulated="" not in networks)
+    return [chart for title, lines in charts.items() for chart in curves(title, axes, lines, note, best=LOWEST)]
+
+
+def _times_over_ranks(groups: dict[Group, list[Record]]) -> list[Lines]:
+    """Return one chart per collective and size."""
+    families: dict[tuple[Group, int], dict[str, list[Point]]] = {}
+    for group, rows in groups.items():
+        for record in ranked(rows):
             points = families.setdefault((group._replace(ranks=0), record.message_bytes or 0), {})
-            points.setdefault(scheme_name(record), []).append(point)
-    charts = []
-    for (family, size), points in sorted(families.items(), key=lambda item: -item[0][1]):
-        ranks = sorted({point.x for measured in points.values() for point in measured})
-        if len(ranks) > 1:
-            axes = Axis("ranks", whole, 2, ranks), Axis("time", seconds, 10)
-            note = f"Median time of the slowest rank{'' if family.network else '; bars are 95 % intervals'}."
-            title = f"Time over ranks: {family.titled(volume(size))}"
-            charts.append(Lines(title, *axes, _series(points, best=1), note))
-    return charts
+            points.setdefault(scheme_name(record), []).append(_timed(group.ranks, record))
+    axes = Axis("ranks", whole, 2), Axis("time", seconds, 10)
+    return [
+        chart
+        for (family, size), points in sorted(families.items(), key=lambda item: -item[0][1])
+        for title in [f"Time over ranks: {family.titled(volume(size))}"]
+        for chart in curves(title, axes, points, _time_note(simulated=bool(family.network)), best=LOWEST)
+    ]
 
 
-def _series(points: dict[str, list[Point]], best: int) -> list[Series]:
-    """Return the lines of algorithms, the best at their end first; ``best``: 1 if that is the least, else -1."""
-    series = [Series(name, measured) for name, measured in points.items()]
-    return sorted(series, key=lambda line: (-line.points[-1].x, best * line.points[-1].y))
+def _timed(place: float, record: Record) -> Point:
+    bounds = (record.time_p50_low_seconds, record.time_p50_high_seconds)
+    return Point(place, record.time_p50_seconds or 0.0, *(bounds if None not in bounds else ()))
+
+
+def _time_note(*, simulated: bool) -> str:
+    return "Simulated times." if simulated else "Median time of the slowest rank; bars are 95 % intervals."

@@ -18,8 +18,9 @@ from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.layers.volumes import volumes
-from hpcdl.report.formats.cells import NONE, digits, plural
-from hpcdl.report.formats.document import Column, Section, table
+from hpcdl.report.formats.cells import NONE, digits, plural, whole
+from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, table
+from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.declaration import Answer
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping, JsonObject
@@ -225,6 +226,26 @@ def times_answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | N
                 parts.setdefault(min(within), f"less than {time} on {machines} ({shown} hours)")
         lines += [f"{task} take {' and '.join(parts.values())}."] if parts else []
     return Answer(lines[0], lines[1:]) if lines else None
+
+
+def times_charts(papers: Sequence[str], records: Sequence[Record]) -> list[Lines]:
+    """Return the hours of each task over the ranks of each machine, with the lines of a day and a week."""
+    tasks: dict[str, dict[str, list[Point]]] = {}
+    for data in (data for data in map(_data, papers) if "task" in data):
+        for results in data["results"]:
+            epochs = max(results["epochs"].values())
+            points = [
+                Point(record.ranks, _hours(epochs, _images_a_second(record)))
+                for record in _alike(results, records)
+            ]
+            tasks.setdefault(data["task"], {})[results["name"]] = points
+    axes = Axis("ranks: GPUs or cores", whole, 2), Axis("hours", digits, 10)
+    limits = {time: lambda _ranks, hours=hours: hours for time, hours in TIMES.items()}
+    return [
+        chart
+        for task, lines in tasks.items()
+        for chart in curves(f"Hours of {task}", axes, lines, "Simulated times.", best=LOWEST, references=limits)
+    ]
 
 
 def section(papers: Sequence[str], records: Sequence[Record]) -> Section:

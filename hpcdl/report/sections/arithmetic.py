@@ -1,13 +1,13 @@
 """Arithmetic intensity: efficiency of replayed networks over FLOP per byte of parameters; only if a suite asks."""
 
 import math
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.analysis.statistics.estimates import rank_correlation
 from hpcdl.report.formats.cells import digits, seconds
-from hpcdl.report.formats.document import Axis, Bars, Column, Section, table
+from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.fastest import bounded
 from hpcdl.report.run.findings import Findings
@@ -98,14 +98,18 @@ def answer(findings: Findings) -> Answer | None:
     return Answer(headline, lines, [network.row.scale.record for network in known])
 
 
-def charts(findings: Findings) -> Sequence[Bars]:
-    """Return the efficiency of each network, in the order of the table."""
+def charts(findings: Findings) -> list[Lines]:
+    """Return the efficiency of each network over its arithmetic intensity."""
     known = networks(findings)
     if not known:
         return []
-    title = f"Efficiency on {known[0].row.scale.record.ranks} ranks, least arithmetic intensity first"
-    lengths = {"efficiency": [network.efficiency for network in known]}
-    return [Bars(title, [network.name for network in known], lengths, Axis("efficiency"), NOTE)]
+    title = f"Efficiency on {known[0].row.scale.record.ranks} ranks over arithmetic intensity"
+    points = [Point(network.intensity, network.efficiency) for network in known]
+    level = [Point(end.x, NEAR_LINEAR) for end in (points[0], points[-1])]
+    series = [Series("network", points, names=[network.name for network in known])]
+    series.append(Series("near-linear", level, "reference"))
+    axes = Axis("FLOP / byte of parameters", digits, 10), Axis("efficiency")
+    return [Lines(title, *axes, series, NOTE)]
 
 
 SECTION: Final = Declaration(26, page, rows=40, answer=answer, figures=(charts,))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -11,8 +10,9 @@ import numpy as np
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, whole
-from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
+from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, table
 from hpcdl.report.run.columns import METHOD, median
+from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
@@ -240,27 +240,23 @@ def _noise(batches: Sequence[Batch], method: str) -> list[str]:
 def charts(findings: Findings) -> list[Lines]:
     """Return over the batch: steps, with the line of perfect scaling, and the largest eigenvalue at the end."""
 
-    def points(name: str, values: Callable[[Batch], Interval]) -> list[Point]:
-        pairs = [(batch.images, values(batch)) for batch in methods[name]]
-        return [Point(images, *value) for images, value in pairs if math.isfinite(value.high)]
+    def over_batch(values: Callable[[Batch], Interval]) -> dict[str, list[Point]]:
+        return {
+            name: [
+                Point(batch.images, *value) for batch in batches if math.isfinite((value := values(batch)).high)
+            ]
+            for name, batches in methods_of(findings).items()
+        }
 
-    def over_batch(title: str, y: Axis, note: str, values: Callable[[Batch], Interval]) -> list[Lines]:
-        series = [Series(name, line) for name in methods if len(line := points(name, values)) > 1]
-        axis = Axis("batch", whole, 2, sorted({point.x for line in series for point in line.points}))
-        return [Lines(title, axis, y, series, note)] if series else []
-
-    methods = methods_of(findings)
+    axis, steps = Axis("batch", whole, 2), over_batch(lambda batch: batch.steps)
     note = "Medians over seeds, with bounds as in the table. Perfect scaling: twice the batch, half the steps."
-    steps = over_batch(
-        "Steps to the target over the batch", Axis("steps", digits, 2), note, lambda batch: batch.steps
-    )
-    for chart in steps:
-        first, last = chart.series[0].points[0], max(chart.x.ticks)
-        perfect = [first, Point(last, first.y * first.x / last)]
-        steps = [replace(chart, series=[*chart.series, Series("perfect scaling", perfect, "reference")])]
+    base = next((points[0] for points in steps.values() if len(points) > 1), Point(1, 1))
+    perfect = {"perfect scaling": lambda images: base.y * base.x / images}
+    title, y = "Steps to the target over the batch", Axis("steps", digits, 2)
+    made = curves(title, (axis, y), steps, note, best=LOWEST, references=perfect)
     note = "Largest eigenvalue of the Hessian at the end: medians over seeds, bars are their range."
-    axis = Axis("sharpness", digits, 10)
-    return [*steps, *over_batch("Sharpness over the batch", axis, note, lambda batch: batch.sharpness)]
+    sharpness = over_batch(lambda batch: batch.sharpness)
+    return [*made, *curves("Sharpness over the batch", (axis, Axis("sharpness", digits, 10)), sharpness, note)]
 
 
 SECTION: Final = Declaration(26, page, rows=40, answer=answer, figures=(charts,))

@@ -13,8 +13,8 @@ from hpcdl.analysis.statistics.estimates import (
     median_interval,
     ratio_interval,
 )
-from hpcdl.report.formats.cells import NONE, digits, interval, seconds, spread, volume
-from hpcdl.report.formats.document import Column, Section, table
+from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds, spread, volume
+from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
@@ -143,4 +143,16 @@ def answer(findings: Findings) -> Answer | None:
     return Answer(lines[0], lines[1:]) if lines else None
 
 
-SECTION: Final = Declaration(20, page, answer=answer)
+def charts(findings: Findings) -> list[Intervals]:
+    """Return the ratio of each program with and without the fabric or tracing."""
+    costs = [*of_fabric(findings), *of_tracing(findings)]
+    labels = [f"{cost.of}: {_name(cost.record)}, {plural(cost.record.ranks, 'rank')}" for cost in costs]
+    ratios = [
+        (cost.ratio.value, *((None, None) if math.isnan(cost.ratio.low) else cost.ratio[1:])) for cost in costs
+    ]
+    note = "Bars are 95 % intervals; 1: it costs nothing."
+    chart = Intervals("Time with / without the fabric, tracing", labels, ratios, Axis("with / without"), 1.0, note)
+    return [chart] if costs else []
+
+
+SECTION: Final = Declaration(20, page, answer=answer, figures=(charts,))

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcdl.analysis.run.deciding import MIN_SEEDS, WIDEST, Candidate, Decision, area
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Axis, Column, Importance, Lines, Point, Section, Series, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
@@ -335,15 +335,16 @@ def _up_to(most: Mapping[str, float]) -> str:
 
 
 def profile_charts(findings: Findings) -> list[Lines]:
-    """Return the performance profiles, where there are several configurations."""
-    steps = np.geomspace(1, WIDEST, 40)
-    lines = [
-        Series(method, [Point(float(t), float(np.mean(np.array(ratios) <= t * (1 + 1e-12)))) for t in steps])
-        for method, ratios in profiles(findings)[0]
-    ]
+    """Return the performance profiles, where there are several configurations: steps at the ratios."""
+    lines = []
+    for method, ratios in profiles(findings)[0]:
+        known = sorted(ratio for ratio in ratios if ratio <= WIDEST)
+        shares = {ratio: (number + 1) / len(ratios) for number, ratio in enumerate(known)}
+        points = {1.0: 0.0, **shares, WIDEST: max(shares.values(), default=0.0)}
+        lines.append(Series(method, [Point(*point) for point in points.items()], steps=True))
     note = "Share of configurations in which a method reaches the target within so many times the best time."
-    axis = Axis("time / the first one's", digits, 10)
-    return [Lines("Performance profiles", axis, Axis("share of configurations"), lines, note)] if lines else []
+    axes = Axis("time / best time", digits, 10), Axis("share of configurations", percent)
+    return [Lines("Performance profiles", *axes, lines, note)] if lines else []
 
 
 PROFILES_SECTION: Final = Declaration(

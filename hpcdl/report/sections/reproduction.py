@@ -26,6 +26,7 @@ TIMES: Final = Declaration(
     21,
     lambda _: Section("Time of a task"),
     answer=lambda findings: published_results.times_answer(findings.papers, findings.records),
+    figures=(lambda findings: published_results.times_charts(findings.papers, findings.records),),
     name="times",
 )
 

@@ -1,6 +1,6 @@
 """Scaling: step time and efficiency by the number of ranks, and which methods are near-linear."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
@@ -8,9 +8,10 @@ from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
 from hpcdl.nn.layers.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import NONE, digits, interval, listed, percent, plural, seconds, sentence, whole
-from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, Table, table
+from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Table, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import RANKS, median, stated
+from hpcdl.report.run.curves import curves
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
@@ -347,45 +348,45 @@ def _end(method: Method) -> float:
 
 
 def charts(findings: Findings) -> list[Lines]:
-    """Return one chart per problem with several numbers of ranks, the most ranks first."""
-    drawn = [_speedup(methods, findings.settings) for methods in findings.problems]
-    return sorted(filter(None, drawn), key=lambda chart: -max(chart.x.ticks))
+    """Return the speedup over ranks, the most ranks first; problems with one method each share a chart."""
+    made, single, names = list[Lines](), dict[str, list[Point]](), findings.settings
+    for methods in findings.problems:
+        record, alone = methods[0].record, [f"{method.name}{ALONE}" for method in methods]
+        lines = {
+            f"{method.name}{ALONE if method.no_communication else ''}": _speedup_points(method)
+            for method in methods
+            if method.is_compared
+        }
+        if len(lines) > 1:
+            title = ": ".join(filter(None, ("Speedup", names.name(record))))
+            made += _speedup(title, lines, names.further(record), alone)
+        else:
+            single |= {names.name(record) or name: points for name, points in lines.items()}
+    return sorted([*made, *_speedup("Speedup", single)], key=lambda chart: -max(chart.x.ticks))
 
 
-def _speedup(methods: Sequence[Method], settings: Settings) -> Lines | None:
-    series = [
-        Series(
-            method.name + (" (no communication)" if method.no_communication else ""),
-            points,
-            "ceiling" if method.no_communication else "method",
-        )
-        for method in methods
-        if method.is_compared and (points := _speedup_points(method))
-    ]
-    if all(len(line.points) == 1 for line in series):
-        return None
-    ranks = sorted({point.x for line in series for point in line.points})
-    ordered = sorted(series, key=lambda line: (line.role == "ceiling", -line.points[-1].x, -line.points[-1].y))
-    ideal = Series("ideal", [Point(ranks[0], ranks[0]), Point(ranks[-1], ranks[-1])], "reference")
-    return Lines(
-        ": ".join(filter(None, ("Speedup", settings.name(methods[0].record)))),
-        Axis("ranks", whole, 2, ranks),
-        Axis("speedup", digits, 2),
-        [*ordered, ideal],
-        f"{settings.further(methods[0].record)}Speedup: efficiency times ranks; bars are 95 % intervals. "
-        "Ideal: equal to the number of ranks.",
-    )
+ALONE: Final = " (no communication)"
+"""End of the name of a line of ranks that do not communicate."""
+
+
+def _speedup(
+    title: str, lines: Mapping[str, Sequence[Point]], settings: str = "", limits: Collection[str] = ()
+) -> list[Lines]:
+    note = f"{settings}Speedup: efficiency times ranks; bars are 95 % intervals. Ideal: the number of ranks."
+    axes = Axis("ranks", whole, 2), Axis("speedup", digits, 2)
+    return curves(title, axes, lines, note, limits=limits, references={"ideal": lambda ranks: ranks})
 
 
 def _speedup_points(method: Method) -> list[Point]:
-    points = []
+    """Return the points of a method, the first one at its base, whose efficiency is 1 by definition."""
+    points = {base: Point(base, base) for scale in method.scales if (base := scale.record.base_ranks)}
     for scale in method.scales:
         ranks, value = scale.record.ranks, scale.median(Record.efficiency)
         low, high = scale.bounds(Record.efficiency)
         if value:
             bounds = (None, None) if low is None or high is None else (low * ranks, high * ranks)
-            points.append(Point(ranks, value * ranks, *bounds))
-    return points
+            points[ranks] = Point(ranks, value * ranks, *bounds)
+    return [*points.values()]
 
 
 SECTION = Declaration(

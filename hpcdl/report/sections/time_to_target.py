@@ -9,8 +9,9 @@ import numpy as np
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.report.formats.cells import digits, interval, listed, plural, seconds, sentence, whole
-from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
+from hpcdl.report.formats.document import Axis, Lines, Point, Section
 from hpcdl.report.formats.verdicts import Verdict
+from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Scale, Settings
@@ -89,22 +90,19 @@ def answer(findings: Findings) -> Answer | None:
 
 def charts(findings: Findings) -> list[Lines]:
     """Return one chart of the time to the target over ranks, of all methods that reach it on several."""
-    series = []
-    for methods in findings.problems:
-        setting = findings.settings.name(methods[0].record)
-        for method in methods:
-            points = [
-                Point(scale.record.ranks, statistics.median(times), min(times), max(times))
-                for scale in method.scales
-                if reached(scale) is not None
-                for times in [scale.values(Record.seconds_to_target)]
-            ]
-            series += [Series(", ".join(filter(None, (setting, method.name))), points)] * (len(points) > 1)
-    if not series:
-        return []
-    axis = Axis("ranks", whole, 2, sorted({point.x for line in series for point in line.points}))
+    lines = {
+        ", ".join(filter(None, (findings.settings.name(methods[0].record), method.name))): [
+            Point(scale.record.ranks, statistics.median(times), min(times), max(times))
+            for scale in method.scales
+            if reached(scale) is not None
+            for times in [scale.values(Record.seconds_to_target)]
+        ]
+        for methods in findings.problems
+        for method in methods
+    }
+    axes = Axis("ranks", whole, 2), Axis("time to the target", seconds, 2)
     note = "Medians over seeds, bars are their range. Ranks without a value have a seed that missed the target."
-    return [Lines("Time to the target over ranks", axis, Axis("time to the target", seconds, 2), series, note)]
+    return curves("Time to the target over ranks", axes, lines, note, best=LOWEST)
 
 
 SECTION: Final = Declaration(49, lambda _: Section("Time to the target"), answer=answer, figures=(charts,))
