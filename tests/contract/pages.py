@@ -2,7 +2,7 @@
 
 import html.parser
 
-VOID = {"meta", "link", "br", "hr", "img", "input"}
+VOID = {"meta", "link", "br", "hr", "img", "input", "wbr"}
 
 
 class Page(html.parser.HTMLParser):

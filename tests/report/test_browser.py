@@ -5,15 +5,19 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from contract.archives import archive
 from contract.archives import run as night
 from report_runs import HOSTILE, all_figures
 
+from hpcdl import read
 from hpcdl.analysis.over_time.pairing import Change
 from hpcdl.analysis.over_time.regressions import REGRESSED, Comparison
 from hpcdl.report.comparison import page as comparison_page
+from hpcdl.report.formats.document import Document, Section, Table
 from hpcdl.report.formats.html import written
 from hpcdl.report.history import page
 from hpcdl.report.render import render
@@ -50,6 +54,10 @@ function next() {
         const key = one.getBoundingClientRect(), table = one.closest(".scroll").getBoundingClientRect();
         return key.left < table.left || key.right > table.right + 1;
       }).length,
+      covered: [...page.querySelectorAll("tr")].filter(row => {
+        const cells = [...row.children].map(one => one.getBoundingClientRect());
+        return cells.some((cell, number) => number && cell.left < cells[number - 1].right - 1);
+      }).length,
       keys: page.querySelectorAll("th.k").length,
     });
     frame.remove();
@@ -61,6 +69,7 @@ next();
 </script>"""
 
 NIGHT = night(0, [])
+DATA = Path(__file__).resolve().parents[2] / "reports" / "data"
 
 pytestmark = [
     pytest.mark.slow,
@@ -68,25 +77,56 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=["a_long_name_of_a_model" * 8, HOSTILE], ids=["long", "hostile"])
-def name(request):
-    return request.param
+LONG = "a_long_name_of_a_model" * 8
 
 
-@pytest.fixture(params=["report", "history", "comparison"])
-def measured(request, name, hand, tmp_path):
-    if request.param == "report":
-        text = render([all_figures(hand, name)], "html")
-    elif request.param == "comparison":
-        numbers = {"baseline": 1.0, "candidate": 1.2, "ratio": 1.2, "low": 1.1, "high": 1.3}
-        changes = [
-            Change("s", f"{name} {row}", "step_seconds", ([], []), REGRESSED, **numbers) for row in range(50)
-        ]
-        text = written(
-            [comparison_page(Comparison(changes, "launch", (1, 1), 0.0, 0.03, [], []), [NIGHT], [NIGHT])]
-        )
-    else:
-        text = written([page(archive(12, 30, [(3, 20, 1.3), (4, 25, 0.8)], name=name), whole=True)])
+def report(hand, name):
+    return render([all_figures(hand, name)], "html")
+
+
+def history(_, name):
+    return written([page(archive(12, 30, [(3, 20, 1.3), (4, 25, 0.8)], name=name), whole=True)])
+
+
+def comparison(_, name):
+    numbers = {"baseline": 1.0, "candidate": 1.2, "ratio": 1.2, "low": 1.1, "high": 1.3}
+    changes = [Change("s", f"{name} {row}", "step_seconds", ([], []), REGRESSED, **numbers) for row in range(50)]
+    sides = ([NIGHT], [NIGHT])
+    return written([comparison_page(Comparison(changes, "launch", (1, 1), 0.0, 0.03, [], [], sides=sides))])
+
+
+def wide(_, name):
+    """Tables of two settings with twenty columns, three of which answer."""
+    header = ("method", *(f"column {number}" for number in range(16)), "error", "error 95 %", "verdict")
+    cells = ("12.34 ms", "1.20 to 3.40 ms") * 8
+    rows = [(f"{name}(row={row},width=2)", *cells, "3.2 %", "1.0 to 4.0 %", row) for row in ("yes", "no")]
+    table = Table("A: measured", header, rows, details=header[8:17], answers=header[17:])
+    tables = [table, replace(table, title="B: simulated")]
+    section = Section("Wide", ["An answer."], tables=tables, per="setting")
+    return written([Document("wide", [section, section])])
+
+
+def kept(_, name):
+    """A report of a suite with many methods and settings, of the records that the repository has."""
+    return render([read(DATA / f"{name}.json.gz")], "html")
+
+
+PAGES = [
+    *(
+        (form, name, charts)
+        for form, charts in ((report, 9), (history, 2), (comparison, 1))
+        for name in (LONG, HOSTILE)
+    ),
+    (wide, LONG, 0),
+    (kept, "strom", 5),
+    (kept, "time-to-accuracy", 3),
+]
+
+
+@pytest.fixture(params=PAGES, ids=lambda param: f"{param[0].__name__}-{param[1][:16]}")
+def measured(request, hand, tmp_path):
+    form, name, _ = request.param
+    text = form(hand, name)
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     measure = tmp_path / "measure.html"
     measure.write_text(MEASURE, encoding="utf-8")
@@ -97,9 +137,10 @@ def measured(request, name, hand, tmp_path):
     return json.loads(html.unescape(body[1]))
 
 
-def test_nothing_overflows_and_nothing_is_fetched(measured, request):
-    charts = {"report": 9, "history": 2, "comparison": 1}[request.node.callspec.params["measured"]]
+def test_nothing_overflows_or_covers_another_and_the_answer_is_in_sight(measured, request):
+    *_, charts = request.node.callspec.params["measured"]
     assert [one["width"] for one in measured] == [320, 390, 1280]
+    assert measured[-1]["covered"] == 0
     for one in measured:
         assert one["content"] == one["width"]
         assert one["body"] <= one["width"]

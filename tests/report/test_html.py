@@ -82,7 +82,10 @@ def test_the_first_line_answers(run, text):
     heading = re.search(r"<h1[^>]*>(.*?)</h1>", text)[1]
     verdict = render([run], "md").partition("## Verdict")[2]
     assert verdict.strip().startswith(html.unescape(heading))
-    assert text.index("<h1") < text.index("Is it?")
+    badges = re.findall(r"<li>(.*?)</li>", text.partition('<ul class="badges"')[2].partition("</ul>")[0])
+    assert f"\n{' | '.join(badges)}\n" in verdict
+    assert "1 launch" in badges
+    assert text.index("<h1") < text.index("Is it?") < text.index('<ul class="badges"')
 
 
 def luminance(colour):

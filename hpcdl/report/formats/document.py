@@ -187,7 +187,7 @@ class Table:
     """True if the first column names groups of rows, which a terminal shows as headings."""
     answers: Sequence[str] = ()
     """Headers of the columns that answer: the value, which a narrow screen keeps in sight, its interval and its
-    verdict. Empty: the last column."""
+    verdict."""
 
     def without(self, *columns: str) -> Table:
         """Return the table without the columns that have these headers."""
@@ -199,8 +199,9 @@ class Table:
 
     @property
     def key(self) -> str:
-        """Header of the column that answers."""
-        return next((name for name in self.answers if name in self.header), self.header[-1])
+        """Header of the column that answers; else of the last one that is no detail."""
+        shown = [name for name in self.header if name not in self.details]
+        return next((name for name in self.answers if name in self.header), [*self.header[:1], *shown][-1])
 
     @property
     def dispensable(self) -> list[str]:
@@ -208,9 +209,16 @@ class Table:
         numbers = [name for name in reversed(self.header[self.left :]) if name != self.key]
         return sorted(numbers, key=lambda name: name in self.answers)
 
+    @property
+    def surplus(self) -> list[str]:
+        """Headers of the least important columns, details aside, beyond :data:`MAX_COLUMNS`."""
+        shown = [name for name in self.dispensable if name not in self.details]
+        return shown[: max(0, len({*self.header} - {*self.details}) - MAX_COLUMNS)]
+
     def with_details_last(self) -> Table:
-        """Return the table with the columns that matter first."""
-        return self._of(sorted(range(len(self.header)), key=lambda number: self.header[number] in self.details))
+        """Return the table with the columns first that a short table has."""
+        later = {*self.details, *self.surplus}
+        return self._of(sorted(range(len(self.header)), key=lambda number: self.header[number] in later))
 
     def visible(self) -> Table:
         """Return it without control characters."""
@@ -238,12 +246,9 @@ class Table:
         lines = [self.left_out] if self.left_out else []
         if len(self.rows) > most:
             lines.append(f"{most} of {len(self.rows)} rows{self.order and ', '}{self.order}; all are {REST}.")
-        dropped = []
-        while len(table.header) > MAX_COLUMNS and table.dispensable:
-            dropped.append(table.dispensable[0])
-            table = table.without(dropped[-1])
-        lines += [f"More columns {REST}: {', '.join(reversed(dropped))}."] if dropped else []
-        return replace(table, rows=table.rows[:most], left_out=" ".join(lines))
+        surplus = table.surplus
+        lines += [f"More columns {REST}: {', '.join(reversed(surplus))}."] if surplus else []
+        return replace(table, rows=table.rows[:most], left_out=" ".join(lines)).without(*surplus)
 
 
 def named(tables: Sequence[Table]) -> list[Table]:

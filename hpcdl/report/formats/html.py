@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -9,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.report.formats.canvas import DARK, LIGHT, theme_rules
@@ -72,8 +73,13 @@ def _template() -> Template:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["visible_lines"] = visible_lines
+    environment.filters.update(visible_lines=visible_lines, breakable=_breakable)
     return environment.get_template("page.html")
+
+
+def _breakable(text: str) -> Markup:
+    """Return text that a narrow column may break after commas and opening parentheses."""
+    return Markup(re.sub(r"(?<=[(,])(?=\S)", "<wbr>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
 def _page(page: Document, numbers: Iterator[int]) -> Page:
@@ -84,7 +90,7 @@ def _page(page: Document, numbers: Iterator[int]) -> Page:
     )
     figure = None
     parts = []
-    for section in others:
+    for section in map(_arranged, others):
         charts = [_illustration(chart, next(numbers)) for chart in section.charts[:MAX_FIGURES]]
         if charts and section.title == main and figure is None:
             figure, *charts = charts
@@ -93,6 +99,11 @@ def _page(page: Document, numbers: Iterator[int]) -> Page:
             parts.append(Part(f"p{next(numbers)}", section, charts, left_out))
     failed, good = exit_code(page.verdicts) == FAILED, bool(page.verdicts and page.verdicts[0].row.good)
     return Page(page.visible(), verdict, parts, figure, "failed" if failed else "good" if good else "")
+
+
+def _arranged(section: Section) -> Section:
+    """Return the section; values that all rows of a table share stand above it, and details come last."""
+    return replace(section, tables=[table.without_constant().with_details_last() for table in section.tables])
 
 
 def _illustration(chart: Chart, number: int) -> Illustration:
