@@ -56,7 +56,7 @@ def _contract(name: str) -> int:
 
 
 def _checks(name: str) -> Iterator[Check]:
-    """Return the checks of an object; a user's own is what it looks like."""
+    """Return the checks of an object; the kind of a user's object follows from its signature."""
     import inspect
 
     from hpcdl import registry
@@ -86,6 +86,6 @@ COMMAND: Final = Command(
     "all hosts of the job. Exit code 1: a check failed; a warning gives 0. With NAME, check that an "
     "aggregation scheme computes exact sums, without deadlock, at the cost that its docstring states, that a "
     "training strategy trains without deadlock, with each image once, that a compressor loses nothing and sends "
-    "what it states, or that a model has the gradients of its loss.",
+    "the bytes that it states, or that a model has the gradients of its loss.",
     "hpcdl check; mpirun -n 4 hpcdl check",
 )

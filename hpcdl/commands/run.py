@@ -64,9 +64,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     folder = folder_of(options, load_suite(options))
     runs = [folder / f"launch-{number}" for number in range(1, options.launches + 1)]
     if (folder / "parts").exists() or {*runs_in(folder)} - {folder, *runs}:
-        raise UsageError(
-            f"-o {folder}: holds another run, or more launches than {len(runs)}; choose another folder"
-        )
+        raise UsageError(f"-o {folder}: has another run, or more launches than {len(runs)}; choose another folder")
     worst = OK
     for number, run in enumerate(runs, 1):
         os.environ[LAUNCH] = f"{number} of {len(runs)}"

@@ -29,7 +29,9 @@ def arguments(parser: Arguments) -> None:
     parser.option("--nodes N[,N...]", effect, type=_counts, required=True)
     parser.option("--ranks-per-node N", "default: 1", type=whole_number, default=1)
     parser.option("--cpus-per-rank N", "cores and threads of a rank", type=whole_number)
-    parser.option("--gpus-per-node N", "the cases are checked on the nodes, not here", type=whole_number)
+    parser.option(
+        "--gpus-per-node N", "GPUs of a node; the nodes check the cases, not this machine", type=whole_number
+    )
     parser.option("--time LIMIT", "default: the partition's")
     effect = "a job array of N independent launches, one at a time"
     parser.option("--launches N", effect, type=whole_number, default=1)
@@ -127,8 +129,8 @@ def _check_unedited(script: Path, text: str) -> None:
     try:
         if script.is_file() and read_text(script) != text:
             raise UsageError(
-                f"-o {script}: has another script, perhaps edited: remove it, choose another name, or submit it "
-                f"as it is: sbatch {shlex.quote(str(script))}"
+                f"-o {script}: another script has this name, perhaps edited; remove it, choose another name, or "
+                f"submit it: sbatch {shlex.quote(str(script))}"
             )
     except ValueError as error:
         raise UsageError(f"-o {error}") from None
@@ -147,7 +149,7 @@ class _SubmissionError(Exception):
 
 
 def _submit(job: BatchJob, script: Path, report: Path, created: Sequence[Path]) -> int:
-    """Submit the jobs, and the report after them; where that fails, print what was submitted and the rest.
+    """Submit the jobs and then the report; where that fails, print the submitted jobs and the remaining commands.
 
     If Slurm takes no job, as for a wrong directive, the ``created`` scripts are removed.
     """
@@ -207,11 +209,11 @@ def _sbatch(words: Sequence[str]) -> tuple[str, list[str]]:
         done = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace", check=False)
     except OSError as error:
         raise _SubmissionError(f"{asked}: {error.strerror}") from None
-    told = message(" ".join(done.stderr.split()))
+    printed = message(" ".join(done.stderr.split()))
     if done.returncode:
-        raise _SubmissionError(f"{asked}: exit code {done.returncode}: {told}")
+        raise _SubmissionError(f"{asked}: exit code {done.returncode}: {printed}")
     if done.stderr.strip():
-        print(f"sbatch: {told}", file=sys.stderr)
+        print(f"sbatch: {printed}", file=sys.stderr)
     lines = [re.fullmatch(r"([0-9]+)(?:;([\w.-]+))?", line.strip()) for line in done.stdout.splitlines()]
     if len(jobs := [line for line in lines if line]) != 1:
         raise _SubmissionError(

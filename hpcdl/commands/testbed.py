@@ -10,8 +10,8 @@ def arguments(parser: Arguments) -> None:
     parser.option("--hosts N", "host1, host2, ...; at most 64", type=whole_number, required=True)
     parser.option("--rate RATE", "rate of each link in both directions, in bits: 200mbit, 1gbit", required=True)
     parser.option("--slow HOST:RATE", "a host with another rate; repeatable", action="append", default=[])
-    effect = "two switches, each with half of the hosts, and a link of this rate between them"
-    parser.option("--trunk RATE", effect, default="")
+    effect = "two switches, each with half of the hosts, and an uplink of this rate between them"
+    parser.option("--uplink --trunk RATE", effect, default="", dest="trunk")
     parser.option("--latency TIME", "delay from host to host: 30ms, 500us", type=duration)
     parser.add_argument("words", nargs="*", metavar="-- COMMAND", help="command to run, with its arguments")
 

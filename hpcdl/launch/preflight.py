@@ -62,7 +62,7 @@ def cores(root: Path = machine.ROOT) -> Finding:
     limit = f"; the control group limits them to {quota:g}" if limited else ""
     detail = f"{available} of {os.cpu_count()} cores are available{limit}"
     if available > 1 and not limit:
-        return judged("cores", f"{detail}; more ranks x threads than that share cores")
+        return judged("cores", f"{detail}; start at most so many ranks x threads")
     return judged("cores", detail, "start no more ranks x threads than that, or ask for more cores")
 
 
@@ -73,12 +73,12 @@ def other_processes(counters: Counters | None = None, seconds: float = 1.0) -> F
     time.sleep(seconds)
     end = counters.sample()
     if UNKNOWN in {begin.busy_ns, end.busy_ns}:
-        return Finding("unknown", "other processes", "this machine does not tell")
+        return Finding("unknown", "other processes", "this machine does not report it")
     passed = end.time_ns - begin.time_ns
     foreign = max(0, end.busy_ns - begin.busy_ns - (end.cpu_ns - begin.cpu_ns)) / passed
     stolen = max(0, end.steal_ns - begin.steal_ns) / passed
-    detail = f"they use {foreign:.1f} cores, and the hypervisor {stolen:.1f}; load {end.load:.1f}"
-    advice = "wait until the machine is idle: cases will be marked disturbed, or their intervals be wide"
+    detail = f"use {foreign:.1f} cores, and the hypervisor {stolen:.1f}; load {end.load:.1f}"
+    advice = "wait until the machine is idle: else cases are flagged as disturbed, or their intervals are wide"
     return judged("other processes", detail, advice if max(foreign, stolen) >= 0.1 else "")
 
 
@@ -86,7 +86,7 @@ def governor(root: Path = machine.ROOT) -> Finding:
     """Return the frequency governor of the first processor."""
     governor = str(machine.cpu(root)["governor"])
     if governor == machine.UNKNOWN:
-        return Finding("unknown", "CPU governor", "this machine does not tell, as most virtual ones")
+        return Finding("unknown", "CPU governor", "not reported, as on most virtual machines")
     advice = "cpupower frequency-set -g performance, or ask the administrator"
     return judged("CPU governor", governor, "" if governor == "performance" else advice)
 
@@ -95,7 +95,7 @@ def clock_source(root: Path = machine.ROOT) -> Finding:
     """Return the kernel's clock source; others than the processor's counter are slow and may drift."""
     value = machine.clock_source(root)
     is_counter = value in {"tsc", "arch_sys_counter", "timebase", "kvm-clock", machine.UNKNOWN}
-    advice = "" if is_counter else "choose tsc: clocks of nodes drift apart less, and read faster"
+    advice = "" if is_counter else "choose tsc: clocks of nodes then drift apart less and are read faster"
     return judged("clock source", value, advice)
 
 
@@ -158,7 +158,7 @@ def cuda_awareness() -> Finding:
         return judged("CUDA-aware MPI", "takes device pointers")
     detail = "does not take device pointers: messages are copied through the host" if output == "False" else ""
     advice = "load an MPI library that was built with CUDA, or accept the copies"
-    return judged("CUDA-aware MPI", detail or "the library does not tell", advice)
+    return judged("CUDA-aware MPI", detail or "the library does not name it", advice)
 
 
 CHOICES: Final = ("UCX_TLS", "UCX_NET_DEVICES", "FI_PROVIDER", "OMPI_MCA_pml", "OMPI_MCA_btl", "MPIR_CVAR_NOLOCAL")
@@ -169,10 +169,12 @@ def mpi_checks(probe: Probe, root: Path = machine.ROOT) -> Iterator[Finding]:
     """Yield the findings about the ranks, transports and clocks of a job."""
     ranks = len(probe.hosts)
     if probe.total != ranks:
-        yield Finding("FAILED", "MPI", f"{ranks} ranks add up to {probe.total}", "install the MPI library again")
+        yield Finding(
+            "FAILED", "MPI", f"a sum over {ranks} ranks is {probe.total}", "install the MPI library again"
+        )
         return
     hosts = f"{len(probe.nodes)} host{'s' if len(probe.nodes) > 1 else ''}"
-    yield judged("MPI", f"{probe.library}, {ranks} ranks on {hosts} add up")
+    yield judged("MPI", f"{probe.library}, {ranks} ranks on {hosts}; a sum over them is right")
     yield within_host(probe, os.environ)
     yield between_hosts(probe, os.environ, fast_fabric(root))
     yield clock_skew(probe)
@@ -191,18 +193,18 @@ def within_host(probe: Probe, variables: Mapping[str, str]) -> Finding:
     if is_tcp(names) and emulated(variables) is None:
         advice = _unset(variables) or "choose shared memory"
         return judged(subject, f"{', '.join(names)}: no shared memory", advice)
-    return judged(subject, ", ".join(names) or "the library does not tell")
+    return judged(subject, ", ".join(names) or "the library does not name it")
 
 
 def between_hosts(probe: Probe, variables: Mapping[str, str], fabric: list[str]) -> Finding:
     """Return the transports between hosts; TCP with an unused ``fabric`` is a fallback."""
     names, subject = probe.transports.between_hosts, "transport between hosts"
     if len(probe.nodes) == 1:
-        return judged(subject, "one host; srun hpcdl check, or mpirun -n N hpcdl check, checks those of a job")
-    detail = ", ".join(names) or "the library does not tell"
+        return judged(subject, "only one host; in a job, srun hpcdl check or mpirun hpcdl check covers all hosts")
+    detail = ", ".join(names) or "the library does not name it"
     if not is_tcp(names) or not fabric:
         return judged(subject, f"{detail}; no faster fabric is up" if is_tcp(names) else detail)
-    advice = _unset(variables) or "use the MPI library of the cluster: slurm/README.md, Your site's MPI"
+    advice = _unset(variables) or "use the MPI library of the cluster: hpcdl help batch"
     return judged(subject, f"{detail}: TCP fallback, although {', '.join(fabric)} is up", advice)
 
 
@@ -227,7 +229,9 @@ def clock_skew(probe: Probe) -> Finding:
         worst = probe.hosts[departures.index(max(departures))]
         advice = f"synchronise {worst} (chronyc tracking): dates of runs disagree; traces are aligned anyway"
     elif probe.alignment > 1_000_000:
-        advice = "repeat on a quiet network: shorter waits for late ranks cannot be told from clock errors"
+        advice = (
+            "repeat on a quiet network: shorter waits for late ranks cannot be distinguished from clock errors"
+        )
     return judged("clock skew", detail, advice)
 
 

@@ -243,10 +243,10 @@ RELAUNCH: Final = 76
 """Status in place of an exit code: a process failed as a case required, and the remaining cases need all ranks."""
 
 HEARTBEAT: Final = "alive"
-"""File beside it that rank 0 touches regularly."""
+"""File in its folder that rank 0 touches regularly."""
 
 STOP: Final = "stop"
-"""File beside rank 0's exit code that asks the ranks to stop after the running case."""
+"""File in its folder that asks the ranks to stop after the running case."""
 
 
 def status_folder() -> Path | None:

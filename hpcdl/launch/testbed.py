@@ -67,7 +67,7 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
     if not 1 <= hosts <= MAX_HOSTS:
         raise LaunchError(f"--hosts {hosts}: must be from 1 to {MAX_HOSTS}")
     if trunk and hosts == 1:
-        raise LaunchError(f"--trunk {trunk}: one host is on one switch; --hosts must be at least 2")
+        raise LaunchError(f"--uplink {trunk}: one host is on one switch; --hosts must be at least 2")
     usual = _bits(rate, f"--rate {rate}")
     rates = {f"host{number}": usual for number in range(1, hosts + 1)}
     slower: dict[str, str] = {}
@@ -82,7 +82,7 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
             raise LaunchError(f"--slow {entry}: {host} already has the rate {slower[host]}")
         rates[host] = _bits(its_rate, f"--slow {entry}")
         slower[host] = _spelled(rates[host])
-    joined = _bits(trunk, f"--trunk {trunk}") if trunk else 0
+    joined = _bits(trunk, f"--uplink {trunk}") if trunk else 0
     latency = 0.0 if delay is None else delay.total_seconds()
     if latency > 10:
         raise LaunchError(f"--latency: must be at most 10 s, not {latency:g} s")
@@ -94,7 +94,7 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
         if shutil.which(program) is None:
             raise LaunchError(f"testbed: needs the program {program}: apt-get install {package}")
     if obstacle := _obstacle("tbf", "rate", "1mbit", "burst", "5000", "latency", "100ms"):
-        raise LaunchError(f"testbed: a link with a limit cannot be created here: {obstacle}")
+        raise LaunchError(f"testbed: a link with a limited rate cannot be created here: {obstacle}")
     relayed = bool(latency and _obstacle("netem", "delay", "1ms"))
     if relayed and not DEVICE.exists():
         raise LaunchError(f"--latency: the kernel has neither netem nor {DEVICE}; load sch_netem or tun")
@@ -110,7 +110,7 @@ def _bits(text: str, option: str) -> int:
     """
     rate = _RATE.fullmatch(text.strip())
     if rate is None:
-        raise LaunchError(f"{option}: is no rate with a unit; write for example 200mbit or 1gbit")
+        raise LaunchError(f"{option}: must be a rate with a unit, such as 200mbit or 1gbit")
     number, prefix, unit = rate.groups()
     bits = round(float(number) * UNITS[prefix.lower()])
     if "bit" not in unit.lower():

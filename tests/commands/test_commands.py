@@ -58,7 +58,7 @@ def test_check_in_a_job_is_of_all_its_ranks(each):
     subjects = [line.split(":")[0].split(maxsplit=1)[1] for line in ended.stdout.splitlines()]
     assert len(set(subjects)) == len(subjects)
     assert {"MPI", "transport within a host", "clock skew", "ranks and cores", "disk"} <= set(subjects)
-    assert "3 ranks on 1 host add up" in ended.stdout
+    assert "3 ranks on 1 host; a sum over them is right" in ended.stdout
     assert re.search(r"^ok +transport within a host: (sysv|posix|sm|cma|xpmem)", ended.stdout, re.MULTILINE)
 
 

@@ -49,7 +49,7 @@ def test_an_edited_script_is_not_overwritten(tmp_path, capsys):
     file = tmp_path / "quickstart.sbatch"
     file.write_text("mine")
     assert main(["sbatch", "quickstart", "--nodes", "8"]) == 2
-    assert "-o quickstart.sbatch: has another script, perhaps edited" in capsys.readouterr().err
+    assert "-o quickstart.sbatch: another script has this name, perhaps edited" in capsys.readouterr().err
     assert file.read_text() == "mine"
 
 

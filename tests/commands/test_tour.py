@@ -48,7 +48,7 @@ def test_every_command_of_the_tour_works(tmp_path):
     assert {"mine.csv", "speedup.svg", "timeline.pftrace"} <= made
     checked = outputs["hpcdl check"].splitlines()
     assert all(line.split()[0] in {"ok", "unknown", "warning"} for line in checked)
-    assert any("2 ranks on 1 host add up" in line for line in checked)
+    assert any("2 ranks on 1 host; a sum over them is right" in line for line in checked)
     check_launches(Install(sys.executable, tmp_path), outputs["hpcdl run mine.toml --launches 3 -o tour/mine"])
 
 

@@ -47,7 +47,7 @@ def test_cores_that_others_use_are_a_warning(busy, stolen, words):
         sample = iter([begin, end]).__next__
 
     found = preflight.other_processes(Counted(), 0)
-    judge(found, words, words and "marked disturbed")
+    judge(found, words, words and "flagged as disturbed")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_slow_or_a_full_disk_is_a_warning(tmp_path, monkeypatch, seconds, free
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [("True\n", None), ("False\n", "through the host"), ("None\n", "does not tell"), ("", "CUDA")],
+    [("True\n", None), ("False\n", "through the host"), ("None\n", "does not name it"), ("", "CUDA")],
 )
 def test_a_library_that_takes_no_device_pointers_is_a_warning(monkeypatch, answer, words):
     monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess((), 0, answer, ""))
@@ -135,7 +135,7 @@ def test_tcp_beside_a_faster_fabric_is_a_fallback():
     for names in [["tcp"], ["sockets"], ["tcp;ofi_rxm"]]:
         tcp = probe(used=((), names))
         judge(preflight.between_hosts(tcp, {}, []))
-        judge(preflight.between_hosts(tcp, {}, ["mlx5_0/1"]), "TCP fallback", "mlx5_0/1", "slurm/README.md")
+        judge(preflight.between_hosts(tcp, {}, ["mlx5_0/1"]), "TCP fallback", "mlx5_0/1", "hpcdl help batch")
         judge(preflight.between_hosts(tcp, {"UCX_TLS": "tcp"}, ["mlx5_0/1"]), "unset UCX_TLS")
         judge(preflight.between_hosts(probe(used=((), ["rc_mlx5"])), {}, ["mlx5_0/1"]))
 

@@ -47,7 +47,7 @@ class Testbed:
     def start(self, *command, hosts=2, rate="200mbit", slow=(), trunk="", latency=""):
         """Start it in a session of its own, as a login would."""
         options = ["--hosts", str(hosts), "--rate", rate, *(word for one in slow for word in ("--slow", one))]
-        options += ["--trunk", trunk] if trunk else []
+        options += ["--uplink", trunk] if trunk else []
         options += ["--latency", latency] if latency else []
         name, _, value = self.mark.partition("=")
         run = subprocess.Popen(

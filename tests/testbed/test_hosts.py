@@ -156,7 +156,7 @@ def test_ranks_of_mpirun_go_round_the_hosts_and_check_names_the_transport_betwee
     ended = testbed("sh", "-c", "mpirun -n 5 python where.py && mpirun -n 3 hpcdl check", hosts=3)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[0] == "host1 host1 host2 host2 host3"
-    assert "3 ranks on 3 hosts add up" in ended.stdout
+    assert "3 ranks on 3 hosts; a sum over them is right" in ended.stdout
     assert "transport between hosts: tcp; no faster fabric is up" in ended.stdout
     assert "disk: host1, host2, host3: 16 MiB" in ended.stdout
     testbed.check_nothing_left()

@@ -65,7 +65,7 @@ def test_machines_that_cannot_have_a_testbed(machine, refused):
             testbed.subprocess,
             "run",
             lambda *_, **__: failed,
-            "a link with a limit cannot be created here: unshare: ",
+            "a link with a limited rate cannot be created here: unshare: ",
         ),
     ]:
         with machine.context() as patch:

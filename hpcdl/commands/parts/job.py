@@ -45,7 +45,7 @@ def folder_of(options: argparse.Namespace, chosen: Suite) -> Path:
         unfinished = newest_unfinished(runs, chosen.name, options.launches)
         if unfinished is None:
             raise UsageError(
-                f"--resume: {runs}/ holds no unfinished run of the suite {chosen.name!r}; name its folder "
+                f"--resume: {runs}/ has no unfinished run of the suite {chosen.name!r}; name its folder "
                 "with -o, or start a new run without --resume"
             )
         print(f"resuming the newest unfinished run: {unfinished}", flush=True)
@@ -67,12 +67,12 @@ def writable_folder(options: argparse.Namespace, chosen: Suite) -> Path:
     except OSError as error:
         raise UsageError(f"-o {folder}: cannot be written to: {error.strerror}") from None
     if runs_in(folder) != [folder]:
-        raise UsageError(f"-o {folder}: holds launches; resume them with --launches N, or choose another folder")
+        raise UsageError(f"-o {folder}: has launches; resume them with --launches N, or choose another folder")
     if (folder / "parts").exists():
         if not options.resume:
-            raise UsageError(f"-o {folder}: holds a run already; add --resume or choose another folder")
+            raise UsageError(f"-o {folder}: already has a run; add --resume or choose another folder")
         if (other := _suite_and_state(folder)[0]) not in {None, chosen.name}:
-            raise UsageError(f"-o {folder}: holds a run of the suite {other!r}, and this is {chosen.name!r}")
+            raise UsageError(f"-o {folder}: has a run of the suite {other!r}, and this is {chosen.name!r}")
     return folder
 
 
