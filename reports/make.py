@@ -105,7 +105,7 @@ class Report:
     table: str = ""
     """Title of the table that is shown, or of its section; empty: the section that answers."""
     answers: str = ""
-    """Words of the printed line that answers; empty: the last sentence."""
+    """Words of the printed line that answers; empty: the sentence below the heading VERDICT."""
     not_shown: str = ""
     """What the numbers do not show, in a sentence."""
     printed: bool = False
@@ -328,12 +328,12 @@ def write_page(report: Report, facts: dict[str, object]) -> list[str]:
 
 def printed_page(report: Report) -> tuple[str, str, list[str]]:
     """Return question, answer and lines of a page of what a program printed."""
-    printed = report.data.read_text().strip().splitlines()
-    sentences = [line for line in printed if line.endswith(".")] or printed
-    answer = next((line for line in sentences if report.answers and report.answers in line), sentences[-1])
-    text = "\n".join(line for line in printed if line != answer).strip()
+    text = report.data.read_text().strip()
+    lines = [line for line in text.splitlines() if report.answers and report.answers in line]
+    answer = lines[0] if lines else text.partition("VERDICT\n")[2].partition(".\n")[0] + "."
+    text = text.replace(f"{answer}\n", "", 1).strip() if lines else text
     text = text if "\n|" in text else f"```text\n{text}\n```"
-    answer = answer.removeprefix("- ")
+    answer = " ".join(answer.lstrip("-# ").split())
     return report.question, answer, [f"# {report.question}", "", "## Answer", "", answer, "", text]
 
 

@@ -271,8 +271,22 @@ def _row(base: dict[int, Launch], gains: Mapping[tuple[str, str], Interval]) -> 
     }
 
 
+def _answer(rows: list[JsonObject]) -> str:
+    """Return in how many rows the second run confirms a gain, and the largest one."""
+    gains = [
+        (number, gain) for number, row in enumerate(rows) for gain in row["gains"].values() if gain["confirmed"]
+    ]
+    count = f"{len({number for number, _ in gains})} of {len(rows)}"
+    if not gains:
+        return f"The second run confirms no gain over the default in any of {len(rows)} rows."
+    most = max((gain for _, gain in gains), key=lambda gain: float(gain["value"]))
+    times = f"{most['value']:.3g} times ({most['low']:.3g} to {most['high']:.3g}) as fast"
+    return f"The second run confirms gains over the default in {count} rows: {most['name']} is up to {times}."
+
+
 def _lines(rows: list[JsonObject]) -> list[str]:
     lines = [
+        f"# {_answer(rows)}",
         "# default (us): native, or synchronous with its own buckets; x: its time / that of the best, else 1. A",
         f"# gain counts if its 95 % interval, which holds for all rows together, is above {1 + MIN_GAIN:g}",
         f"#{'':>15}{'ranks':>6}{'default':>12}{'x':>7}  {'scheme':<48}algorithm of the library",

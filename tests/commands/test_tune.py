@@ -64,7 +64,10 @@ def test_a_gain_counts_if_its_interval_in_the_second_run_is_above_the_smallest_g
     assert gain["confirmed"] is confirmed
     assert gain["low"] <= gain["value"] <= gain["high"]
     assert row["times_the_best"] == pytest.approx(factor)
-    (line,) = [line for line in tune._lines([row]) if not line.startswith("#")]
+    answer, *lines = tune._lines([row])
+    (line,) = [line for line in lines if not line.startswith("#")]
+    assert ("confirms gains over the default in 1 of 1 rows: ring is up to" in answer) == (confirmed is True)
+    assert ("confirms no gain over the default in any of 1 rows." in answer) == (confirmed is not True)
     assert ("ring (" in line) == (confirmed is True)
 
 
