@@ -82,6 +82,6 @@ COMMAND: Final = Command(
     20,
     "report one or more runs",
     "Report one or more runs: a summary on a terminal, Markdown in a pipe or a file. "
-    "hpcdl/report/README.md describes the columns of CSV and JSON.",
+    "`hpcdl help columns` describes the columns of CSV and JSON.",
     "hpcdl report runs/quickstart -o page.html",
 )

@@ -33,7 +33,7 @@ LIBRARIES: Final = ("jinja2", "matplotlib")
 def missing() -> str:
     """Return in words which libraries HTML lacks; empty if none."""
     lacking = [name for name in LIBRARIES if find_spec(name) is None]
-    return f"report.html needs {' and '.join(lacking)}: pip install 'hpcdl[report]'" if lacking else ""
+    return f"report.html needs {' and '.join(lacking)}: pip install '.[report]'" if lacking else ""
 
 
 def formats() -> list[str]:
@@ -46,7 +46,7 @@ def next_steps(page: str, folder: Path, *, repeat: bool) -> str:
     compare = f"hpcdl compare {shlex.quote(str(folder))} --with LATER-RUN"
     more = "verdicts need several launches: add --launches 5"
     steps = [*([more] if repeat else []), f"what has changed since: {compare}"]
-    steps += ["more questions: hpcdl list suites; a suite of your own: suites/README.md"]
+    steps += ["more questions: hpcdl list suites; a suite of your own: hpcdl help suites"]
     return "\n".join([f"report: {page}", *(f"next: {step}" for step in steps)])
 
 

@@ -21,7 +21,7 @@ def test_without_its_libraries_the_page_is_left_out_and_one_line_says_why(tmp_pa
     (tmp_path / "report.html").write_text("an earlier one")
     assert pages.formats() == ["md"]
     line = pages.save(tmp_path, ["text"])
-    assert line == f"{tmp_path / 'report.md'} (report.html needs jinja2: pip install 'hpcdl[report]')"
+    assert line == f"{tmp_path / 'report.md'} (report.html needs jinja2: pip install '.[report]')"
     assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
 
 
