@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import shutil
+import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 SUBJECTS: Final = (
     *("aggregation", "compression", "codes", "optimizers", "schedules", "training", "models", "datasets"),
-    *("networks", "topologies", "suites", "combinations"),
+    *("networks", "topologies", "suites", "combinations", "sections"),
 )
 MAX_IMAGES: Final = 10**9
 USUAL_BATCH: Final = 256
@@ -59,10 +62,17 @@ def execute(options: argparse.Namespace) -> int:
         print(f"{subject}:")
         width = max((len(entry["name"]) for entry in entries), default=0)
         for entry in entries:
-            print(f"  {entry['name']:{width}}  {_described(entry, volumes=bool(options.batch))}")
+            _print(f"  {entry['name']:{width}}  ", _described(entry, volumes=bool(options.batch)))
             if options.subject and not options.batch and (line := _settings(entry)):
-                print(f"  {'':{width}}  {line}")
+                _print(f"  {'':{width}}  ", line)
     return OK
+
+
+def _print(begin: str, text: str) -> None:
+    """Print a name and its text, which a terminal breaks between words; a pipe has one line."""
+    columns = shutil.get_terminal_size((sys.maxsize, 0)).columns
+    indent = " " * min(len(begin), columns // 2)
+    print(textwrap.fill(text, columns, initial_indent=begin, subsequent_indent=indent))
 
 
 def catalogue(subject: str, batches: Sequence[int] = (USUAL_BATCH,)) -> list[JsonObject]:
@@ -183,6 +193,21 @@ def _datasets_of_files(cases: Sequence[JsonObject]) -> list[str]:
     return sorted(name for name in names if "path" in registry.settings_of(registry.find("datasets", name)))
 
 
+def _sections() -> list[JsonObject]:
+    """Return the values of a suite's ``answer``, and the measures of its ``compare`` with the better side."""
+    from hpcdl.report.contents import declared
+    from hpcdl.report.sections.contrast import MEASURES
+
+    first_is_last = reversed(declared())  # of equal names, the first section answers
+    answers = {section.name: inspect.getdoc(section.answer) or "" for section in first_is_last if section.answer}
+    lines = {name: text.splitlines()[0].removeprefix("Return").lstrip(" ,") for name, text in answers.items()}
+    sides = {name: f"{measure.better} is better" for name, measure in MEASURES.items() if measure.better}
+    return [
+        *({"name": name, "key": "answer", "summary": f"answer: {lines[name]}"} for name in sorted(lines)),
+        *({"name": name, "key": "compare", "summary": f"compare: {side}"} for name, side in sides.items()),
+    ]
+
+
 def _combinations() -> list[JsonObject]:
     """Return the pairs of features that a case cannot have together, each under the key that it is about."""
     from hpcdl.cases.keys.combinations import ROWS
@@ -205,6 +230,7 @@ TABLES: Final = {
     "suites": _suites,
     "schedules": _schedules,
     "combinations": _combinations,
+    "sections": _sections,
 }
 """Entries of the subjects that are no folder of objects."""
 
@@ -212,6 +238,6 @@ COMMAND: Final = Command(
     40,
     "list names that a suite can use",
     "List the names that a suite can use; with SUBJECT, also their settings and defaults. combinations: pairs of "
-    "features that a case cannot have together.",
+    "features that a case cannot have together; sections: what `answer` and `compare` of a suite can name.",
     "hpcdl list aggregation",
 )

@@ -100,7 +100,8 @@ def check_answer(suite: Suite, source: object) -> None:
 
         contrast.check(suite, source)
     if "answer" in suite.table:  # sections take half a second to import
-        check_named(suite.table, "answer", sorted({section.name for section in declared()}), source)
+        names = {section.name for section in declared() if section.answer}
+        check_named(suite.table, "answer", sorted(names), source)
 
 
 def _rank(section: Declaration, findings: Findings) -> int:

@@ -3,9 +3,11 @@
 import json
 import re
 import subprocess
+import tomllib
 
 import pytest
 
+from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.cli import main
 from hpcdl.commands.list import SUBJECTS
 from hpcdl.report.formats.summary import coloured
@@ -34,6 +36,28 @@ def test_list_as_text_and_as_json(capsys):
         settings = [entry["settings"] for entry in document[what] if entry.get("settings")]
         assert [re.findall(r"(\w+) [=(]", line) for line in told] == [list(one) for one in settings]
         assert all(entry["summary"] for entry in document[what])
+
+
+def test_list_sections_has_what_answer_and_compare_can_name(capsys):
+    main(["list", "sections", "--json"])
+    entries = json.loads(capsys.readouterr().out)["sections"]
+    answers, measures = (
+        {entry["name"] for entry in entries if entry["key"] == key} for key in ("answer", "compare")
+    )
+    assert {"step", "images_per_second", "final_accuracy"} <= measures
+    named = set()
+    for file in suites().values():
+        answer = tomllib.loads(file.read_text())["suite"].get("answer", [])
+        named |= {answer} if isinstance(answer, str) else {*answer}
+    assert len(named) > 10 and named <= answers
+    assert not answers & {"verdict", "settings"}  # sections without an answer
+
+
+def test_lists_fit_80_columns_of_a_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (["list"], *(["list", what] for what in SUBJECTS), ["help"]):
+        assert main(words) == 0
+        assert max(map(len, capsys.readouterr().out.splitlines())) <= 80, words
 
 
 def test_list_has_all_names_of_a_suite(capsys):

@@ -1,7 +1,8 @@
 from hpcdl.fabric.pairs import rounds
 from hpcdl.report.render import render
-from hpcdl.report.run.fastest import collective_name, link_name, spelled
+from hpcdl.report.run.fastest import collective_name
 from hpcdl.report.run.findings import findings
+from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.sections.collectives import bandwidth_page, page, reached
 
 ASKED = '[suite]\nanswer = "collectives"'
@@ -21,7 +22,7 @@ def test_one_launch_is_inconclusive(hand, row, whole):
         operation(hand, scheme, 4, steps(ms)[2:], correct=True)
     page = whole(hand.read(suite_text=ASKED))
     assert (
-        "\nNot decided by one launch: for an allreduce on 2 ranks ring has the lowest median at 4 B, 5.00 (4.99 to 5.01) "
+        "\nNot decided by one launch: for an allreduce on 2 ranks a ring has the lowest median at 4 B, 5.00 (4.99 to 5.01) "
         "times as fast as the MPI library.\n" in page
     )
     assert "fastest" not in row(page, "4 B", "ring")
@@ -38,7 +39,7 @@ def test_who_is_fastest_at_which_size(hand, row, whole):
             operation(hand, scheme, size, steps(ms)[2:], correct=True)
     page = whole(hand.read(suite_text=ASKED))
     assert (
-        "\nFor an allreduce on 2 ranks no scheme is measurably faster than the MPI library from 4 B to 64 KiB, and ring "
+        "\nFor an allreduce on 2 ranks no scheme is measurably faster than the MPI library from 4 B to 64 KiB, and a ring "
         "is fastest at 1 MiB, 2.00 (2.00 to 2.00) times as fast as the MPI library.\n" in page
     )
     assert row(page, "4 KiB", "native")[10:] == ["1.00", "fastest", "yes"]
@@ -70,7 +71,7 @@ def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
     operation(hand, "butterfly", 4096, steps(1.4)[2:], correct=True, launch=0)
     page = whole(hand.read(suite_text=ASKED))
     assert (
-        "\nNot decided by too few undisturbed launches: for an allreduce on 2 ranks ring has the lowest median at 4 KiB, "
+        "\nNot decided by too few undisturbed launches: for an allreduce on 2 ranks a ring has the lowest median at 4 KiB, "
         "2.00 (" in page
     )
     assert "tied" not in row(page, "4 KiB", "butterfly")
@@ -97,7 +98,7 @@ def test_a_suite_can_ask_which_share_of_the_links_rate_is_reached(hand):
         "8.1 % at 4 KiB."
     )
     assert says.details[0].startswith(
-        "At 1 MiB the fastest reach: the MPI library 83.1 % (81.0 to 85.1 %), ring 41.5 %"
+        "At 1 MiB the fastest reach: the MPI library 83.1 % (81.0 to 85.1 %), a ring 41.5 %"
     )
     (table,) = bandwidth_page(asked).tables
     assert not page(asked)
@@ -115,15 +116,14 @@ def test_a_suite_can_ask_which_share_of_the_links_rate_is_reached(hand):
 def test_schemes_and_networks_have_words():
     for name, words in (
         ("hierarchical(inner=ring,outer=halving_doubling,ranks_per_node=8)",
-         "hierarchical (ring inside a node, halving-doubling between nodes)"),
-        ("segmented_ring(segment_bytes=1048576)", "segmented ring (segments of 1 MiB)"),
-        ("fat_tree(hosts=[16, 4],oversubscription=[2])", "fat tree (hosts 16 x 4, oversubscription 2)"),
+         "hierarchical (a ring inside a node, halving-doubling between nodes)"),
+        ("segmented_ring(segment_bytes=1048576)", "segmented ring in segments of 1 MiB"),
+        ("fat_tree(hosts=[16, 4],oversubscription=[2])", "fat tree of 16 x 4 hosts oversubscribed 2 to 1"),
         ("native_persistent", "the library's persistent call"),
-        ("mypackage.mymodule:my_ring", "mypackage.mymodule:my_ring"),
     ):  # fmt: skip
-        assert spelled(name) == words
-    assert [*map(link_name, ("ethernet-100m", "infiniband-hdr", "tcp-100g", "wan-1g-50ms"))] == [
-        "100 Mbit/s Ethernet", "InfiniBand HDR", "100 Gbit/s TCP", "wan-1g-50ms",
+        assert title_of(name) == words
+    assert [*map(link_title, ("ethernet-100m", "infiniband-hdr", "tcp-100g"))] == [
+        "100 Mbit/s Ethernet", "InfiniBand HDR", "100 Gbit/s TCP",
     ]  # fmt: skip
     assert [*map(collective_name, ("reduce_scatter", "all_to_all"))] == ["a reduce-scatter", "an all-to-all"]
 

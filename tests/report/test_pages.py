@@ -26,5 +26,5 @@ def test_without_its_libraries_the_page_is_left_out_and_one_line_says_why(tmp_pa
 
 
 def test_a_page_that_is_asked_for_needs_its_libraries(hand, no_jinja):
-    with pytest.raises(ValueError, match=r"report.html needs jinja2: pip install 'hpcdl\[report\]'"):
+    with pytest.raises(ValueError, match=r"report.html needs jinja2: pip install '.\[report\]'"):
         render([hand.train([[5.0] * 9]).read()], "html")

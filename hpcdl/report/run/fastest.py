@@ -1,7 +1,6 @@
 """Sentences on the fastest scheme of a collective: over message sizes, or over ranks if there is one size."""
 
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -9,50 +8,13 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
-from hpcdl.registry import parts
 from hpcdl.report.formats.cells import Number, digits, interval, plural, volume
+from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import Group, place, ranked
 
 LIBRARY: Final = "native"
 """Scheme that calls the MPI library, with which others are compared."""
-SPELLED: Final = {
-    "native": "the MPI library",
-    "native_nonblocking": "the library's nonblocking call",
-    "native_persistent": "the library's persistent call",
-    "native_reduce_scatter_allgather": "the library's reduce-scatter and allgather",
-    "direct": "direct exchange",
-    "halving_doubling": "halving-doubling",
-    "two_shot": "two-shot",
-}
-"""Schemes whose name in a sentence has other words than their name in a suite."""
-
-NETWORKS: Final = {"ethernet": "Ethernet", "infiniband": "InfiniBand", "rdma": "RDMA", "tcp": "TCP"}
-"""Words for the kinds of networks; a name has a rate or a generation after it."""
-
-
-def spelled(name: str) -> str:
-    """Return a scheme, or a topology, with its settings in words, as in a sentence."""
-    scheme, settings = parts(name)
-    words = [_setting(key, value) for key, value in settings.items() if key != "ranks_per_node"]
-    title = SPELLED.get(scheme) or (scheme if ":" in scheme else scheme.replace("_", " "))
-    return f"{title} ({', '.join(words)})" if words else title
-
-
-def _setting(key: str, value: str) -> str:
-    known = {"inner": f"{spelled(value)} inside a node", "outer": f"{spelled(value)} between nodes"}
-    if key == "segment_bytes" and value.isdecimal():
-        return f"segments of {volume(int(value))}"
-    return known.get(key) or f"{key.replace('_', ' ')} {value.strip('[]').replace(', ', ' x ')}"
-
-
-def link_name(name: str) -> str:
-    """Return a network in words: 10 Gbit/s Ethernet, InfiniBand HDR; others as a suite names them."""
-    kind, _, speed = name.partition("-")
-    if (title := NETWORKS.get(kind)) is None:
-        return name
-    rate = re.fullmatch(r"(\d+)([mg])", speed)
-    return f"{rate[1]} {rate[2].upper()}bit/s {title}" if rate else f"{title} {speed.upper()}"
 
 
 def collective_name(name: str) -> str:
@@ -164,7 +126,7 @@ class Family(NamedTuple):
         span = self._span(segment.points)
         if not segment.schemes:
             return f"no scheme is told apart {span}"
-        name = spelled(segment.schemes[0])
+        name = title_of(segment.schemes[0])
         if segment.alone:
             return f"{name} is fastest {span}"
         more = "more than 1 % faster" if segment.winner.network else "measurably faster"
@@ -204,7 +166,7 @@ def _shares_cores(record: Record) -> bool:
 
 
 def _name(record: Record) -> str:
-    return spelled(scheme_name(record))
+    return title_of(scheme_name(record))
 
 
 def _others(point: Point) -> list[Record]:
@@ -242,7 +204,7 @@ def families(groups: dict[Group, list[Record]]) -> list[tuple[Family, list[Recor
 
 def _subject(group: Group, on: str) -> str:
     """Return collective, ranks or size, and in parentheses what else the group is about."""
-    words = [word.replace(f"simulated on {group.network}", link_name(group.network)) for word in group.conditions]
+    words = [word.replace(f"simulated on {group.network}", link_title(group.network)) for word in group.conditions]
     words += [group.dtype] if group.dtype not in {"", "float32"} else []
     noted = f" ({', '.join(words)})" if words else ""
     return f"{collective_name(group.collective)} {on}{noted}"

@@ -25,6 +25,7 @@ TITLES: Final = {
     "deep_compression": "Deep Compression",
     "dgc": "DGC",
     "ef_sign": "EF-signSGD",
+    "direct": "a direct exchange",
     "elastic_averaging": "elastic averaging (EASGD)",
     "fp16": "float16",
     "gtopk": "gTop-k",
@@ -32,6 +33,9 @@ TITLES: Final = {
     "lamb": "LAMB",
     "lars": "LARS",
     "native": "the MPI library",
+    "native_nonblocking": "the library's nonblocking call",
+    "native_persistent": "the library's persistent call",
+    "native_reduce_scatter_allgather": "the library's reduce-scatter and allgather",
     "ok_topk": "Ok-Topk",
     "one_bit": "1-bit SGD",
     "power_sgd": "PowerSGD",
@@ -47,6 +51,7 @@ TITLES: Final = {
     "terngrad": "TernGrad",
     "top_k": "top-k",
     "tree": "a tree",
+    "two_shot": "two-shot",
 }
 """Names in the literature; any other name is a suite's, with spaces."""
 SETTINGS: Final = {
@@ -55,20 +60,29 @@ SETTINGS: Final = {
     "code": "coded as {}",
     "density": "at {} % of the entries",
     "graph": "on the {} graph",
+    "groups": "of {} groups",
+    "hosts": "of {} hosts",
     "microbatches": "with {} microbatches",
     "n_fetch": "fetching every {} steps",
     "n_push": "pushing every {} steps",
     "optimizer_state": "with {} optimizer state",
+    "oversubscription": "oversubscribed {} to 1",
     "period": "every {} steps",
+    "placement": "with {} placement",
     "rank": "of rank {}",
+    "ranks_per_node": "",
+    "routers": "of {} routers",
     "rule": "by {} rule",
     "scale_rate": "with rates divided by the {}",
     "segment_bytes": "in segments of {}",
+    "sides": "of {}",
     "tau": "of {}",
 }
 """Words for settings; any other setting is stated by its name."""
 WHOLE: Final = {("period", "1"): "in every step", ("bucket_bytes", "0"): "by whole layers"}
 """Words for some values of settings."""
+NESTED: Final = {"inner": "inside a node", "outer": "between nodes"}
+"""Settings that are schemes themselves."""
 IMPLIED: Final = {
     "bound",
     "collect",
@@ -82,6 +96,11 @@ IMPLIED: Final = {
 LINKS: Final = {
     r"^ethernet-(\d+)m$": r"\1 Mbit/s Ethernet",
     r"^ethernet-(\d+)g$": r"\1 Gbit/s Ethernet",
+    "^infiniband-edr$": "InfiniBand EDR",
+    "^infiniband-hdr$": "InfiniBand HDR",
+    "^infiniband-ndr$": "InfiniBand NDR",
+    r"^rdma-(\d+)g$": r"\1 Gbit/s RDMA",
+    r"^tcp-(\d+)g$": r"\1 Gbit/s TCP",
     r"^wan-(\d+)m-(\d+)ms$": r"links of \1 Mbit/s and \2 ms",
     r"^wan-(\d+)g-(\d+)ms$": r"links of \1 Gbit/s and \2 ms",
 }
@@ -110,7 +129,9 @@ def _part(part: str, record: Record) -> str:
 def title_of(label: str, system: str = "") -> str:
     """Return the literature's name of a suite's object, and its settings in words; ``system``: of a strategy."""
     head, settings = parts(label)
+    nested = [f"{title_of(settings.pop(key))} {where}" for key, where in NESTED.items() if key in settings]
     words = [_setting(key, value) for key, value in settings.items() if not (system and key in IMPLIED)]
+    words += [f"({', '.join(nested)})"] if nested else []
     return " ".join(filter(None, (system or TITLES.get(head, head.replace("_", " ")), *words)))
 
 
@@ -123,7 +144,8 @@ def _setting(key: str, value: str) -> str:
         value = f"{100 * float(value):.3g}"
     elif key.endswith("_bytes"):
         value = volume(int(value))
-    return SETTINGS.get(key, f"with {key.replace('_', ' ')} {{}}").format(value.replace("_", " "))
+    value = value.strip("[]").replace(", ", " x ").replace("_", " ")
+    return SETTINGS.get(key, f"with {key.replace('_', ' ')} {{}}").format(value)
 
 
 def link_title(name: str) -> str:

@@ -15,8 +15,9 @@ from hpcdl.report.formats.document import Column, Section, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import Answer, Declaration
-from hpcdl.report.run.fastest import LIBRARY, Point, bounded, families, spelled, times_as_fast
+from hpcdl.report.run.fastest import LIBRARY, Point, bounded, families, times_as_fast
 from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.literature import title_of
 from hpcdl.report.run.method_names import scheme_name, several
 from hpcdl.report.run.operations import (
     BEST,
@@ -212,7 +213,7 @@ def _second_communicator(one: Record, two: Record) -> Verdict:
     words = {(BEST, ""): "slower", ("", BEST): "faster", (TIED, TIED): "tied"}
     word = words.get((place(one, [one, two]), place(two, [one, two])), "undecided")
     ratio = times_as_fast(two, one) if word == "faster" else times_as_fast(one, two)
-    case = f"{one.collective} and {one.concurrent} of {volume(one.message_bytes)} by {spelled(scheme_name(one))}"
+    case = f"{one.collective} and {one.concurrent} of {volume(one.message_bytes)} by {title_of(scheme_name(one))}"
     return Verdict(
         topic="at-once",
         word=word,
@@ -306,14 +307,14 @@ SECTION = Declaration(
 
 
 def reached(findings: Findings) -> Answer | None:
-    """Return the bus bandwidth with the longest and shortest messages; None unless the suite asks."""
+    """Return which share of the links' rate the fastest scheme reaches, with the longest and shortest messages."""
     link, lines = _link_rate(findings), list[str]()
     of = "" if math.isnan(link) else f" of the links' rate of {rate(link)}"
     groups = grouped(findings.records, "collective") if _asks_for_bandwidth(findings) else {}
     for group, rows in groups.items():
         fastest = {
             volume(size): [
-                (spelled(scheme_name(record)), among.reached)
+                (title_of(scheme_name(record)), among.reached)
                 for record in ranked(peers)[:NAMED]
                 if (among := Among(record, peers, link)).reached != NONE
             ]

@@ -9,8 +9,9 @@ from hpcdl.registry import label
 from hpcdl.report.formats.cells import digits, plural, seconds, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section, Table
 from hpcdl.report.run.declaration import Answer, Declaration
-from hpcdl.report.run.fastest import collective_name, link_name, spelled
+from hpcdl.report.run.fastest import collective_name
 from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.literature import capital, link_title, title_of
 
 TITLE: Final = "Contention"
 LEAST: Final = 2
@@ -80,16 +81,16 @@ def answer(findings: Findings) -> Answer | None:
         fastest = _fastest(schemes)
         best, times = next(iter(schemes.items()))
         worst = _worst(times, fastest)
-        verdict = f"{spelled(best)} is never slow; it"
+        verdict = f"{title_of(best)} is never slow; it"
         if worst > SLOW:
-            verdict = f"every scheme is slow on some topology; {spelled(best)}, the best,"
-        where = f"{collective_name(collective or '')} of {volume(message)}, {link_name(network or '')}"
+            verdict = f"every scheme is slow on some topology; {title_of(best)}, the best,"
+        where = f"{collective_name(collective or '')} of {volume(message)}, {link_title(network or '')}"
         ratio = f"{digits(worst)} times as long as the fastest"
         lines.append(f"On {plural(ranks, 'rank')} {verdict} takes at most {ratio} ({where}).")
         winners: dict[str, list[str]] = {}
         for name, time in fastest.items():
-            winner = spelled(next(scheme for scheme, times in schemes.items() if times.get(name) == time))
-            winners.setdefault(winner[0].upper() + winner[1:], []).append(spelled(name))
+            winner = title_of(next(scheme for scheme, times in schemes.items() if times.get(name) == time))
+            winners.setdefault(capital(winner), []).append(title_of(name))
         lines += [f"{winner} is fastest on {', '.join(names)}." for winner, names in winners.items()]
     return Answer(lines[0], lines[1:]) if lines else None
 
