@@ -127,7 +127,7 @@ def _spelled(bits: int) -> str:
     return bit_rate(bits).removesuffix("/s").replace(" ", "").lower()
 
 
-def bit_rate(bits: int) -> str:
+def bit_rate(bits: float) -> str:
     """Return a rate (bit/s) with its unit: 100 Mbit/s."""
     prefix = next(prefix for prefix in reversed(UNITS) if bits >= UNITS[prefix] or not prefix)
     return f"{bits / UNITS[prefix]:.12g} {prefix if prefix == 'k' else prefix.upper()}bit/s"

@@ -228,7 +228,7 @@ def fitted(
 
 
 def _times(programs: Sequence[MeasuredProgram], network: Network) -> list[tuple[str, float, float]]:
-    """Return scheme, time on ``network`` (s), and logarithm of predicted by measured time, of each program."""
+    """Return scheme, time on ``network`` (s), and logarithm of predicted / measured time, of each program."""
     predicted = [(program, program.predicted(network)) for program in programs]
     return [(program.scheme, time, math.log(time / program.seconds)) for program, time in predicted]
 

@@ -51,7 +51,7 @@ class Certainty:
     errors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Of relative errors, by kind of prediction: median, worst, share within the 95 % intervals, and number."""
     times: Sequence[tuple[str, float, float]] = ()
-    """Scheme, predicted time (s), and logarithm of predicted by measured time, of each fitted time."""
+    """Scheme, predicted time (s), and logarithm of predicted / measured time, of each fitted time."""
     notes: Sequence[str] = ()
     """Measurements that the fit omits."""
 

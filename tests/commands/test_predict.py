@@ -72,7 +72,7 @@ def test_rows_far_beyond_the_measured_ranks_are_marked(capsys, run):
     lines = page.splitlines()
     assert [line for line in lines if line.endswith("  E")] == [line for line in lines if "  17  " in line] != []
     assert "- Predictions of 6 undisturbed times are 0.0 % too" in page
-    assert "simulated, up to 4.25 times the measured ranks" in " ".join(page.split())
+    assert "simulated | up to 4.25 times the measured ranks" in " ".join(page.split())
 
 
 def test_a_saved_network_gives_the_same_predictions(capsys, run, suite, tmp_path):

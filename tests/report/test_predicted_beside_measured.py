@@ -3,12 +3,16 @@
 import json
 
 import pytest
-from contract.measured import SUITE, measure
+from conftest import TRAINING
+from contract.measured import HOSTS, SUITE, measure
 
 from hpcdl.fabric.network import Link, Network
 from hpcdl.report.render import render
 
 MACHINE = Network("machine", Link(3e-5, 1e-9), source="none", gamma=2e-9)
+
+
+SLOW = ("tree", 4, 65536)
 
 
 def measured(hand, schemes='["ring", "tree", "butterfly", "native"]'):
@@ -25,7 +29,33 @@ def test_each_time_stands_beside_its_prediction(hand, row, whole):
     assert row(part, "1 MiB", "ring", "4")[3:] == [f"{1e3 * ring:.2f} ms"] * 2 + ["+0.0 %"]
     assert row(part, "tree", "2")[2:] == ["1.00", "1.00", "1.00", "3"]
     assert "native" not in part
-    assert "Half of the 18 predicted times are within 0.0 % of the measured ones" in part
+    assert "Half of the 18 predicted times are within 0.0 % of the measured ones, and within 0.0 % if each" in part
+
+
+def test_a_suite_that_asks_is_answered_by_how_many_times_are_predicted(hand, whole):
+    """One of 18 times is a third longer; the interval of the headline is none, because it counts."""
+    slow = lambda fields: 4 / 3 if (fields["aggregation"], fields["ranks"], fields["message_bytes"]) == SLOW else 1
+    measure(hand, MACHINE, SUITE.format('["ring", "tree", "butterfly"]', [4096, 65536, 1048576]), factor=slow)
+    page = whole(hand.read(HOSTS, '[suite]\nanswer = "predictions"'))
+    assert "\n17 of 18 measured times are within 10 % of what one network model predicts.\n" in page
+    assert "- The farthest, tree of 64 KiB on 4 ranks, takes 33.3 % longer" in page
+
+
+@pytest.mark.parametrize(
+    ("fabric", "traced", "says"),
+    [
+        (1.2, 1.0, "takes 20.0 % longer (20.0 to 20.0 %) than with mpi4py alone, and tracing makes a step take at most 0.0 % more."),
+        (1.0, 1.1, "takes no measurably longer time than with mpi4py alone, and tracing makes a step take 10.0 % longer (10.0 to 10.0 %)."),
+    ],
+)  # fmt: skip
+def test_costs_of_an_exchange_and_of_tracing_are_one_sentence(hand, whole, fabric, traced, says):
+    hand.launches = 2
+    for name, factor in (("raw", 1.0), ("fabric", fabric)):
+        hand.case([[0.01 * factor] * 30] * 2, kind="pairwise", aggregation=name, message_bytes=64)
+    fields = {**TRAINING, "aggregation": "ring", "settings": {"trace": "alternating"}}
+    for seed in range(6):
+        hand.case([[traced, 1.0] * 10] * 2, **{**fields, "seed": seed})
+    assert f"\nAn exchange through hpcdl {says}\n" in whole(hand.read({}, '[suite]\nanswer = "costs"'))
 
 
 def test_json_has_the_network_and_its_predictions(hand):

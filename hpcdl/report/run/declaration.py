@@ -73,11 +73,6 @@ def badges(records: Sequence[Record]) -> list[str]:
     return words
 
 
-def certainty(records: Sequence[Record]) -> str:
-    """Return the :func:`badges` as the end of a sentence."""
-    return ", ".join(badges(records))
-
-
 def per_setting(
     findings: Findings,
     title: str,

@@ -13,7 +13,7 @@ from hpcdl.analysis.statistics.estimates import (
     median_interval,
     ratio_interval,
 )
-from hpcdl.report.formats.cells import NONE, digits, interval, plural, seconds, spread, volume
+from hpcdl.report.formats.cells import NONE, digits, interval, longer, percent, plural, seconds, volume
 from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
@@ -31,7 +31,7 @@ class Cost(NamedTuple):
     without: Interval
     having: Interval
     ratio: Interval
-    """``having`` by ``without``."""
+    """``having`` / ``without``."""
 
     @property
     def is_noise(self) -> bool:
@@ -95,9 +95,9 @@ def of_tracing(findings: Findings) -> list[Cost]:
 
 NOTE: Final = (
     "Fabric: mpi4py's Sendrecv, and the same exchange as every algorithm here does it, up to 64 KiB with "
-    "persistent requests; the rest is the price of programs in Python. Tracing: of the same training, odd steps "
+    "persistent requests; the rest is the cost of programs in Python. Tracing: of the same training, odd steps "
     "record only themselves, even steps every message and computation; on one rank all schemes are one program, "
-    "and pooled. Ratio: with by without."
+    "and pooled."
 )
 
 
@@ -117,7 +117,7 @@ COLUMNS: Final = (
     Column[Cost]("without", lambda cost: seconds(cost.without.value)),
     Column[Cost]("with", lambda cost: seconds(cost.having.value)),
     Column[Cost]("difference", lambda cost: cost.difference),
-    Column[Cost]("ratio", lambda cost: digits(cost.ratio.value), importance="answer"),
+    Column[Cost]("with / without", lambda cost: digits(cost.ratio.value), importance="answer"),
     Column[Cost]("95 %", lambda cost: cost.bounds, importance="answer"),
 )
 
@@ -130,17 +130,32 @@ def page(findings: Findings) -> Section:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the range of the ratios of each cost."""
-    lines = []
-    for what, costs in (
-        ("an exchange through the fabric by mpi4py's", of_fabric(findings)),
-        ("a traced step by an untraced one", of_tracing(findings)),
-    ):
-        if costs:
-            noise = sum(cost.is_noise for cost in costs)
-            rest = f", {noise} of {len(costs)} within noise" if noise else ""
-            lines.append(f"Time of {what}: {spread(cost.ratio.value for cost in costs)}{rest}.")
-    return Answer(lines[0], lines[1:]) if lines else None
+    """Return the largest cost of an exchange and of tracing, and the time of the largest simulation."""
+    exchanges, traced = of_fabric(findings), of_tracing(findings)
+    told = []
+    if exchanges:
+        worst = max(exchanges, key=lambda cost: cost.ratio.value)
+        most = "at most " if len(exchanges) > 1 else ""
+        size = "no measurably longer time" if worst.is_noise else f"{most}{longer(*worst.ratio)}"
+        told.append(f"an exchange through hpcdl takes {size} than with mpi4py alone")
+    if traced:
+        worst = max(traced, key=lambda cost: cost.ratio.value)
+        bound = max(cost.ratio.high for cost in traced)
+        most = f"at most {percent(bound - 1)} more" if math.isfinite(bound) else "no more than noise"
+        told.append(f"tracing makes a step take {most if worst.is_noise else longer(*worst.ratio)}")
+    if not told:
+        return None
+    headline = ", and ".join(told)
+    simulated = [record for record in findings.records if record.simulation_seconds]
+    details = []
+    if simulated:
+        slow = max(simulated, key=lambda record: record.simulation_seconds or 0)
+        took = seconds(slow.simulation_seconds)
+        details.append(
+            f"The longest simulation, of {slow.collective or slow.training} on {slow.ranks} ranks, takes {took}."
+        )
+    basis = [record for record in findings.records if not record.network]
+    return Answer(f"{headline[0].upper()}{headline[1:]}.", details, basis)
 
 
 def charts(findings: Findings) -> list[Intervals]:

@@ -7,18 +7,19 @@ from statistics import median
 from typing import Final
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.launch.testbed import usual_rate
-from hpcdl.report.formats.cells import digits, percent, plural, rate
+from hpcdl.launch.testbed import bit_rate, usual_rate
+from hpcdl.report.formats.cells import digits, longer, percent, plural, volume
 from hpcdl.report.formats.document import Section, Table
-from hpcdl.report.run.declaration import Answer, Declaration, certainty
+from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.predicted_answers import ratio
 from hpcdl.report.run.predictions import network, predicted
 
 NOTE: Final = (
-    "Predicted: the same programs in virtual time on one model of the network, whose few costs are fitted to all "
-    "measured times at once. Where a row is off, its messages cost more or less than messages of their length "
-    "usually do on this machine."
+    "Predicted: the same programs in virtual time on one model of the network, whose few cost parameters are "
+    "fitted to all measured times at once. Where a row is off, its messages take more or less time than messages "
+    "of their length usually do on this machine."
 )
 
 
@@ -38,8 +39,8 @@ def predicted_short(findings: Findings) -> Section:
     errors = prediction.estimate.errors
     within, beyond = (percent(errors[name]["median"], 1) for name in ("fitted", "scheme_and_ranks_left_out"))
     line = (
-        f"Half of the {errors['fitted']['of']} predicted times are within {within} of the measured ones; of those "
-        f"predicted from other algorithms and numbers of ranks only, within {beyond}."
+        f"Half of the {errors['fitted']['of']} predicted times are within {within} of the measured ones, and "
+        f"within {beyond} if each algorithm and number of ranks is predicted from the others."
     )
     points = [*fabric.points, *prediction.left_out]
     return Section(
@@ -51,42 +52,47 @@ NEAR: Final = 0.1
 """Relative error, at most, of a time that a prediction reaches."""
 
 
-def ratio_of(row: Record) -> float:
-    """Return the predicted time of an operation by the measured one."""
-    return (row.predicted_seconds or math.nan) / (row.time_p50_seconds or math.nan)
-
-
 def predicted_answer(findings: Findings) -> Answer | None:
     """Return how many measured times one network explains, and the farthest, if the suite asks for it."""
     prediction = findings.predicted
     rows = prediction.rows if prediction else []
     if "predictions" not in findings.answered_by or prediction is None or not rows:
         return None
-    ratios = [1 / ratio_of(row) for row in rows]
-    near = sum(abs(ratio - 1) <= NEAR for ratio in ratios)
-    ratio, row = max(zip(ratios, rows, strict=True), key=lambda pair: abs(math.log(pair[0])))
+    errors = {id(row): math.log(ratio(row) or math.nan) for row in rows}
+    near = sum(abs(math.expm1(-error)) <= NEAR for error in errors.values())
+    far = max(rows, key=lambda row: abs(errors[id(row)]))
+    predicted = far.predicted_seconds or math.nan
+    times = (far.time_p50_seconds, far.time_p50_low_seconds, far.time_p50_high_seconds)
+    took = longer(*(math.nan if time is None else time / predicted for time in times))
+    where = f"{volume(far.message_bytes)} on {plural(far.ranks, 'rank')}"
     link = prediction.estimate.network.common_link(max(row.ranks for row in rows))
     testbed = findings.run.environment.get("emulated")
-    nominal = f" (emulated: {usual_rate(testbed)})" if testbed else ""
-    speed = f" with links of {rate(1 / link.beta)}{nominal}" if link and link.beta else ""
+    speed = []
+    if link and link.beta and testbed:
+        fitted = bit_rate(round(8 / link.beta, -6))
+        speed = [f"The links of the fitted network carry {fitted}, and the emulated ones {usual_rate(testbed)}."]
     half = percent(prediction.estimate.errors["fitted"]["median"], 1)
-    farthest = f"{scheme_name(row)} on {plural(row.ranks, 'rank')}, {digits(ratio)} times as long"
     return Answer(
-        f"{near} of {len(rows)} measured times are within {percent(NEAR, 1)} of the schemes' on one network "
-        f"that was fitted to them{speed}, half of them within {half}; farthest is {farthest} ({certainty(rows)})."
+        f"{near} of {len(rows)} measured times are within {100 * NEAR:g} % of what one network model predicts.",
+        [
+            f"The farthest, {scheme_name(far)} of {where}, takes {took} than predicted.",
+            f"Half of the measured times are within {half} of the predicted ones.",
+            *speed,
+        ],
+        rows,
     )
 
 
 def _by_algorithm(rows: Sequence[Record]) -> Table:
     ratios: dict[tuple[str, int], list[float]] = {}
     for row in rows:
-        ratios.setdefault((scheme_name(row), row.ranks), []).append(ratio_of(row))
+        ratios.setdefault((scheme_name(row), row.ranks), []).append(ratio(row) or math.nan)
     cells = [
         (name, str(ranks), *(digits(ratio) for ratio in (median(group), min(group), max(group))), str(len(group)))
         for (name, ranks), group in sorted(ratios.items(), key=lambda item: -abs(math.log(median(item[1]))))
     ]
     header = ("algorithm", "ranks", "median", "least", "most", "times")
-    return Table("Predicted by measured time", header, cells, order="largest error first")
+    return Table("Predicted / measured time", header, cells, order="largest error first")
 
 
 PREDICTED: Final = Declaration(130, predicted_page, predicted_short, rows=30, answer=predicted_answer)
