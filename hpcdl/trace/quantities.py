@@ -135,8 +135,10 @@ class TrainingNumbers:
         heading="images/s",
         better="higher",
     )
-    speedup = number("throughput by that of the base", better="higher")
-    efficiency = number("speedup by the ratio of the ranks, with its 95 % interval; 1 is linear", better="higher")
+    speedup = number("(global batch / step time) / that of the base", better="higher")
+    efficiency = number(
+        "speedup / (ranks / ranks of the base), with its 95 % interval; 1 is linear", better="higher"
+    )
     efficiency_low, efficiency_high = efficiency.bounds()
     base_ranks = count(
         "what speedup and efficiency are relative to: ranks, aggregation (`any`: several taken together), "

@@ -17,13 +17,13 @@ from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
 from hpcdl.report.run.literature import in_words
 from hpcdl.report.sections.collectives import one_launch
-from hpcdl.report.sections.overlap import NOISE, least_exposed
+from hpcdl.report.sections.overlap import NOISE
 from hpcdl.report.sections.time_to_target import reached as time_reached
 from hpcdl.trace.quantity import Quantity
 
 BACKWARD: Final = 2 / 3
 """Share of backward in computing: two of three products of equal size."""
-BASE: Final = "Base: ranks and step of the case that efficiency and speedup are relative to."
+BASE: Final = "Base: ranks and step of the case that speedup and efficiency are relative to."
 MAX_WORDS: Final = 30
 """Words of a headline, at most."""
 ONE_LAUNCH: Final = "one launch"
@@ -77,7 +77,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         Column("95 %", _step_bounds),
         median(
             Record.images_per_second,
-            note="Images/s: all measured images by the time that they took, pauses included. Steps are medians.",
+            note="Images/s: all measured images / their time, pauses included. Steps are medians.",
         ),
         Column("speedup", lambda row: digits(_compared(row, Record.speedup)), importance="detail"),
         Column("efficiency", lambda row: digits(_compared(row, Record.efficiency)), importance="answer"),
@@ -85,9 +85,8 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         Column("base", lambda row: _base(row) if several_bases else NONE, importance="detail"),
         median(
             Record.load_balance,
-            note="Load balance: mean over ranks of the compute time, by that of the slowest rank. Communication: "
-            "compute time of the slowest rank by the step time. Their product is the share of the step in which "
-            "ranks compute.",
+            note="Load balance: mean compute time over ranks / compute time of the slowest rank. Communication: "
+            "compute time of the slowest rank / step. Their product: share of the step in which ranks compute.",
             importance="detail",
         ),
         median(Record.communication_efficiency, importance="detail"),
@@ -102,8 +101,8 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         Column(
             "r",
             lambda row: digits(_exchange_by_backward(row.scale, network)),
-            "r: time of the bytes of a ring on the network fitted to this run, by the time of backward. Below 1 "
-            "an exchange can hide behind backward.",
+            "r: time of a ring's bytes on the network fitted to this run / time of backward. Below 1 backward can "
+            "hide the exchange.",
         ),
         median(Record.predicted_seconds),
         Column("error", _prediction_error),
@@ -216,26 +215,24 @@ def verdict(scale: Scale) -> str:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return how far each problem is near-linear, and with which method; else exposed times."""
-    overviews, exposed = list[Overview](), list[Verdict]()
+    """Return how far each problem is near-linear, and with which method."""
+    overviews = list[Overview]()
     for methods in findings.problems:
         compared = [method for method in methods if method.is_compared and not method.no_communication]
         compared = [method for method in compared if method.scales[-1].values(Record.efficiency)]
         name = findings.settings.subject(methods[0].record)
         if compared:
             overviews.append(_overview(name, compared))
-        exposed += least_exposed(name, methods)
     overviews.sort(key=lambda overview: (-overview.reached, overview.end.disturbed, -overview.end.record.ranks))
     lines = [sentence(overview.verdict.sentence) for overview in overviews]
     lines += [overview.methods.sentence for overview in overviews if overview.methods]
     if not lines:
-        return Answer(exposed[0].sentence, [verdict.sentence for verdict in exposed[1:]]) if exposed else None
+        return None
     headline = f"{lines[0].removesuffix('.')}{_others(overviews)}."
     if len(headline.split()) > MAX_WORDS:
         headline = lines[0]
     basis = [record for overview in overviews for scale in overview.scales for record in scale.records]
-    details = [*lines[1:], *(verdict.sentence for verdict in exposed)]
-    return Answer(headline, details, basis, good=overviews[0].verdict.row.good)
+    return Answer(headline, lines[1:], basis, good=overviews[0].verdict.row.good)
 
 
 class Overview(NamedTuple):
@@ -372,7 +369,10 @@ ALONE: Final = " (no communication)"
 def _speedup(
     title: str, lines: Mapping[str, Sequence[Point]], settings: str = "", limits: Collection[str] = ()
 ) -> list[Lines]:
-    note = f"{settings}Speedup: efficiency times ranks; bars are 95 % intervals. Ideal: the number of ranks."
+    note = (
+        f"{settings}Speedup relative to one rank: efficiency x ranks, so that a base of several ranks counts as "
+        "linear. Bars are 95 % intervals. Ideal: the number of ranks."
+    )
     axes = Axis("ranks", whole, 2), Axis("speedup", digits, 2)
     return curves(title, axes, lines, note, limits=limits, references={"ideal": lambda ranks: ranks})
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -24,19 +24,11 @@ def reached(scale: Scale) -> float | None:
     return statistics.median(times) if len(times) == len(scale.records) else None
 
 
-class Soonest(NamedTuple):
-    """Numbers of ranks of one method, by their time to the target."""
+def _soonest(methods: Sequence[Method], settings: Settings) -> tuple[float, Verdict, Scale] | None:
+    """Return the gain, a verdict, and the ranks on which the target is reached first, if ranks of a method differ.
 
-    scale: Scale
-    verdict: Verdict
-    gain: float
-    """Time on the fewest ranks / time on those of :attr:`scale`; 0 if undecided."""
-
-
-def _soonest(methods: Sequence[Method], settings: Settings) -> Soonest | None:
-    """Return on how many ranks the target is reached first, if ranks of one method differ.
-
-    Welch's test of the logarithms of the seeds' times tells other numbers of ranks of that method from it.
+    The gain is the time on the fewest ranks / theirs, 0 if undecided: Welch's test of the logarithms of the seeds'
+    times tells other numbers of ranks of that method from it.
     """
     known = [
         (time, method, scale)
@@ -74,18 +66,17 @@ def _soonest(methods: Sequence[Method], settings: Settings) -> Soonest | None:
     )
     name = settings.subject(best.record, in_words(method.name, method.record) if len(methods) > 1 else "")
     verdict = Verdict(topic="time to target", word=word, case=name, facts=facts)
-    return Soonest(best, verdict, ratio if word == "soonest" else 0.0)
+    return ratio if word == "soonest" else 0.0, verdict, best
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return per problem on how many ranks the target is reached first, the largest gain first."""
     named = (_soonest(methods, findings.settings) for methods in findings.problems)
-    every = [soonest for soonest in named if soonest]
-    if not every:
-        return None
-    every.sort(key=lambda soonest: -soonest.gain)
-    headline, *details = (sentence(soonest.verdict.sentence) for soonest in every)
-    return Answer(headline, details, [record for soonest in every for record in soonest.scale.records])
+    every = sorted(filter(None, named), key=lambda soonest: -soonest[0])
+    lines = [sentence(verdict.sentence) for _, verdict, _ in every]
+    return (
+        Answer(lines[0], lines[1:], [record for *_, scale in every for record in scale.records]) if lines else None
+    )
 
 
 def charts(findings: Findings) -> list[Lines]:
