@@ -328,10 +328,10 @@ def write_page(report: Report, facts: dict[str, object]) -> list[str]:
 
 def printed_page(report: Report) -> tuple[str, str, list[str]]:
     """Return question, answer and lines of a page of what a program printed."""
-    text = report.data.read_text().strip()
+    text = f"{report.data.read_text().strip()}\n"
     lines = [line for line in text.splitlines() if report.answers and report.answers in line]
     answer = lines[0] if lines else text.partition("VERDICT\n")[2].partition(".\n")[0] + "."
-    text = text.replace(f"{answer}\n", "", 1).strip() if lines else text
+    text = text.replace(f"{answer}\n", "", 1).strip() if lines else text.strip()
     text = text if "\n|" in text else f"```text\n{text}\n```"
     answer = " ".join(answer.lstrip("-# ").split())
     return report.question, answer, [f"# {report.question}", "", "## Answer", "", answer, "", text]

@@ -65,7 +65,7 @@ def test_the_answer_of_what_a_program_printed_is_one_sentence_that_stands_once(m
             _, answer, lines = make.printed_page(report)
             assert "\n".join(lines).count(answer) == 1
             assert len(answer.split()) <= 30
-            assert re.fullmatch(r"[^.]*(?:[.]\d[^.]*)*[.]", answer), answer
+            assert re.fullmatch(r"[^.]*(?:[.]\w[^.]*)*[.]", answer), answer
 
 
 def test_the_uplinks_answer_is_of_undisturbed_times(monkeypatch):
