@@ -111,8 +111,8 @@ def test_markdown_job_and_method(page, row):
 def test_markdown_accuracy_over_seeds(page, row):
     accuracy = page[page.index("## Accuracy") : page.index("## Collectives")]
     cells = row(accuracy, "ring", "4")
-    assert cells["final accuracy"] == "0.935 (0.890 to 0.980)"
-    assert "rows: best accuracy 0.935 (0.890 to 0.980)." in accuracy
+    assert cells["final accuracy"] == "93.5 % (89.0 to 98.0 %)"
+    assert "rows: best accuracy 93.5 % (89.0 to 98.0 %)." in accuracy
     assert cells["target reached"] == "1 of 2"
     assert row(accuracy, "1 rank (any scheme)")["target reached"] == "3 of 6"
     assert "none" not in accuracy

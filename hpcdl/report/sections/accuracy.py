@@ -116,7 +116,10 @@ def page(findings: Findings) -> Section:
 
 def answer(findings: Findings) -> Answer | None:
     """Return per problem what methods cost against synchronous training, or the range of accuracies."""
-    problems = [learned for methods in findings.problems if (learned := _learned(methods))]
+    asked = "accuracy" in findings.answered_by
+    problems = [
+        learned for methods in findings.problems if (learned := _learned(methods)) and (asked or _tells(learned))
+    ]
     paired = [(beside_synchronous(learned), learned) for learned in problems]
     paired.sort(key=lambda pair: not pair[0])
     lines = [line for some, learned in paired if some for line in (*some, *_lost_cases(learned))]
@@ -124,6 +127,11 @@ def answer(findings: Findings) -> Answer | None:
     lines += [*map(accuracy_range, others), *(line for learned in others for line in _lost_cases(learned))]
     basis = [record for _, learned in paired[:1] for row in learned for record in row.scale.records]
     return Answer(lines[0], lines[1:], basis) if lines else None
+
+
+def _tells(learned: Sequence[Row]) -> bool:
+    """Return True if an accuracy tells something: of one method without a target it is a by-product of timing."""
+    return len(learned) > 1 or learned[0].scale.record.target_accuracy is not None
 
 
 def _where(learned: Sequence[Row]) -> str:

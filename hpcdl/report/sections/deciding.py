@@ -232,8 +232,11 @@ def _among(name: Naming, some: Sequence[Decision], every: Sequence[Decision]) ->
     own = [word for word in common if not any(word in name.differing(each) for each in others)]
     if others and (own or not name.differing(some[0])):
         return _where(own) or PLAIN
-    count = "both" if len(every) == 2 else f"all {len(every)}"
-    return f" in {len(some)} of {len(every)} configurations" if others else f" in {count} configurations"
+    if others:
+        return f" in {len(some)} of {len(every)} configurations"
+    words = [word for each in every for word in name.differing(each)]
+    noun = "on {} networks" if all(word != link_title(word) for word in words) else "in {} configurations"
+    return f" {noun.format('both' if len(every) == 2 else f'all {len(every)}')}"
 
 
 SECTION: Final = Declaration(25, page, rows=48, answer=answer)
