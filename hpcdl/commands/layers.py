@@ -13,6 +13,7 @@ from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
     from hpcdl.nn.layer import SizedLayer
+    from hpcdl.report.formats.document import Document
 
 SHOWN: Final = 10
 """Layers that are printed, those with the most parameters."""
@@ -37,6 +38,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.cases.keys.key import FAULTS
     from hpcdl.models.layers import table_text
     from hpcdl.prediction.layer_tables import REST, table_of
+    from hpcdl.report.formats import summary
 
     try:
         layers = table_of(options.source, options.shape, options.batch)
@@ -45,10 +47,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.file:
         with output_path("-o", options.file) as path:
             path.write_text(table_text(layers), encoding="utf-8", newline="")
-    print(f"{'':24}    |W| MB  output MB  GFLOP a sample  FLOP per byte of |W|  ms a sample")
-    for layer in sorted(layers, key=lambda layer: -layer.parameters)[:SHOWN]:
-        print(_line(layer.name, [layer]))
-    print(_line(f"all {len(layers)} layers", layers))
+    print(summary.plain([_page(options.source, layers)]))
     for name in ("parameters", "activations"):
         if not any(getattr(layer, name) for layer in layers):
             print(f"warning: the source states no {name}: fill in the column")
@@ -57,24 +56,46 @@ def execute(options: argparse.Namespace) -> int:
     return OK
 
 
-def _line(name: str, layers: Sequence[SizedLayer]) -> str:
-    """Return the sizes of some layers together: |W|; outputs, FLOP and time of a sample."""
+def _sizes(layers: Sequence[SizedLayer]) -> tuple[float, float, float, float, float]:
+    """Return parameters and outputs (MB), GFLOP, FLOP per byte of parameters, and time (ms) of layers together."""
     weights, outputs = (
         4e-6 * sum(getattr(each, name) for each in layers) for name in ("parameters", "activations")
     )
-    flop = sum((each.forward_flop or 0) + (each.backward_flop or 0) for each in layers)
-    seconds = sum(sum(each.seconds) for each in layers)
-    values = weights, outputs, flop / 1e9, weights and flop / weights / 1e6, seconds * 1e3
-    cells = zip(values, (9, 9, 14, 20, 11), strict=True)
-    return "  ".join(
-        (f"{name:24}", *(f"{cell:{width}.3f}" if cell else f"{'-':>{width}}" for cell, width in cells))
+    flop = 1e-9 * sum((each.forward_flop or 0) + (each.backward_flop or 0) for each in layers)
+    return (
+        weights,
+        outputs,
+        flop,
+        weights and 1e3 * flop / weights,
+        1e3 * sum(sum(each.seconds) for each in layers),
+    )
+
+
+def _page(source: str, layers: Sequence[SizedLayer]) -> Document:
+    """Return the size of the network, and a table of its largest layers."""
+    from hpcdl.report.formats.cells import digits, listed, plural
+    from hpcdl.report.formats.document import Document, Section, Table
+    from hpcdl.report.run.grouping import network_name
+
+    weights, outputs, flop, intensity, time = _sizes(layers)
+    parameters = f"{sum(layer.parameters for layer in layers):,}"
+    size = f"{network_name(source)} has {plural(len(layers), 'layer')} and {parameters} parameters"
+    needs = [f"{digits(flop)} GFLOP ({digits(intensity)} FLOP per byte of parameters)"] * bool(flop)
+    needs += [f"{digits(outputs)} MB for outputs"] * bool(outputs) + [f"{digits(time)} ms"] * bool(time)
+    answer = [f"{size} ({digits(weights)} MB in float32).", f"A sample takes {listed(needs)}."]
+    header = ("layer", "parameters (MB)", "outputs (MB)", "GFLOP", "FLOP / byte", "ms")
+    largest = sorted(layers, key=lambda layer: -layer.parameters)[:SHOWN]
+    rows = [(layer.name, *(digits(value or None) for value in _sizes([layer]))) for layer in largest]
+    order = [f"Layers with most parameters, {len(rows)} of {len(layers)}; outputs, GFLOP and ms of a sample:"]
+    return Document(
+        source, [Section("Layers", [*answer, *order], tables=[Table("", header, rows).without_empty()])]
     )
 
 
 COMMAND: Final = Command(
     45,
     "a network as a table of layers",
-    "Print parameters |W|, outputs and FLOP of a network's largest layers; write all layers as a table "
+    "Print parameters, outputs and FLOP of a network and of its largest layers; write all layers as a table "
     "for replays and predictions. `hpcdl help networks` shows how to record your own network in PyTorch.",
     "hpcdl layers gpt2_xl --shape 512 -o gpt2-512.csv",
 )
