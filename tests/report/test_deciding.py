@@ -77,7 +77,8 @@ def test_a_first_that_missed_the_target_too_has_no_time(hand):
     assert row[1] == "synchronous" and row[-1] == "undecided" and "4.00 s" not in row
     assert not found.decisions[0].is_won
     assert headline == (
-        "Not decided: synchronous training reaches the target with 1 of 3 seeds; D-PSGD may have trained too briefly."
+        "Not decided: synchronous training reaches the target with 1 of 3 seeds; seeds or training do not "
+        "suffice to rule out D-PSGD."
     )
 
 

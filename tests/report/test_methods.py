@@ -135,6 +135,7 @@ WORDS = [
     ({}, "ring + one_bit(error_feedback=False)", "1-bit SGD without error feedback over a ring"),
     ({}, "chain(segment_bytes=262144)", "chain in segments of 256 KiB"),
     ({}, "mine(alpha_beta=3)", "mine with alpha beta 3"),
+    ({"compression": "power_sgd(rank=2)"}, "synchronous", "synchronous training with PowerSGD of rank 2"),
 ]
 
 

@@ -110,6 +110,8 @@ COMMA: Final = re.compile(r", (?![^(\[]*[)\]])")
 
 def in_words(name: str, record: Record) -> str:
     """Return a method's ``name`` of a table as a sentence has it: "parameter averaging every 10 steps"."""
+    if (compressor := record.compression or "none") != "none" and parts(compressor)[0] not in name:
+        name = f"{name}, {compressor}"
     first, *others = (_part(part, record) for part in COMMA.split(name))
     if others and first == TITLES["synchronous"] and " + " in name:  # a compressor tells enough
         first, *others = others

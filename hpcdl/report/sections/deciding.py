@@ -26,7 +26,7 @@ NOTE: Final = (
     "Time to the target: geometric mean over seeds, up to the budget: the shortest training of a method that "
     "missed the target with some seeds. Decided: each other method is later by 5 % or more, and by the ratio of "
     "likelihoods, adjusted for all comparisons. A seed reaches the target between two evaluations; one that "
-    "misses it, after its own training. Later by: 95 % interval of that test. Alone: no other method "
+    "misses it, after its own training. 95 %: interval of second / first by that test. Alone: no other method "
     "reached the target; a time if every seed did. Undecided: a method that never reached it has too few seeds, "
     f"or trained too briefly. Not decided: a method has fewer than {MIN_SEEDS} usable seeds."
 )
@@ -116,24 +116,22 @@ def page(findings: Findings) -> Section:
 
 
 def _configurations(name: Naming) -> list[Column[Decision]]:
-    def second(decision: Decision) -> str:
-        other, ratio = decision.candidates[1], decision.lead.value
-        return f"{name(other)}, {digits(ratio)} times" if other.state != "not reached" and ratio > 0 else NONE
+    def second(decision: Decision, shown: str) -> str:
+        return shown if decision.candidates[1].state != "not reached" and decision.lead.value > 0 else NONE
 
     return [
         Column("configuration", name.configuration),
+        Column("first", lambda each: name(each.first) if each.first.reached else NONE, importance="answer"),
+        Column("time", lambda each: seconds(each.time), importance="answer"),
+        Column("epochs", lambda each: NONE if each.time is None else digits(each.first.epochs)),
+        Column("second", lambda each: second(each, name(each.candidates[1]))),
+        Column("second / first", lambda each: second(each, digits(each.lead.value)), importance="answer"),
+        Column("95 %", lambda each: _later(each) if each.lead.low > 0 else NONE, importance="answer"),
+        Column("tied with", lambda each: several([*map(name, each.rivals)])),
         Column(
-            "first", lambda decision: name(decision.first) if decision.first.reached else NONE, importance="answer"
+            "budget", lambda each: seconds(each.budget) if np.isfinite(each.budget) else NONE, importance="detail"
         ),
-        Column("time", lambda decision: seconds(decision.time), importance="answer"),
-        Column("epochs", lambda decision: NONE if decision.time is None else digits(decision.first.epochs)),
-        Column("second", second),
-        Column(
-            "later by", lambda decision: _later(decision) if decision.lead.low > 0 else NONE, importance="answer"
-        ),
-        Column("tied with", lambda decision: several([*map(name, decision.rivals)])),
-        Column("budget", lambda decision: seconds(decision.budget) if np.isfinite(decision.budget) else NONE),
-        Column("verdict", lambda decision: decision.verdict, importance="answer"),
+        Column("verdict", lambda each: each.verdict, importance="answer"),
     ]
 
 
@@ -173,7 +171,7 @@ def _sentence(name: Naming, decision: Decision, where: str) -> str:
     lead = f"{name.words(second)} takes {digits(decision.lead.value)} ({_later(decision)}) times as long"
     # a time would be that of its budget, where seeds missed it
     reached = f"with {first.reached} of {seeds}" if first.missed else f"in {time} with {seeds}"
-    doubtful = f"{method} reaches the target {reached}; {rivals} may have trained too briefly"
+    doubtful = f"{method} reaches the target {reached}; seeds or training do not suffice to rule out {rivals}"
     apart = f"{seeds} do not distinguish {method} ({time}) from {rivals}{_slowest(name, decision)}"
     return {
         "decided": f"{capital(method)} reaches the target first, in {time}{where}; {lead}.",
