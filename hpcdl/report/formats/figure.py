@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
@@ -31,8 +32,19 @@ from hpcdl.report.formats.canvas import (
     themed,
     ticker,
 )
-from hpcdl.report.formats.cells import visible, whole
-from hpcdl.report.formats.document import MAX_SERIES, Axis, Bars, Chart, HeatMap, Intervals, Lines, Series, caption
+from hpcdl.report.formats.cells import seconds, visible, whole
+from hpcdl.report.formats.document import (
+    MAX_SERIES,
+    Axis,
+    Bars,
+    Chart,
+    HeatMap,
+    Intervals,
+    Lines,
+    Point,
+    Series,
+    caption,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,8 +92,8 @@ def _rows(chart: Bars | Intervals, axes: Axes) -> None:
 
 
 def _wrapped(text: str) -> str:
-    """Return a label on up to three lines, so that names that begin alike are told apart."""
-    parts = textwrap.wrap(visible(text).replace(",", ", "), MAX_LABEL, max_lines=3, placeholder=ELLIPSIS)
+    """Return a label on up to four lines, so that names that begin alike are told apart."""
+    parts = textwrap.wrap(visible(text).replace(",", ", "), MAX_LABEL, max_lines=4, placeholder=ELLIPSIS)
     return "\n".join(parts)
 
 
@@ -99,6 +111,8 @@ DENSE: Final = 24
 """Points of a line beyond which they have no markers."""
 MARGIN: Final = 0.05
 """Share of the range that is free at each end."""
+MINUTES: Final = 2
+"""Minutes of a linear axis from which on its ticks are at whole minutes."""
 TICKS: Final = 7
 """Labels of an axis, at most, unless its ticks are given."""
 
@@ -121,7 +135,7 @@ def draw_lines(chart: Lines, axes: Axes) -> None:
         axes.plot(*_places(line), color=GRID, linewidth=1, marker=marker, drawstyle=STEPS[line.steps], zorder=1)
     for line in chart.series:
         if line.role == "reference":
-            _reference(line, axes)
+            _reference(line, points, axes)
         elif line.role == "ceiling":
             style: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "marker": "o", "markersize": 3.5}
             axes.plot(*_places(line), dashes=(1.5, 1.5), label=label(line.name, MAX_NAME), **style)
@@ -135,13 +149,26 @@ def _places(line: Series) -> tuple[list[float], list[float]]:
     return [point.x for point in line.points], [point.y for point in line.points]
 
 
-def _reference(line: Series, axes: Axes) -> None:
-    """Draw a dashed line; a level has its name at its left end, another line has it in the legend."""
+def _reference(line: Series, points: Sequence[Point], axes: Axes) -> None:
+    """Draw a dashed line; a level has its name at its end with fewer points, another line has it in the legend."""
     x, y = _places(line)
     level = len(set(y)) == 1
     axes.plot(x, y, color=INK, linewidth=1, dashes=(5, 3), label=None if level else label(line.name, MAX_NAME))
     if level:
-        axes.annotate(line.name, (x[0], y[0]), (2, 2), textcoords="offset points", ha="left", fontsize=8)
+        places = [_share(axes, point) for point in points]
+        _, height = _share(axes, line.points[0])
+        left, right = (
+            sum(abs(across - end) < NEAR and -0.02 < up - height < LETTER[1] for across, up in places)
+            for end in (0, 1)
+        )
+        place, side, gap = (x[0], "left", 2) if left <= right else (x[-1], "right", -2)
+        axes.annotate(line.name, (place, y[0]), (gap, 2), textcoords="offset points", ha=side, fontsize=8)
+
+
+def _share(axes: Axes, point: Point) -> tuple[float, float]:
+    """Return a point's place as shares of the width and the height of the drawing."""
+    across, up = (axes.transData + axes.transAxes.inverted()).transform(point[:2])
+    return float(across), float(up)
 
 
 def _series(series: Series, number: int, axes: Axes) -> None:
@@ -171,6 +198,8 @@ def _series(series: Series, number: int, axes: Axes) -> None:
         _name_points(series, axes)
 
 
+NEAR: Final = 0.35
+"""Share of a drawing's width that belongs to the name at an end of a level."""
 LETTER: Final = (0.018, 0.055)
 """Shares of a drawing's width and height that a letter of a point's name takes."""
 PLACES: Final = (
@@ -183,8 +212,7 @@ PLACES: Final = (
 def _name_points(series: Series, axes: Axes) -> None:
     """Write the name of each point beside it, where it covers no point and no other name; else nowhere."""
     wide, high = LETTER
-    to_share = axes.transData + axes.transAxes.inverted()
-    at = [to_share.transform(point[:2]) for point in series.points]
+    at = [_share(axes, point) for point in series.points]
     taken = [(x - wide / 2, x + wide / 2, y, y) for x, y in at]
     for number, (name, (x, y), point) in enumerate(zip(series.names, at, series.points, strict=True)):
         length = wide * len(label(name))
@@ -193,7 +221,7 @@ def _name_points(series: Series, axes: Axes) -> None:
             box = (left, left + length, y + high * (up - 2) / 12, y + high * (up + 9) / 12)
             others = [*taken[:number], *taken[number + 1 :]]
             free = all(box[1] < a or b < box[0] or box[3] < c or d < box[2] for a, b, c, d in others)
-            if free and box[0] >= 0 and box[1] <= 1:
+            if free and min(box[0], box[2]) >= 0 and box[1] <= 1:
                 offset: dict[str, Any] = {"textcoords": "offset points", "ha": side, "fontsize": 8}
                 axes.annotate(label(name), (point.x, point.y), (right, up), **offset)
                 taken.append(box)
@@ -208,6 +236,8 @@ def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Cal
         drawn.set_minor_locator(ticker.NullLocator())
     else:
         drawn.set_major_locator(ticker.MaxNLocator(TICKS - 1, integer=axis.shown is whole))
+        if axis.shown is seconds and limits[1] > MINUTES * 60:
+            drawn.set_major_locator(ticker.MultipleLocator(60 * math.ceil((limits[1] - limits[0]) / 60 / TICKS)))
     if axis.ticks:
         step = -(-len(axis.ticks) // TICKS)
         drawn.set_major_locator(ticker.FixedLocator(list(axis.ticks)[::-step][::-1]))

@@ -13,7 +13,13 @@ from hpcdl.report.run.curves import trade_off
 from hpcdl.report.run.grouping import Scale
 from hpcdl.trace.quantity import Quantity
 
-ACCURACY: Final = Axis("final accuracy")
+
+def hundredths(share: Number) -> str:
+    """Return a share in percent with up to four digits, so that near ones are told apart."""
+    return NONE if share is None else f"{100 * share:.4g} %"
+
+
+ACCURACY: Final = Axis("final accuracy", hundredths)
 NOTE: Final = "Medians over seeds, bars are the range of accuracies."
 
 
@@ -41,10 +47,6 @@ def _at(scale: Scale, place: float | None) -> Point | None:
     return Point(place, float(np.median(accuracies)), min(accuracies), max(accuracies))
 
 
-def _percent(share: Number) -> str:
-    return NONE if share is None else f"{digits(100 * share)} %"
-
-
 class Sparse(NamedTuple):
     """A compressor that sends a share of a gradient's entries."""
 
@@ -59,7 +61,7 @@ class Sparse(NamedTuple):
 def over_shares(groups: Mapping[str, Sequence[Sparse]]) -> list[Lines]:
     """Return accuracy, and bits of an entry, over the share of entries sent; a line joins those of a family."""
     made = []
-    axis, bits_axis = Axis("entries sent", _percent, 10), Axis("bits of an entry", digits, 2)
+    axis, bits_axis = Axis("entries sent", hundredths, 10), Axis("bits of an entry", digits, 2)
     note = f"{NOTE} A line: one compressor with several values of its number."
     for title, sparse in groups.items():
         accuracies, bits = dict[str, list[Point]](), dict[str, list[Point]]()

@@ -153,7 +153,7 @@ def _times_over_size(groups: Sequence[tuple[Group, Sequence[Record]]]) -> list[L
     charts: dict[str, dict[str, list[Point]]] = {}
     networks = {group.network for group, _ in groups}
     for group, rows in groups:
-        title = group.title.removeprefix(f"SIMULATED on {group.network}: " if len(networks) > 1 else "")
+        title = group.title.replace(f"simulated on {group.network}", "simulated")
         for record in ranked(rows):
             name = ", ".join(filter(None, (scheme_name(record), group.network if len(networks) > 1 else "")))
             points = charts.setdefault(f"Time over size: {title}", {}).setdefault(name, [])

@@ -15,7 +15,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, mean_interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
-from hpcdl.report.run.accuracy_charts import STEP, over_cost
+from hpcdl.report.run.accuracy_charts import STEP, hundredths, over_cost
 from hpcdl.report.run.columns import METHOD, RANKS
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
@@ -245,7 +245,7 @@ def _course(field: Field, column: str, findings: Findings) -> Lines | None:
     return Lines(
         f"Accuracy over {what}: {', '.join((field.dataset.partition('(')[0], *field.conditions))}",
         Axis(what, seconds if timed else whole),
-        Axis("accuracy", digits),
+        Axis("accuracy", hundredths),
         lines,
         "Accuracy on the test set at each evaluation; medians over seeds and launches, bars are their range.",
     )
@@ -257,9 +257,9 @@ def _ranks(field: Field, record: Record) -> str:
 
 
 def charts(findings: Findings) -> list[Lines]:
-    """Return accuracy over time and epochs; where accuracy is the answer, over the step first."""
+    """Return accuracy over time and epochs; where accuracy is the first answer, over the step first."""
     groups: dict[str, list[tuple[str, Scale]]] = {}
-    for methods in findings.problems if "accuracy" in findings.answered_by else ():
+    for methods in findings.problems if "accuracy" in findings.answered_by[:1] else ():
         name = findings.settings.name(methods[0].record) or str(methods[0].record.dataset)
         groups[name] = [(row.name, row.scale) for row in _learned(methods)]
     return [*over_cost(groups, STEP), *courses(findings)]

@@ -1,0 +1,84 @@
+"""The main figure of a report shows the answer to its suite's question."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcdl.analysis.run.pooling import read_pooled
+from hpcdl.report.contents import document
+from hpcdl.report.excerpts import figures
+from hpcdl.report.formats.document import MAX_SERIES, Axis, Point
+from hpcdl.report.run.curves import LOWEST, curves, trade_off
+from hpcdl.report.run.findings import findings
+
+ROOT = Path(__file__).parents[2]
+AXES = Axis("ranks", base=2), Axis("time")
+MAIN = {
+    "arithmetic": ("Efficiency on 16 ranks over arithmetic intensity", {"near-linear": 0.9}),
+    "break-even": ("Speed / dense speed over bandwidth", {"dense": 1.0}),
+    "bus-bandwidth": ("Share of the link's rate: allreduce, 4 ranks", {"the link's rate": 1.0}),
+    "collectives": ("Time over size: allreduce, 4 ranks", {}),
+    "distbelief-replicas": ("Speedup", {}),
+    "fewer-bits": ("Accuracy over bytes sent", {}),
+    "patience": ("Hours of 64 epochs of GoogLeNet", {"a day": 24, "a week": 168}),
+    "random-times": ("Performance profiles", {}),
+    "strom": ("Accuracy over entries sent", {"dense": 0.983}),
+}
+"""Title of each report's figure, and its levels."""
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_the_main_figure_of_a_report_answers_its_question(name):
+    """It also has no line of one point, unless all are points, and no tick where nothing was measured."""
+    run = read_pooled([ROOT / f"reports/data/{name}.json.gz"])
+    run = replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())
+    (title, chart), *_ = figures([document(findings([run])[0], charts=True)])
+    begin, levels = MAIN[name]
+    assert title.startswith(begin)
+    known = {line.name: line.points[0].y for line in chart.series if line.role == "reference"}
+    assert {level: known.get(level) for level in levels} == pytest.approx(levels, abs=1e-3)
+    methods = [line for line in chart.series if line.role == "method"]
+    counts = {len(line.points) for line in methods}
+    assert 1 not in counts or counts == {1} or name == "strom"
+    assert set(chart.x.ticks) <= {point.x for line in methods for point in line.points}
+    assert len({line.name for line in methods}) == len(methods)
+
+
+def test_networks_that_are_simulated_stand_beside_one_another_and_costs_beside_one():
+    """RDMA beside TCP in one chart; with / without the fabric, not accuracy over time."""
+    shown = {}
+    for name in ("rdma-tcp", "fabric-overhead"):
+        run = read_pooled([ROOT / f"reports/data/{name}.json.gz"])
+        run = replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())
+        shown |= dict(figures([document(findings([run])[0], charts=True)]))
+    (sums,) = (chart for title, chart in shown.items() if title.startswith("Time over size: allreduce, 32 ranks"))
+    assert {line.name.partition(", ")[2] for line in sums.series} == {"rdma-100g", "tcp-100g"}
+    costs = shown["Time with / without the fabric, tracing"]
+    assert costs.reference == 1 and {label.partition(":")[0] for label in costs.labels} == {"fabric", "tracing"}
+
+
+def test_curves_have_two_points_the_best_end_first_and_ticks_where_they_were_measured():
+    lines = {
+        "slow": [Point(4, 9), Point(1, 8)],
+        "short": [Point(1, 1), Point(2, 1)],
+        "once": [Point(4, 0)],
+        "native": [Point(1, 8), Point(4, 20)],
+        "fast": [Point(1, 8), Point(4, 2)],
+    }
+    (chart,) = curves("", AXES, lines, "", best=LOWEST, references={"ideal": lambda ranks: 8 / ranks})
+    assert [line.name for line in chart.series] == ["native", "fast", "slow", "short", "ideal"]
+    assert [line.role for line in chart.series[-2:]] == ["method", "reference"]
+    assert (chart.x.ticks, chart.series[-1].points) == ([1, 2, 4], [Point(1, 8), Point(4, 2)])
+    assert [tuple(point[:2]) for point in chart.series[2].points] == [(1, 8), (4, 9)]
+    assert curves("", AXES, {"once": [Point(4, 0)]}, "") == []
+
+
+def test_of_points_those_come_first_that_no_other_beats_in_both():
+    points = {"slow": Point(9, 0.8), "both": Point(2, 0.8), "fast": Point(1, 0.5), "worse": Point(3, 0.7)}
+    (chart,) = trade_off("", AXES, {**points, "best": Point(8, 0.9)}, "note")
+    assert [line.name for line in chart.series] == ["fast", "both", "best", "slow", "worse"]
+    assert chart.note == "note"
+    many = {str(number): Point(number, -number) for number in range(1, MAX_SERIES + 2)}
+    assert trade_off("", AXES, many, "note")[0].note.startswith("note In colour first")
+    assert trade_off("", AXES, {"a": Point(1, 1)}, "") == []
