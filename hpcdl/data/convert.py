@@ -130,8 +130,7 @@ def _list_images(source: Path) -> dict[str, list[tuple[Path, int]]]:
     for name in test:
         if name not in numbers:
             raise DataError(f"{held_out}/{name}: a class that {source / 'train'} does not have")
-    if skipped:
-        print(f"skipped: {len(skipped)} files, folders or links, such as {skipped[0]}", file=sys.stderr)
+    _report(skipped)
     return {
         split: [(path, numbers[name]) for name, paths in classes.items() for path in paths]
         for split, classes in (("train", train), ("test", test))
@@ -140,59 +139,53 @@ def _list_images(source: Path) -> dict[str, list[tuple[Path, int]]]:
 
 def _list_flat(source: Path, labels: str, test_share: float | None) -> dict[str, list[tuple[Path, int]]]:
     """Return the images of each split of a flat folder, with their classes. Raises DataError."""
-    rows = _labels_of_names(source) if labels == "names" else _labels_of_file(source, Path(labels))
-    names = sorted({label for _, label, _ in rows})
+    rows = _rows_of_names(source) if labels == "names" else _rows_of_table(Path(labels))
+    for number, row in enumerate(rows, 2):
+        if not row["label"] or not (source / row["file"]).is_file():
+            problem = f"{source / row['file']} is missing" if row["label"] else f"{row['file']} has no label"
+            raise DataError(f"{labels}: line {number}: {problem}")
+        if row.get("split", "train") not in {"train", "test"}:
+            raise DataError(f"{labels}: line {number}: split {row['split']!r} is neither train nor test")
+    names = sorted({row["label"] for row in rows})
     names = sorted(names, key=int) if all(map(str.isdecimal, names)) else names
-    if not 1 < len(names) < len(rows) or "" in names:
+    if not 1 < len(names) < len(rows):
         raise DataError(f"{source}: {len(rows)} images have {len(names)} labels, such as {names[:1]}, by {labels}")
     print(f"{len(names)} classes: {', '.join(names[:10])}{', ...' * (len(names) > 10)}", file=sys.stderr)
-    if any(split for *_, split in rows):
-        if test_share is not None:
-            raise DataError(f"{labels}: has a column split, so that --test-share must be left out")
-        test = [number for number, (*_, split) in enumerate(rows) if split == "test"]
-    else:
-        test = divided(source, len(rows), "--test-share", test_share)[1].tolist()
-    listed = [(path, names.index(label)) for path, label, _ in rows]
-    chosen = {*test}
-    splits = {"train": [listed[n] for n in range(len(rows)) if n not in chosen], "test": [listed[n] for n in test]}
-    for split, images in splits.items():
-        if not images:
-            raise DataError(f"{labels}: no row has the split {split}")
+    listed = [(source / row["file"], names.index(row["label"])) for row in rows]
+    if "split" not in rows[0]:
+        parts = divided(source, len(rows), "--test-share", test_share)
+        return {split: [listed[n] for n in part] for split, part in zip(("train", "test"), parts, strict=True)}
+    splits = {
+        split: [image for image, row in zip(listed, rows, strict=True) if row["split"] == split]
+        for split in ("train", "test")
+    }
+    if test_share is not None or not all(splits.values()):
+        raise DataError(f"{labels}: its column split needs train and test; --test-share is for tables without it")
     return splits
 
 
-def _labels_of_names(source: Path) -> list[tuple[Path, str, str]]:
-    """Return each image of a folder with its label, the file name up to ``_``, ``-`` or ``.``, and no split."""
+def _rows_of_names(source: Path) -> list[dict[str, str]]:
+    """Return file and label of each image of a folder: the label is its name up to ``_``, ``-`` or ``.``."""
     skipped: list[Path] = []
     images = _images(source, skipped)
-    if skipped:
-        print(f"skipped: {len(skipped)} files, folders or links, such as {skipped[0]}", file=sys.stderr)
-    return [(path, re.split(r"[_.-]", path.name)[0], "") for path in images]
+    _report(skipped)
+    return [{"file": str(path.relative_to(source)), "label": re.split(r"[_.-]", path.name)[0]} for path in images]
 
 
-def _labels_of_file(source: Path, table: Path) -> list[tuple[Path, str, str]]:
-    """Return each image that a CSV file names, with its label and split. Raises DataError, naming the line."""
+def _rows_of_table(table: Path) -> list[dict[str, str]]:
+    """Return file, label and perhaps split of each line of a CSV file. Raises DataError."""
     try:
-        rows = [*read_csv(table)]
+        head, *rows = [[*map(str.strip, row)] for row in read_csv(table) if row] or [[]]
+        if not {"file", "label"} <= {*head}:
+            raise ValueError(f"must have the columns file and label, perhaps split, not {', '.join(head)}")  # noqa: TRY301
+        return [dict(zip(head, row, strict=True)) for row in rows]
     except (ValueError, csv.Error) as error:
         raise DataError(f"{table}: {error}") from error
-    head = [word.strip() for word in rows[0]] if rows else []
-    if not {"file", "label"} <= {*head}:
-        raise DataError(f"{table}: its first line must name the columns file and label, perhaps split, not {head}")
-    found = []
-    for number, row in enumerate(rows[1:], 2):
-        if not row:
-            continue
-        fields = dict(zip(head, map(str.strip, row), strict=False))
-        file, label, split = (fields.get(name, "") for name in ("file", "label", "split"))
-        if not label or not (source / file).is_file():
-            raise DataError(
-                f"{table}: line {number}: {'no label' if not label else f'{source / file} is missing'}"
-            )
-        if "split" in head and split not in {"train", "test"}:
-            raise DataError(f"{table}: line {number}: split {split!r} is neither train nor test")
-        found.append((source / file, label, split))
-    return found
+
+
+def _report(skipped: Sequence[Path]) -> None:
+    if skipped:
+        print(f"skipped: {len(skipped)} files, folders or links, such as {skipped[0]}", file=sys.stderr)
 
 
 def _classes(folder: Path, skipped: list[Path]) -> dict[str, list[Path]]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, content_digest, found_file
+from hpcdl.data.parts.dataset import DataError, Dataset, class_numbers, content_digest, found_file
 from hpcdl.data.parts.splits import ImageSplit, PixelCounts, PixelNormalization
 from hpcdl.trace.files import check_regular
 
@@ -116,15 +116,9 @@ def _split(file: h5py.File, path: Path, split: str) -> tuple[Images, NDArray[np.
             f"{path}: {split}/images must be uint8 (images, height, width, channels) and not empty, "
             f"not {images.dtype} {images.shape}"
         )
-    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
-        raise DataError(
-            f"{path}: {split}/labels must be {len(images)} integers, not {labels.dtype} {labels.shape}"
-        )
+    classes = class_numbers(f"{path}: {split}/labels", labels[()], len(images))
     for dataset in datasets:
         _check_stored(path, dataset)
-    classes = labels[()].astype(np.int64)
-    if classes.min() < 0:
-        raise DataError(f"{path}: {split}/labels: label {classes.min()} at {classes.argmin()} is negative")
     return Images(path, images), classes
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, found_file
+from hpcdl.data.parts.dataset import DataError, Dataset, class_numbers, found_file
 from hpcdl.data.parts.splits import divided, in_memory_dataset
 from hpcdl.fabric.comm import Array
 from hpcdl.trace.files import check_regular
@@ -23,7 +23,6 @@ WHOLE: Final[tuple[str, str]] = ("images", "labels")
 """Names of the arrays of a source that states no split."""
 MAX_CHANNELS: Final = 4
 """More channels than this, and a side of at most this, are another order of the axes."""
-MAX_CLASSES: Final = 1 << 20
 
 
 def numpy(
@@ -115,10 +114,4 @@ def _pair(
     if not np.isfinite(images).all():
         raise DataError(f"{where}: has values that are not finite")
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-    if labels.dtype.kind not in "iu" or labels.shape != images.shape[:1]:
-        found = f"{labels.dtype} {labels.shape}"
-        raise DataError(f"{source}: {labels_name} must be {len(images)} whole numbers, not {found}")
-    for at in (int(labels.argmin()), int(labels.argmax())):
-        if not 0 <= labels[at] < MAX_CLASSES:
-            raise DataError(f"{source}: {labels_name}: label {labels[at]} at {at} is out of range")
-    return images, labels.astype(np.int64)
+    return images, class_numbers(f"{source}: {labels_name}", labels, len(images))

@@ -283,16 +283,20 @@ def test_labels_and_split_are_in_a_table(flat, tmp_path):
     [
         (None, [], "states no test images; --test-share=0.2 holds out a fifth of the images at random"),
         (None, ["--test-share", "0.001"], "--test-share=0.001 leaves no training or no test images, of 40"),
-        ("image,class\n", [], "labels.csv: its first line must name the columns file and label, perhaps split"),
+        ("image,class\n", [], "labels.csv: must have the columns file and label, perhaps split, not image, class"),
         ("file,label\nabsent.png,a\n", [], "labels.csv: line 2: "),
-        ("file,label\nFIRST,\n", [], "labels.csv: line 2: no label"),
+        ("file,label\nFIRST,\n", [], "labels.csv: line 2: 0_0000.png has no label"),
         ("file,label,split\nFIRST,a,val\n", [], "labels.csv: line 2: split 'val' is neither train nor test"),
         ("file,label\nFIRST,a\nSECOND,b\n", [], "2 images have 2 labels"),
-        ("file,label,split\nFIRST,a,train\nSECOND,b,train\nTHIRD,b,train\n", [], "no row has the split test"),
+        (
+            "file,label,split\nFIRST,a,train\nSECOND,b,train\nTHIRD,b,train\n",
+            [],
+            "its column split needs train and test",
+        ),
         (
             "file,label,split\nFIRST,a,train\nSECOND,b,test\nTHIRD,b,test\n",
             ["--test-share", "0.5"],
-            "must be left out",
+            "--test-share is for tables without it",
         ),
     ],
 )

@@ -5,13 +5,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.fabric.comm import Array
 from hpcdl.trace.files import MAX_DATA, read_bytes
+
+MAX_CLASSES: Final = 1 << 20
 
 
 class DataError(Exception):
@@ -126,6 +128,16 @@ def check_labels(path: Path, labels: NDArray[np.uint8], classes: int, kind: str 
     worst = int(labels.argmax())
     if labels[worst] >= classes:
         raise DataError(f"{path}: {kind} {labels[worst]} at {worst} is out of range: {classes} classes")
+
+
+def class_numbers(where: str, labels: Array, images: int) -> NDArray[np.int64]:
+    """Return the classes of ``images`` images. Raises DataError, beginning with ``where``, for other labels."""
+    if labels.dtype.kind not in "iu" or labels.shape != (images,):
+        raise DataError(f"{where} must be {images} integers, not {labels.dtype} {labels.shape}")
+    for at in (int(labels.argmin()), int(labels.argmax())):
+        if not 0 <= labels[at] < MAX_CLASSES:
+            raise DataError(f"{where}: label {labels[at]} at {at} is out of range, 0 to {MAX_CLASSES - 1}")
+    return labels.astype(np.int64)
 
 
 def is_whole(value: object, least: int) -> bool:
