@@ -20,7 +20,15 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import EVERY_RANK, Link, Network, Site
-from hpcdl.prediction.network_file import COSTS, DOUBTFUL, Certainty, Matrix, NetworkEstimate, Vector, origin_of
+from hpcdl.prediction.network_file import (
+    COSTS,
+    MAX_UNCERTAINTY,
+    Certainty,
+    Matrix,
+    NetworkEstimate,
+    Vector,
+    origin_of,
+)
 from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest
 from hpcdl.trace.run import Run
 
@@ -144,10 +152,10 @@ class Fit:
     def left_out(self, group_of: Callable[[MeasuredProgram], Hashable]) -> tuple[Vector, Vector]:
         """Return results of cross-validation, (programs,): each group is predicted from a fit to all others.
 
-        They are the relative errors, and halves of the 95 % intervals of the times' logarithms; NaN where a
+        They are the relative errors, and the margins of the 95 % intervals of the times' logarithms; NaN where a
         program depends on a cost that no other group depends on.
         """
-        errors, halves = np.full((2, len(self.programs)), np.nan)
+        errors, margins = np.full((2, len(self.programs)), np.nan)
         groups = [group_of(program) for program in self.programs]
         measured = self.measured
         for group in dict.fromkeys(groups):
@@ -163,9 +171,9 @@ class Fit:
                     program = self.programs[index]
                     time = program.predicted(fit.network)
                     errors[index] = time / measured[index] - 1
-                    doubt = certainty.doubt(self.coefficients[index])
-                    halves[index] = math.hypot(doubt, certainty.error_of(program.scheme, time))
-        return errors, halves
+                    margin = certainty.margin(self.coefficients[index])
+                    margins[index] = math.hypot(margin, certainty.error_of(program.scheme, time))
+        return errors, margins
 
 
 def with_own_cores(measured: Sequence[Record]) -> tuple[list[Record], list[str]]:
@@ -203,8 +211,10 @@ def fitted(
     if len(serial) < least * len(costs.determined):
         raise CannotFitError(f"{len(serial)} measured times are too few to show their errors")
     if shared:
-        halves = np.linspace(0, costs.network.link.alpha / 2, 5).tolist()
-        tried = [replace(costs, layout=replace(costs.layout, site=Site(overhead_seconds=each))) for each in halves]
+        overheads = np.linspace(0, costs.network.link.alpha / 2, 5).tolist()
+        tried = [
+            replace(costs, layout=replace(costs.layout, site=Site(overhead_seconds=each))) for each in overheads
+        ]
         costs = min(tried, key=lambda each: sum(abs(error) for *_, error in _times(shared, each.network)))
         names = ", ".join(dict.fromkeys(program.scheme for program in shared))
         occupied = f"a message occupies both its ranks for {costs.network.site.overhead_seconds * 1e6:.3g} us"
@@ -299,10 +309,10 @@ def uncertainty(
         return math.nan, False
     layout = replace(estimate.network, topology=None)
     slopes = _derivatives(lambda network: [program.simulate(network).seconds], layout, certainty.costs)
-    time, doubt = float((slopes @ certainty.costs)[0]), certainty.doubt(slopes[0])
+    time, margin = float((slopes @ certainty.costs)[0]), certainty.margin(slopes[0])
     share = 1.0 if whole is None else calls * time / whole if whole else 0.0
-    half = share * math.hypot(doubt, certainty.error_of(scheme, time))
-    return half, bool(certainty.undetermined) and share * doubt > DOUBTFUL
+    half = share * math.hypot(margin, certainty.error_of(scheme, time))
+    return half, bool(certainty.undetermined) and share * margin > MAX_UNCERTAINTY
 
 
 def _layout(hosts: Sequence[int]) -> Network:
@@ -346,15 +356,15 @@ def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Ve
     return np.asarray(costs / size, np.float64)
 
 
-def summary(errors: Vector, halves: Vector | None = None) -> dict[str, Any]:
+def summary(errors: Vector, margins: Vector | None = None) -> dict[str, Any]:
     """Return median and worst absolute value of the finite errors; None without any.
 
-    With ``halves`` also the share of measured times within their intervals; see :meth:`Fit.left_out`.
+    With ``margins`` also the share of measured times within their intervals; see :meth:`Fit.left_out`.
     """
     finite = np.isfinite(errors)
     sizes = np.abs(errors[finite])
     if not len(sizes):
         return {"median": None, "worst": None, "covered": None, "of": 0}
     with np.errstate(divide="ignore"):  # a predicted time of 0 is within no interval
-        covered = None if halves is None else float((np.abs(np.log1p(errors[finite])) <= halves[finite]).mean())
+        covered = None if margins is None else float((np.abs(np.log1p(errors[finite])) <= margins[finite]).mean())
     return {"median": float(np.median(sizes)), "worst": float(sizes.max()), "covered": covered, "of": len(sizes)}

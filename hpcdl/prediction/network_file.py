@@ -34,7 +34,7 @@ ALIKE: Final = 4.0
 """Ratio of two times at which their errors are one standard deviation apart: errors depend on the length."""
 OTHER: Final = 0.3
 """Weight of the error of another scheme."""
-DOUBTFUL: Final = 0.1
+MAX_UNCERTAINTY: Final = 0.1
 """A prediction whose relative uncertainty is larger is undetermined."""
 MAX_HALF: Final = 10.0
 """Half of an interval of a logarithm beyond which nothing is known."""
@@ -64,7 +64,7 @@ class Certainty:
     def undetermined(self) -> list[str]:
         """Return the parameters that may be 0, or of which only a sum with others is known."""
         return [name for name, unit in zip(COSTS, np.eye(len(COSTS)), strict=True)
-                if name in self.determined and self.doubt(unit) >= 1]  # fmt: skip
+                if name in self.determined and self.margin(unit) >= 1]  # fmt: skip
 
     def error_of(self, scheme: str, seconds: float) -> float:
         """Return half the 95 % interval of the logarithm of a scheme's time, for exact costs; infinity if unknown.
@@ -82,7 +82,7 @@ class Certainty:
         deviation = math.sqrt(float(weights @ np.square(errors)) * (1 + 1 / count))
         return student_quantile(count, 0.95) * deviation
 
-    def doubt(self, coefficients: Vector) -> float:
+    def margin(self, coefficients: Vector) -> float:
         """Return half the 95 % interval of ``coefficients @ costs`` relative to it; infinity if unknown."""
         predicted = float(coefficients @ self.costs)
         size = np.sqrt(np.diag(self.information))
@@ -143,12 +143,12 @@ def origin_of(run: Run) -> dict[str, str]:
     return {"run": run.path.name, "date": str(run.environment.get("date") or ""), "environment": environment}
 
 
-def bounds(value: float, *halves: float) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a value with independent uncertainties, halves of intervals of its logarithm.
+def bounds(value: float, *margins: float) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a value with independent uncertainties, the margins of its logarithm.
 
     None if they are 0, which means that no error is known, or so large that the value is unknown.
     """
-    half = math.hypot(*halves)
+    half = math.hypot(*margins)
     return (value * math.exp(-half), value * math.exp(half)) if 0 < half < MAX_HALF else (None, None)
 
 

@@ -189,7 +189,7 @@ class Parallelism:
 
     layers: Sequence[LayerSplits]
     meshes: Sequence[Record]
-    """One prediction a mesh, whose name is its ``parallelism``; measured times beside those of measured cases."""
+    """One prediction a mesh, whose name is its ``parallelism``; with the measured time of a measured case."""
 
     @property
     def chosen(self) -> Record:

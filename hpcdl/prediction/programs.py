@@ -150,7 +150,7 @@ def program_of(record: Record, ranks: int) -> Program | None:
 def network_of(record: Record, network: Network, ranks: int) -> Network:
     """Return ``network`` for a record's scheme on ``ranks`` ranks: with shared ports if the scheme shares them.
 
-    Messages under way at once then share a port's rate. Latencies overlap but for the overhead, for which each of
+    Messages under way at once then share a port's rate. Latencies overlap except the overhead, for which each of
     an exchange's two messages occupies both ranks. ValueError: the scheme is for one host, and ranks are on
     several.
     """
@@ -170,14 +170,14 @@ def predicted_record(
     estimate: NetworkEstimate,
     farthest: int | None,
     seconds: float,
-    halves: Sequence[float],
+    margins: Sequence[float],
     **numbers: Any,
 ) -> Record:
     """Return the record of a case's prediction on ``ranks`` ranks: its time (s), marks, and further ``numbers``.
 
-    ``halves``: of the 95 % intervals of the time's logarithm. ``farthest``: see :meth:`NetworkEstimate.distance`.
+    ``margins``: of the 95 % intervals of the time's logarithm. ``farthest``: see :meth:`NetworkEstimate.distance`.
     """
-    low, high = bounds(seconds, *halves)
+    low, high = bounds(seconds, *margins)
     return like.described.but(
         ranks=ranks,
         predicted_seconds=seconds,

@@ -40,9 +40,9 @@ Times = Callable[[Record, Any], ComputeTimes]
 RANK_STEPS: Final = 256
 """Simulated steps of all ranks together, without a common step or with jitter; 8 to 32 steps each."""
 MAX_RANK_STEPS: Final = 1 << 12
-"""The same, at most, where :data:`WITHIN` needs more."""
+"""Simulated steps of all ranks, at most, where :data:`WITHIN` needs more."""
 WITHIN: Final = 0.05
-"""Half of the 95 % interval of a predicted time over simulated steps, by that time."""
+"""Half of the 95 % interval over simulated steps / predicted time, at most."""
 
 
 def predicted_steps(
@@ -191,14 +191,14 @@ def predicted_step(
         counted = int(min(wanted, max(counted, MAX_RANK_STEPS // spec.ranks)))
         interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
     seconds = interval.value
-    doubt, undetermined = _uncertainty(spec, conditions, estimate, str(like.aggregation), seconds)
+    margin, undetermined = _uncertainty(spec, conditions, estimate, str(like.aggregation), seconds)
     return predicted_record(
         like,
         spec.ranks,
         estimate,
         farthest,
         seconds,
-        (0.0 if equal else _half(interval), doubt),
+        (0.0 if equal else _half(interval), margin),
         global_batch=batch,
         **{name: _measured(here, name) for name in ("step_seconds", "images_per_second", "staleness_mean")},
         predicted_images_per_second=batch / seconds if seconds else None,

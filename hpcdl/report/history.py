@@ -126,7 +126,7 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
 
 
 def _causes(verdict: SuiteVerdict, event: Event) -> list[str]:
-    """Return sentences on what came with an event, and on acceptances that do not cover it."""
+    """Return sentences on likely causes of an event, and on acceptances that do not cover it."""
     history = verdict.history
     causes = [f"Likely cause: {_name(suspect)} {_slowness(history, suspect)}." for suspect in event.suspects]
     causes += filter(None, [sentence(link_counters(history, event.first))])
@@ -140,7 +140,7 @@ def _causes(verdict: SuiteVerdict, event: Event) -> list[str]:
 
 
 def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
-    """Return all that is to be said of a suite today, the worst first; exit codes are made of it."""
+    """Return all verdicts on a suite today, the worst first; exit codes are made of them."""
     newest = verdict.history.jobs[-1]
     news = [of_event(verdict, event) for event in verdict.open_events]
     news += [

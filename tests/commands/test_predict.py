@@ -150,7 +150,7 @@ def test_each_sentence_of_a_prediction_appears_with_what_its_interval_carries(tm
         (at(3.7, 1.05), "Not decided: on 4 ranks of ethernet-1g LeNet-5 is 3.70 times (3.52 to 3.89) as fast as on 1 rank; near-linear is 3.60"),
         (at(3.7, ranks=(4,)), "A step of LeNet-5 takes "),
         (sums, "On 4 ranks of ethernet-1g an allreduce of 1 MiB takes "),
-        (meshes, "For LeNet-5 on 4 ranks of ethernet-1g choose the mesh "),
+        (meshes, "For LeNet-5 in batches of 32 on 4 ranks of ethernet-1g choose the mesh "),
     ):  # fmt: skip
         verdict = predicted_answers.verdicts(prediction)[0]
         told[verdict.word] = verdict.sentence

@@ -26,6 +26,7 @@ from hpcdl.nn.layers.volumes import volumes
 from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.network_file import NetworkEstimate, format_network
 from hpcdl.prediction.predict import _times, predict
+from hpcdl.report.run import predicted_answers
 from hpcdl.report.run.predictions import flags
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
@@ -217,6 +218,20 @@ def test_computing_is_that_on_the_next_smaller_number_of_ranks(trained):
     for ranks, slower in ((1, 1.0), (2, 1.0), (4, 1.5), (8, 3.0)):
         found = rows[AT_ONCE, "none", ranks].compute_seconds
         assert found == pytest.approx(computing(64 // ranks, slower), rel=1e-4)
+
+
+def test_disturbed_computing_is_a_flag_and_a_sentence_although_its_case_is_not_selected(trained, monkeypatch):
+    trained.case(1, training=AT_ONCE, aggregation="none").case(2, training=AT_ONCE, aggregation="ring")
+    disturbed = lambda _, records: [
+        record.but(disturbed="load") if record.ranks == 1 else record for record in records
+    ]
+    monkeypatch.setattr("hpcdl.prediction.predict.marked", disturbed)
+    found = predict(trained.merged(), NETWORK, [2], globs=["train-1"])
+    assert "computing disturbed by other load" in predicted_answers.badges(found)
+    (sentence,) = predicted_answers.notes(
+        replace(found, steps=[row.but(step_seconds=None) for row in found.steps])
+    )
+    assert sentence.startswith("Other load disturbed the computing behind 1 of 1 predicted steps (train-0)")
 
 
 def test_jitter_and_level_of_computing_are_those_of_the_steps_in_the_trace(trained):

@@ -1,4 +1,4 @@
-"""Over time: what has changed between runs.
+"""Over time: changes between runs.
 
 In come runs, each reduced to one number per case and measure (``series.py``; ``archive.py`` reads and keeps them).
 Out come two answers: a comparison of a candidate with a baseline, and the state of an archive today: changes that

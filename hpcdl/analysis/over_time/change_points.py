@@ -95,7 +95,7 @@ class Change:
     """Run that made the change significant."""
     p: float
     ratio: Interval
-    """Values after by values before, with a 95 % interval; of all values between the neighbouring changes."""
+    """Values after / before, with a 95 % interval; of all values between the neighbouring changes."""
     returned: bool
     """True if the series had the level after the change before."""
     before: float
@@ -128,7 +128,7 @@ class Change:
 
     @property
     def total(self) -> float:
-        """Ratio of times that an acceptance must cover: of the change, or of the level now by that before."""
+        """Ratio of times that an acceptance must cover: of the change, or the level now / before it."""
         return max(self.ratio.value, math.exp(self.now - self.before))
 
 
@@ -171,7 +171,7 @@ class Search:
         self.values = without_common_effects(self.logs)
         self.series = [_Series() for _ in logs]
         self.excess: list[tuple[float, float]] = []
-        """By run, squares of quantile and median of the largest t statistics, by those of noise."""
+        """By run, squares of quantile and median of the largest t statistics / of noise."""
         changes: list[Change] = []
         for run in range(logs.shape[1]):
             for row in (row for row, begin in self.first.items() if begin == run and self.measured[row, run]):
@@ -341,7 +341,7 @@ def _null(left: Vector, right: Vector, most: float, half: float) -> float:
 
 
 def _ratio(values: Vector, first: int, cuts: Sequence[int]) -> Interval:
-    """Return the values since ``first`` by those before, of all between the neighbouring ones of ``cuts``."""
+    """Return the values since ``first`` / before it, of all between the neighbouring ones of ``cuts``."""
     begin = max([0, *(cut for cut in cuts if cut < first)])
     end = min([len(values), *(cut for cut in cuts if cut > first)])
     sides = [finite(values[begin:first]), finite(values[first:end])]

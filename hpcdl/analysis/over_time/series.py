@@ -1,4 +1,4 @@
-"""One number per case and measure of each run, and an archive of runs as series: what is compared over time.
+"""One number per case and measure of each run, and an archive of runs as series, which are compared over time.
 
 A run is one launch: its iterations are not independent, so that each of its cases gives one number per measure
 (Hoefler & Belli, SC15). Measures are times in seconds, so that a larger value is a worse one:
@@ -63,9 +63,9 @@ class CaseSeries:
     failure: str
     """Reason why the values do not count: an error, or a check that failed; empty for a good case."""
     host_slowness: dict[str, float]
-    """Of an exchange between all pairs of hosts: each host's time by that of the usual host; else empty."""
+    """Of an exchange between all pairs of hosts: time of each host / of the usual host; else empty."""
     link_slowness: dict[str, float]
-    """Likewise each link's time by that of the median link; the key is both hosts, "a - b"."""
+    """Likewise the time of each link / of the median link; the key is both hosts, "a - b"."""
     collective: str = ""
     """Operation of a collective case."""
     nodes: int = 1

@@ -50,7 +50,7 @@ class Event:
     found: int
     """Run that made the first of the changes significant."""
     suspects: Sequence[Suspect]
-    """Hosts and links that became slow at that run."""
+    """Hosts and links that became slow with the first run."""
     environment: bool
     """True if the run is the first one of most of the series in a new environment."""
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from hpcdl.analysis.run.record import Record
@@ -16,14 +15,13 @@ from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.grouping import network_name
 from hpcdl.report.run.method_names import Names, scheme_name
 
-YES: Final = "yes"
-NO: Final = "no"
-OPEN: Final = "not decided"
-"""Answers to whether a number of ranks is near-linear."""
+YES, NO, OPEN = "yes", "no", "not decided"
+ANSWERS: Final = {YES: "near-linear", NO: "not near-linear", OPEN: "undecided"}
+"""Words of verdicts by the answer to whether a number of ranks is near-linear."""
 
 
 def problem(row: Record) -> str:
-    """Return what is trained by a predicted step, in words: rows of one problem have one table."""
+    """Return the problem of a predicted step in words: its rows have one table."""
     batch = (row.global_batch or 0) // (1 if row.scaling == "strong" else row.ranks)
     what = ", ".join(filter(None, (f"{row.model} on {row.dataset}", row.backend, row.dtype)))
     return f"{what}, {row.scaling} scaling, {batch} images"
@@ -71,9 +69,9 @@ def verdicts(prediction: Prediction) -> list[Verdict]:
     ]
     told += [_of_operation(prediction.rows, where)] if prediction.rows and not told else []
     for training in prediction.meshes:
-        chosen = training.chosen
-        facts = {"mesh": str(chosen.parallelism), "time": seconds(chosen.predicted_seconds), "bounds": ""}
-        told.append(_verdict("mesh", chosen, where, network_name(str(chosen.model)), facts))
+        chosen, best = training.chosen, training.best
+        case = f"{network_name(str(chosen.model))} in batches of {chosen.global_batch}"
+        told.append(_verdict("mesh", chosen, where, case, _fastest(chosen, best), mesh=str(chosen.parallelism)))
     return told
 
 
@@ -86,16 +84,14 @@ def _of_steps(group: Sequence[Record], where: str, model: str) -> Verdict:
     case = model + (f" with {names(best)}" if len({*map(names, group)}) > 1 else "")
     gains = [(row, gain) for row in rows if row.ranks > 1 and (gain := speedup(row, group))]
     if not gains:
-        facts = {"time": seconds(best.predicted_seconds), "bounds": _bounds(best)}
-        return _verdict("step", best, where, case, facts)
+        return _verdict("step", best, where, case, bounds=_bounds(best))
     judged = [(row, gain, near_linear(row, gain)) for row, gain in gains]
     row, gain, answer = next((each for each in judged if each[2] != YES), judged[-1])
     near = max((one.ranks for one, _, each in judged if each == YES and one.ranks < row.ranks), default=0)
     ends = "" if math.isnan(gain.low) else f" ({interval(gain.low, gain.high)})"
     facts = {"speedup": f"{digits(gain.value)} times{ends}", "least": digits(NEAR_LINEAR * row.ranks)}
-    word = {YES: "near-linear", NO: "not near-linear", OPEN: "undecided"}[answer]
-    verdict = _verdict(word, row, where, case, facts, gain)
-    return replace(verdict, cause=f"It is near-linear up to {near} ranks.") if near and answer != YES else verdict
+    cause = f"It is near-linear up to {near} ranks." if near and answer != YES else ""
+    return _verdict(ANSWERS[answer], row, where, case, cause, **facts)
 
 
 def _bounds(row: Record) -> str:
@@ -113,26 +109,29 @@ def _of_operation(rows: Sequence[Record], where: str) -> Verdict:
     close = sum((row.predicted_low_seconds or math.inf) <= (best.predicted_high_seconds or 0) for row in others)
     rest = f"; {plural(close, 'other scheme')} may be as fast" if close else ""
     name = best.collective or "exchange"
-    facts = {
-        "time": seconds(best.predicted_seconds),
-        "bounds": _bounds(best),
-        "scheme": f" with {scheme_name(best)}" if best.collective else "",
-        "others": rest or (f", the fastest of {plural(len(others) + 1, 'scheme')}" if others else ""),
-    }
+    rest = rest or (f", the fastest of {plural(len(others) + 1, 'scheme')}" if others else "")
+    scheme = f" with {scheme_name(best)}" if best.collective else ""
     case = f"{'an' if name[0] in 'aeiou' else 'a'} {name} of {volume(best.message_bytes)}"
-    return _verdict("operation", best, where, case, facts)
+    return _verdict("operation", best, where, case, bounds=_bounds(best), scheme=scheme, others=rest)
 
 
-def _verdict(
-    word: str, row: Record, where: str, case: str, facts: dict[str, str], size: Interval | None = None
-) -> Verdict:
-    value = Interval(row.predicted_seconds or math.nan, math.nan, math.nan) if size is None else size
-    facts = {**facts, "ranks": plural(row.ranks, "rank"), "network": where}
-    return Verdict(topic="prediction", word=word, case=case, size=value, facts=facts)
+def _fastest(chosen: Record, best: Record | None) -> str:
+    """Return in a sentence which mesh was measured to be the fastest; empty if none was measured."""
+    if best is None:
+        return ""
+    step = chosen.step_seconds
+    also = f", the chosen one {seconds(step)}" if step and best is not chosen else ""
+    missing = "" if step else "; the chosen one was not measured"
+    return f"Measured: {best.parallelism} is the fastest, {seconds(best.step_seconds)}{also}{missing}."
+
+
+def _verdict(word: str, row: Record, where: str, case: str, cause: str = "", **facts: str) -> Verdict:
+    known = {"ranks": plural(row.ranks, "rank"), "network": where, "time": seconds(row.predicted_seconds)}
+    return Verdict(topic="prediction", word=word, case=case, cause=cause, facts={**known, **facts})
 
 
 def badges(prediction: Prediction) -> list[str]:
-    """Return what the predictions rest on, in words."""
+    """Return the basis of the predictions, in words."""
     rows, estimate = [*prediction.rows, *prediction.steps], prediction.estimate
     farthest = max((row.times_the_measured_ranks or 0 for row in rows if "extrapolated" in row.marks), default=0)
     computing = any(row.compute_times in prediction.disturbed for row in prediction.steps)
@@ -148,12 +147,11 @@ def badges(prediction: Prediction) -> list[str]:
 def notes(prediction: Prediction) -> list[str]:
     """Return how near predicted times are to measured ones, and which computing was disturbed, in sentences."""
     rows = [*prediction.rows, *prediction.steps]
-    told = within(rows) if prediction.is_same_network else []
+    told = within(rows)
     resting = [row for row in prediction.steps if row.compute_times in prediction.disturbed]
     if resting:
-        part = f"{len(resting)} of {plural(len(prediction.steps), 'predicted step')}"
-        case = resting[0].compute_times
-        told.append(f"Other load disturbed the computing of {case}, on which {part} rest: they may be too long.")
+        part = f"the computing behind {len(resting)} of {len(prediction.steps)} predicted steps"
+        told.append(f"Other load disturbed {part} ({resting[0].compute_times}): these may be too long.")
     return told
 
 

@@ -1,4 +1,4 @@
-"""Predicted times beside measured ones, errors of the network that predicts, and predicted meshes."""
+"""Tables of predicted and measured times, of the errors of a fitted network, and of meshes."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ TOPOLOGY_NOTE: Final = (
 STEPS_NOTE: Final = (
     "Predicted: the strategy itself in virtual time on a model of the network. Compute times are given to a "
     "replay, or measured on the next smaller number of ranks, in proportion to a rank's images. 95 %: by "
-    "the cost parameters, and by the simulated steps, which differ by jitter."
+    "the cost parameters, and by the simulated steps, which differ by jitter. In parentheses: measured."
 )
 LETTERS: Final = {
     "extrapolated": "E: far beyond the measured ranks",
@@ -86,8 +86,8 @@ PREDICTED: Final = value(Record.predicted_seconds, importance="answer")
 INTERVAL: Final = Column[Record]("95 %", _interval, importance="answer")
 SIMULATED: Final = Column[Record]("simulated", lambda row: str(row.simulated_ranks or NONE), importance="detail")
 FLAGS: Final = Column[Record]("flags", flags, importance="answer")
-MEASURED: Final = ("measured", "error", "images/s (measured)", "staleness (measured)")
-"""Columns that only a prediction of the measured network has."""
+MEASURED: Final = ("step_seconds", "time_p50_seconds", "images_per_second", "staleness_mean")
+"""Measured numbers, which are shown only beside predictions of the network that they were measured on."""
 OPERATIONS: Final = (
     value(Record.message_bytes),
     Column[Record]("algorithm", _scheme),
@@ -125,9 +125,10 @@ def render(prediction: Prediction) -> str:
 
 def document(prediction: Prediction, source: str) -> Document:
     """Return the prediction of a suite or a run, its ``source``, as a document that begins with its answers."""
-    verdicts, badges = predicted_answers.verdicts(prediction), predicted_answers.badges(prediction)
-    notes = predicted_answers.notes(prediction)
-    measured = () if prediction.is_same_network else MEASURED
+    if not prediction.is_same_network:
+        unknown = dict.fromkeys(MEASURED)
+        rows, measured = ([row.but(**unknown) for row in each] for each in (prediction.rows, prediction.steps))
+        prediction = replace(prediction, rows=rows, steps=measured)
     sections = [
         steps(prediction.steps),
         predicted(prediction.rows),
@@ -136,9 +137,9 @@ def document(prediction: Prediction, source: str) -> Document:
         network(prediction.estimate),
         Section("Not predicted", points=prediction.left_out),
     ]
-    shown = [replace(each, tables=[table.without(*measured) for table in each.tables]) for each in sections]
     title = f"hpcdl: {source} on {prediction.estimate.title}"
-    return headed(title, verdicts, shown, notes=notes, badges=badges)
+    badges, notes = predicted_answers.badges(prediction), predicted_answers.notes(prediction)
+    return headed(title, predicted_answers.verdicts(prediction), sections, notes=notes, badges=badges)
 
 
 def network(estimate: NetworkEstimate) -> Section:
@@ -190,7 +191,7 @@ def predicted(rows: Sequence[Record]) -> Section:
 
 
 def legend(rows: Sequence[Record]) -> list[str]:
-    """Return what the letters of the marks of rows mean, in a line."""
+    """Return the meaning of the letters in the rows, in a line."""
     shown = [text for mark, text in LETTERS.items() if any(mark in row.marks for row in rows)]
     return [f"Flags: {'; '.join(shown)}."] if shown else []
 
@@ -241,8 +242,8 @@ def _step_columns(group: Sequence[Record]) -> Sequence[Column[Record]]:
         *(RANKS, PREDICTED, INTERVAL),
         value(Record.step_seconds, "measured", importance="answer"),
         Column("error", _error, importance="answer"),
-        Column("images/s (measured)", images),
-        Column("staleness (measured)", lambda row: _beside(row.predicted_staleness_mean, row.staleness_mean)),
+        Column("images/s", images),
+        Column("staleness", lambda row: _beside(row.predicted_staleness_mean, row.staleness_mean)),
         Column("speed-up", gain, importance="answer"),
         Column("efficiency", efficiency),
         Column("near-linear", near_linear, importance="answer"),
@@ -252,12 +253,10 @@ def _step_columns(group: Sequence[Record]) -> Sequence[Column[Record]]:
 
 def meshes(parallelisms: Sequence[Parallelism]) -> Section:
     """Return the tables of each training and number of ranks."""
-    tables, points = [], []
+    tables = []
     for training in parallelisms:
         like, chosen, best = training.meshes[0], training.chosen, training.best
         what = f"{like.model}, {like.global_batch} images, {like.ranks} ranks"
-        choice = f"choose {chosen.parallelism}, {seconds(chosen.predicted_seconds)} a step."
-        points.append(f"{what}: {choice}{_fastest(chosen, best)}")
         rows = []
         for mesh in training.meshes:
             words = ["chosen" * (mesh is chosen), "fastest measured" * (mesh is best), flags(mesh)]
@@ -267,17 +266,7 @@ def meshes(parallelisms: Sequence[Parallelism]) -> Section:
             Table(f"Meshes: {what}", ("mesh", "predicted", "measured", ""), rows),
             table(LAYERS, training.layers, f"Layers: {what}"),
         ]
-    return Section("Parallelism", [PARALLELISM_NOTE] if tables else [], points, tables)
-
-
-def _fastest(chosen: Record, best: Record | None) -> str:
-    """Return in a sentence which mesh was measured to be the fastest; empty if none was measured."""
-    if best is None:
-        return ""
-    step = chosen.step_seconds
-    also = f", the chosen one {seconds(step)}" if step and best is not chosen else ""
-    missing = "" if step else "; the chosen one was not measured"
-    return f" Measured: {best.parallelism} is the fastest, {seconds(best.step_seconds)}{also}{missing}."
+    return Section("Parallelism", [PARALLELISM_NOTE] if tables else [], tables=tables)
 
 
 def _mesh_record(training: Parallelism) -> JsonObject:

@@ -1,4 +1,4 @@
-"""Predictions of a fitted network beside measured times."""
+"""Predictions of a fitted network and measured times."""
 
 import math
 from collections.abc import Sequence
