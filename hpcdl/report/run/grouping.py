@@ -200,7 +200,7 @@ class Problem(NamedTuple):
     apart: str
     """Further settings that distinguish it; empty if the network does."""
     settings: str
-    """All settings in which problems differ, but for those of the name."""
+    """Settings in which problems differ, without those of the name."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Settings:
         return f"({_without((network, apart, *further, plural(record.ranks, 'rank')))})"
 
     def further(self, record: Record) -> str:
-        """Return the settings beside the name as a sentence; empty if there is only one problem."""
+        """Return the settings that the name leaves out as a sentence; empty if there is only one problem."""
         settings = self._problem(record).settings
         return f"{settings}. " if settings else ""
 
@@ -304,7 +304,7 @@ def _pieces(words: Sequence[str]) -> list[str]:
 def _networks(records: Sequence[Record]) -> list[str]:
     """Return the network of each problem, without settings that all problems of that network share.
 
-    How it was run precedes the name if problems differ in that.
+    "simulated" or "replayed" precedes the name if problems differ in that.
     """
     models = [str(record.model or "") for record in records]
     alike = {head: {model for model in models if parts(model)[0] == head} for head, _ in map(parts, models)}

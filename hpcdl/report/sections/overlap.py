@@ -25,7 +25,7 @@ NOISE: Final = "~0"
 
 
 class Timed(NamedTuple):
-    """A strategy and what it saves."""
+    """A strategy, with the shares that it saves and overlaps."""
 
     name: str
     """In words."""

@@ -120,7 +120,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         ),
         stated(
             Record.simulated_ranks,
-            "Simulated ranks: those that stand for all by symmetry; all, where there is none.",
+            "Simulated ranks: representatives of all ranks by symmetry; without symmetry all.",
             importance="detail",
         ),
     ]
@@ -147,7 +147,7 @@ def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[st
 
 
 def _exchange_by_backward(scale: Scale, network: Network | None) -> float | None:
-    """Return the time of a ring's bytes on a fitted network by the time of backward, for a replay."""
+    """Return the time of a ring's bytes on a fitted network / the time of backward, for a replay."""
     record, ranks = scale.records[0], scale.record.ranks
     computing, parameters = record.modelled_compute_seconds, record.parameters
     link = network.common_link(ranks) if network and not record.network else None
@@ -252,8 +252,8 @@ class Overview(NamedTuple):
 def _overview(name: str, methods: Sequence[Method]) -> Overview:
     best = max(methods, key=lambda method: (_ranks_reached(method), _end(method)))  # the first of equal ones
     scales = [scale for method in methods for scale in method.scales if scale.values(Record.efficiency)]
-    if best.near_linear:
-        verdict, ways = _near_linear(name, best), _methods(name, methods, best.near_linear[-1].record)
+    if near := _near_scale(best):
+        verdict, ways = _near_linear(name, best, near), _methods(name, methods, near.record)
     else:
         verdict, ways = _not_near_linear(name, methods, best), None
     return Overview(_ranks_reached(best), best.scales[-1], verdict, ways, scales)
@@ -268,8 +268,15 @@ def _others(overviews: Sequence[Overview]) -> str:
     return f"; {listed([other.verdict.case for other in others])} {'does' if len(others) == 1 else 'do'} not"
 
 
+def _near_scale(method: Method) -> Scale | None:
+    """Return the largest scale up to which a method is near-linear, else the largest that is."""
+    near = method.near_linear or [scale for scale in method.beyond if scale.near_linear]
+    return near[-1] if near else None
+
+
 def _ranks_reached(method: Method) -> int:
-    return method.near_linear[-1].record.ranks if method.near_linear else 0
+    near = _near_scale(method)
+    return near.record.ranks if near else 0
 
 
 def _ranks(record: Record) -> str:
@@ -282,15 +289,14 @@ def _efficiency(scale: Scale) -> str:
     return digits(scale.median(Record.efficiency)) + (f" ({low} to {high})" if low != high else "")
 
 
-def _near_linear(name: str, best: Method) -> Verdict:
-    near, last = best.near_linear[-1], best.beyond[-1]
-    beyond = ""
+def _near_linear(name: str, best: Method, near: Scale) -> Verdict:
+    last, beyond = best.beyond[-1], ""
     if near is not last:
         failed = f"on {last.record.ranks} it is {digits(last.median(Record.efficiency))}"
         beyond = f"; {failed if last.near_linear is False else f'it is not decided for {last.record.ranks}'}"
     facts = {
         "efficiency": _efficiency(near),
-        "ranks": ("on " if near is last else "up to ") + _ranks(near.record),
+        "ranks": ("on " if near is last or near not in best.near_linear else "up to ") + _ranks(near.record),
         "method": in_words(best.name, best.record),
         "beyond": beyond,
     }

@@ -1,4 +1,4 @@
-"""Sharded training (ZeRO) beside synchronous training: bytes, memory, time, and the rate that links need."""
+"""Sharded training (ZeRO) and synchronous training: bytes, memory, time, and the rate that links need."""
 
 import math
 from collections.abc import Sequence

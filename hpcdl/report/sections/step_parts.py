@@ -18,7 +18,7 @@ from hpcdl.training.parts.split.schedules import bubble_share
 PIPELINE_NOTE: Final = (
     "Bubble: share of a step in which a rank does not compute, mean over ranks. Of these stages: bubble of "
     "S stages of these times and M microbatches without messages, 1 - M b/(M - 1 + S b), where b is the mean "
-    "compute time of the stages by the longest; 1F1B may have less. (S-1)/(M+S-1): the bubble of equal stages "
+    "compute time of the stages / the longest; 1F1B may have less. (S-1)/(M+S-1): the bubble of equal stages "
     "(Huang et al. 2019). The rest is messages, sums of gradients and waiting. Activations: outputs of a "
     "stage's layers for all microbatches in flight, of the rank with most; vectors: parameters, gradients and "
     "optimizer state of the rank with most."

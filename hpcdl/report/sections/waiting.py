@@ -26,10 +26,10 @@ class Slowed(NamedTuple):
 
     record: Record
     without: float
-    """Images per second, the median over seeds; all that were measured by the time they took."""
+    """Images per second, all measured images / their time; the median over seeds."""
     having: float
     ratio: Interval
-    """``having`` by ``without``; without bounds if a side has one launch."""
+    """``having`` / ``without``; without bounds if a side has one launch."""
     late: int | None
     disturbed: bool
     """True if all launches with or all without the straggler were disturbed."""
@@ -88,7 +88,7 @@ def stragglers_page(findings: Findings) -> Section:
         Column("95 %", lambda pair: interval(*pair.bounds), importance="answer"),
         Column("late rank", lambda pair: NONE if pair.late is None else str(pair.late)),
     ]
-    note = "Throughput with the straggler by throughput without it, all measured images by the time they took."
+    note = "With / without the straggler: throughput, all measured images / their time."
     made = [table(columns, pairs, notes=[note], left=2, order="most throughput kept first")] if pairs else []
     return Section("Stragglers", tables=made)
 
@@ -140,7 +140,7 @@ def stragglers_charts(findings: Findings) -> list[Intervals]:
     names = Names(pair.record for pair in pairs)
     labels = [", ".join((names(pair.record), plural(pair.record.ranks, "rank"))) for pair in pairs]
     axis = Axis("with / without the straggler")
-    note = "Throughput with the straggler by throughput without it; bars are 95 % intervals. 1: none is lost."
+    note = "Throughput with / without the straggler; bars are 95 % intervals. 1: none is lost."
     shares = [(pair.ratio.value, *pair.bounds) for pair in pairs]
     return [Intervals("Throughput kept with a straggler", labels, shares, axis, 1.0, note)] if pairs else []
 
