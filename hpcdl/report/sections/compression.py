@@ -55,7 +55,7 @@ class Pair(NamedTuple):
 
     @property
     def gain(self) -> float | None:
-        """Speed-up; None if it is unknown."""
+        """Dense step / compressed step; None if it is unknown."""
         before, now = self.dense.step_seconds if self.dense else None, self.row.step_seconds
         return before / now if before and now else None
 
@@ -137,10 +137,10 @@ def bandwidth(saved_bytes: float, added_seconds: float) -> float:
 
 
 COST_NOTE: Final = (
-    "Ratio: bytes of a dense ring / bytes on the wire. Speed-up: over the fastest dense step of "
-    "the same problem on as many ranks. Break-even: bandwidth of a link below which a compressed exchange without "
-    "overlap is faster than that dense one: bytes saved / time of encoding and decoding. Difference: of the "
-    "accuracy from that of the same dense method, mean over seeds with its 95 % interval, in percentage points."
+    "Dense / sent bytes: bytes of a dense ring / bytes on the wire. Dense step: the fastest one of the same "
+    "problem on as many ranks. Break-even: bandwidth of a link below which a compressed exchange without overlap is "
+    "faster than that dense one: bytes saved / time of encoding and decoding. Accuracy - dense: difference from the "
+    "same dense method in percentage points, mean over seeds with its 95 % interval."
 )
 
 
@@ -148,14 +148,16 @@ COST: Final = (
     METHOD,
     RANKS,
     median(Record.bytes_sent_per_rank, "bytes", importance="detail"),
-    median(Record.compression_ratio),
+    median(Record.compression_ratio, "dense / sent bytes"),
     median(Record.encode_seconds, importance="detail"),
     median(Record.decode_seconds, importance="detail"),
     Column[Pair]("step", lambda pair: seconds(pair.row.step_seconds)),
-    Column[Pair]("speed-up", lambda pair: digits(pair.gain), importance="answer"),
+    Column[Pair]("dense step / step", lambda pair: digits(pair.gain), importance="answer"),
     Column[Pair]("break-even", lambda pair: pair.break_even, importance="answer"),
     Column[Pair]("accuracy", lambda pair: percent(pair.scale.median(Record.final_accuracy))),
-    Column[Pair]("difference", lambda pair: pair.difference, importance="answer"),
+    Column[Pair](
+        "accuracy - dense", lambda pair: pair.difference.replace(" percentage points", ""), importance="answer"
+    ),
 )
 
 
@@ -165,7 +167,7 @@ def cost_page(findings: Findings) -> Section:
     def pairs(methods: Sequence[Method]) -> list[Pair]:
         return sorted(compared(methods), key=lambda pair: -(pair.gain or 0.0))
 
-    return per_setting(findings, "Compression", COST, pairs, COST_NOTE, "highest speed-up first")
+    return per_setting(findings, "Compression", COST, pairs, COST_NOTE, "largest quotient of steps first")
 
 
 def _words(row: Row, *, scheme: bool = True) -> str:

@@ -15,6 +15,7 @@ from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, 
 from hpcdl.report.formats.document import Axis, Column, Importance, Lines, Point, Section, Series, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.grouping import network_name
 from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, slowed
 from hpcdl.report.run.method_names import Names, several
 
@@ -72,11 +73,18 @@ class Naming:
 
 def _where(words: Sequence[str]) -> str:
     """Return conditions as the end of a sentence: " on 100 Mbit/s Ethernet with rank 1 slowed 2 times"."""
-    networks = [link_title(word) for word in words]
-    return "".join(
-        f" on {title}" if title != word or re.fullmatch(r"\d+ ranks?", word) else f" with {slowed(word)}"
-        for title, word in zip(networks, words, strict=True)
-    )
+    text = ""
+    for word in words:
+        is_place = link_title(word) != word or re.fullmatch(r"\d+ ranks?", word)
+        model = network_name(word)
+        text += (
+            f" on {link_title(word)}"
+            if is_place
+            else f" for {model}"
+            if model != word
+            else f" with {slowed(word)}"
+        )
+    return text
 
 
 def _untuned(candidate: Candidate) -> Record:

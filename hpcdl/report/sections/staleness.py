@@ -36,7 +36,7 @@ def page(findings: Findings) -> Section:
         return percent(below[age] if age < SHOWN else max(0.0, 1 - sum(below)), 1)
 
     def share(age: int) -> Column[Row]:
-        return Column(f"at {age}" + " or more" * (age == SHOWN), lambda row: at(row, age))
+        return Column(f"at {age}" + " or more" * (age == SHOWN), lambda row: at(row, age), importance="detail")
 
     columns: list[Column[Row]] = [
         METHOD,
