@@ -52,7 +52,7 @@ def test_of_several_methods_the_fastest_one_that_keeps_the_accuracy_is_told_then
 RANGES = [
     (
         (("tree", 0.8), ("ring", 0.9)),
-        "Final accuracies are from 80.0 % (a tree) to 90.0 % (a ring), with one seed each (",
+        "Final accuracies range from 80.0 % (a tree) to 90.0 % (a ring), with one seed each (",
     ),
     (
         (("tree", 0.9), ("ring", 0.9)),

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.method_names import several
 from hpcdl.report.sections import batches
 
 CRITICAL, LEAST = 128, 40
@@ -52,9 +53,9 @@ SAVES = "a larger batch saves at least half of the steps that perfect scaling wo
 def test_missed_batches_count_as_missed(hand, missing, headline):
     found = findings(hand, missing=missing)
     answer = batches.answer(found)
-    sizes = ", ".join(map(str, missing))
+    sizes = several([*map(str, missing)])
     assert answer.headline == headline
-    assert f"A seed or more misses the target with batches of {sizes} images." in answer.details
+    assert f"At least one seed misses the target with batches of {sizes} images." in answer.details
     (table,) = batches.page(found).tables
     shown = [dict(zip(table.header, cells, strict=True)) for cells in table.rows]
     assert [row["batch"] for row in shown if row["steps"] == "missed"] == [str(size) for size in missing]
@@ -68,7 +69,7 @@ def test_methods_costs_and_the_noise_scale_are_details(hand, noise, near):
         "Not decided which method saves most steps: the intervals of all methods overlap.",
         "From 16 to 512 images the final accuracy changes by +0.0 percentage points (+0.0 to +0.0) (SGD).",
     ]
-    scale = f"The gradient noise scale, {noise:.0f} images, is {near} a factor of 2 of that batch (Adam)."
+    scale = f"The gradient noise scale is {noise:.0f} images, {near} a factor of 2 of 157 (Adam)."
     assert answer.details[-1] == scale
 
 

@@ -127,9 +127,7 @@ def test_full_accuracy_is_said_of_what_all_of_the_interval_reaches(hand, spread,
     trained(hand, [({"compression": "none"}, (0.9, 0.9, 0.9)), (sizes, apart)], (0, 1, 2))
     headline, details, _, _ = compression.fidelity_answer(findings([hand.read()])[0])
     assert headline.startswith(says)
-    assert details == [
-        "An entry takes 4.50 bits by its code and number, and - bits by an ideal code (top-k over an allgather)."
-    ]
+    assert details == ["An entry takes 4.50 bits, by code and share."]
 
 
 def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypatch):

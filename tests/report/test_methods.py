@@ -83,7 +83,7 @@ def test_virtual_time_is_called_so_and_stands_apart(hand, row):
         synchronous(hand, **told)
         downpour(hand, **told)
     page = render([hand.read()], "md")
-    line = "Final accuracies are from 80.0 % (synchronous training) to 90.0 % (Downpour), with one seed each (LeNet-5, 4 ranks"
+    line = "Final accuracies range from 80.0 % (synchronous training) to 90.0 % (Downpour), with one seed each (LeNet-5, 4 ranks"
     assert f"{line})." in page and f"{line}, lan)." in page
     settings = section(page, "Settings")
     assert row(settings, "LeNet-5")[1] == "measured"

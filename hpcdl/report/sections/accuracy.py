@@ -219,7 +219,7 @@ def accuracy_range(learned: Sequence[Row]) -> str:
     if low == high:
         every = "Both" if len(accuracy) == 2 else f"All {len(accuracy)}"
         return f"{every} methods end at an accuracy of {low}{single}{where}."
-    return f"Final accuracies are from {low} ({least}) to {high} ({most}){single}{where}."
+    return f"Final accuracies range from {low} ({least}) to {high} ({most}){single}{where}."
 
 
 def courses(findings: Findings) -> list[Lines]:

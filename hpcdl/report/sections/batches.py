@@ -17,7 +17,7 @@ from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
 from hpcdl.report.run.literature import capital, in_words, points_in_words, problem_words
-from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.method_names import Names, several
 
 LEAST: Final = 3
 """Batches of a method, at least."""
@@ -219,7 +219,7 @@ def _accuracy(batches: Sequence[Batch], method: str) -> list[str]:
         sizes = f"From {batches[0].images} to {batches[-1].images} images"
         lines.append(f"{sizes} the final accuracy changes by {points_in_words(mean_interval(points))}{method}.")
     if missed := [str(batch.images) for batch in batches if batch.missed]:
-        lines.append(f"A seed or more misses the target with batches of {', '.join(missed)} images{method}.")
+        lines.append(f"At least one seed misses the target with batches of {several(missed)} images{method}.")
     return lines
 
 
@@ -233,8 +233,9 @@ def _noise(batches: Sequence[Batch], method: str) -> list[str]:
         return []
     scale = float(np.median([scale for scale in scales if scale]))
     near = "within" if max(scale / at, at / scale) <= FACTOR else "not within"
-    text = f"The gradient noise scale, {digits(scale)} images, is {near} a factor of {FACTOR:g} of that batch"
-    return [f"{text}{method}."]
+    return [
+        f"The gradient noise scale is {digits(scale)} images, {near} a factor of {FACTOR:g} of {at:.0f}{method}."
+    ]
 
 
 def charts(findings: Findings) -> list[Lines]:

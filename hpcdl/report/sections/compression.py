@@ -138,9 +138,9 @@ def bandwidth(saved_bytes: float, added_seconds: float) -> float:
 
 COST_NOTE: Final = (
     "Dense / sent bytes: bytes of a dense ring / bytes on the wire. Dense step: the fastest one of the same "
-    "problem on as many ranks. Break-even: bandwidth of a link below which a compressed exchange without overlap is "
-    "faster than that dense one: bytes saved / time of encoding and decoding. Accuracy - dense: difference from the "
-    "same dense method in percentage points, mean over seeds with its 95 % interval."
+    "problem on as many ranks. Break-even: bandwidth of a link below which a compressed exchange without overlap "
+    "is faster than that dense one: bytes saved / time of encoding and decoding. Accuracy - dense: difference "
+    "from the same dense method in percentage points, mean over seeds with its 95 % interval."
 )
 
 
@@ -198,7 +198,7 @@ def cost_answer(findings: Findings) -> Answer | None:
     if won:
         cases = f"{len(calm)} {'cases' if len(calm) == len(pairs) else 'undisturbed cases'}"
         changed = f" and changes the accuracy by {best.difference}" if best.points else ""
-        lines = [f"Compression pays in {len(won)} of {cases}."]
+        lines = [f"Compression saves time without a loss of accuracy in {len(won)} of {cases}."]
         lines += [f"{len(fast) - len(won)} cases are faster, but less accurate."] if len(won) < len(fast) else []
         return Answer(f"{capital(name)} is {speed}{changed}{where}.", lines, best.records)
     doubt = "noise hides a difference" if calm else "other load disturbed all cases"
@@ -360,10 +360,10 @@ def fidelity_answer(findings: Findings) -> Answer | None:
     change = f"{_percent(sent)} of the entries changes the accuracy by {best.difference}{_where(best.row)}"
     doubt = "" if sure else "Not decided: " if full else "No share of the entries reaches full accuracy: "
     bits = [bit for _, pair in known if (bit := pair.scale.median(Record.bits_per_entry)) is not None]
-    entropy = digits(best.scale.median(Record.entropy_bits_per_entry))
-    codes = f"An entry takes {spread(bits)} bits by its code and number"
-    ideal = f"{entropy} bits by an ideal code ({_words(best.row)})"
-    return Answer(capital(f"{doubt}sending {change}."), [f"{codes}, and {ideal}."], best.records)
+    entropy = best.scale.median(Record.entropy_bits_per_entry)
+    ideal = f"; an ideal code takes {digits(entropy)} bits ({_words(best.row)})" if entropy else ""
+    lines = [f"An entry takes {spread(bits)} bits, by code and share{ideal}."]
+    return Answer(capital(f"{doubt}sending {change}."), lines, best.records)
 
 
 FIDELITY_SECTION: Final = Declaration(89, fidelity_page, rows=EVIDENCE, answer=fidelity_answer, name="fidelity")
