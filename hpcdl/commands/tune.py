@@ -6,12 +6,14 @@ import argparse
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from hpcdl.commands.parts.bench_table import FLAGS, LETTERS, microseconds
 from hpcdl.commands.parts.job import folder_of, from_shell
 from hpcdl.commands.parts.message_sizes import declare, suite_text
 from hpcdl.commands.parts.parser import Arguments, Command, whole_number
@@ -273,33 +275,44 @@ def _row(base: dict[int, Launch], gains: Mapping[tuple[str, str], Interval]) -> 
 
 def _answer(rows: list[JsonObject]) -> str:
     """Return in how many rows the second run confirms a gain, and the largest one."""
-    gains = [
-        (number, gain) for number, row in enumerate(rows) for gain in row["gains"].values() if gain["confirmed"]
-    ]
-    count = f"{len({number for number, _ in gains})} of {len(rows)}"
+    from hpcdl.report.run.literature import title_of
+
+    confirmed = [[gain for gain in row["gains"].values() if gain["confirmed"]] for row in rows]
+    gains = [gain for of_row in confirmed for gain in of_row]
     if not gains:
         return f"The second run confirms no gain over the default in any of {len(rows)} rows."
-    most = max((gain for _, gain in gains), key=lambda gain: float(gain["value"]))
-    times = f"{most['value']:.3g} times ({most['low']:.3g} to {most['high']:.3g}) as fast"
-    return f"The second run confirms gains over the default in {count} rows: {most['name']} is up to {times}."
+    most = max(gains, key=lambda gain: float(gain["value"]))
+    fast = f"{most['value']:.3g} ({most['low']:.3g} to {most['high']:.3g}) times as fast"
+    count = f"{sum(map(bool, confirmed))} of {len(rows)} rows"
+    return f"The second run confirms a gain over the default in {count}: {title_of(most['name'])} is up to {fast}."
+
+
+STANDING: Final = {True: "", None: "open: ", False: "no gain: "}
 
 
 def _lines(rows: list[JsonObject]) -> list[str]:
+    """Return the table in 80 columns; a second gain of a row stands in a line below it."""
+    kinds = {"scheme": "", "library_algorithm": "MPI "}
+    names = [str(row["message_bytes"] or f"{row['model']} {row['aggregation']}") for row in rows]
+    width = max(9, *map(len, names))
     lines = [
-        f"# {_answer(rows)}",
-        "# default (us): native, or synchronous with its own buckets; x: its time / that of the best, else 1. A",
-        f"# gain counts if its 95 % interval, which holds for all rows together, is above {1 + MIN_GAIN:g}",
-        f"#{'':>15}{'ranks':>6}{'default':>12}{'x':>7}  {'scheme':<48}algorithm of the library",
+        *textwrap.wrap(_answer(rows), 80, initial_indent="# ", subsequent_indent="# "),
+        "# default (us): native, or synchronous with its own buckets; x: default / best,",
+        f"# 1 if none is confirmed; a gain counts if its 95 % interval is above {1 + MIN_GAIN:g};",
+        "# all intervals hold together",
+        f"# {FLAGS}",
+        f"#{'bytes':>{width - 1}}{'ranks':>6}{'default':>10}{'x':>6}  scheme, or algorithm of MPI (95 %)",
     ]
-    for row in rows:
-        what = row["message_bytes"] or f"{row['model']} {row['aggregation']}"
-        begin = f"{what:>16}{row['ranks']:>6}{1e6 * row['default_seconds']:>12.2f}{row['times_the_best']:>7.2f}"
-        shown = {"scheme": "-", "library_algorithm": "-"}
-        for kind, gain in row["gains"].items():
-            word = {True: "", None: "not confirmed ", False: "no gain "}[gain["confirmed"]]
-            shown[kind] = f"{gain['name']} {word}({gain['low']:.3g} to {gain['high']:.3g})"
-        marks = " ".join(row["marks"]).upper()
-        lines.append(f"{begin}  {shown['scheme']:<48}{shown['library_algorithm']}  {marks}".rstrip())
+    for name, row in zip(names, rows, strict=True):
+        flags = "".join(letter for flag, letter in LETTERS.items() if flag in row["marks"])
+        default = microseconds(row["default_seconds"]) + flags
+        begin = f"{name:>{width}}{row['ranks']:>6}{default:>10}{row['times_the_best']:>6.2f}"
+        gains = [
+            f"{STANDING[gain['confirmed']]}{kinds[kind]}{gain['name']} ({gain['low']:.3g} to {gain['high']:.3g})"
+            for kind, gain in row["gains"].items()
+        ]
+        for number, text in enumerate(gains or ["-"]):
+            lines.append(f"{'#'.ljust(len(begin)) if number else begin}  {text}")
     return lines
 
 

@@ -5,7 +5,7 @@ one folder of images, whose labels are in a CSV file with the columns ``file``, 
 (``train`` or ``test``), or in the files' ``names``, up to the first ``_``, ``-`` or ``.``. Classes are numbered in
 the order of their sorted names, as in torchvision's ImageFolder; names that are whole numbers, by their values.
 Hidden files and folders, links to folders inside a class, and files with other endings are skipped and counted.
-:mod:`hpcdl.data.hdf5` describes the result. Needs Pillow: ``pip install '.[images]'``.
+:mod:`hpcdl.data.hdf5` describes the result. Needs Pillow: ``pip install 'hpcdl[images]'``.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def write_image_file(
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError("Pillow is needed to read images: pip install '.[images]'") from error
+        raise DataError("Pillow is needed to read images: pip install 'hpcdl[images]'") from error
     decode = partial(_decode, Image, size)
     if labels is None and test_share is not None:
         raise DataError(f"{source}: --test-share is for one folder of images, with --labels")

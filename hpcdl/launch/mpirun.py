@@ -40,7 +40,7 @@ def mpirun() -> Path:
         launcher = shutil.which(name, path=str(scripts)) or shutil.which(name)
         if launcher:
             return Path(launcher)
-    raise NoLauncher("no mpirun found: pip install '.[mpich]', or load your site's MPI module")
+    raise NoLauncher("no mpirun found: pip install 'hpcdl[mpich]', or load your site's MPI module")
 
 
 def fault_tolerance_obstacle(environment: Mapping[str, str], library: str) -> str | None:

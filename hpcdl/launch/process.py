@@ -172,7 +172,7 @@ def load() -> Library:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        remedy = "pip install '.[mpich]', load your site's MPI module, or set MPI4PY_LIBMPI"
+        remedy = "pip install 'hpcdl[mpich]', load your site's MPI module, or set MPI4PY_LIBMPI"
         raise LaunchError(f"no MPI library: {reason}; {remedy}") from None
     _keep_hangup()
     name, version = MPI.get_vendor()

@@ -33,7 +33,7 @@ LIBRARIES: Final = ("jinja2", "matplotlib")
 def missing() -> str:
     """Return in words which libraries HTML lacks; empty if none."""
     lacking = [name for name in LIBRARIES if find_spec(name) is None]
-    return f"report.html needs {' and '.join(lacking)}: pip install '.[report]'" if lacking else ""
+    return f"report.html needs {' and '.join(lacking)}: pip install 'hpcdl[report]'" if lacking else ""
 
 
 def formats() -> list[str]:

@@ -64,11 +64,15 @@ def test_a_gain_counts_if_its_interval_in_the_second_run_is_above_the_smallest_g
     assert gain["confirmed"] is confirmed
     assert gain["low"] <= gain["value"] <= gain["high"]
     assert row["times_the_best"] == pytest.approx(factor)
-    answer, *lines = tune._lines([row])
+    answer, lines = tune._answer([row]), tune._lines([row])
     (line,) = [line for line in lines if not line.startswith("#")]
-    assert ("confirms gains over the default in 1 of 1 rows: ring is up to" in answer) == (confirmed is True)
+    assert max(map(len, lines)) <= 80
+    assert ("confirms a gain over the default in 1 of 1 rows: a ring is up to" in answer) == (confirmed is True)
     assert ("confirms no gain over the default in any of 1 rows." in answer) == (confirmed is not True)
-    assert ("ring (" in line) == (confirmed is True)
+    assert line.split()[:4] == ["64", "2", "2000000", f"{factor:.2f}"]
+    assert line.split("  ")[-1].startswith(
+        {True: "ring (", None: "open: ring (", False: "no gain: ring ("}[confirmed]
+    )
 
 
 @pytest.mark.parametrize(("noise", "gain", "least"), [(0.2, 1.0, 0), (0.05, 1.2, 75), (0.01, 1.1, 95)])

@@ -14,7 +14,7 @@ from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.data.parts.splits import in_memory_dataset
 
-Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install '.[images]'")
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'hpcdl[images]'")
 
 CLASSES = ["ant", "bee", "cat"]
 
@@ -227,7 +227,7 @@ def test_without_pillow_the_extra_is_named(source, tmp_path):
         [sys.executable, "-c", code, source, tmp_path / "images.h5"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "hpcdl.data.convert: Pillow is needed to read images: pip install '.[images]'\n"
+    assert done.stderr == "hpcdl.data.convert: Pillow is needed to read images: pip install 'hpcdl[images]'\n"
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def nvrtc():
 def compiler():
     found = nvrtc()
     if found is None:
-        pytest.skip("NVRTC is not installed: pip install '.[gpu-tests]'")
+        pytest.skip("NVRTC is not installed: pip install 'hpcdl[gpu-tests]'")
     return found
 
 

@@ -187,9 +187,9 @@ def test_findings_of_many_hosts_are_one_line_for_each_verdict():
 
 def test_a_missing_launcher_fails_with_advice(monkeypatch):
     def none():
-        raise preflight.NoLauncher("no mpirun found: pip install '.[mpich]'")
+        raise preflight.NoLauncher("no mpirun found: pip install 'hpcdl[mpich]'")
 
     monkeypatch.setattr(preflight, "mpirun", none)
     found = next(preflight.preflight())
-    assert (found.verdict, found.advice) == ("FAILED", "pip install '.[mpich]'")
+    assert (found.verdict, found.advice) == ("FAILED", "pip install 'hpcdl[mpich]'")
     assert machine.UNKNOWN not in found.detail

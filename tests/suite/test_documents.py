@@ -41,7 +41,9 @@ def test_commands_and_their_options_exist(capsys):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         helps[command] = capsys.readouterr().out
-    called = [shlex.split(line) for document in DOCUMENTS for line in commands(document)]
+    lines = [line for document in DOCUMENTS for line in commands(document)]
+    assert not [line for line in lines if len(line) > 80]
+    called = list(map(shlex.split, lines))
     for words in called:
         if words[0] == "make":
             assert words[1] in targets

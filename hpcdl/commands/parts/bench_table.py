@@ -20,6 +20,7 @@ MAX_WIDE: Final = 4
 QUOTIENT: Final = " / "
 """Sign in the names of columns that have a quotient and its interval."""
 FLAGS: Final = "flags: D disturbed by other load, S ranks share cores, W WRONG"
+LETTERS: Final = {"disturbed": "D", "oversubscribed": "S", "wrong": "W"}
 MEASURED: Final = ("bytes", "avg", "min", "max", "p50", "p99", "algbw", "busbw")
 DELAYED: Final = ("bytes", "p50", "p99", "from first", "from last", "late rank")
 
@@ -109,14 +110,14 @@ class BenchTable:
 
 def row(record: Record, launch: Launch) -> list[str]:
     """Return the cells of a case: times over ranks and over repetitions, and bandwidths."""
-    begin, p99 = str(record.message_bytes), _microseconds(record.time_p99_seconds)
+    begin, p99 = str(record.message_bytes), microseconds(record.time_p99_seconds)
     if record.straggler:
-        arrivals = map(_microseconds, (record.from_first_arrival_seconds, record.from_last_arrival_seconds))
+        arrivals = map(microseconds, (record.from_first_arrival_seconds, record.from_last_arrival_seconds))
         late = "none" if record.late_rank is None else str(record.late_rank)
         return [begin, _flagged(record), p99, *arrivals, late]
     rates = (record.algbw_bytes_per_second, record.busbw_bytes_per_second)
     bandwidths = [f"{(rate or 0) / 1e9:.3f}" for rate in rates]
-    return [begin, *map(_microseconds, over_ranks(launch)), _flagged(record), p99, *bandwidths]
+    return [begin, *map(microseconds, over_ranks(launch)), _flagged(record), p99, *bandwidths]
 
 
 def over_ranks(launch: Launch) -> tuple[float, float, float]:
@@ -149,12 +150,11 @@ def _quotient(first: Record | None, other: Record | None) -> str:
 
 def _flagged(record: Record) -> str:
     """Return the median time (us), and a letter for each flag."""
-    flags = [("D", "disturbed" in record.marks), ("S", "oversubscribed" in record.marks)]
-    flags += [("W", record.correct is False)]
-    return _microseconds(record.time_p50_seconds) + "".join(letter for letter, is_set in flags if is_set)
+    flags = [*record.marks, *(["wrong"] if record.correct is False else [])]
+    return microseconds(record.time_p50_seconds) + "".join(LETTERS[flag] for flag in LETTERS if flag in flags)
 
 
-def _microseconds(seconds: float | None) -> str:
+def microseconds(seconds: float | None) -> str:
     """Return a time in at most six characters below a second."""
     time = 1e6 * (seconds or 0)
     return "-" if seconds is None else f"{time:.{2 if time < 1e3 else 1 if time < 1e4 else 0}f}"

@@ -17,7 +17,7 @@ LOCAL_RANKS: Final = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCA
 """Environment variables of launchers that hold the rank within the host."""
 DEFAULT_ALGORITHM: Final = -1
 """cuBLAS chooses."""
-EXTRA: Final = "pip install '.[cuda13]', or '.[cuda12]' for a CUDA 12 driver"
+EXTRA: Final = "pip install 'hpcdl[cuda13]', or 'hpcdl[cuda12]' for a CUDA 12 driver"
 
 
 @cache
