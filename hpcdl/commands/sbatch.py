@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 
 def arguments(parser: Arguments) -> None:
     suite_argument(parser, "suite SUITE", "a suite file, or the name of a shipped suite")
-    effect = "one number: one job for all cases; several: one job each, with all cases on all of its ranks"
+    effect = "one number: one job for all cases; several: a job for each, which runs all cases on all of its ranks"
     parser.option("--nodes N[,N...]", effect, type=_counts, required=True)
-    parser.option("--ranks-per-node N", "default: 1", type=whole_number, default=1)
+    parser.option("--ranks-per-node N", "(default: 1)", type=whole_number, default=1)
     parser.option("--cpus-per-rank N", "cores and threads of a rank", type=whole_number)
     parser.option(
         "--gpus-per-node N", "GPUs of a node; the nodes check the cases, not this machine", type=whole_number
     )
-    parser.option("--time LIMIT", "default: the partition's")
+    parser.option("--time LIMIT", "(default: the partition's)")
     effect = "a job array of N independent launches, one at a time"
     parser.option("--launches N", effect, type=whole_number, default=1)
     effect = "a further line #SBATCH --NAME=VALUE, such as qos=high or constraint=haswell; repeatable"
     parser.option("--directive NAME=VALUE", effect, action="append", default=[], dest="directives")
     parser.option("--no-exclusive", "other jobs may use the nodes, which disturbs the measurement")
     parser.option("--container IMAGE", "run hpcdl in this image of Apptainer")
-    case_options(parser, "as of hpcdl run", "as of hpcdl run")
-    parser.option("--site FILE", "a site profile in the place of the usual ones", type=path)
-    parser.option("-o FILE", "default: SUITE.sbatch", dest="script", type=path)
+    case_options(parser, "see hpcdl run", "see hpcdl run")
+    parser.option("--site FILE", "a site profile instead of the usual one", type=path)
+    parser.option("-o FILE", "(default: SUITE.sbatch)", dest="script", type=path)
     parser.option("--dry-run", "show the script, write and submit nothing")
     parser.option("--submit", "submit the jobs, and one that reports them together when all have ended")
 
