@@ -11,14 +11,14 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.trace.recorder import EVALUATION, Evaluation
 
 
-def launch(method, seed, seconds, cell="lenet5", *, grid=0.01, budget=99.0):
+def launch(method, seed, seconds, configuration="lenet5", *, grid=0.01, budget=99.0):
     """One launch, evaluated every ``grid`` seconds, that reaches 0.9 after ``seconds`` if its ``budget`` allows."""
     last = np.floor(budget / grid + 1e-9) * grid
     at = np.ceil(seconds / grid - 1e-9) * grid if np.isfinite(seconds) else np.inf
     reached = at <= last + 1e-9
     end = at if reached else last
     return SimpleNamespace(
-        record=Record(model=cell, ranks=4, training=method, seed=seed, target_accuracy=0.9),
+        record=Record(model=configuration, ranks=4, training=method, seed=seed, target_accuracy=0.9),
         evaluations=np.array(
             [
                 Evaluation(2, 2.0, end, 0.1, 0.9 if reached else 0.8, 64),
@@ -31,7 +31,7 @@ def launch(method, seed, seconds, cell="lenet5", *, grid=0.01, budget=99.0):
     )
 
 
-def cell(methods, name="lenet5", grids=(0.01, 0.01), budgets=(99.0, 99.0, 99.0)):
+def configuration(methods, name="lenet5", grids=(0.01, 0.01), budgets=(99.0, 99.0, 99.0)):
     candidates = []
     for (method, times), budget, grid in zip(methods.items(), budgets, (*grids, 0.01, 0.01), strict=False):
         seeds = [
@@ -50,10 +50,10 @@ BUDGETS = {"long": (9.0, 9.0), "1 and 2": (1.0, 2.0), "0.8 and 3": (0.8, 3.0), "
 
 
 def decided(draw, factor, deviation, seeds, grids, budgets):
-    """Return whether a cell of two methods is won; their median time is about one second."""
+    """Return whether a configuration of two methods is won; their median time is about one second."""
     middle = np.exp(draw.uniform(-0.15, 0.15))
     times = {name: spread(draw, middle * by, deviation, seeds) for name, by in zip("ab", (1, factor), strict=True)}
-    return decisions([cell(times, grids=grids, budgets=budgets)])[0].is_won
+    return decisions([configuration(times, grids=grids, budgets=budgets)])[0].is_won
 
 
 def test_a_field_has_one_set_of_conditions_and_names_what_differs():
@@ -89,26 +89,28 @@ def test_a_method_that_takes_half_as_long_again_is_nearly_always_found():
 def test_a_method_whose_budget_ends_before_the_winner_is_not_ruled_out():
     """The first reaches the target after 15 s; the other trained for 10 s."""
     times = {"long": [15.0, 15.1, 14.9], "short": [np.inf] * 3}
-    words = {budget: decisions([cell(times, budgets=(99.0, budget))])[0] for budget in (10.0, 30.0)}
+    words = {budget: decisions([configuration(times, budgets=(99.0, budget))])[0] for budget in (10.0, 30.0)}
     assert (words[10.0].verdict, words[10.0].is_won) == ("undecided", False)
     assert (words[30.0].verdict, words[30.0].is_won) == ("alone", True)
     assert words[30.0].lead.low > 1.05 and np.isinf(words[30.0].lead.high)
     assert words[30.0].time == pytest.approx((15.0 * 15.1 * 14.9) ** (1 / 3), rel=1e-4)
-    (seldom,) = decisions([cell({"a": [1.0, 1.01, 1.02, np.inf], "b": [np.inf] * 4}, budgets=(3.0, 900.0))])
+    (seldom,) = decisions(
+        [configuration({"a": [1.0, 1.01, 1.02, np.inf], "b": [np.inf] * 4}, budgets=(3.0, 900.0))]
+    )
     assert (seldom.verdict, seldom.is_won, seldom.time) == ("alone", False, None)
 
 
 def test_a_sure_difference_below_the_least_effect_is_a_tie():
     for later, word in ((1.04, "tied"), (1.06, "decided")):
         times = np.array([10.0, 10.01, 9.99])
-        (decision,) = decisions([cell({"a": times, "b": later * times})])
+        (decision,) = decisions([configuration({"a": times, "b": later * times})])
         assert decision.verdict == word
 
 
 def test_a_missed_seed_is_a_time_up_to_the_budget():
     """The budget is the shortest training of a method that missed the target with some seeds: 98 s."""
     times = {"sometimes": [5.0, 5.1, np.inf], "always": [20.0, 21.0, 22.0], "never": [np.inf] * 3}
-    (one,) = decisions([cell(times | {"seldom": [7.0, 7.1, np.inf]}, budgets=(99.0, 99.0, 97.0, 98.0))])
+    (one,) = decisions([configuration(times | {"seldom": [7.0, 7.1, np.inf]}, budgets=(99.0, 99.0, 97.0, 98.0))])
     assert (one.verdict, one.budget, one.first.record.training) == ("undecided", 98, "sometimes")
     states = ["some missed", "some missed", "reached", "not reached"]
     assert [candidate.state for candidate in one.candidates] == states
@@ -116,7 +118,7 @@ def test_a_missed_seed_is_a_time_up_to_the_budget():
     assert one.ratios == [np.inf, np.inf, 1, np.inf]
 
 
-def test_a_method_with_too_few_usable_seeds_leaves_its_cell_open():
+def test_a_method_with_too_few_usable_seeds_leaves_its_configuration_open():
     for cause, loss in [
         ("disturbed", {"disturbed": True}),
         ("failed", {"evaluations": {}}),
@@ -138,22 +140,22 @@ def test_a_seed_that_diverged_missed_the_target_for_ever():
     assert np.exp(candidate.bounds(200.0).low).tolist() == pytest.approx([4.99, 99, 200])
 
 
-def test_a_cell_has_one_number_of_ranks():
-    field = cell({method: [5.0, 5.1, 5.2] for method in "abc"})
+def test_a_configuration_has_one_number_of_ranks():
+    field = configuration({method: [5.0, 5.1, 5.2] for method in "abc"})
     for (each,) in field.candidates[2].seeds:
         each.record.ranks = 8
     (decision,) = decisions([field])
     assert [candidate.record.training for candidate in decision.candidates] == ["a", "b"]
 
 
-def test_cells_are_adjusted_together():
-    """A difference that is significant alone is none among many cells of twins."""
+def test_configurations_are_adjusted_together():
+    """A difference that is significant alone is none among many configurations of twins."""
     draw = np.random.default_rng(3)
     close = {"a": [10.0, 10.4, 10.2], "b": [10.8, 11.5, 11.1]}
-    (alone,) = decisions([cell(close)])
+    (alone,) = decisions([configuration(close)])
     assert alone.verdict == "decided"
-    others = [cell({"a": spread(draw, 20), "b": spread(draw, 20)}, f"net{n}") for n in range(30)]
-    assert decisions([cell(close), *others])[0].verdict == "tied"
+    others = [configuration({"a": spread(draw, 20), "b": spread(draw, 20)}, f"net{n}") for n in range(30)]
+    assert decisions([configuration(close), *others])[0].verdict == "tied"
 
 
 def test_area_under_a_performance_profile():

@@ -168,9 +168,9 @@ def beside_synchronous(learned: Sequence[Row]) -> list[str]:
     kept = sorted((cost for cost in costs if cost.points.low >= -MAX_LOSS), key=lambda cost: -cost.pace)
     lines = []
     for best in kept[:1]:
-        loss, faster = -best.points.low, f"is {digits(best.pace, 2)} times as fast"
+        loss, faster = -best.points.low, f" and is {digits(best.pace, 2)} times as fast" if best.pace else ""
         ends = f"at most {loss:.1f} percentage points below" if loss > 0 else "no lower than"
-        lines.append(f"{capital(best.name)} ends {ends} {other} and {faster}{where}.")
+        lines.append(f"{capital(best.name)} ends {ends} {other}{faster}{where}.")
     rest = sorted((cost for cost in costs if cost not in kept), key=lambda cost: cost.points)
     lost, unknown = ([cost for cost in rest if (cost.points.high < 0) is decided] for decided in (True, False))
     for doubt, worst in [*(("", cost) for cost in lost[:1]), *(("Not decided: ", cost) for cost in unknown[:1])]:
