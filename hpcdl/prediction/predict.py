@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from hpcdl import registry, suite
@@ -75,8 +74,8 @@ class Source(NamedTuple):
     records: Sequence[Record] = ()
     run: Run | None = None
     papers: Sequence[str] = ()
-    disturbed: Mapping[str, str] = MappingProxyType({})
-    """Disturbance of each case of the run, also of those that are not selected."""
+    every: Sequence[Record] = ()
+    """All records of the run, also those that are not selected."""
 
 
 def ascending(text: str) -> list[int]:
@@ -127,7 +126,8 @@ def predict(
         wanted = "it has no training whose parallelism can be predicted"
     else:
         rows, left_out = _operations(cases.records, estimate, ranks)
-        disturbed = {**fitted_to.disturbed, **cases.disturbed}
+        every = (*fitted_to.every, *cases.every)
+        disturbed = {str(record.case): record.disturbed for record in every if record.disturbed}
         steps, others = predicted_steps(
             cases.records, times, estimate, ranks, fitted_to.records, disturbed, show=show, jitter=jitter
         )
@@ -221,11 +221,7 @@ def _source(path: Path, globs: Sequence[str]) -> Source:
         return Source([Record.of(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text))
     run, measured = _read(path)
     chosen = suite.matching([str(record.case) for record in measured], globs)
-    return Source([measured[place] for place in chosen], run, suite.papers(run.suite), _disturbed(measured))
-
-
-def _disturbed(records: Sequence[Record]) -> dict[str, str]:
-    return {str(record.case): record.disturbed for record in records if record.disturbed}
+    return Source([measured[place] for place in chosen], run, suite.papers(run.suite), measured)
 
 
 def _read(path: Path) -> tuple[Run, list[Record]]:
@@ -257,7 +253,7 @@ def _network(name: str) -> tuple[NetworkEstimate, Source]:
     run, measured = _read(path)
     kept, notes = with_own_cores(measured)
     try:
-        return fitted(run, measured_programs(kept), notes), Source(measured, run, (), _disturbed(measured))
+        return fitted(run, measured_programs(kept), notes), Source(measured, run, (), measured)
     except (CannotFitError, ValueError) as error:
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
 
