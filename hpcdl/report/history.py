@@ -92,7 +92,7 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     facts = {
         "most": longer(*size),
         "date": day(history.jobs[event.first]),
-        "others": f", as {'does' if more == 1 else 'do'} {plural(more, 'other measure')}" if more else "",
+        "others": _others(more),
         "least": LEAST,
     }
     word: str = event.verdict
@@ -196,10 +196,14 @@ def _far(verdict: SuiteVerdict, reason: str) -> list[Verdict]:
     facts = {
         "change": longer(worst.ratio),
         "runs": "run" if worst.outliers == 1 else f"of {worst.outliers} slow runs",
-        "others": f", and {plural(len(waiting) - 1, 'other measure')} too" if waiting[1:] else "",
+        "others": _others(len(waiting) - 1),
         "when": verdict.date_after(max(series.runs for series in waiting)),
     }
     return [_says(reason, label(verdict.history, worst.series), **facts)]
+
+
+def _others(number: int) -> str:
+    return f", and {plural(number, 'other measure')} too" if number else ""
 
 
 def worst(said: Sequence[Verdict]) -> str:

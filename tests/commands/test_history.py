@@ -132,7 +132,7 @@ def test_a_regression_is_reported_until_it_is_repaired_however_the_calls_are_spa
         assert archive.history() == 1
     out = words(capsys)
     assert re.search(
-        r"REGRESSED: \w+ takes 2\d\.\d % longer \(2\d\.\d to 2\d\.\d %\) since 2026-03-11 00:00, as does 1", out
+        r"REGRESSED: \w+ takes 2\d\.\d % longer \(2\d\.\d to 2\d\.\d %\) since 2026-03-11 00:00, and 1 other", out
     )
     assert "FINE" not in out
     for night in range(3):
