@@ -12,6 +12,7 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import mean_interval
+from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, spread
 from hpcdl.report.formats.document import Column, Section
 from hpcdl.report.run.columns import METHOD, RANKS, median
@@ -198,7 +199,8 @@ def cost_answer(findings: Findings) -> Answer | None:
     if won:
         cases = f"{len(calm)} {'cases' if len(calm) == len(pairs) else 'undisturbed cases'}"
         changed = f" and changes the accuracy by {best.difference}" if best.points else ""
-        lines = [f"Compression saves time without a loss of accuracy in {len(won)} of {cases}."]
+        loss = " without a decided loss of accuracy" if best.points else ""
+        lines = [f"Compression saves time{loss} in {len(won)} of {cases}."]
         lines += [f"{len(fast) - len(won)} cases are faster, but less accurate."] if len(won) < len(fast) else []
         return Answer(f"{capital(name)} is {speed}{changed}{where}.", lines, best.records)
     doubt = "noise hides a difference" if calm else "other load disturbed all cases"
@@ -240,12 +242,10 @@ def bytes_answer(findings: Findings) -> Answer | None:
         reduced = "".join(text for name, text in REDUCED.items() if name in conditions)
         cost = f"changes the accuracy by {points_in_words(loss)}"
         if place == 0 and loss.low >= -MAX_LOSS:
-            cost = f"costs at most {-loss.low:.1f} percentage points of accuracy"
-        words = (
-            f"{capital(_words(row, scheme=False))}{reduced} sends {digits(100 * share, 2)} % of the dense bytes"
-        )
+            cost = f"costs at most {max(-loss.low, 0):.1f} percentage points of accuracy"
+        words, sends = capital(_words(row, scheme=False)), f"sends {digits(100 * share, 2)} % of the dense bytes"
         where = problem_words(row.scale.record.but(network=None))
-        lines[f"{words} and {cost} ({where})."] = (place > 0, not reduced)
+        lines[f"{words}{reduced} {sends} and {cost} ({where})."] = (place > 0, not reduced)
     headline, *others = sorted(lines, key=lines.__getitem__) or [""]
     return Answer(headline, others) if headline else None
 
@@ -271,19 +271,19 @@ def _up_to(pairs: Sequence[Pair]) -> str:
     """Return for each network the compressors whose step is faster up to it, from the fastest network on."""
     ordered = sorted(pairs, key=lambda pair: -((pair.dense and pair.dense.step_seconds) or 0.0))
     networks = list(dict.fromkeys(pair.scale.record.network or "" for pair in ordered))
-    heads = {pair.name: str(pair.scale.record.compression).partition("(")[0] for pair in ordered}
+    compressors = {pair.name: pair.scale.record for pair in ordered}
+    heads = [parts(record.compression or "")[0] for record in compressors.values()]
     up_to: dict[str, list[str]] = {}
-    for name, head in heads.items():
-        gains = {pair.scale.record.network: pair.gain or 0.0 for pair in ordered if pair.name == name}
-        faster = list(takewhile(lambda network: gains.get(network, 0.0) > 1, networks))  # noqa: B023
-        alone = [*heads.values()].count(head) == 1
-        text = title_of(head) if alone else in_words(name, ordered[0].scale.record)
-        up_to.setdefault(faster[-1] if faster else "", []).append(text)
+    for (name, record), head in zip(compressors.items(), heads, strict=True):
+        faster = {pair.scale.record.network for pair in ordered if pair.name == name and (pair.gain or 0.0) > 1}
+        reached = [*takewhile(faster.__contains__, networks)]
+        text = title_of(head) if heads.count(head) == 1 else in_words(name, record)
+        up_to.setdefault(reached[-1] if reached else "", []).append(text)
     titles = {network: f"up to {link_title(network)}" for network in networks[::-1]} | {"": "on no network"}
     titles[networks[-1]] += ", the fastest network"
-    parts = [f"{several(up_to[network])} {title}" for network, title in titles.items() if network in up_to]
+    shares = [f"{several(up_to[network])} {title}" for network, title in titles.items() if network in up_to]
     where = problem_words(ordered[0].scale.record.but(network=None))
-    return f"Steps are faster than dense ones with {', with '.join(parts)} ({where})."
+    return f"Steps are faster than dense ones with {', with '.join(shares)} ({where})."
 
 
 BREAK_EVEN: Final = Declaration(86, lambda _: Section("Break-even"), answer=break_even_answer, name="break_even")
