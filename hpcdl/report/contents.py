@@ -146,6 +146,8 @@ def short(findings: Findings) -> Document:
 def summary(findings: Findings) -> Document:
     """Return the sections of a terminal: the answer, one table, of the section that answers, and the warnings."""
     (_, verdict), *others = _pages(findings, whole=False)
+    shown = [section.table for section in answers(findings)[0]][:1]
+    others.sort(key=lambda page: page[0].name not in shown)
     tables = (
         replace(page, paragraphs=[], points=[], tables=page.answering(TERMINAL_ROWS))
         for section, page in others

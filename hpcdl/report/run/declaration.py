@@ -54,6 +54,8 @@ class Declaration:
     """Charts of a page with figures, before the tables."""
     name: str = ""
     """Name by which a suite asks for its answer; empty: that of its file."""
+    table: str = ""
+    """Name of the section whose table shows the answer; empty: its own."""
 
 
 def badges(records: Sequence[Record]) -> list[str]:

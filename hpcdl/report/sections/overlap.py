@@ -118,4 +118,4 @@ def _shares(verb: str, shares: Sequence[tuple[str, Interval]]) -> str:
     return listed([f"{name} {verb} {percent(value)}{bounds}", *rest])
 
 
-SECTION: Final = Declaration(82, lambda _: Section("Overlap"), answer=answer)
+SECTION: Final = Declaration(82, lambda _: Section("Overlap"), answer=answer, table="scaling")

@@ -1,13 +1,25 @@
 """Scaling: step time and efficiency by the number of ranks, and which methods are near-linear."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
 from hpcdl.nn.layers.volumes import FLOAT_BYTES
-from hpcdl.report.formats.cells import NONE, digits, interval, listed, percent, plural, seconds, sentence, whole
+from hpcdl.report.formats.cells import (
+    NONE,
+    Number,
+    digits,
+    interval,
+    listed,
+    percent,
+    plural,
+    seconds,
+    sentence,
+    whole,
+)
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Table, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import RANKS, median, stated
@@ -71,7 +83,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
     missed = "not reached" if reached else NONE
     return [
         Column("method", lambda row: row.name + (" (no communication)" if row.no_communication else "")),
-        RANKS,
+        replace(RANKS, importance="answer"),
         stated(Record.nodes, importance="detail"),
         Column("step", lambda row: seconds(row.step_seconds)),
         Column("95 %", _step_bounds),
@@ -168,15 +180,20 @@ def _compared(row: Row, quantity: Quantity[Any]) -> float | None:
 def _efficiency_bounds(row: Row) -> str:
     if not row.is_compared:
         return NONE
-    return "base" if row.scale.is_base else interval(*row.scale.bounds(Record.efficiency))
+    return "base" if row.scale.is_base else _interval(*row.scale.bounds(Record.efficiency), digits)
 
 
 def _step_bounds(row: Row) -> str:
     """Return the interval; of pooled methods the range of their medians."""
     if row.members:
         steps = row.scale.values(Record.step_seconds)
-        return interval(min(steps, default=None), max(steps, default=None), seconds)
-    return interval(*row.scale.bounds(Record.step_seconds), seconds)
+        return _interval(min(steps, default=None), max(steps, default=None), seconds)
+    return _interval(*row.scale.bounds(Record.step_seconds), seconds)
+
+
+def _interval(low: Number, high: Number, shown: Callable[[Number], str]) -> str:
+    """Return the bounds; a dash if their width is 0, as of simulated times."""
+    return NONE if low == high else interval(low, high, shown)
 
 
 def _exposed(row: Row) -> str:

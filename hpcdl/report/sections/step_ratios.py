@@ -85,5 +85,7 @@ def _split(record: Record) -> str:
     return LAYERS if kind == "model" else f"a {kind} split"
 
 
-BATCH_TIMES: Final = Declaration(47, lambda _: Section("Batches"), answer=batch_answer, name="batch_times")
-SPLITS: Final = Declaration(48, lambda _: Section("Splits"), answer=split_answer, name="splits")
+BATCH_TIMES: Final = Declaration(
+    47, lambda _: Section("Batches"), answer=batch_answer, name="batch_times", table="scaling"
+)
+SPLITS: Final = Declaration(48, lambda _: Section("Splits"), answer=split_answer, name="splits", table="scaling")
