@@ -7,7 +7,7 @@ import pytest
 from hpcdl.analysis.over_time.series import series_of
 from hpcdl.fabric.pairs import rounds
 from hpcdl.report.render import render
-from hpcdl.report.run.declaration import certainty
+from hpcdl.report.run.declaration import badges
 from hpcdl.report.run.findings import findings
 
 SECOND = 10**9
@@ -114,7 +114,7 @@ def test_undisturbed_launches_of_a_case_decide(hand):
     record = json.loads(render([hand.read()], "json"))["cases"][1]
     assert (record["launches"], record["launches_left_out"], record["disturbed"]) == (2, 1, None)
     (found,) = findings([hand.read()])
-    assert certainty(found.records) == "3 launches, of one case only 2 undisturbed"
+    assert ", ".join(badges(found.records)) == "3 launches, of one case only 2 undisturbed"
 
 
 def all_pairs(hand, counters, **fields):

@@ -9,9 +9,9 @@ from hpcdl.fabric.pairs import rounds
 from hpcdl.report.contents import document
 from hpcdl.report.formats.verdicts import Verdict, words
 from hpcdl.report.render import render
+from hpcdl.report.run import near_linear
 from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.sections import overlap as overlap_section
-from hpcdl.report.sections import scaling
 
 ANSWERED = "[suite]\nname = 's'\nanswer = '{}'\n"
 
@@ -203,8 +203,8 @@ def test_one_size_on_several_numbers_of_ranks_is_one_line(hand):
         for scheme in ("ring", "tree"):
             operation(hand, scheme, [1.0 if scheme == fast else 2.0], 1024, ranks=ranks, **network)
     assert verdict(hand.read(suite_text=ANSWERED.format("collectives")))[0] == (
-        "For an allreduce of 1 KiB (lan, 1 rank per node) ring is fastest on 2 ranks, and tree is fastest on 4 to 8 "
-        "ranks, 2.00 times as fast as ring on 8 ranks."
+        "For an allreduce of 1 KiB (lan, 1 rank per node) a ring is fastest on 2 ranks, and a tree is fastest on 4 to 8 "
+        "ranks, 2.00 times as fast as a ring on 8 ranks."
     )
 
 
@@ -238,7 +238,7 @@ def test_each_sentence_on_a_run_appears(tmp_path):
 def test_each_sentence_on_scaling_appears(hand, monkeypatch):
     """Problems on one and two ranks: simulated ones have a verdict, a measured one of one launch has none."""
     seen, lan = set(), {"network": "lan", "settings": {"network": "lan"}}
-    monkeypatch.setattr(scaling, "Verdict", lambda **row: seen.add(row["word"]) or Verdict(**row))
+    monkeypatch.setattr(near_linear, "Verdict", lambda **row: seen.add(row["word"]) or Verdict(**row))
     for model, ms, fields in (
         ("lenet5", 20.0, lan),
         ("nin", 40.0, lan),
@@ -248,7 +248,7 @@ def test_each_sentence_on_scaling_appears(hand, monkeypatch):
         hand.train([[40.0] * 20], model=model, **fields)
         for method, more in (({}, 0), ({"training": "layerwise"}, 1)):
             hand.train([[ms + more] * 20] * 2, model=model, **method, **fields)
-    answer = scaling.answer(Findings(hand.read(), "run"))
+    answer = near_linear.answer(Findings(hand.read(), "run"))
     assert (
         answer.headline
         == "Simulated LeNet-5 stays near-linear on 2 ranks with synchronous training: efficiency 1.00."
@@ -268,7 +268,7 @@ def test_one_network_of_several_that_is_near_linear_is_said_in_one_sentence(hand
     for model, ms in (("lenet5", 20.0), ("nin", 40.0), ("vgg16", 50.0)):
         for ranks, step in ((1, 40.0), (2, ms)):
             hand.train([[step] * 20] * ranks, model=model, network="lan", settings={"network": "lan"})
-    answer = scaling.answer(Findings(hand.read(), "run"))
+    answer = near_linear.answer(Findings(hand.read(), "run"))
     assert (
         answer.headline
         == "LeNet-5 stays near-linear on 2 ranks with a ring: efficiency 1.00; NiN and VGG-16 do not."

@@ -12,8 +12,8 @@ from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.fastest import bounded
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row, network_name, rows
+from hpcdl.report.run.near_linear import verdict
 from hpcdl.report.run.published_results import number
-from hpcdl.report.sections.scaling import verdict
 
 DECIDES: Final = 0.7
 """Rank correlation from which on one quantity decides about the other: then it explains half of the variance."""

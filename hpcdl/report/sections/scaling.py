@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.fabric.network import Network
 from hpcdl.nn.layers.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import (
@@ -13,21 +12,18 @@ from hpcdl.report.formats.cells import (
     Number,
     digits,
     interval,
-    listed,
     percent,
     plural,
     seconds,
-    sentence,
     whole,
 )
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Table, table
-from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import RANKS, median, stated
 from hpcdl.report.run.curves import curves
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
-from hpcdl.report.run.literature import in_words
+from hpcdl.report.run.near_linear import answer, verdict
 from hpcdl.report.sections.collectives import one_launch
 from hpcdl.report.sections.overlap import NOISE
 from hpcdl.report.sections.time_to_target import reached as time_reached
@@ -36,20 +32,6 @@ from hpcdl.trace.quantity import Quantity
 BACKWARD: Final = 2 / 3
 """Share of backward in computing: two of three products of equal size."""
 BASE: Final = "Base: ranks and step of the case that speedup and efficiency are relative to."
-MAX_WORDS: Final = 30
-"""Words of a headline, at most."""
-ONE_LAUNCH: Final = "one launch"
-FEW_STEPS: Final = "too few steps for an interval"
-INSIDE: Final = f"{NEAR_LINEAR:.2f} is inside the interval"
-CHANCE: Final = "may be chance"
-REASONS: Final = {
-    "disturbed": "other load disturbed the measurement (efficiency {})",
-    ONE_LAUNCH: "the efficiency, {}, is of one launch, which does not show how launches vary",
-    FEW_STEPS: "too few steps were measured for an interval of the efficiency, {}",
-    INSIDE: f"the limit, {NEAR_LINEAR:.2f}, is inside the interval of the efficiency, {{}}",
-    CHANCE: f"the efficiency, {{}}, may differ from {NEAR_LINEAR:.2f} by chance; more launches decide it",
-}
-"""Sentences on why it is not decided whether a case is near-linear, by the word of the table."""
 POOLED: Final = (
     "1 rank exchanges nothing: cases that differ in their scheme alone are one program. Their median is shown "
     "and, instead of an interval, their range."
@@ -213,158 +195,6 @@ def _is_alone(row: Row) -> bool:
 def _base(row: Row) -> str:
     ranks, step = row.scale.record.base_ranks, row.scale.median(Record.base_step_seconds)
     return f"{plural(ranks, 'rank')}, step {seconds(step)}" if row.is_compared and ranks else NONE
-
-
-def verdict(scale: Scale) -> str:
-    """Return whether a case is near-linear: yes, no, disturbed, or not decided with the reason."""
-    if scale.disturbed:
-        return "disturbed"
-    if scale.near_linear is not None:
-        return "yes" if scale.near_linear else "no"
-    low, high = scale.bounds(Record.efficiency)
-    if scale.is_one_launch:
-        reason = ONE_LAUNCH
-    elif low is None or high is None:
-        reason = FEW_STEPS
-    else:
-        reason = INSIDE if low < NEAR_LINEAR <= high else CHANCE
-    return f"not decided: {reason}"
-
-
-def answer(findings: Findings) -> Answer | None:
-    """Return how far each problem is near-linear, and with which method."""
-    overviews = list[Overview]()
-    for methods in findings.problems:
-        compared = [method for method in methods if method.is_compared and not method.no_communication]
-        compared = [method for method in compared if method.scales[-1].values(Record.efficiency)]
-        name = findings.settings.subject(methods[0].record)
-        if compared:
-            overviews.append(_overview(name, compared))
-    overviews.sort(key=lambda overview: (-overview.reached, overview.end.disturbed, -overview.end.record.ranks))
-    lines = [sentence(overview.verdict.sentence) for overview in overviews]
-    lines += [overview.methods.sentence for overview in overviews if overview.methods]
-    if not lines:
-        return None
-    headline = f"{lines[0].removesuffix('.')}{_others(overviews)}."
-    if len(headline.split()) > MAX_WORDS:
-        headline = lines[0]
-    basis = [record for overview in overviews for scale in overview.scales for record in scale.records]
-    return Answer(headline, lines[1:], basis, good=overviews[0].verdict.row.good)
-
-
-class Overview(NamedTuple):
-    """Verdict on the best method of a problem."""
-
-    reached: int
-    """Ranks that it reaches near-linearly; 0: none."""
-    end: Scale
-    """Largest scale of that method."""
-    verdict: Verdict
-    methods: Verdict | None
-    """Verdict on all methods on as many ranks; None if there is one."""
-    scales: Sequence[Scale]
-    """Scales of all methods that have an efficiency."""
-
-
-def _overview(name: str, methods: Sequence[Method]) -> Overview:
-    best = max(methods, key=lambda method: (_ranks_reached(method), _end(method)))  # the first of equal ones
-    scales = [scale for method in methods for scale in method.scales if scale.values(Record.efficiency)]
-    if near := _near_scale(best):
-        verdict, ways = _near_linear(name, best, near), _methods(name, methods, near.record)
-    else:
-        verdict, ways = _not_near_linear(name, methods, best), None
-    return Overview(_ranks_reached(best), best.scales[-1], verdict, ways, scales)
-
-
-def _others(overviews: Sequence[Overview]) -> str:
-    """Return the end of a sentence on the first problem if it alone is near-linear, and no other is undecided."""
-    first, *others = overviews
-    whole = first.reached == first.end.record.ranks
-    if not (whole and others and all(other.verdict.word == "not near-linear" for other in others)):
-        return ""
-    return f"; {listed([other.verdict.case for other in others])} {'does' if len(others) == 1 else 'do'} not"
-
-
-def _near_scale(method: Method) -> Scale | None:
-    """Return the largest scale up to which a method is near-linear, else the largest that is."""
-    near = method.near_linear or [scale for scale in method.beyond if scale.near_linear]
-    return near[-1] if near else None
-
-
-def _ranks_reached(method: Method) -> int:
-    near = _near_scale(method)
-    return near.record.ranks if near else 0
-
-
-def _ranks(record: Record) -> str:
-    """Return the number of ranks in words: hosts, if each has one rank."""
-    return plural(record.ranks, "host" if record.nodes == record.ranks else "rank")
-
-
-def _efficiency(scale: Scale) -> str:
-    low, high = map(digits, scale.bounds(Record.efficiency))
-    return digits(scale.median(Record.efficiency)) + (f" ({low} to {high})" if low != high else "")
-
-
-def _near_linear(name: str, best: Method, near: Scale) -> Verdict:
-    last, beyond = best.beyond[-1], ""
-    if near is not last:
-        failed = f"on {last.record.ranks} it is {digits(last.median(Record.efficiency))}"
-        beyond = f"; {failed if last.near_linear is False else f'it is not decided for {last.record.ranks}'}"
-    facts = {
-        "efficiency": _efficiency(near),
-        "ranks": ("on " if near is last or near not in best.near_linear else "up to ") + _ranks(near.record),
-        "method": in_words(best.name, best.record),
-        "beyond": beyond,
-    }
-    return Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
-
-
-def _methods(name: str, methods: Sequence[Method], record: Record) -> Verdict | None:
-    """Return which of several methods are near-linear on as many ranks as ``record``."""
-    at = {
-        in_words(method.name, method.record): scale.near_linear
-        for method in methods
-        for scale in method.beyond
-        if scale.record.ranks == record.ranks
-    }
-    if len(at) < 2:
-        return None
-    undecided = [*at.values()].count(None)
-    facts = {
-        "ranks": _ranks(record),
-        "count": f"all {len(at)}" if all(at.values()) else f"{[*at.values()].count(True)} of {len(at)}",
-        "names": listed([name for name, near in at.items() if near]),
-        "undecided": f"; {undecided} not decided" if undecided else "",
-    }
-    return Verdict(topic="scaling", word="methods", case=name, facts=facts)
-
-
-def _not_near_linear(name: str, methods: Sequence[Method], best: Method) -> Verdict:
-    ends = [method.scales[-1] for method in methods]
-    last = max(ends, key=lambda end: end.record.ranks)
-    failed = sum(end.near_linear is False for end in ends) > len(ends) / 2
-    if not failed:
-        open_end = next(end for end in ends if end.near_linear is None)
-        reason = REASONS[verdict(open_end).removeprefix("not decided: ")]
-        facts = {"ranks": _ranks(open_end.record), "reason": reason.format(_efficiency(open_end))}
-        return Verdict(topic="scaling", word="inconclusive", case=name, facts=facts)
-    known = [scale for method in methods for scale in method.scales if scale.values(Record.speedup)]
-    fastest, least = max(known, key=lambda scale: scale.median(Record.speedup) or 0.0), best.beyond[0]
-    below = least.near_linear is False and least.record.ranks < best.beyond[-1].record.ranks
-    slower = fastest.record.ranks < last.record.ranks
-    speedup = f"{digits(fastest.median(Record.speedup))}, on {fastest.record.ranks}"
-    facts = {
-        "ranks": _ranks(best.scales[-1].record)
-        + (f", nor on {least.record.ranks}" if below and not slower else ""),
-        "efficiency": _efficiency(best.scales[-1]) + (" at best" if len(ends) > 1 else ""),
-        "fastest": f"; the largest speedup is {speedup}" if slower else "",
-    }
-    return Verdict(topic="scaling", word="not near-linear", case=name, facts=facts)
-
-
-def _end(method: Method) -> float:
-    return method.scales[-1].median(Record.efficiency) or 0.0
 
 
 def charts(findings: Findings) -> list[Lines]:
