@@ -101,6 +101,13 @@ def test_accuracies_are_compared_in_percentage_points_over_seeds(hand):
     )
 
 
+def test_a_measured_number_of_one_seed_decides_nothing(hand):
+    for scheme, images in (("ring", 32), ("tree", 16)):
+        hand.train([steps(20)] * 2, aggregation=scheme, images=images)
+    run = hand.read(suite_text=suite_text(SIDES.replace("}", ', measure = "images_per_second"}')))
+    assert answer(run).headline.endswith("not decided, as one seed decides nothing.")
+
+
 def test_a_suite_that_varies_one_key_compares_it_without_being_asked(hand):
     for scheme, ms in (("ring", 20), ("tree", 30), ("direct", 25)):
         for ranks in (1, 2, 3):

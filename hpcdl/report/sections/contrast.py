@@ -132,11 +132,6 @@ class Side(NamedTuple):
     """One per seed."""
     launches: list[Launch]
 
-    @property
-    def samples(self) -> int:
-        """Launches or seeds, whichever are more."""
-        return max(len(undisturbed(self.launches)), len(self.records))
-
 
 class Pair(NamedTuple):
     """Two sides that are equal but for the key."""
@@ -166,12 +161,18 @@ class Pair(NamedTuple):
     def word(self) -> str:
         """The verdict."""
         quantity = MEASURES[self.measure]
-        timed, exact = quantity in TIMES, all(record.is_exact for record in self.records)
+        exact = (
+            quantity.unit == "B" or "integer" in quantity.types or all(record.is_exact for record in self.records)
+        )
         equal = 0.0 if is_difference(quantity) else 1.0
-        if timed and any(record.disturbed for record in self.records):
+        if not (exact or quantity.seeded) and any(record.disturbed for record in self.records):
             return "disturbed"
-        if (timed and not exact) or quantity.seeded:
-            if min(self.first.samples, self.other.samples) < 2 or not math.isfinite(self.size.low):
+        if quantity.seeded or not exact:
+            sides = [
+                undisturbed(side.launches) if quantity in TIMES else side.records
+                for side in (self.first, self.other)
+            ]
+            if min(map(len, sides)) < 2 or not math.isfinite(self.size.low):
                 return "single"
             if self.size.low <= equal <= self.size.high:
                 return "not distinguished"
@@ -328,7 +329,7 @@ def _words(pair: Pair) -> dict[str, str]:
     return {
         "better": "faster" if timed else "better",
         "worse": "slower" if timed else "worse",
-        "single": f"one {'seed' if quantity.seeded else 'launch'}",
+        "single": f"one {'launch' if quantity in TIMES else 'seed'}",
     }
 
 
