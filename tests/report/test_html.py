@@ -73,7 +73,7 @@ def test_text_of_a_figure_is_text_and_its_colours_follow_the_theme(text):
     assert any(">ranks</text>" in one for one in charts)
     for one in charts:
         for paint, colour in set(re.findall(r"(fill|stroke): ([^;\"n]+)", one)):
-            assert f'svg [style*="{paint}: {colour}"]{{{paint}:var(--' in text, (paint, colour)
+            assert f'[style*="{paint}: {colour}"]{{{paint}:var(--' in text, (paint, colour)
         assert "font-family" not in one
         assert "<style" not in one
 

@@ -77,10 +77,11 @@ COLOURS: Final = LIGHT.series
 def theme_rules() -> str:
     """Return CSS with which a browser draws the colours of the light theme as variables.
 
-    Other programs, such as rsvg-convert and Inkscape, skip ``@supports`` and draw the light theme.
+    Other programs, such as rsvg-convert and Inkscape, skip ``@supports`` and draw the light theme. Markers are
+    copies without ancestors, so that selectors name none.
     """
     rules = [
-        f'svg [style*="{paint}: {colour}"]{{{paint}:var(--{name})!important}}'
+        f'[style*="{paint}: {colour}"]{{{paint}:var(--{name})!important}}'
         for name, colour in LIGHT.variables().items()
         for paint in ("fill", "stroke")
     ]
@@ -198,7 +199,6 @@ def themed(svg: str, number: int) -> str:
     svg = re.sub(
         r'(url\(#|href="#| id=")([\w-]+)', lambda place: f"{place[1]}f{number}-{used[place[2]]}", svg
     )  # matplotlib's ids depend on numpy's print options
-    svg = svg.replace("xlink:href", "href")
     svg = re.sub(r"font-family: [^;\"]*;? ?", "", svg)
     svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", _rounded, tag[0]), svg)
     return re.sub(r">\s+<", "><", svg).strip()

@@ -191,7 +191,7 @@ def _series(series: Series, number: int, axes: Axes) -> None:
         "marker": "" if series.steps or len(x) > DENSE else MARKERS[number],
         "drawstyle": STEPS[series.steps],
     }
-    if series.names:
+    if series.names or len(x) == 1:
         style = {key: value for key, value in style.items() if key != "dashes"} | {"linestyle": ""}
     axes.plot(x, y, label=None if series.names else label(series.name, MAX_NAME), **style)
     if series.names:
@@ -266,13 +266,20 @@ def _whole(value: float) -> float:
     return round(value) if abs(value) >= 1 and abs(value - round(value)) < 1e-9 * abs(value) else value
 
 
+PIXELS: Final = 256
+"""Pixels of a map's side, at least."""
 MAP_TICKS: Final = 12
 """Labels of an axis, at most."""
 
 
 def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
     """Draw values from 0 (dark) on in cividis, which colour-blind readers see alike."""
-    image = axes.imshow(chart.values, vmin=0, cmap="cividis", aspect="auto", interpolation="none")
+    rows, columns = chart.values.shape
+    pixels = np.kron(
+        chart.values, np.ones((PIXELS // rows + 1, PIXELS // columns + 1))
+    )  # viewers smooth few pixels
+    extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    image = axes.imshow(pixels, vmin=0, cmap="cividis", aspect="auto", interpolation="none", extent=extent)
     _labels(chart.rows, chart.columns, axes)
     axes.grid(visible=False)
     axes.set_xlabel(chart.column_label)
@@ -328,8 +335,8 @@ def standalone(chart: Chart, form: str) -> bytes:
         return drawing
     style = STYLE % (*map(_variables, (LIGHT, DARK)), theme_rules())
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{escape(visible(chart.title))}" '
-        'font-family="system-ui, sans-serif"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
+        f'aria-label="{escape(visible(chart.title))}" font-family="system-ui, sans-serif"'
     )
     svg = re.sub(r'^<svg class="chart" role="img"([^>]*>)', r"\1", themed(drawing.decode(), 1), count=1)
     return f"{head}{svg.replace('>', f'><style>{style}</style>', 1)}\n".encode()
