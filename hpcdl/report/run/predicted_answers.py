@@ -161,12 +161,13 @@ def within(rows: Sequence[Record]) -> list[str]:
     if not ratios:
         return []
     low, high = min(ratios), max(ratios)
-    ends = " to ".join(dict.fromkeys((_off(low), _off(high))))
+    ends = " to ".join(dict.fromkeys((off(low), off(high))))
     if (low < 1) == (high < 1):  # the smaller error first
         near, far = sorted([abs(low - 1), abs(high - 1)])
         ends = f"{spread([near, far], percent)} too {'short' if low < 1 else 'long'}"
     return [f"Predictions of {plural(len(ratios), 'undisturbed time')} are {ends}."]
 
 
-def _off(error: float) -> str:
+def off(error: float) -> str:
+    """Return the error of a prediction, predicted / measured, in words: 4.3 % too short."""
     return f"{percent(abs(error - 1))} too {'short' if error < 1 else 'long'}"

@@ -263,7 +263,7 @@ def meshes(parallelisms: Sequence[Parallelism]) -> Section:
             times = seconds(mesh.predicted_seconds), seconds(mesh.step_seconds)
             rows.append((str(mesh.parallelism), *times, "; ".join(filter(None, words))))
         tables += [
-            Table(f"Meshes: {what}", ("mesh", "predicted", "measured", ""), rows),
+            Table(f"Meshes: {what}", ("mesh", "predicted", "measured", ""), rows).without_empty(),
             table(LAYERS, training.layers, f"Layers: {what}"),
         ]
     return Section("Parallelism", [PARALLELISM_NOTE] if tables else [], tables=tables)

@@ -150,10 +150,8 @@ def answer(findings: Findings) -> Answer | None:
     details = []
     if simulated:
         slow = max(simulated, key=lambda record: record.simulation_seconds or 0)
-        took = seconds(slow.simulation_seconds)
-        details.append(
-            f"The longest simulation, of {slow.collective or slow.training} on {slow.ranks} ranks, takes {took}."
-        )
+        what = f"{slow.collective or slow.training} on {slow.ranks} ranks"
+        details.append(f"The longest simulation, {what}, takes {seconds(slow.simulation_seconds)} to run.")
     basis = [record for record in findings.records if not record.network]
     return Answer(f"{headline[0].upper()}{headline[1:]}.", details, basis)
 

@@ -8,12 +8,12 @@ from typing import Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.launch.testbed import bit_rate, usual_rate
-from hpcdl.report.formats.cells import digits, longer, percent, plural, volume
+from hpcdl.report.formats.cells import digits, percent, plural, volume
 from hpcdl.report.formats.document import Section, Table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
-from hpcdl.report.run.predicted_answers import ratio
+from hpcdl.report.run.predicted_answers import off, ratio
 from hpcdl.report.run.predictions import network, predicted
 
 NOTE: Final = (
@@ -44,7 +44,7 @@ def predicted_short(findings: Findings) -> Section:
     )
     points = [*fabric.points, *prediction.left_out]
     return Section(
-        title, [line, NOTE, *fabric.paragraphs], points, [*fabric.tables, _by_algorithm(prediction.rows)]
+        title, [line, NOTE, *fabric.paragraphs], points, [_by_algorithm(prediction.rows), *fabric.tables]
     )
 
 
@@ -58,13 +58,10 @@ def predicted_answer(findings: Findings) -> Answer | None:
     rows = prediction.rows if prediction else []
     if "predictions" not in findings.answered_by or prediction is None or not rows:
         return None
-    errors = {id(row): math.log(ratio(row) or math.nan) for row in rows}
-    near = sum(abs(math.expm1(-error)) <= NEAR for error in errors.values())
-    far = max(rows, key=lambda row: abs(errors[id(row)]))
-    predicted = far.predicted_seconds or math.nan
-    times = (far.time_p50_seconds, far.time_p50_low_seconds, far.time_p50_high_seconds)
-    took = longer(*(math.nan if time is None else time / predicted for time in times))
-    where = f"{volume(far.message_bytes)} on {plural(far.ranks, 'rank')}"
+    ratios = [ratio(row) or math.nan for row in rows]
+    near = sum(abs(each - 1) <= NEAR for each in ratios)
+    each, far = max(zip(ratios, rows, strict=True), key=lambda pair: abs(math.log(pair[0])))
+    what = f"{scheme_name(far)} of {volume(far.message_bytes)} on {plural(far.ranks, 'rank')}"
     link = prediction.estimate.network.common_link(max(row.ranks for row in rows))
     testbed = findings.run.environment.get("emulated")
     speed = []
@@ -73,10 +70,10 @@ def predicted_answer(findings: Findings) -> Answer | None:
         speed = [f"The links of the fitted network carry {fitted}, and the emulated ones {usual_rate(testbed)}."]
     half = percent(prediction.estimate.errors["fitted"]["median"], 1)
     return Answer(
-        f"{near} of {len(rows)} measured times are within {100 * NEAR:g} % of what one network model predicts.",
+        f"One network model predicts {near} of {len(rows)} measured times within {100 * NEAR:g} %.",
         [
-            f"The farthest, {scheme_name(far)} of {where}, takes {took} than predicted.",
-            f"Half of the measured times are within {half} of the predicted ones.",
+            f"The farthest prediction, {what}, is {off(each)}.",
+            f"Half of the predictions are within {half} of the measured times.",
             *speed,
         ],
         rows,
