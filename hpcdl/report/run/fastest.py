@@ -125,7 +125,7 @@ class Family(NamedTuple):
     def _clause(self, segment: Segment) -> str:
         span = self._span(segment.points)
         if not segment.schemes:
-            return f"no scheme is told apart {span}"
+            return f"no difference between schemes is decided {span}"
         name = title_of(segment.schemes[0])
         if segment.alone:
             return f"{name} is fastest {span}"

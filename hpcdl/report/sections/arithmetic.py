@@ -84,8 +84,8 @@ def answer(findings: Findings) -> Answer | None:
     elif correlation.low < DECIDES <= correlation.high:
         headline = f"Not decided whether arithmetic intensity decides: {measure}, over {len(known)} networks."
     else:
-        says = "decides" if correlation.low >= DECIDES else "does not decide"
-        headline = f"Arithmetic intensity {says}: {measure}, over {len(known)} networks."
+        verb = "decides" if correlation.low >= DECIDES else "does not decide"
+        headline = f"Arithmetic intensity {verb}: {measure}, over {len(known)} networks."
     ends = [
         f"{network_name(name)} with {float(f'{intensity:.3g}'):,g} FLOP/B has {digits(efficiency)}"
         for name, intensity, efficiency in ((n.name, n.intensity, n.efficiency) for n in (known[0], known[-1]))

@@ -240,7 +240,7 @@ def _counted(findings: Findings) -> list[Verdict]:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return what a second communicator changes, then the fastest scheme of each collective, by size or ranks."""
+    """Return the effect of a second communicator, then the fastest scheme of each collective, by size or ranks."""
     lines = [verdict.sentence for verdict in _counted(findings)]
     basis = [record for record in findings.records if record.concurrent]
     undecided = 0
@@ -256,7 +256,7 @@ def answer(findings: Findings) -> Answer | None:
 
 
 def short(findings: Findings) -> Section:
-    """Return one row per size: the lowest median, what it is tied with, and the library's time."""
+    """Return one row per size: the lowest median, the schemes that are tied with it, and the library's time."""
     if _asks_for_bandwidth(findings):
         return Section("Collectives")
     groups = grouped(findings.records, "collective")

@@ -71,7 +71,7 @@ def _chart(links: Links) -> HeatMap:
         worst = np.fmax if small else np.fmin
         values = np.asarray(worst.reduceat(worst.reduceat(values, begins, 0), begins, 1), np.float64)
         labels = [f"{begin}-{min(begin + width, len(links.seconds)) - 1}" for begin in begins]
-        note += f" Each cell is the worst of {width} x {width} links."
+        note += f" Each square is the worst of {width} x {width} links."
     axis = Axis("time of an exchange", seconds) if small else Axis("rate in each direction", rate)
     title = f"Links: {len(links.seconds)} ranks, {volume(size)}"
     return HeatMap(title, labels, labels, "rank", "rank", values, axis, note)
