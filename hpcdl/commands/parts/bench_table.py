@@ -130,7 +130,7 @@ def over_ranks(launch: Launch) -> tuple[float, float, float]:
 
 
 def wide_row(records: Sequence[Record | None]) -> list[str]:
-    """Return the cells of a size: the time of each scheme with its flags, and quotients of the first / each other time."""
+    """Return the cells of a size: times with flags, and the first time / each other one."""
     size = next(record.message_bytes for record in records if record)
     times = [_flagged(record) if record else "-" for record in records]
     return [str(size), *times, *(_quotient(records[0], other) for other in records[1:])]

@@ -130,6 +130,12 @@ def interval(low: Number, high: Number, shown: Callable[[Number], str] = digits)
     return f"{number if unit and last.endswith(f' {unit}') else first} to {last}"
 
 
+def bounded(value: Number, low: Number, high: Number, shown: Callable[[Number], str] = digits) -> str:
+    """A number with its interval: "1.71 (1.52 to 1.90)"; the number alone if its bounds are unknown or equal."""
+    is_known = low is not None and high is not None and low < high
+    return shown(value) + (f" ({interval(low, high, shown)})" if is_known else "")
+
+
 def spread(values: Iterable[Number], shown: Callable[[Number], str] = digits) -> str:
     """Return the range of the known values, or the value if all look alike: "0.941 to 0.962"; a dash for none."""
     known = [value for value in values if value is not None]

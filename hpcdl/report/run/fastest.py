@@ -1,14 +1,14 @@
 """Sentences on the fastest scheme of a collective: over message sizes, or over ranks if there is one size."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
-from hpcdl.report.formats.cells import Number, digits, interval, plural, volume
+from hpcdl.report.formats.cells import bounded, plural, volume
 from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import Group, place, ranked
@@ -39,12 +39,6 @@ def times_as_fast(record: Record, other: Record) -> Interval:
         return ratio
     (low, high), (least, most) = ((low or 0.0, high or 0.0) for low, high in bounds)
     return Interval(ratio.value, low / most, high / least)
-
-
-def bounded(value: Interval, shown: Callable[[Number], str] = digits) -> str:
-    """Return a number with its interval, as in a sentence: 1.71 (1.52 to 1.90)."""
-    bounds = f" ({interval(value.low, value.high, shown)})" if math.isfinite(value.low) else ""
-    return f"{shown(value.value)}{bounds}"
 
 
 class Point(NamedTuple):
@@ -141,7 +135,7 @@ class Family(NamedTuple):
         others = _others(point) if segment.schemes else []
         if not others or not (segment.alone or others[0].aggregation == LIBRARY):
             return ""
-        gain = f"{bounded(times_as_fast(segment.winner, others[0]))} times as fast as {_name(others[0])}"
+        gain = f"{bounded(*times_as_fast(segment.winner, others[0]))} times as fast as {_name(others[0])}"
         return f", {gain}" if len(segment.points) == 1 else f", {gain} {self._span([point])}"
 
     def _undecided(self) -> str:
@@ -156,7 +150,7 @@ class Family(NamedTuple):
         lowest = f"for {self.subject} {_name(first)} has the lowest median {self._span([point])}"
         if any(map(_shares_cores, point.peers)):
             return f"Not decided by {reason} in which ranks share cores: {lowest}."
-        gain = f"{bounded(times_as_fast(first, reference))} times as fast as {_name(reference)}"
+        gain = f"{bounded(*times_as_fast(first, reference))} times as fast as {_name(reference)}"
         return f"Not decided by {reason}: {lowest}{'' if reference is first else f', {gain}'}."
 
 

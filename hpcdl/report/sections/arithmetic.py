@@ -6,10 +6,9 @@ from typing import Final, NamedTuple
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.analysis.statistics.estimates import rank_correlation
-from hpcdl.report.formats.cells import digits, seconds
+from hpcdl.report.formats.cells import bounded, digits, seconds
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
 from hpcdl.report.run.declaration import Answer, Declaration
-from hpcdl.report.run.fastest import bounded
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row, network_name, rows
 from hpcdl.report.run.near_linear import verdict
@@ -78,7 +77,7 @@ def answer(findings: Findings) -> Answer | None:
     correlation = rank_correlation(
         [network.intensity for network in known], [network.efficiency for network in known]
     )
-    measure = f"its rank correlation with efficiency on {ranks} ranks is {bounded(correlation)}"
+    measure = f"its rank correlation with efficiency on {ranks} ranks is {bounded(*correlation)}"
     if not math.isfinite(correlation.low):
         headline = f"Not decided: a rank correlation needs at least four networks, and {len(known)} were replayed."
     elif correlation.low < DECIDES <= correlation.high:

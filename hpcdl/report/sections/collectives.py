@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.report.formats.cells import NONE, digits, percent, plural, rate, seconds, spread, volume
+from hpcdl.report.formats.cells import NONE, bounded, digits, percent, plural, rate, seconds, spread, volume
 from hpcdl.report.formats.document import Column, Section, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import Answer, Declaration
-from hpcdl.report.run.fastest import LIBRARY, Point, bounded, families, times_as_fast
+from hpcdl.report.run.fastest import LIBRARY, Point, families, times_as_fast
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import title_of
 from hpcdl.report.run.method_names import scheme_name, several
@@ -129,7 +129,7 @@ class Among(NamedTuple):
             return NONE
         unit = 1 if math.isnan(self.link) else self.link
         bandwidth = Interval(*(busbw * times[0] / (time or math.nan) / unit for time in times))
-        return bounded(bandwidth, rate if math.isnan(self.link) else percent)
+        return bounded(*bandwidth, rate if math.isnan(self.link) else percent)
 
 
 def _of(column: Column[Record]) -> Column[Among]:
@@ -221,7 +221,7 @@ def _second_communicator(one: Record, two: Record) -> Verdict:
         case=case.replace("_", "-"),
         size=ratio,
         launches=[one.launches, two.launches],
-        facts={"ratio": bounded(ratio)},
+        facts={"ratio": bounded(*ratio)},
     )
 
 

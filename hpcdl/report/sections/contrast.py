@@ -22,7 +22,7 @@ from hpcdl.cases.keys.key import keys, plain
 from hpcdl.cases.keys.suite_tables import column_of, role_of
 from hpcdl.exit_codes import UsageError
 from hpcdl.registry import label, nearest, parts
-from hpcdl.report.formats.cells import FORMATS, Number, digits, interval, plural, volume
+from hpcdl.report.formats.cells import FORMATS, Number, bounded, digits, plural, volume
 from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration
@@ -189,7 +189,7 @@ class Pair(NamedTuple):
         is_share = is_difference(MEASURES[self.measure])
         value, low, high = (100 * bound if is_share else bound for bound in self.size)
         form = _points if is_share else digits
-        return form(value) + (f" ({interval(low, high, form)})" if low < high else "")
+        return bounded(value, low, high, form)
 
 
 def _points(value: Number) -> str:

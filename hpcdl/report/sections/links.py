@@ -9,12 +9,11 @@ import numpy as np
 from hpcdl.analysis.network.links import Links
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.report.formats.cells import NONE, percent, plural, rate, seconds, spread, volume
+from hpcdl.report.formats.cells import NONE, bounded, percent, plural, rate, seconds, spread, volume
 from hpcdl.report.formats.document import Axis, Column, HeatMap, Section, Table, table
 from hpcdl.report.run import link_counters
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
-from hpcdl.report.run.fastest import bounded
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped
@@ -173,7 +172,7 @@ def answer(findings: Findings) -> Answer | None:
 
 
 def _share(share: Interval) -> str:
-    return bounded(share, percent)
+    return bounded(*share, percent)
 
 
 def _seen(others: Sequence[Interval]) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import interval, listed, percent, sentence
+from hpcdl.report.formats.cells import bounded, listed, percent, sentence
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
@@ -112,10 +112,9 @@ def _shares(verb: str, shares: Sequence[tuple[str, Interval]]) -> str:
     """Return the share of each strategy, the largest first, with its interval; empty if there are none."""
     if not shares:
         return ""
-    (name, (value, low, high)), *others = sorted(shares, key=lambda one: -one[1].value)
-    bounds = f" ({interval(low, high, percent)})" if low < high else ""
+    (name, size), *others = sorted(shares, key=lambda one: -one[1].value)
     rest = (f"{name} {percent(max(0.0, share.value))}" for name, share in others)
-    return listed([f"{name} {verb} {percent(value)}{bounds}", *rest])
+    return listed([f"{name} {verb} {bounded(*size, percent)}", *rest])
 
 
 SECTION: Final = Declaration(82, lambda _: Section("Overlap"), answer=answer, table="scaling")

@@ -8,7 +8,7 @@ import numpy as np
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import digits, interval, listed, sentence
+from hpcdl.report.formats.cells import bounded, digits, listed, sentence
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
@@ -18,10 +18,6 @@ from hpcdl.report.run.grouping import network_name
 def _ratio(record: Record, other: Record) -> Interval:
     """Return the step of a case / that of another, with a 95 % interval over launches."""
     return ratio_interval(*([np.array([time]) for time in side.launch_seconds or ()] for side in (record, other)))
-
-
-def _shown(ratio: Interval) -> str:
-    return digits(ratio.value) + (f" ({interval(*ratio[1:])})" if ratio.low < ratio.high else "")
 
 
 def _trained(findings: Findings) -> list[Record]:
@@ -44,9 +40,9 @@ def batch_answer(findings: Findings) -> Answer | None:
     (size, records), *others = ratios
     largest, least = (records[place].global_batch or 1 for place in (-1, 0))
     base = "one image" if least == 1 else f"a batch of {least}"
-    first = f"a batch of {largest} takes {_shown(size)} times as long as {base} for {_network(records[0])}"
+    first = f"a batch of {largest} takes {bounded(*size)} times as long as {base} for {_network(records[0])}"
     last = "".join(f", {digits(ratio.value)} for {_network(some[0])}" for ratio, some in others[-1:])
-    details = [f"For {_network(some[0])} it takes {_shown(ratio)} times as long." for ratio, some in others[:-1]]
+    details = [f"For {_network(some[0])} it takes {bounded(*ratio)} times as long." for ratio, some in others[:-1]]
     basis = [record for _, some in ratios for record in (some[0], some[-1])]
     return Answer(sentence(f"{first}{last}, not {largest / least:g}"), details, basis)
 
@@ -66,7 +62,7 @@ def split_answer(findings: Findings) -> Answer | None:
     )
     where = findings.settings.where
     lines = [
-        f"{_split(record)} is {_shown(size)} times as fast as splitting the batch {where(record)}"
+        f"{_split(record)} is {bounded(*size)} times as fast as splitting the batch {where(record)}"
         for size, record, _ in fair
     ]
     left_out = dict.fromkeys(_network(one[1]) for one in ratios if one not in fair)
