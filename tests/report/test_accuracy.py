@@ -35,10 +35,10 @@ COMPARED = {
 def test_methods_are_compared_with_synchronous_training_by_seeds():
     """Of several the fastest one that keeps the accuracy is named, then the largest loss."""
     for says, method in COMPARED.items():
-        assert accuracy.beside_synchronous([BASE, method]) == [says.format(*NAMES)]
-        assert accuracy.beside_synchronous([method, row("diloco", 0.9, 0.9)]) == []
+        assert accuracy.against_synchronous([BASE, method]) == [says.format(*NAMES)]
+        assert accuracy.against_synchronous([method, row("diloco", 0.9, 0.9)]) == []
     lines = [says.format(*NAMES) for says in COMPARED]
-    assert accuracy.beside_synchronous([BASE, *COMPARED.values()]) == [lines[0], *lines[2:]]
+    assert accuracy.against_synchronous([BASE, *COMPARED.values()]) == [lines[0], *lines[2:]]
 
 
 RANGES = [

@@ -120,7 +120,7 @@ def answer(findings: Findings) -> Answer | None:
     problems = [
         learned for methods in findings.problems if (learned := _learned(methods)) and (asked or _tells(learned))
     ]
-    paired = [(beside_synchronous(learned), learned) for learned in problems]
+    paired = [(against_synchronous(learned), learned) for learned in problems]
     paired.sort(key=lambda pair: not pair[0])
     lines = [line for some, learned in paired if some for line in (*some, *_lost_cases(learned))]
     others = [learned for some, learned in paired if not some]
@@ -148,7 +148,7 @@ class Cost(NamedTuple):
     """Images per second / those of synchronous training; 0 if unknown."""
 
 
-def beside_synchronous(learned: Sequence[Row]) -> list[str]:
+def against_synchronous(learned: Sequence[Row]) -> list[str]:
     """Return what methods cost against dense synchronous training; nothing without several seeds of it.
 
     First the fastest method whose loss is known to be below :data:`MAX_LOSS`, then the largest loss, then the
@@ -214,8 +214,8 @@ def accuracy_range(learned: Sequence[Row]) -> str:
         record = learned[0].scale.record
         goal, method = record.target_accuracy, title_of(record.strategy)
         side = "above" if goal is not None and accuracy[most] >= goal else "below"
-        beside = "" if goal is None else f", {side} its target of {percent(goal)}"
-        return f"{capital(method)} ends at an accuracy of {high}{beside}{single.removesuffix(' each')}{where}."
+        compared = "" if goal is None else f", {side} its target of {percent(goal)}"
+        return f"{capital(method)} ends at an accuracy of {high}{compared}{single.removesuffix(' each')}{where}."
     if low == high:
         every = "Both" if len(accuracy) == 2 else f"All {len(accuracy)}"
         return f"{every} methods end at an accuracy of {low}{single}{where}."

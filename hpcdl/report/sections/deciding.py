@@ -22,12 +22,12 @@ from hpcdl.report.run.method_names import Names, several
 CAUSES: Final = ("disturbed", "failed", "not evaluated")
 """Causes for which a seed can't be used."""
 PLAIN: Final = " in the plain configuration"
-"""Where nothing tells a configuration from the others."""
+"""Place of a configuration without conditions of its own."""
 NOTE: Final = (
     "Time to the target: geometric mean over seeds, up to the budget: the shortest training of a method that "
     "missed the target with some seeds. Decided: each other method is later by 5 % or more, and by the ratio of "
     "likelihoods, adjusted for all comparisons. A seed reaches the target between two evaluations; one that "
-    "misses it, after its own training. 95 %: interval of second / first by that test. Alone: no other method "
+    "misses it, after its own training. 95 %: interval of second / first, from this test. Alone: no other method "
     "reached the target; a time if every seed did. Undecided: a method that never reached it has too few seeds, "
     f"or trained too briefly. Not decided: a method has fewer than {MIN_SEEDS} usable seeds."
 )
@@ -101,7 +101,7 @@ def _words(decision: Decision) -> list[str]:
 
 
 def page(findings: Findings) -> Section:
-    """Return the configurations, the methods that missed seeds, and what was tuned."""
+    """Return the configurations, the methods that missed seeds, and the searches for settings."""
     decisions, title = findings.decisions, "Time to the target"
     if not decisions:
         return Section(title)
