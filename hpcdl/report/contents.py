@@ -145,16 +145,15 @@ def short(findings: Findings) -> Document:
 
 def summary(findings: Findings) -> Document:
     """Return the sections of a terminal: the answer, one table, of the section that answers, and the warnings."""
-    (_, verdict), *others = _pages(findings, whole=False)
-    shown = [section.table for section in answers(findings)[0]][:1]
-    others.sort(key=lambda page: page[0].name not in shown)
-    tables = (
-        replace(page, paragraphs=[], points=[], tables=page.answering(TERMINAL_ROWS))
-        for section, page in others
-        if section.answer
-    )
-    warned = (page.shortened(0, TERMINAL_POINTS) for section, page in others if section is WARNINGS)
-    return _document(findings, [verdict.shortened(0, TERMINAL_POINTS), *list(filter(None, tables))[:1], *warned])
+    pages = _pages(findings, whole=False)
+    names = [name for section in answers(findings)[0] for name in (section.name, section.table)]
+    shown = [(section, page) for section, page in pages if section.answer and page.tables]
+    shown.sort(key=lambda pair: names.index(pair[0].name) if pair[0].name in names else len(names))
+    tables = [
+        replace(page, paragraphs=[], points=[], tables=page.answering(TERMINAL_ROWS)) for _, page in shown[:1]
+    ]
+    warned = [page.shortened(0, TERMINAL_POINTS) for section, page in pages if section is WARNINGS]
+    return _document(findings, [pages[0][1].shortened(0, TERMINAL_POINTS), *tables, *warned])
 
 
 def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration, Section]]:

@@ -140,11 +140,15 @@ def _with_origin(findings: Findings, record: Record) -> Row:
     return {**row, "run": findings.name, **known}
 
 
-def frame(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return one row per case and seed; an unknown value is missing."""
+def frame(runs: Sequence[Run], *, all_columns: bool = False) -> pd.DataFrame:
+    """Return one row per case and seed; an unknown value is missing.
+
+    Columns without any value, such as those of kinds that no run has, are left out unless ``all_columns``.
+    """
     import pandas as pd  # late: pages do not need it
 
-    return pd.DataFrame(cases(findings(runs)))
+    rows = pd.DataFrame(cases(findings(runs)))
+    return rows if all_columns else rows.dropna(axis="columns", how="all")
 
 
 def _json(runs: Sequence[Findings]) -> Row:

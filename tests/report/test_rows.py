@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import hpcdl
 from hpcdl.report.render import render
 from hpcdl.trace.schema import read
 
@@ -65,3 +66,16 @@ def test_a_run_has_the_name_of_its_folder_however_it_is_given(hand, monkeypatch)
     monkeypatch.chdir(hand.folder)
     for given in (".", "run.h5", hand.folder):
         assert [row["run"] for row in rows(read(given))] == [hand.folder.name]
+
+
+def test_a_frame_has_the_columns_of_the_kinds_in_its_runs_or_all(hand):
+    hand.train([[2.0] * 8] * 2)
+    training = hpcdl.summary(hand.read())
+    hand.case([[1.0] * 8] * 2, kind="collective", collective="allreduce", message_bytes=64, aggregation="ring")
+    both, every = hpcdl.summary(hand.read()), hpcdl.summary(hand.read(), all_columns=True)
+    assert not both.isna().all().any()
+    assert {"step_seconds", "images_per_second"} <= {*training.columns} < {*both.columns} < {*every.columns}
+    assert {"time_p50_seconds", "busbw_bytes_per_second", "message_bytes"} <= {*both.columns} - {*training.columns}
+    assert {"seconds_to_target", "stages"} <= {*every.columns} - {*both.columns}
+    assert [*every.columns] == [*rows(hand.read())[0]]
+    assert list(both["step_seconds"].isna()) == [False, True]

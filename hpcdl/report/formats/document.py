@@ -184,7 +184,7 @@ class Table:
     details: Collection[str] = ()
     """Headers of the columns that only a page in HTML shows."""
     is_grouped: bool = False
-    """True if the first column names groups of rows, which a terminal shows as headings."""
+    """True if the first column names groups, which a terminal shows as headings over several rows."""
     answers: Sequence[str] = ()
     """Headers of the columns that answer: the value, which a narrow screen keeps in sight, its interval and its
     verdict."""
@@ -232,9 +232,11 @@ class Table:
         return self.without(*(name for name, cells in columns if set(cells) <= {NONE, ""}))
 
     def without_constant(self) -> Table:
-        """Return the table with values that all rows share in its caption; the first column and the key stay."""
-        columns = list(zip(self.header, *self.rows, strict=True))[1:]
+        """Return the table with values that all rows share in its caption; a column of words and the key stay."""
+        columns = list(zip(self.header, *self.rows, strict=True))
         shared = {name: cells[0] for name, *cells in columns if name != self.key and len(set(cells)) == 1}
+        if {*self.header[: self.left]} <= {*shared}:
+            del shared[self.header[0]]
         if len(self.rows) < MANY_ROWS or not shared:
             return self
         values = ", ".join(f"{name} {cell}" for name, cell in shared.items())
@@ -242,7 +244,7 @@ class Table:
 
     def first(self, most: int) -> Table:
         """Return the first rows, at most ``most``, and the most important columns, at most :data:`MAX_COLUMNS`."""
-        table = self.without(*self.details).without_constant()
+        table = self.without(*self.details).without_empty().without_constant()
         lines = [self.left_out] if self.left_out else []
         if len(self.rows) > most:
             lines.append(f"{most} of {len(self.rows)} rows{self.order and ', '}{self.order}; all are {REST}.")

@@ -13,6 +13,8 @@ from hpcdl.report.formats.document import Document, Section, Table
 
 GAP: Final = 2
 """Spaces between two columns."""
+HALF: Final = 2
+"""Part of the terminal that a name may take whole."""
 PROSE: Final = 100
 """Length of the longest line of a text; tables are as wide as the terminal."""
 COLOURS: Final = {
@@ -67,13 +69,15 @@ def _table(table: Table) -> Iterator[str]:
     yield from _wrapped(table.title)
     yield from _wrapped(table.caption)
     groups: list[str] = []
-    if table.is_grouped:
+    if table.is_grouped and len({row[0] for row in table.rows}) < len(table.rows):
         groups, table = [row[0] for row in table.rows], table.without(table.header[0])
-    widths, dropped = _widths(table), []
-    while sum(widths) + GAP * (len(widths) - 1) > columns() and table.dispensable:
+    dropped, part = [], HALF
+    while sum(widths := _widths(table, part)) + GAP * (len(widths) - 1) > columns() and table.dispensable:
+        if table.dispensable[0] in table.answers and part == HALF:
+            part *= 2  # names are broken before a column is left out that answers
+            continue
         dropped.append(table.dispensable[0])
         table = table.without(dropped[-1])
-        widths = _widths(table)
     group = ""
     for name, row in itertools.zip_longest(["", *groups], (table.header, *table.rows), fillvalue=""):
         if name not in {"", group}:
@@ -90,11 +94,11 @@ def _table(table: Table) -> Iterator[str]:
     yield from _wrapped(" ".join(filter(None, (table.left_out, left_out))))
 
 
-def _widths(table: Table) -> list[int]:
+def _widths(table: Table, part: int) -> list[int]:
     """Return the width of each column: its longest cell, but less if all together do not fit into the terminal.
 
-    Then headings over numbers are wrapped between words, then words are. Numbers, and names up to half of the
-    terminal, are never broken, so that the widths may exceed the terminal.
+    Then headings over numbers are wrapped between words, then words are. Numbers, and names up to ``1 / part`` of
+    the terminal, are never broken, so that the widths may exceed the terminal.
     """
     every = list(zip(table.header, *table.rows, strict=True))
     widths = [max(map(len, column)) for column in every]
@@ -105,7 +109,9 @@ def _widths(table: Table) -> list[int]:
     }
     words = sorted({*range(table.left), *text})
     numbers = [place for place in range(len(every)) if place not in words]
-    least = [min(width, (columns() - GAP) // 2) for width in longest]
+    least = [min(width, (columns() - GAP) // part) for width in longest]
+    for place in range(table.left, len(every)):  # numbers among words are never broken
+        least[place] = max([least[place], *(len(cell) for cell in every[place][1:] if cell[:1].isdigit())])
     for among, floor in ((numbers, whole), (words, least)):
         while sum(widths) + GAP * (len(widths) - 1) > columns():
             wide = [place for place in among if widths[place] > floor[place]]

@@ -1,7 +1,6 @@
 """Warnings: what is doubtful about the measured numbers, and what to do about it."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from hpcdl.analysis.run.disturbance import NOTED_STEAL, UNKNOWN, usable_cores, wanted
 from hpcdl.analysis.run.pooling import machine_key
@@ -63,10 +62,6 @@ def case_name(record: Record) -> str:
     return f"{record.case or record.aggregation} ({plural(record.ranks, 'rank')}{seed})"
 
 
-NAMED: Final = 3
-"""Cases of one warning that are named; more are counted."""
-
-
 def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     """Return all doubts about the numbers, worst first."""
     measured = [record for record in records if not record.network]  # the others are simulated
@@ -90,10 +85,10 @@ def diverged(records: Sequence[Record]) -> list[Record]:
 
 def _diverged(records: Sequence[Record]) -> Iterator[str]:
     if cases := diverged(records):
-        places = [f"{case_name(case)} at step {case.diverged_step} on rank {case.diverged_rank}" for case in cases]
+        first = f"{case_name(cases[0])} at step {cases[0].diverged_step} on rank {cases[0].diverged_rank}"
         yield (
-            f"Training diverged, with a loss or parameter that is not finite: {_named(places)}. It has no "
-            "accuracy and reaches no target; try a lower learning rate."
+            f"{plural(len(cases), 'case')} diverged: a loss or parameter is not finite, so that there is no "
+            f"accuracy and no target is reached. Try a lower learning rate. First: {first}."
         )
 
 
@@ -104,11 +99,6 @@ def _repeated(run: Run) -> Iterator[str]:
             f"Random times of {plural(count, 'case')} are drawn as in an earlier launch: simulated ones count "
             "once, and intervals of measured ones lack this variation. hpcdl run --launches N draws anew."
         )
-
-
-def _named(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def _environments(run: Run) -> list[JsonMapping]:
@@ -155,7 +145,8 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
         elif record.measured_steps < 6 and not record.error:
             short.setdefault(record.measured_steps, []).append(case_name(record))
     for steps, names in sorted(short.items()):
-        yield f"{plural(steps, 'measured step')}, too few for an interval: case {_named(names)}. Set more steps."
+        few = f"{'have' if names[1:] else 'has'} only {plural(steps, 'measured step')}, too few for an interval"
+        yield f"{plural(len(names), 'case')} {few}. Set more steps. First: {names[0]}."
     for name, word in {"dropped": "event", "dropped_updates": "update"}.items():
         dropped = int(run.ranks[name].sum())
         if dropped:
@@ -193,7 +184,7 @@ def _disturbed(records: Sequence[Record]) -> Iterator[str]:
         )
     if left_out := sum(record.launches_left_out for record in records):
         launches = "1 launch" if left_out == 1 else f"{left_out} launches"
-        yield f"Other load disturbed {launches} of cases whose other launches count. No action is needed."
+        yield f"Other load disturbed {launches}: intervals of these cases rest on their other launches alone."
     stolen = [share for record in records if (share := record.stolen) >= NOTED_STEAL]
     if stolen:
         yield (

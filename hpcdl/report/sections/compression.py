@@ -250,7 +250,7 @@ def bytes_answer(findings: Findings) -> Answer | None:
     return Answer(headline, others) if headline else None
 
 
-BYTES: Final = Declaration(88, lambda _: Section("Bytes"), answer=bytes_answer, name="bytes")
+BYTES: Final = Declaration(88, lambda _: Section("Bytes"), answer=bytes_answer, table="compression", name="bytes")
 
 
 def break_even_answer(findings: Findings) -> Answer | None:
@@ -286,7 +286,9 @@ def _up_to(pairs: Sequence[Pair]) -> str:
     return f"Steps are faster than dense ones with {', with '.join(shares)} ({where})."
 
 
-BREAK_EVEN: Final = Declaration(86, lambda _: Section("Break-even"), answer=break_even_answer, name="break_even")
+BREAK_EVEN: Final = Declaration(
+    86, lambda _: Section("Break-even"), answer=break_even_answer, table="compression", name="break_even"
+)
 
 
 FIDELITY_NOTE: Final = (
