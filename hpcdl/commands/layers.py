@@ -75,7 +75,7 @@ def _page(source: str, layers: Sequence[SizedLayer]) -> Document:
     """Return the size of the network, and a table of its largest layers."""
     from hpcdl.report.formats.cells import digits, listed, plural
     from hpcdl.report.formats.document import Document, Section, Table
-    from hpcdl.report.run.grouping import network_name
+    from hpcdl.report.run.literature import network_name
 
     weights, outputs, flop, intensity, time = _sizes(layers)
     parameters = f"{sum(layer.parameters for layer in layers):,}"

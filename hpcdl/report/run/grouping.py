@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, takewhile
 from string import ascii_uppercase
@@ -11,10 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl import registry
 from hpcdl.analysis.run.record import ANY, Key, Record
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import digits, plural
+from hpcdl.report.run.literature import link_title, network_name
 from hpcdl.report.run.method_names import Names
 from hpcdl.trace.quantity import Quantity
 
@@ -230,13 +229,13 @@ class Settings:
     def subject(self, record: Record, *further: str) -> str:
         """Return the name of a problem for a sentence: its network, and what differs in parentheses."""
         network, apart, _ = self._problem(record)
-        words = _without((apart, *further), *([PLAIN] if any(further) else []))
+        words = _without((_spelled(apart), *further), *([PLAIN] if any(further) else []))
         return network + (f" ({words})" if words else "")
 
     def where(self, record: Record, *further: str) -> str:
         """Return network, what differs, and ranks in parentheses, for the end of a sentence."""
         network, apart, _ = self._problem(record)
-        return f"({_without((network, apart, *further, plural(record.ranks, 'rank')))})"
+        return f"({_without((network, _spelled(apart), *further, plural(record.ranks, 'rank')))})"
 
     def further(self, record: Record) -> str:
         """Return the settings that the name leaves out as a sentence; empty if there is only one problem."""
@@ -295,6 +294,10 @@ def _without(words: Iterable[str], *others: str) -> str:
     return ", ".join(word for word in words if word and word not in others)
 
 
+def _spelled(apart: str) -> str:
+    return ", ".join(map(link_title, apart.split(", ")))
+
+
 def _pieces(words: Sequence[str]) -> list[str]:
     """Return the words of one subject without the pieces between commas that all problems share."""
     pieces = [[word] if "(" in word else word.split(", ") for word in words]
@@ -311,17 +314,6 @@ def _networks(records: Sequence[Record]) -> list[str]:
     names = [network_name(parts(model)[0] if len(alike[parts(model)[0]]) == 1 else model) for model in models]
     run = ["simulated" if record.network else "replayed" if record.kind == "replay" else "" for record in records]
     return [f"{how} {name}".strip() for how, name in zip(run, names, strict=True)] if len(set(run)) > 1 else names
-
-
-def network_name(model: str) -> str:
-    """Return the name of a network in the literature, with its settings in words; ``model`` if it has none."""
-    head, given = parts(model)
-    with suppress(ValueError):  # a network of another program
-        if name := registry.title("models", head):
-            return name + (
-                f" with {' and '.join(f'{key} {value}' for key, value in given.items())}" if given else ""
-            )
-    return model
 
 
 def _words(methods: Sequence[Method]) -> dict[str, str]:

@@ -5,13 +5,14 @@ Tables have the names of a suite (:mod:`hpcdl.report.run.method_names`).
 
 import math
 import re
+from contextlib import suppress
 from typing import Final
 
+from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import plural, volume
-from hpcdl.report.run.grouping import network_name
 
 TITLES: Final = {
     "ad_psgd": "AD-PSGD",
@@ -155,6 +156,17 @@ def link_title(name: str) -> str:
     for pattern, words in LINKS.items():
         name = re.sub(pattern, words, name)
     return name
+
+
+def network_name(model: str) -> str:
+    """Return the name of a network in the literature, with its settings in words; ``model`` if it has none."""
+    head, given = parts(model)
+    with suppress(ValueError):  # a network of another program
+        if name := registry.title("models", head):
+            return name + (
+                f" with {' and '.join(f'{key} {value}' for key, value in given.items())}" if given else ""
+            )
+    return model
 
 
 def problem_words(record: Record) -> str:

@@ -12,7 +12,7 @@ from hpcdl.prediction.predict import Prediction
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import digits, interval, percent, plural, seconds, spread, volume
 from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.run.grouping import network_name
+from hpcdl.report.run.literature import network_name
 from hpcdl.report.run.method_names import Names, scheme_name
 
 YES, NO, OPEN = "yes", "no", "not decided"

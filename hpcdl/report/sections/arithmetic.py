@@ -10,7 +10,8 @@ from hpcdl.report.formats.cells import bounded, digits, seconds
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Row, network_name, rows
+from hpcdl.report.run.grouping import Row, rows
+from hpcdl.report.run.literature import network_name
 from hpcdl.report.run.near_linear import verdict
 from hpcdl.report.run.published_results import number
 

@@ -15,8 +15,7 @@ from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, 
 from hpcdl.report.formats.document import Axis, Column, Importance, Lines, Point, Section, Series, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import network_name
-from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, slowed
+from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, network_name, slowed
 from hpcdl.report.run.method_names import Names, several
 
 CAUSES: Final = ("disturbed", "failed", "not evaluated")

@@ -12,7 +12,7 @@ from hpcdl.report.formats.cells import bounded, digits, listed, sentence
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import network_name
+from hpcdl.report.run.literature import network_name
 
 
 def _ratio(record: Record, other: Record) -> Interval:
