@@ -4,7 +4,9 @@ The page has the verdict, differences of the environments, then all measures, th
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -21,7 +23,7 @@ from hpcdl.analysis.over_time.regressions import (
 from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.over_time.suspects import host_list
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.report.formats.cells import NONE, Number, interval, longer, plural, seconds, signed
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, longer, plural, seconds, signed
 from hpcdl.report.formats.document import Axis, Document, Intervals, Section, Table, headed
 from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.formats.verdicts import Verdict
@@ -113,13 +115,13 @@ def verdict(comparison: Comparison) -> Verdict:
     if word == UNCHANGED:
         text = f"{sentence.case} takes {sentence.facts['longer']}"
     others = [verdict_of(change, SHORT).sentence for change in undecided if change is not worst]
-    grown = link_counters.sentence(_link_counters(comparison)) if word == REGRESSED else ""
+    links = [link_counters.sentence(_link_counters(comparison)), _slowest_link(comparison)]
     return Verdict(
         topic="comparison",
         word=word,
         size=sentence.size,
         launches=sentence.launches,
-        cause=" ".join(filter(None, [sentence.cause, grown, *others])),
+        cause=" ".join(filter(None, [sentence.cause, *(links if word == REGRESSED else ()), *others])),
         remedy=DRIFT if comparison.drift.correlation else "",
         facts={
             "worst": text,
@@ -139,6 +141,19 @@ def _hosts(comparison: Comparison) -> str:
     )
     earlier = f" (before: {shortened(host_list(before), SHORT // 2)})" if before and before != now else ""
     return f" on {shortened(host_list(now), SHORT // 2)}{earlier}" if now else ""
+
+
+def _slowest_link(comparison: Comparison) -> str:
+    """Return the slowest link of the candidate in a sentence; empty without exchanges of all pairs of hosts."""
+    before, now = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for side, runs in zip((before, now), comparison.sides, strict=True):
+        for link, slowness in (item for run in runs for case in run.cases for item in case.link_slowness.items()):
+            side[link].append(slowness)
+    link = max(now, key=lambda link: median(now[link]), default="")
+    if link not in before:
+        return ""
+    times = f"{digits(median(now[link]))} times as long as the median link, before {digits(median(before[link]))}"
+    return f"The slowest link is {link}: it takes {times}."
 
 
 def verdict_of(change: Change, width: int = MAX_NAME, hosts: str = "") -> Verdict:

@@ -117,6 +117,13 @@ def test_a_slow_link_is_found_with_its_host_and_its_repair_too(archive, capsys):
     archive.history()
     page = words(capsys)
     assert "With it port_xmit_wait of c m/1 grew by 900, and by 100 in 12 runs before." in page
+    nights = [str(archive.folder / f"night-{night:02d}") for night in (3, 4, 5, 13, 14, 15)]
+    assert main(["compare", *nights[:3], "--with", *nights[3:]]) == 1
+    page = words(capsys)
+    assert re.search(r"REGRESSED: \w+ takes 2\d\.\d % longer \(.*\) on a,b,c,d\.", page)
+    assert re.search(
+        r"The slowest link is (c - \w|\w - c): it takes 1\.1\d times as long .*, before \d\.\d+\.", page
+    )
     archive.nights(3)
     assert archive.history() == 0
     out = words(capsys)
