@@ -7,7 +7,7 @@ from typing import Final
 
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Arguments, Command, case_patterns, path, suite_argument, whole_number
-from hpcdl.exit_codes import OK
+from hpcdl.exit_codes import OK, UsageError
 
 
 def arguments(parser: Arguments) -> None:
@@ -55,6 +55,10 @@ def execute(options: argparse.Namespace) -> int:
             jitter=options.jitter,
         )
     if options.save:
+        if predicted.estimate.network.topology is not None and not predicted.estimate.topology:
+            raise UsageError(
+                f"--save: a file cannot hold the topology of {options.network}; give its name instead"
+            )
         write_output("--save", options.save, network_file.format_network(predicted.estimate))
     page = predictions.document(predicted, str(options.source))
     print(predictions.render(predicted) if options.json else coloured(plain([page])), end="")

@@ -178,6 +178,9 @@ def test_bad_input_is_one_line(capsys, suite, run, tmp_path, hand):
         assert f"--ranks {ranks}: must be ascending" in refused(
             capsys, suite, "--network", "gemini", "--ranks", ranks
         )
+    assert "cannot hold the topology of titan" in refused(
+        capsys, suite, "--network", "titan", "--save", tmp_path / "x.toml"
+    )
     assert "no such suite file" in refused(capsys, tmp_path / "no.toml", "--network", "gemini")
     assert "nowhere: no such file" in refused(capsys, tmp_path / "nowhere", "--network", "gemini")
     assert "--ranks-per-host: ranks_per_host must be" in refused(
