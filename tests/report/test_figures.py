@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from hpcdl.analysis.run.pooling import read_pooled
+from hpcdl.analysis.run.record import Record
 from hpcdl.report.contents import document
 from hpcdl.report.excerpts import figures
-from hpcdl.report.formats.document import MAX_SERIES, Axis, Point
-from hpcdl.report.run.curves import LOWEST, curves, trade_off
+from hpcdl.report.formats.document import Axis, Point
+from hpcdl.report.run.curves import LOWEST, STEP, curves, over_cost
 from hpcdl.report.run.findings import findings
+from hpcdl.report.run.grouping import Scale
 
 ROOT = Path(__file__).parents[2]
 AXES = Axis("ranks", base=2), Axis("time")
@@ -75,10 +77,15 @@ def test_curves_have_two_points_the_best_end_first_and_ticks_where_they_were_mea
 
 
 def test_of_points_those_come_first_that_no_other_beats_in_both():
-    points = {"slow": Point(9, 0.8), "both": Point(2, 0.8), "fast": Point(1, 0.5), "worse": Point(3, 0.7)}
-    (chart,) = trade_off("", AXES, {**points, "best": Point(8, 0.9)}, "note")
-    assert [line.name for line in chart.series] == ["fast", "both", "best", "slow", "worse"]
-    assert chart.note == "note"
-    many = {str(number): Point(number, -number) for number in range(1, MAX_SERIES + 2)}
-    assert trade_off("", AXES, many, "note")[0].note.startswith("note In colour first")
-    assert trade_off("", AXES, {"a": Point(1, 1)}, "") == []
+    def drawn(accuracies):
+        """Return the chart of methods by name, each with its step (s) and accuracy."""
+        scales = {
+            name: Scale([Record(step_seconds=step, final_accuracy=accuracy)])
+            for name, (step, accuracy) in accuracies.items()
+        }
+        return over_cost({"lenet5": [*scales.items()]}, STEP)
+
+    methods = {"slow": (9, 0.8), "both": (2, 0.8), "fast": (1, 0.5), "worse": (3, 0.7), "best": (8, 0.9)}
+    (chart,) = drawn(methods)
+    assert [line.name for line in chart.series] == ["best", "both", "fast", "slow", "worse"]
+    assert drawn({"a": (1, 0.5), "b": (2, 0.6)}) == []

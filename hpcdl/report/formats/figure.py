@@ -135,7 +135,7 @@ def draw_lines(chart: Lines, axes: Axes) -> None:
         axes.plot(*_places(line), color=GRID, linewidth=1, marker=marker, drawstyle=STEPS[line.steps], zorder=1)
     for line in chart.series:
         if line.role == "reference":
-            _reference(line, points, axes)
+            _reference(line, axes)
         elif line.role == "ceiling":
             style: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "marker": "o", "markersize": 3.5}
             axes.plot(*_places(line), dashes=(1.5, 1.5), label=label(line.name, MAX_NAME), **style)
@@ -149,20 +149,18 @@ def _places(line: Series) -> tuple[list[float], list[float]]:
     return [point.x for point in line.points], [point.y for point in line.points]
 
 
-def _reference(line: Series, points: Sequence[Point], axes: Axes) -> None:
-    """Draw a dashed line; a level has its name at its end with fewer points, another line has it in the legend."""
+def _reference(line: Series, axes: Axes) -> None:
+    """Draw a dashed line; a level has its name beside the drawing, another line has it in the legend."""
     x, y = _places(line)
     level = len(set(y)) == 1
     axes.plot(x, y, color=INK, linewidth=1, dashes=(5, 3), label=None if level else label(line.name, MAX_NAME))
     if level:
-        places = [_share(axes, point) for point in points]
-        _, height = _share(axes, line.points[0])
-        left, right = (
-            sum(abs(across - end) < NEAR and -0.02 < up - height < LETTER[1] for across, up in places)
-            for end in (0, 1)
-        )
-        place, side, gap = (x[0], "left", 2) if left <= right else (x[-1], "right", -2)
-        axes.annotate(line.name, (place, y[0]), (gap, 2), textcoords="offset points", ha=side, fontsize=8)
+        at: dict[str, Any] = {
+            "xycoords": ("axes fraction", "data"),
+            "textcoords": "offset points",
+            "annotation_clip": False,
+        }
+        axes.annotate(line.name, (1, y[0]), (3, 0), va="center", fontsize=8, **at)
 
 
 def _share(axes: Axes, point: Point) -> tuple[float, float]:
@@ -198,8 +196,6 @@ def _series(series: Series, number: int, axes: Axes) -> None:
         _name_points(series, axes)
 
 
-NEAR: Final = 0.35
-"""Share of a drawing's width that belongs to the name at an end of a level."""
 LETTER: Final = (0.018, 0.055)
 """Shares of a drawing's width and height that a letter of a point's name takes."""
 PLACES: Final = (

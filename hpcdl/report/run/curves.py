@@ -1,13 +1,17 @@
-"""Charts of lines over a measured quantity: the best line first, with ticks where something was measured."""
+"""Charts of lines over a measured quantity, and of accuracies over what they cost."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from hpcdl.report.formats.document import MAX_SERIES, Axis, Lines, Point, Series
+import numpy as np
 
-Reference = Callable[[float], float]
-"""A line that was not measured, which is straight on the axes of the chart: its value at a place."""
+from hpcdl.analysis.run.record import Record
+from hpcdl.report.formats.cells import NONE, Number, seconds, volume
+from hpcdl.report.formats.document import Axis, Lines, Point, Series
+from hpcdl.report.run.grouping import Scale
+from hpcdl.trace.quantity import Quantity
+
 HIGHEST: Final = -1
 LOWEST: Final = 1
 
@@ -19,45 +23,59 @@ def curves(
     note: str,
     *,
     best: Literal[1, -1] = HIGHEST,
+    least: int = 2,
     limits: Collection[str] = (),
-    references: Mapping[str, Reference] | None = None,
+    references: Mapping[str, Callable[[float], float]] | None = None,
 ) -> list[Lines]:
-    """Return a chart of the lines with two points or more; none without any.
+    """Return a chart of the lines with ``least`` points or more, and ticks at these; none without any.
 
-    Lines that go farthest come first, then those with the best value at their end: the highest or the lowest.
-    The MPI library's own scheme precedes all. ``limits``: lines that bound the others.
+    Lines that go farthest come first, then those with the best value at their end: the highest or the lowest. The
+    MPI library's own scheme precedes all. ``limits``: lines that bound the others; ``references``: lines that were
+    not measured, straight on these axes.
     """
     series = [
         Series(name, sorted(points), "ceiling" if name in limits else "method")
         for name, points in lines.items()
-        if len({point.x for point in points}) > 1
+        if len({point.x for point in points}) >= least
     ]
     series.sort(key=lambda line: (line.name != "native", -line.points[-1].x, best * line.points[-1].y))
-    if not series:
-        return []
-    across, up = axes
-    ticks = sorted({point.x for line in series for point in line.points})
-    ends = (ticks[0], ticks[-1])
-    series += [
-        Series(name, [Point(x, value(x)) for x in ends], "reference") for name, value in (references or {}).items()
-    ]
-    return [Lines(title, replace(across, ticks=ticks), up, series, note)]
+    places = sorted({point.x for line in series for point in line.points})
+    for name, value in (references or {}).items() if series else ():
+        series.append(Series(name, [Point(x, value(x)) for x in (places[0], places[-1])], "reference"))
+    across = replace(axes[0], ticks=places if least > 1 else ())
+    return [Lines(title, across, axes[1], series, note)] if series else []
 
 
-def trade_off(
-    title: str, axes: tuple[Axis, Axis], points: Mapping[str, Point], note: str, *, best: Literal[1, -1] = LOWEST
-) -> list[Lines]:
-    """Return a chart of a point per method, if there are three; ``best``: whether a low or a high x is better.
+def hundredths(share: Number) -> str:
+    """Return a share in percent with up to four digits, so that near ones are told apart."""
+    return NONE if share is None else f"{100 * share:.4g} %"
 
-    Those come first that no other method equals in x with a higher y.
-    """
-    ordered = sorted(points.items(), key=lambda item: (best * item[1].x, -item[1].y))
-    front = [
-        name
-        for place, (name, point) in enumerate(ordered)
-        if all(point.y > other.y for _, other in ordered[:place])
-    ]
-    others = sorted((name for name in points if name not in front), key=lambda name: -points[name].y)
-    series = [Series(name, [points[name]]) for name in (*front, *others)]
-    first = f"{note} In colour first: no other method is better in both." if len(series) > MAX_SERIES else note
-    return [Lines(title, *axes, series, first)] if len(series) > 2 else []
+
+ACCURACY: Final = Axis("final accuracy", hundredths)
+ACCURACY_NOTE: Final = "Medians over seeds, bars are the range of accuracies."
+FRONT_NOTE: Final = f"{ACCURACY_NOTE} First, in colour: those that no other method beats in both."
+Cost = tuple[str, Quantity[Any], Axis]
+"""What a method costs: in words, as a quantity, as the axis of a chart."""
+STEP: Final[Cost] = ("step", Record.step_seconds, Axis("step", seconds, 10))
+BYTES: Final[Cost] = ("bytes sent", Record.bytes_sent_per_rank, Axis("bytes a rank sends a step", volume, 10))
+
+
+def over_cost(groups: Mapping[str, Sequence[tuple[str, Scale]]], cost: Cost) -> list[Lines]:
+    """Return by title the accuracy of named methods over a cost, first those that no other beats in both."""
+    words, quantity, axis = cost
+    made = []
+    for title, methods in groups.items():
+        known = {name: point for name, scale in methods for point in accuracy_at(scale, scale.median(quantity))}
+        ordered = sorted(known, key=lambda name: (known[name].x, -known[name].y))
+        highest = np.maximum.accumulate([-1.0, *(known[name].y for name in ordered)])
+        beaten = {name: known[name].y <= before for name, before in zip(ordered, highest, strict=False)}
+        series = [Series(name, [known[name]]) for name in sorted(known, key=lambda n: (beaten[n], -known[n].y))]
+        if len(series) > 2:
+            made.append(Lines(f"Accuracy over {words}: {title}", axis, ACCURACY, series, FRONT_NOTE))
+    return made
+
+
+def accuracy_at(scale: Scale, place: float | None) -> list[Point]:
+    """Return the median of the final accuracies with their range at a place of a chart; nothing if unknown."""
+    values = scale.values(Record.final_accuracy)
+    return [Point(place, float(np.median(values)), min(values), max(values))] if values and place else []

@@ -15,8 +15,8 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, mean_interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
-from hpcdl.report.run.accuracy_charts import STEP, hundredths, over_cost
 from hpcdl.report.run.columns import METHOD, RANKS
+from hpcdl.report.run.curves import STEP, hundredths, over_cost
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows

@@ -1,18 +1,26 @@
-"""Figures of compressed gradients: accuracy over step, bytes and entries sent; speed over bandwidth.
+"""Figures of the sections of ``compression.py``: accuracy over what it costs, speed over bandwidth."""
 
-They stand beside the sections of the same names in ``compression.py``.
-"""
-
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.report.formats.cells import digits, rate
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
-from hpcdl.report.run.accuracy_charts import BYTES, STEP, Cost, Sparse, over_cost, over_shares
-from hpcdl.report.run.curves import curves
+from hpcdl.report.run.curves import (
+    ACCURACY,
+    ACCURACY_NOTE,
+    BYTES,
+    STEP,
+    Cost,
+    accuracy_at,
+    curves,
+    hundredths,
+    over_cost,
+)
 from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Scale, rows
@@ -24,14 +32,13 @@ def _task(methods: Sequence[Method]) -> str:
     return ", ".join(filter(None, (record.model, record.dataset, record.network)))
 
 
-def _accuracies(findings: Findings, cost: Cost) -> list[Lines]:
+def over(cost: Cost, findings: Findings) -> list[Lines]:
     """Return the accuracy of compressed and dense methods over what they cost."""
     groups: dict[str, list[tuple[str, Scale]]] = {}
-    for methods in findings.problems:
-        if compared(methods):
-            setting, group = findings.settings.name(methods[0].record), groups.setdefault(_task(methods), [])
-            shown = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
-            group += [(", ".join(filter(None, (setting, row.name))), row.scale) for row in shown]
+    for methods in filter(compared, findings.problems):
+        setting, group = findings.settings.name(methods[0].record), groups.setdefault(_task(methods), [])
+        shown = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
+        group += [(", ".join(filter(None, (setting, row.name))), row.scale) for row in shown]
     return over_cost(groups, cost)
 
 
@@ -49,30 +56,33 @@ def speed_over_bandwidth(findings: Findings) -> list[Lines]:
 
 
 def over_entries(findings: Findings) -> list[Lines]:
-    """Return accuracy, and bits of an entry, over the share of entries that is sent."""
-    groups: dict[str, list[Sparse]] = {}
+    """Return accuracy, and bits of an entry, over the share of entries that compressors of a family send."""
+    made, axis = list[Lines](), Axis("entries sent", hundredths, 10)
+    note = f"{ACCURACY_NOTE} A line: one compressor with several values of its number."
     for methods in findings.problems:
+        accuracies, bits, dense = dict[str, list[Point]](), dict[str, list[Point]](), list[Point]()
         for pair in compared(methods):
-            family = re.sub(r"=[\d.e-]+", "", str(pair.scale.record.compression))
-            dense = pair.dense.scale.median(Record.final_accuracy) if pair.dense else None
-            if sent := sent_of(pair.row):
-                groups.setdefault(_task(methods), []).append(Sparse(family, sent, pair.scale, dense))
-    return over_shares(groups)
+            family, sent = re.sub(r"=[\d.e-]+", "", str(pair.scale.record.compression)), sent_of(pair.row)
+            for point in accuracy_at(pair.scale, sent):
+                accuracies.setdefault(family, []).append(point)
+                size = pair.scale.median(Record.bits_per_entry) or math.nan
+                bits.setdefault(family, []).append(Point(point.x, size))
+                dense += accuracy_at(pair.dense.scale, 1.0) if pair.dense else []
+        level = {"dense": lambda _share, value=dense[0].y: value} if dense else {}
+        if sum(map(len, accuracies.values())) > 2:
+            title = f"Accuracy over entries sent: {_task(methods)}"
+            made += curves(title, (axis, ACCURACY), accuracies, note, least=1, references=level)
+            sizes = Axis("bits of an entry", digits, 2)
+            made += curves(f"Bits over entries sent: {_task(methods)}", (axis, sizes), bits, note, least=1)
+    return made
 
 
-STEPS: Final = Declaration(
-    87,
-    lambda _: Section("Accuracy and step"),
-    figures=(lambda findings: _accuracies(findings, STEP),),
-    name="compression",
-)
-SENT: Final = Declaration(
-    88,
-    lambda _: Section("Accuracy and bytes"),
-    figures=(lambda findings: _accuracies(findings, BYTES),),
-    name="bytes",
-)
-BANDWIDTH: Final = Declaration(
-    86, lambda _: Section("Speed over bandwidth"), figures=(speed_over_bandwidth,), name="break_even"
-)
-ENTRIES: Final = Declaration(89, lambda _: Section("Entries sent"), figures=(over_entries,), name="fidelity")
+def _beside(order: int, name: str, title: str, chart: Callable[[Findings], list[Lines]]) -> Declaration:
+    """Return the declaration of a figure of the section ``name``."""
+    return Declaration(order, lambda _: Section(title), figures=(chart,), name=name)
+
+
+BANDWIDTH: Final = _beside(86, "break_even", "Speed over bandwidth", speed_over_bandwidth)
+STEPS: Final = _beside(87, "compression", "Accuracy and step", partial(over, STEP))
+SENT: Final = _beside(88, "bytes", "Accuracy and bytes", partial(over, BYTES))
+ENTRIES: Final = _beside(89, "fidelity", "Entries sent", over_entries)
