@@ -236,7 +236,7 @@ PROBLEMS = {
     ],
     "AlexNet, a user's network": [("mine:net", {"model": "mine:net(a=1)"}), ("AlexNet", {"model": "alexnet"})],
     "settings of one network": [
-        ("DistBelief's image network with maps 25", {"model": "locally_connected_vision(maps=25)"}),
+        ("DistBelief's image network with 25 maps", {"model": "locally_connected_vision(maps=25)"}),
         ("DistBelief's image network", {"model": "locally_connected_vision"}),
     ],
     "links, then a straggler": [

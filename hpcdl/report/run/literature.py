@@ -163,9 +163,8 @@ def network_name(model: str) -> str:
     head, given = parts(model)
     with suppress(ValueError):  # a network of another program
         if name := registry.title("models", head):
-            return name + (
-                f" with {' and '.join(f'{key} {value}' for key, value in given.items())}" if given else ""
-            )
+            words = [f"{value} {key}" if key.endswith("s") else f"{key} {value}" for key, value in given.items()]
+            return f"{name} with {' and '.join(words)}" if words else name
     return model
 
 

@@ -20,6 +20,8 @@ STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
 ONE_SUM: Final = ("synchronous", {"bucket_bytes": "0"})
 """Name and settings of the one that sends all gradients after backward."""
+BUCKETS: Final = "a sum in buckets during backward"
+"""Name of the one with the usual buckets."""
 NOISE: Final = "~0"
 """Exposed communication that does not differ from 0."""
 
@@ -52,7 +54,9 @@ def _compared(methods: Sequence[Method]) -> list[list[Timed]]:
         for scale in scales:
             saved = _less(scale, scales[0], Record.step_seconds)
             overlapped = _less(scale, whole, Record.exposed_communication_seconds)
-            timed.append(Timed(in_words(names(scale.record), scale.record), scale, saved, overlapped))
+            name = in_words(names(scale.record), scale.record)
+            name = BUCKETS if scale.record.training == STRATEGIES[0] else name
+            timed.append(Timed(name, scale, saved, overlapped))
         compared.append(timed)
     return compared
 
@@ -100,12 +104,14 @@ def _saved(group: Sequence[Timed]) -> list[str]:
         for name, share in known
         if share.value <= 0 and (name, share) not in hidden
     ]
-    lines = [f"{saves} of the step of {first}"] * bool(saves)
+    lines = [f"{saves} of a step, compared with {first}"] * bool(saves)
     lines += [f"{_shares('takes', [one])} longer than {first}" for one in more]
     if disturbed := listed([name for name, scale, *_ in group if scale.disturbed]):
         lines = [f"not decided, as other load disturbed {disturbed}: {line}" for line in lines]
     unknown = listed([name for name, _ in hidden])
-    return lines + [f"not decided: noise hides what {unknown} would save of the step of {first}"] * bool(unknown)
+    return lines + [f"not decided: noise hides what {unknown} would save of a step, compared with {first}"] * bool(
+        unknown
+    )
 
 
 def _shares(verb: str, shares: Sequence[tuple[str, Interval]]) -> str:
