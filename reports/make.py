@@ -30,7 +30,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hpcdl.report.formats.document import Document, Section, Table
+    from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.formats.tables import Table
     from hpcdl.report.run.findings import Findings
 
 HERE = Path(__file__).resolve().parent
@@ -275,7 +276,7 @@ def claims_of(report: Report, found: Findings) -> list[str]:
 
 def page_table(section: Section, most: int) -> list[Table]:
     """Return the table of a page with at most so many rows; tables of one kind are joined."""
-    from hpcdl.report.formats.document import REST, joined, named
+    from hpcdl.report.formats.tables import REST, joined, named
 
     if not section.tables:
         return []

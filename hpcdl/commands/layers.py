@@ -74,7 +74,8 @@ def _sizes(layers: Sequence[SizedLayer]) -> tuple[float, float, float, float, fl
 def _page(source: str, layers: Sequence[SizedLayer]) -> Document:
     """Return the size of the network, and a table of its largest layers."""
     from hpcdl.report.formats.cells import digits, listed, plural
-    from hpcdl.report.formats.document import Document, Section, Table
+    from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.formats.tables import Table
     from hpcdl.report.run.literature import network_name
 
     weights, outputs, flop, intensity, time = _sizes(layers)

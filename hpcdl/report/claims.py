@@ -6,7 +6,8 @@ from typing import Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, plural
-from hpcdl.report.formats.document import Document, Row, Section, Table, headed
+from hpcdl.report.formats.document import Document, Section, headed
+from hpcdl.report.formats.tables import Row, Table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.claims import ABSENT, NO, OPEN, WORST_FIRST, YES, ClauseDecision, Decision, Source, decide
 

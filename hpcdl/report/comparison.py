@@ -24,8 +24,9 @@ from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.over_time.suspects import host_list
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, longer, plural, seconds, signed
-from hpcdl.report.formats.document import Axis, Document, Intervals, Section, Table, headed
+from hpcdl.report.formats.document import Axis, Document, Intervals, Section, headed
 from hpcdl.report.formats.exports import TestCase, TestSuite
+from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run import link_counters
 from hpcdl.report.run.environment_changes import environment_changes, shortened

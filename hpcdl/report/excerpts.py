@@ -12,7 +12,8 @@ from hpcdl.report.render import missing
 from hpcdl.report.run.findings import findings
 
 if TYPE_CHECKING:
-    from hpcdl.report.formats.document import Chart, Document, Table
+    from hpcdl.report.formats.document import Chart, Document
+    from hpcdl.report.formats.tables import Table
     from hpcdl.trace.run import Run
 
 FIGURES: Final = ("svg", "pdf", "png")

@@ -17,8 +17,9 @@ from hpcdl import read
 from hpcdl.analysis.over_time.pairing import Change
 from hpcdl.analysis.over_time.regressions import REGRESSED, Comparison
 from hpcdl.report.comparison import page as comparison_page
-from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.document import Document, Section
 from hpcdl.report.formats.html import written
+from hpcdl.report.formats.tables import Table
 from hpcdl.report.history import page
 from hpcdl.report.render import render
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.tables import Table
 from hpcdl.report.render import render
 
 

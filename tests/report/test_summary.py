@@ -2,8 +2,9 @@
 
 import re
 
-from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.document import Document, Section
 from hpcdl.report.formats.summary import coloured, plain
+from hpcdl.report.formats.tables import Table
 
 NAMES = ("parameter_server", "hierarchical(inner=ring)", "sharded_parameter_server")
 HEADER = ("method", "ranks", *(f"measured time {n}" for n in range(6)), "near-linear")

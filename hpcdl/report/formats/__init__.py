@@ -13,5 +13,5 @@ The one rule: a format knows documents, and no run. Runs, comparisons, histories
     rows, test cases, gauges         -> exports
 
 Text of a trace may be hostile: each writer escapes what its format would obey, and control characters are shown as
-escapes (``cells.visible``). Open ``document.py`` first, then the format that you need.
+escapes (``cells.visible``). Open ``document.py`` first and ``tables.py``, then the format that you need.
 """

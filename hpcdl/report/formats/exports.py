@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.report.formats.cells import NONE, visible
-from hpcdl.report.formats.document import Table
+from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict
 
 FORMULA: Final = ("=", "+", "-", "@")

@@ -15,7 +15,8 @@ from markupsafe import Markup, escape
 from hpcdl.exit_codes import FAILED
 from hpcdl.report.formats.canvas import DARK, LIGHT, theme_rules
 from hpcdl.report.formats.cells import visible, visible_lines
-from hpcdl.report.formats.document import Chart, Document, Section, Table, caption
+from hpcdl.report.formats.document import Chart, Document, Section, caption
+from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import exit_code
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import Final
 
 from hpcdl.report.formats.cells import fenced, markdown_cell, visible
 from hpcdl.report.formats.cells import markdown as escaped
-from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.document import Document, Section
+from hpcdl.report.formats.tables import Table
 
 
 def markdown(pages: Iterable[Document]) -> str:

@@ -9,7 +9,8 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from hpcdl.report.formats.document import Document, Section, Table
+from hpcdl.report.formats.document import Document, Section
+from hpcdl.report.formats.tables import Table
 
 GAP: Final = 2
 """Spaces between two columns."""

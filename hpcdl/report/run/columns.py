@@ -4,7 +4,7 @@ from typing import Any, Final, Protocol
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import FORMATS, NONE, interval
-from hpcdl.report.formats.document import Column, Importance
+from hpcdl.report.formats.tables import Column, Importance
 from hpcdl.report.run.grouping import Scale
 from hpcdl.trace.quantity import Quantity
 

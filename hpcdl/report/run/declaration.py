@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import plural
-from hpcdl.report.formats.document import Chart, Column, R_contra, Section, table
+from hpcdl.report.formats.document import Chart, Section
+from hpcdl.report.formats.tables import Column, R_contra, table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method
 

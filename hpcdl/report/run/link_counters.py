@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from hpcdl.report.formats.cells import plural, spread
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.tables import Table
 from hpcdl.trace.link_counters import KINDS, LinkCounters, kind_of
 
 NAMED: Final = 3

@@ -10,7 +10,8 @@ from hpcdl.prediction.network_file import NetworkEstimate, costs_of, described
 from hpcdl.prediction.parallelism import LayerSplits, Parallelism
 from hpcdl.prediction.predict import Prediction
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds, signed
-from hpcdl.report.formats.document import Column, Document, Section, Table, headed, table
+from hpcdl.report.formats.document import Document, Section, headed
+from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run import predicted_answers, published_results
 from hpcdl.report.run.columns import value
 from hpcdl.report.run.method_names import Names, scheme_name

@@ -19,7 +19,8 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits, plural, whole
-from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, table
+from hpcdl.report.formats.document import Axis, Lines, Point, Section
+from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.declaration import Answer
 from hpcdl.suite import PAPERS

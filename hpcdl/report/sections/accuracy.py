@@ -14,7 +14,8 @@ from hpcdl.analysis.run.deciding import Field
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, mean_interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, whole
-from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
+from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
+from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.columns import METHOD, RANKS
 from hpcdl.report.run.curves import STEP, hundredths, over_cost
 from hpcdl.report.run.declaration import Answer, Declaration

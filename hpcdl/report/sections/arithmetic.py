@@ -7,7 +7,8 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.analysis.statistics.estimates import rank_correlation
 from hpcdl.report.formats.cells import bounded, digits, seconds
-from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Series, table
+from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
+from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row, rows

@@ -10,7 +10,8 @@ import numpy as np
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, whole
-from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, table
+from hpcdl.report.formats.document import Axis, Lines, Point, Section
+from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.columns import METHOD, median
 from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.declaration import Answer, Declaration

@@ -11,7 +11,8 @@ from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.statistics.differences import difference
 from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.report.formats.cells import NONE, digits, percent, plural, seconds
-from hpcdl.report.formats.document import Column, Section, table
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import capital, in_words

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, bounded, digits, percent, plural, rate, seconds, spread, volume
-from hpcdl.report.formats.document import Column, Section, table
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import Answer, Declaration

@@ -14,7 +14,8 @@ from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import mean_interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, spread
-from hpcdl.report.formats.document import Column, Section
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings

@@ -7,7 +7,8 @@ from typing import Final
 
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import digits, plural, seconds, volume
-from hpcdl.report.formats.document import Axis, Intervals, Section, Table
+from hpcdl.report.formats.document import Axis, Intervals, Section
+from hpcdl.report.formats.tables import Table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.fastest import collective_name
 from hpcdl.report.run.findings import Findings

@@ -23,7 +23,8 @@ from hpcdl.cases.keys.suite_tables import column_of, role_of
 from hpcdl.exit_codes import UsageError
 from hpcdl.registry import label, nearest, parts
 from hpcdl.report.formats.cells import FORMATS, Number, bounded, digits, plural, volume
-from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
+from hpcdl.report.formats.document import Axis, Intervals, Section
+from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings

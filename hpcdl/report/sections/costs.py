@@ -14,7 +14,8 @@ from hpcdl.analysis.statistics.estimates import (
     ratio_interval,
 )
 from hpcdl.report.formats.cells import NONE, digits, interval, longer, percent, plural, seconds, volume
-from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
+from hpcdl.report.formats.document import Axis, Intervals, Section
+from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name

@@ -12,7 +12,8 @@ import numpy as np
 from hpcdl.analysis.run.deciding import MIN_SEEDS, WIDEST, Candidate, Decision, area
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds
-from hpcdl.report.formats.document import Axis, Column, Importance, Lines, Point, Section, Series, Table, table
+from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
+from hpcdl.report.formats.tables import Column, Importance, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, network_name, slowed

@@ -10,7 +10,8 @@ from hpcdl.analysis.network.links import Links
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, bounded, percent, plural, rate, seconds, spread, volume
-from hpcdl.report.formats.document import Axis, Column, HeatMap, Section, Table, table
+from hpcdl.report.formats.document import Axis, HeatMap, Section
+from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run import link_counters
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration

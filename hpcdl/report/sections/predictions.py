@@ -9,7 +9,8 @@ from typing import Final
 from hpcdl.analysis.run.record import Record
 from hpcdl.launch.testbed import bit_rate, usual_rate
 from hpcdl.report.formats.cells import digits, percent, plural, volume
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.tables import Table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name

@@ -8,7 +8,8 @@ from hpcdl.analysis.run.disturbance import UNKNOWN, facts
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.report.formats.cells import NONE, plural, volume
-from hpcdl.report.formats.document import Section, Table
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.tables import Table
 from hpcdl.report.run import published_results
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings

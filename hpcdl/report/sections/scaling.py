@@ -17,7 +17,8 @@ from hpcdl.report.formats.cells import (
     seconds,
     whole,
 )
-from hpcdl.report.formats.document import Axis, Column, Lines, Point, Section, Table, table
+from hpcdl.report.formats.document import Axis, Lines, Point, Section
+from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.columns import RANKS, median, stated
 from hpcdl.report.run.curves import curves
 from hpcdl.report.run.declaration import Declaration

@@ -11,7 +11,7 @@ from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import ratio_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, listed, longer, rate, seconds, sentence, signed
-from hpcdl.report.formats.document import Column
+from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median
 from hpcdl.report.run.declaration import Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings

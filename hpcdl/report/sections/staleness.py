@@ -6,7 +6,8 @@ from typing import Final
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.report.formats.cells import percent
-from hpcdl.report.formats.document import Column, Section
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median, stated
 from hpcdl.report.run.declaration import EVIDENCE, Declaration, per_setting
 from hpcdl.report.run.findings import Findings

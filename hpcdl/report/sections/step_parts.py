@@ -8,7 +8,8 @@ from typing import Final
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, digits, percent, seconds, sentence, spread
-from hpcdl.report.formats.document import Axis, Bars, Column, Section, Table
+from hpcdl.report.formats.document import Axis, Bars, Section
+from hpcdl.report.formats.tables import Column, Table
 from hpcdl.report.run.columns import METHOD, RANKS, median, stated
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings

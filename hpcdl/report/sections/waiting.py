@@ -11,7 +11,8 @@ from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, listed, plural, seconds, sentence
-from hpcdl.report.formats.document import Axis, Column, Intervals, Section, table
+from hpcdl.report.formats.document import Axis, Intervals, Section
+from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import in_words
