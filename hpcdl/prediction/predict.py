@@ -120,22 +120,22 @@ def predict(
             raise UsageError(f"--ranks-per-host: {error}") from None
     runs = [source.run for source in (cases, fitted_to) if source.run]
     times = partial(_times, list(map(Recorded, runs)))
+    every = (*fitted_to.every, *cases.every)
+    disturbed = {str(record.case): record.disturbed for record in every if record.disturbed}
+    here = estimate.describes(cases.run)
     if meshes:
         compared, left_out = parallelism(cases.records, times, estimate, ranks)
-        prediction = Prediction(estimate, meshes=compared, left_out=[*dict.fromkeys(left_out)])
+        prediction = Prediction(estimate, meshes=compared, is_same_network=here)
         wanted = "it has no training whose parallelism can be predicted"
     else:
         rows, left_out = _operations(cases.records, estimate, ranks)
-        every = (*fitted_to.every, *cases.every)
-        disturbed = {str(record.case): record.disturbed for record in every if record.disturbed}
         steps, others = predicted_steps(
             cases.records, times, estimate, ranks, fitted_to.records, disturbed, show=show, jitter=jitter
         )
-        left_out = [*dict.fromkeys([*left_out, *others, *(line for run in runs for line in run.copies)])]
-        prediction = Prediction(estimate, rows, steps, left_out=left_out, papers=list(cases.papers))
-        here = estimate.describes(cases.run)
-        prediction = replace(prediction, is_same_network=here, disturbed=disturbed)
+        left_out += [*others, *(line for run in runs for line in run.copies)]
+        prediction = Prediction(estimate, rows, steps, papers=list(cases.papers), is_same_network=here)
         wanted = "none of its cases can be predicted"
+    prediction = replace(prediction, left_out=[*dict.fromkeys(left_out)], disturbed=disturbed)
     if not (prediction.rows or prediction.steps or prediction.meshes):
         raise UsageError(": ".join([f"{what}", wanted, *left_out[:1]]))
     return prediction
