@@ -72,7 +72,7 @@ UNITS: Final = {
 """Units of numbers that are neither ratios nor differences; others have none."""
 ONE_SEED, ONE_LAUNCH, CORES = "1 seed", "1 launch", "ranks share cores"
 REMEDIES: Final = {
-    "": "more seeds or launches: the interval contains the limit",
+    "": "more seeds or launches, as the interval contains the limit",
     ONE_SEED: "more seeds",
     ONE_LAUNCH: "several launches",
     CORES: "times of ranks that have cores of their own",
@@ -199,7 +199,7 @@ class ClauseDecision:
     def sentence(self) -> str:
         """Measurement in words, with the number and its interval."""
         text, (shown, bounds) = self.clause.text, self.here
-        number = shown if bounds == NONE else f"{shown} ({bounds})"
+        number = shown.replace("points", "percentage points") + (f" ({bounds})" if bounds != NONE else "")
         return text.format(number) if "{}" in text else f"{text}: {number}".removeprefix(": ")
 
     @property
