@@ -63,6 +63,8 @@ CYCLE: Final = 1000
 RANDOM_STEPS: Final = 32
 """Simulated steps of ranks whose times vary."""
 
+MAX_PARAMETERS: Final = 10**15
+"""Parameters of a network, at most."""
 MAX_IMAGES: Final = 10**9
 """Images of a rank's batch, at most."""
 
@@ -152,6 +154,11 @@ CHECKS: Final = (
     Check("training", lambda case: case.strategy.check_settings(case.ranks, case.training.in_full)),
     Check("global_batch", _batch, of="ranks"),
     makes("model", "outputs"),
+    Check(
+        "model",
+        lambda case: (size := volumes(case.layers, case.shape, 1).parameters) > MAX_PARAMETERS and size,
+        f"has {{wrong:.3g}} parameters, and may have {MAX_PARAMETERS:.0e}",
+    ),
     Check("aggregation", lambda case: try_out(case.aggregation, case.ranks // case.stages)),
     Check("compression", lambda case: try_compressor(case.compression, case.plan)),
     Check("compression", lambda case: check_lengths(case.plan) if case.network else None, of="plan"),

@@ -9,6 +9,8 @@ from hpcdl.nn.layers.elementwise import Flatten, Sigmoid
 from hpcdl.nn.layers.normalization import LRN
 from hpcdl.nn.layers.pooling import MaxPooling
 
+MAX_LAYERS: Final = 1000
+
 
 def locally_connected_vision(shape: Shape = (100, 100, 3), classes: int = 1000, *, maps: int = 8) -> list[Layer]:
     """DistBelief's image network: three stages (locally connected, pooling, normalisation) and a classifier.
@@ -43,6 +45,8 @@ def distbelief_speech(
     acoustic states; 41,777,152 parameters. The paper does not specify initial weights; here they are Caffe's
     ``xavier``. Images of any shape are flattened.
     """
+    if not 0 <= layers <= MAX_LAYERS:
+        raise ValueError(f"layers must be 0 to {MAX_LAYERS}, not {layers}")
     network: list[Layer] = [Flatten("flatten")]
     for i in range(1, layers + 1):
         network += [Linear(f"fc{i}", width), Sigmoid(f"sigmoid{i}")]

@@ -221,6 +221,7 @@ flops = "-", model = "vgg19" | device: give exactly one of device, flops, times;
 flops = 0 | flops: must be more than 0, not 0
 flops = "-", times = "no/such/run" | times: no/such/run
 model = "googlenet", dataset = "digits" | model:
+model = {name = "locally_connected_vision", maps = 1000000000}, network = "gemini" | parameters, and may have 1e+15
 ranks = 1000000 | ranks: must be at most 131072
 steps = 9223372036854775807 | steps: must be at most 10000000
 training = {name = "synchronous", bucket_bytes = -1} | training: bucket_bytes: must be 0 (one bucket)
