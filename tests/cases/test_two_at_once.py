@@ -12,7 +12,6 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.prediction.programs import program_of
-from hpcdl.report.formats.verdicts import words
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections.collectives import answer, at_once, page
 
@@ -56,7 +55,7 @@ SECONDS = {"faster": 5.0, "slower": 20.0, "tied": 10.0, "undecided": None}
 
 
 def pairs(hand, *names):
-    """Return the findings on pairs of collectives, and their verdicts by name."""
+    """Return the findings on pairs of collectives by schemes of these names."""
     for number, name in enumerate(names):
         two, word = SECONDS[name], f"{name}_{number}"
         for communicators, ms in ((1, 10.0), (2, two or 9.0)):
@@ -67,30 +66,29 @@ def pairs(hand, *names):
                     aggregation=word, message_bytes=1 << 20, ranks=4, launch=launch, warmup_steps=0,
                     alone_p50_seconds=5e-3, alone_p99_seconds=6e-3, concurrent_alone_p50_seconds=5e-3,
                 )  # fmt: skip
-    findings = Findings(hand.read(), "run")
-    return findings, {verdict.case.split()[-2]: verdict for verdict in at_once(findings)}
+    return Findings(hand.read(), "run")
 
 
 def test_the_verdict_is_that_of_the_launches(hand):
-    findings, seen = pairs(hand, *SECONDS)
-    assert {*SECONDS, "counted", "open", "overlap"} == words("at-once")
-    assert all(verdict.word == name for name, verdict in seen.items())
-    said = answer(findings)
-    assert said.headline == "Two communicators are faster than one in 1 of 4 configurations, and slower in 1."
-    assert said.details[0].startswith("Both at once on two communicators take 0.50")
+    findings = pairs(hand, *SECONDS)
+    headline, overlap, *each = at_once(findings)
+    assert answer(findings).headline == headline
+    assert headline == "Two communicators are faster than one in 1 of 4 configurations, and slower in 1."
+    assert overlap.startswith("Both at once on two communicators take 0.50")
     case = "reduce-scatter and allgather of 1 MiB by"
-    assert seen["faster"].sentence.startswith(f"For {case} faster 0 two communicators are 2.00 (")
-    assert seen["undecided"].sentence == (
-        f"Not decided for {case} undecided 3: two communicators take 0.900 times as long as one."
-    )
+    assert [line.partition(" (")[0] for line in each] == [
+        f"For {case} faster 0 two communicators are 2.00",
+        f"For {case} slower 1 two communicators take 2.00",
+        f"For {case} tied 2 one and two communicators are not distinguished: two take 1.00",
+        f"Not decided for {case} undecided 3: two communicators take 0.900 times as long as one.",
+    ]
     (table,) = page(findings).tables
     assert len(table.rows) == 8
 
 
 def test_most_undecided_pairs_decide_nothing(hand):
-    findings, _ = pairs(hand, "undecided", "faster", "undecided")
     says = "Not decided: in 2 of 3 configurations noise hides a difference between one communicator and two."
-    assert answer(findings).headline == says
+    assert answer(pairs(hand, "undecided", "faster", "undecided")).headline == says
 
 
 def test_a_library_s_pair_has_no_prediction(hand):

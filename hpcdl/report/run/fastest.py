@@ -11,7 +11,7 @@ from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
 from hpcdl.report.formats.cells import bounded, plural, volume
 from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.run.method_names import scheme_name
-from hpcdl.report.run.operations import Group, place, ranked
+from hpcdl.report.run.operations import Group, place, ranked, sizes
 
 LIBRARY: Final = "native"
 """Scheme that calls the MPI library, with which others are compared."""
@@ -66,11 +66,6 @@ class Segment(NamedTuple):
         """True if one scheme is the fastest at all points."""
         return all(len(point.best) == 1 for point in self.points)
 
-    @property
-    def winner(self) -> Record:
-        """The fastest of the schemes at the last point."""
-        return next(record for record in self.points[-1].best if scheme_name(record) == self.schemes[0])
-
 
 def segments(points: Iterable[Point]) -> list[Segment]:
     """Return as few segments as possible; points with fewer than two times are left out."""
@@ -123,7 +118,7 @@ class Family(NamedTuple):
         name = title_of(segment.schemes[0])
         if segment.alone:
             return f"{name} is fastest {span}"
-        more = "more than 1 % faster" if segment.winner.network else "measurably faster"
+        more = "more than 1 % faster" if segment.points[-1].best[0].network else "measurably faster"
         return f"no scheme is {more} than {name} {span}"
 
     def _gain(self, segment: Segment) -> str:
@@ -131,12 +126,13 @@ class Family(NamedTuple):
 
         A scheme that is tied somewhere is compared with the library only.
         """
-        point = segment.points[-1]
+        *_, point = segment.points
         others = _others(point) if segment.schemes else []
         if not others or not (segment.alone or others[0].aggregation == LIBRARY):
             return ""
-        gain = f"{bounded(*times_as_fast(segment.winner, others[0]))} times as fast as {_name(others[0])}"
-        return f", {gain}" if len(segment.points) == 1 else f", {gain} {self._span([point])}"
+        winner = next(record for record in point.best if scheme_name(record) == segment.schemes[0])
+        where = f" {self._span([point])}" if len(segment.points) > 1 else ""
+        return f", {_gain(winner, others[0])}{where}"
 
     def _undecided(self) -> str:
         """Return the reason, and the lowest median at the last point that has a time of the library."""
@@ -144,14 +140,17 @@ class Family(NamedTuple):
         with_library = [point for point in points if _others(point)[0].aggregation == LIBRARY]
         point = (with_library or points)[-1]
         first, reference = ranked(point.peers)[0], _others(point)[0]
-        reason = (
-            "one launch" if all(record.launches == 1 for record in point.peers) else "too few undisturbed launches"
-        )
+        one = all(record.launches == 1 for record in point.peers)
+        reason = "one launch" if one else "too few undisturbed launches"
         lowest = f"for {self.subject} {_name(first)} has the lowest median {self._span([point])}"
         if any(map(_shares_cores, point.peers)):
             return f"Not decided by {reason} in which ranks share cores: {lowest}."
-        gain = f"{bounded(*times_as_fast(first, reference))} times as fast as {_name(reference)}"
-        return f"Not decided by {reason}: {lowest}{'' if reference is first else f', {gain}'}."
+        gain = "" if reference is first else f", {_gain(first, reference)}"
+        return f"Not decided by {reason}: {lowest}{gain}."
+
+
+def _gain(record: Record, other: Record) -> str:
+    return f"{bounded(*times_as_fast(record, other))} times as fast as {_name(other)}"
 
 
 def _shares_cores(record: Record) -> bool:
@@ -180,18 +179,14 @@ def families(groups: dict[Group, list[Record]]) -> list[tuple[Family, list[Recor
         alike.setdefault(group._replace(ranks=0), {})[group] = rows
     found = []
     for family, of_ranks in alike.items():
-        sizes = {record.message_bytes for rows in of_ranks.values() for record in rows}
-        if len(of_ranks) > 1 and len(sizes) == 1:
+        every = [record for rows in of_ranks.values() for record in rows]
+        if len(of_ranks) > 1 and len(by_size := sizes(every)) == 1:
             points = [Point(str(group.ranks), rows) for group, rows in of_ranks.items()]
-            subject = _subject(family, f"of {volume(sizes.pop())}")
-            every = [record for rows in of_ranks.values() for record in rows]
+            subject = _subject(family, f"of {volume(next(iter(by_size)))}")
             found.append((Family(subject, segments(points), "ranks"), every))
             continue
         for group, rows in sorted(of_ranks.items(), key=lambda item: -item[0].ranks):
-            by_size: dict[int, list[Record]] = {}
-            for record in rows:
-                by_size.setdefault(record.message_bytes or 0, []).append(record)
-            points = [Point(volume(size), peers) for size, peers in by_size.items()]
+            points = [Point(volume(size), peers) for size, peers in sizes(rows).items()]
             found.append((Family(_subject(group, f"on {plural(group.ranks, 'rank')}"), segments(points)), rows))
     return sorted(found, key=lambda item: any(map(_shares_cores, item[1])))
 

@@ -13,7 +13,6 @@ from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, bounded, digits, percent, plural, rate, seconds, spread, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.fastest import LIBRARY, Point, families, times_as_fast
@@ -200,49 +199,48 @@ def _apart(record: Record) -> float:
     return (record.alone_p50_seconds or 0.0) + (record.concurrent_alone_p50_seconds or 0.0)
 
 
-def at_once(findings: Findings) -> list[Verdict]:
-    """Return whether a second communicator shortens two collectives at once, the longest vectors first."""
+COMMUNICATORS: Final = {
+    "faster": "For {case} two communicators are {ratio} times as fast as one.",
+    "slower": "For {case} two communicators take {ratio} times as long as one.",
+    "tied": "For {case} one and two communicators are not distinguished: two take {ratio} times as long.",
+    "undecided": "Not decided for {case}: two communicators take {ratio} times as long as one.",
+}
+"""Sentences on two collectives at once, by the test of launches; too few undisturbed launches decide nothing."""
+
+
+def _second_communicator(one: Record, two: Record) -> tuple[str, str]:
+    """Return word and sentence on a case with one communicator and with two."""
+    words = {(BEST, ""): "slower", ("", BEST): "faster", (TIED, TIED): "tied"}
+    word = words.get((place(one, [one, two]), place(two, [one, two])), "undecided")
+    ratio = times_as_fast(two, one) if word == "faster" else times_as_fast(one, two)
+    collectives = f"{one.collective} and {one.concurrent}".replace("_", "-")
+    case = f"{collectives} of {volume(one.message_bytes)} by {title_of(scheme_name(one))}"
+    return word, COMMUNICATORS[word].format(case=case, ratio=bounded(*ratio))
+
+
+def at_once(findings: Findings) -> list[str]:
+    """Return in how many cases a second communicator is faster, the overlap, then each case."""
     pairs: dict[object, dict[int | None, Record]] = {}
     for record in sorted(findings.records, key=lambda record: -(record.message_bytes or 0)):
         if record.concurrent and record.time_p50_seconds:
             key = (record.problem(), record.aggregation, record.ranks)
             pairs.setdefault(key, {})[record.communicators] = record
-    return [_second_communicator(pair[1], pair[2]) for pair in pairs.values() if len(pair) > 1]
-
-
-def _second_communicator(one: Record, two: Record) -> Verdict:
-    words = {(BEST, ""): "slower", ("", BEST): "faster", (TIED, TIED): "tied"}
-    word = words.get((place(one, [one, two]), place(two, [one, two])), "undecided")
-    ratio = times_as_fast(two, one) if word == "faster" else times_as_fast(one, two)
-    case = f"{one.collective} and {one.concurrent} of {volume(one.message_bytes)} by {title_of(scheme_name(one))}"
-    return Verdict(
-        topic="at-once",
-        word=word,
-        question="Does a second communicator overlap two collectives?",
-        case=case.replace("_", "-"),
-        size=ratio,
-        launches=[one.launches, two.launches],
-        facts={"ratio": bounded(*ratio)},
-    )
-
-
-def _counted(findings: Findings) -> list[Verdict]:
-    """Return how many pairs a second communicator makes faster, what overlaps, then the verdict on each."""
-    pairs = at_once(findings)
-    counts = Counter(pair.word for pair in pairs)
+    judged = [_second_communicator(pair[1], pair[2]) for pair in pairs.values() if len(pair) > 1]
+    counts, cases = Counter(word for word, _ in judged), plural(len(judged), "configuration")
+    better, worse = counts["faster"], counts["slower"]
+    line = f"Two communicators are faster than one in {better} of {cases}, and slower in {worse}."
+    if 2 * counts["undecided"] > len(judged):
+        hidden = "noise hides a difference between one communicator and two"
+        line = f"Not decided: in {counts['undecided']} of {cases} {hidden}."
     both = [record for record in findings.records if record.communicators == 2 and _apart(record)]
-    facts = {name: str(counts[name]) for name in ("faster", "slower", "undecided")} | {
-        "cases": plural(len(pairs), "configuration"),
-        "apart": spread((record.time_p50_seconds or 0) / _apart(record) for record in both),
-    }
-    counted = "open" if 2 * counts["undecided"] > len(pairs) else "counted"
-    several = [Verdict(topic="at-once", word=counted, facts=facts)] if len(pairs) > 1 else []
-    return [*several, *([Verdict(topic="at-once", word="overlap", facts=facts)] if both else []), *pairs]
+    apart = spread((record.time_p50_seconds or 0) / _apart(record) for record in both)
+    overlap = f"Both at once on two communicators take {apart} times as long as one after the other."
+    return [*[line] * (len(judged) > 1), *[overlap] * bool(both), *(sentence for _, sentence in judged)]
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return the effect of a second communicator, then the fastest scheme of each collective, by size or ranks."""
-    lines = [verdict.sentence for verdict in _counted(findings)]
+    lines = at_once(findings)
     basis = [record for record in findings.records if record.concurrent]
     undecided = 0
     for family, records in families(grouped(findings.records, "collective")):
