@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import percent, plural, rate, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point
@@ -119,7 +120,7 @@ def collective_time(findings: Findings) -> list[Lines]:
 
 def bus_bandwidth(findings: Findings) -> list[Lines]:
     """Return bus bandwidth over size, / the rate of the links if they are emulated."""
-    link = min((findings.run.environment.get("emulated") or {}).get("bytes_per_second", {}).values(), default=0)
+    link = link_rate(findings)
     groups = _largest_first(grouped(findings.records, "collective"))
     return [chart for group, rows in groups for chart in _bus_bandwidth(group, rows, link)]
 
@@ -128,16 +129,28 @@ def _largest_first(groups: dict[Group, list[Record]]) -> list[tuple[Group, list[
     return sorted(groups.items(), key=lambda item: (item[0].collective != "allreduce", -item[0].ranks))
 
 
+def link_rate(findings: Findings) -> float:
+    """Return the rate of the slowest emulated link (bytes/s); 0 if links are not emulated."""
+    rates = (findings.run.environment.get("emulated") or {}).get("bytes_per_second") or {}
+    return float(min(rates.values(), default=0))
+
+
+def bandwidth(record: Record, link: float) -> Interval:
+    """Return the bus bandwidth with the interval of its time, / the rate of the links if it is not 0."""
+    middle = record.time_p50_seconds or math.nan
+    times = middle, record.time_p50_high_seconds, record.time_p50_low_seconds
+    whole = (record.busbw_bytes_per_second or math.nan) * middle / (link or 1.0)
+    return Interval(*(whole / (time or math.nan) for time in times))
+
+
 def _bus_bandwidth(group: Group, rows: Sequence[Record], link: float) -> list[Lines]:
     """Return bus bandwidth over size, / the rate of the emulated links (bytes/s) where ``link`` is known."""
     points: dict[str, list[Point]] = {}
     for record in rows:
-        value, middle = record.busbw_bytes_per_second, record.time_p50_seconds
-        if value and middle and record.correct is not False:
-            low, high = record.time_p50_low_seconds, record.time_p50_high_seconds
-            bounds = (value * middle / high, value * middle / low) if low and high else ()
-            shares = [number / (link or 1.0) for number in (value, *bounds)]
-            points.setdefault(scheme_name(record), []).append(Point(record.message_bytes or 0, *shares))
+        busbw = bandwidth(record, link)
+        if math.isfinite(busbw.value) and record.correct is not False:
+            point = busbw if math.isfinite(busbw.low) else busbw[:1]
+            points.setdefault(scheme_name(record), []).append(Point(record.message_bytes or 0, *point))
     note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
     size = Axis("size", volume, 2)
     if not link:

@@ -9,7 +9,6 @@ from itertools import starmap
 from typing import Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, bounded, digits, percent, plural, rate, seconds, spread, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Column, table
@@ -23,9 +22,11 @@ from hpcdl.report.run.operations import (
     BEST,
     CHECKED,
     TIED,
+    bandwidth,
     bus_bandwidth,
     collective_time,
     grouped,
+    link_rate,
     place,
     ranked,
     sizes,
@@ -73,7 +74,7 @@ def _asks_for_bandwidth(findings: Findings) -> bool:
 
 
 def _tables(findings: Findings) -> Section:
-    groups, link = grouped(findings.records, "collective"), _link_rate(findings)
+    groups, link = grouped(findings.records, "collective"), link_rate(findings)
     notes = [
         *([NOTE] if any(not group.network for group in groups) else []),
         *one_launch([record for rows in groups.values() for record in rows]),
@@ -87,18 +88,12 @@ def _tables(findings: Findings) -> Section:
     return Section("Collectives", notes, tables=tables)
 
 
-def _link_rate(findings: Findings) -> float:
-    """Return the rate of the slowest emulated link (B/s); NaN if links are not emulated."""
-    rates = (findings.run.environment.get("emulated") or {}).get("bytes_per_second") or {}
-    return float(min(rates.values(), default=math.nan))
-
-
 def _among(rows: Sequence[Record], link: float) -> list[Among]:
     return [Among(record, peers, link) for peers in sizes(rows).values() for record in peers]
 
 
 class Among(NamedTuple):
-    """A record among those of the same size, and the links' rate (B/s); NaN if it is unknown."""
+    """A record among those of the same size, and the links' rate (B/s); 0 if it is unknown."""
 
     record: Record
     peers: Sequence[Record]
@@ -123,13 +118,8 @@ class Among(NamedTuple):
     @property
     def reached(self) -> str:
         """Bus bandwidth with its interval: as a share of the links' rate, where that is known."""
-        record, busbw = self.record, self.record.busbw_bytes_per_second
-        times = record.time_p50_seconds, record.time_p50_high_seconds, record.time_p50_low_seconds
-        if not busbw or not times[0]:
-            return NONE
-        unit = 1 if math.isnan(self.link) else self.link
-        bandwidth = Interval(*(busbw * times[0] / (time or math.nan) / unit for time in times))
-        return bounded(*bandwidth, rate if math.isnan(self.link) else percent)
+        busbw = bandwidth(self.record, self.link)
+        return NONE if math.isnan(busbw.value) else bounded(*busbw, percent if self.link else rate)
 
 
 def _of(column: Column[Record]) -> Column[Among]:
@@ -167,9 +157,7 @@ def _columns(*, simulated: bool) -> list[Column[Among]]:
         *map(_of, [] if simulated else measured),
         _of(value(Record.algbw_bytes_per_second, importance="detail")),
         _of(value(Record.busbw_bytes_per_second)),
-        Column(
-            "busbw / link", lambda among: NONE if math.isnan(among.link) else among.reached, importance="answer"
-        ),
+        Column("busbw / link", lambda among: among.reached if among.link else NONE, importance="answer"),
         Column("best / p50", lambda among: among.share_of(among.peers)),
         Column("native / p50", lambda among: NONE if simulated else among.share_of(among.natives)),
         Column("fastest", lambda among: place(among.record, among.peers), importance="answer"),
@@ -307,8 +295,8 @@ SECTION = Declaration(
 
 def reached(findings: Findings) -> Answer | None:
     """Return which share of the links' rate the fastest scheme reaches, with the longest and shortest messages."""
-    link, lines = _link_rate(findings), list[str]()
-    of = "" if math.isnan(link) else f" of the links' rate of {rate(link)}"
+    link, lines = link_rate(findings), list[str]()
+    of = f" of the links' rate of {rate(link)}" if link else ""
     groups = grouped(findings.records, "collective") if _asks_for_bandwidth(findings) else {}
     for group, rows in groups.items():
         fastest = {
