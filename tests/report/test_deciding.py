@@ -51,8 +51,8 @@ def test_each_configuration_has_its_first_and_the_methods_are_ranked_over_all(ha
     assert verdicts[0].startswith(f"D-PSGD reaches the target first, in 2.02 s with {slow}; synchronous tra")
     assert len(basis) == 12
     assert deciding.profiles_answer(found).headline == (
-        "D-PSGD takes at most 1.50 times as long as the fastest method in each of 2 configurations, synchronous "
-        "training up to 1.99 times."
+        "D-PSGD takes at most 1.50 times as long as the fastest method in each of 2 configurations; synchronous "
+        "training takes up to 1.99 times as long."
     )
     assert [chart.title for chart in deciding.profile_charts(found)] == ["Performance profiles"]
 

@@ -70,6 +70,7 @@ SETTINGS: Final = {
     "oversubscription": "oversubscribed {} to 1",
     "period": "every {} steps",
     "placement": "with {} placement",
+    "ramp_steps": "ramped over {} steps",
     "rank": "of rank {}",
     "ranks_per_node": "",
     "routers": "of {} routers",
@@ -78,9 +79,17 @@ SETTINGS: Final = {
     "segment_bytes": "in segments of {}",
     "sides": "of {}",
     "tau": "of {}",
+    "warmup": "with a warm-up",
+    "warmup_from": "",
+    "warmup_steps": "with {} dense steps first",
 }
 """Words for settings; any other setting is stated by its name."""
-WHOLE: Final = {("period", "1"): "in every step", ("bucket_bytes", "0"): "by whole layers"}
+WHOLE: Final = {
+    ("bucket_bytes", "0"): "by whole layers",
+    ("dedicated", "True"): "with a dedicated server",
+    ("period", "1"): "in every step",
+    ("ramp_steps", "0"): "without a ramp",
+}
 """Words for some values of settings."""
 NESTED: Final = {"inner": "inside a node", "outer": "between nodes"}
 """Settings that are schemes themselves."""
@@ -177,13 +186,14 @@ def problem_words(record: Record) -> str:
 
 def slowed(straggler: str) -> str:
     """Return words for a straggler: "rank 3 slowed 5 times" for "rank 3 5x slower"."""
-    return re.sub(r"(\d+)x slower", r"slowed \1 times", straggler)
+    pauses = re.sub("every rank pauses (.*) in (.*) of its", r"pauses of \1 in \2 of every rank's", straggler)
+    return re.sub(r"(\d+)x slower", r"slowed \1 times", pauses)
 
 
 def points_in_words(change: Interval) -> str:
     """Return a difference of accuracies (percentage points) with its interval, if it has one."""
-    bounds = "" if math.isnan(change.low) else f" ({change.low:+.1f} to {change.high:+.1f})"
-    return f"{change.value:+.1f} percentage points{bounds}"
+    value, low, high = (f"{round(bound, 1) + 0.0:+.1f}" for bound in change)  # without "-0.0"
+    return f"{value} percentage points" + ("" if math.isnan(change.low) else f" ({low} to {high})")
 
 
 def capital(text: str) -> str:

@@ -131,8 +131,10 @@ def answer(findings: Findings) -> Answer | None:
 
 
 def _tells(learned: Sequence[Row]) -> bool:
-    """Return True if an accuracy tells something: of one method without a target it is a by-product of timing."""
-    return len(learned) > 1 or learned[0].scale.record.target_accuracy is not None
+    """Return False for equal accuracies of one seed without a target, which are by-products of timing."""
+    seeds = max(len(row.scale.records) for row in learned)
+    differ = len({percent(row.scale.median(Record.final_accuracy)) for row in learned}) > 1
+    return differ or seeds > 1 or learned[0].scale.record.target_accuracy is not None
 
 
 def _where(learned: Sequence[Row]) -> str:
@@ -156,21 +158,25 @@ def against_synchronous(learned: Sequence[Row]) -> list[str]:
     largest one that is not decided.
     """
     trained = [row for row in learned if not _diverged(row) and row.scale.record.ranks > 1]
-    base = next((row for row in trained if _is_synchronous(row.scale.record)), None)
-    if base is None:
+    alike = [row for row in trained if _is_synchronous(row.scale.record)]
+    if not alike:
         return []
+    base = alike[0]
     speed = base.scale.median(Record.images_per_second) or math.inf
     costs = [
         Cost(_name(row), mean_interval(points), (row.scale.median(Record.images_per_second) or 0.0) / speed)
         for row in trained
-        if row is not base and len(points := row.scale.points_above(base.scale)) > 1
+        if row is not base
+        and row.scale.record.ranks == base.scale.record.ranks
+        and len(points := row.scale.points_above(base.scale)) > 1
     ]
-    other, where = _name(base), _where([base])
+    other, where = _name(base) if len(alike) > 1 else _strategy(base.scale.record), _where([base])
     kept = sorted((cost for cost in costs if cost.points.low >= -MAX_LOSS), key=lambda cost: -cost.pace)
     lines = []
     for best in kept[:1]:
         loss, faster = -best.points.low, f" and is {digits(best.pace, 2)} times as fast" if best.pace else ""
-        ends = f"at most {loss:.1f} percentage points below" if loss > 0 else "no lower than"
+        size = f"{loss:.1f}" if loss >= 0.1 else f"{loss:.2f}"
+        ends = f"at most {size} percentage points below" if loss > 0 else "no lower than"
         lines.append(f"{capital(best.name)} ends {ends} {other}{faster}{where}.")
     rest = sorted((cost for cost in costs if cost not in kept), key=lambda cost: cost.points)
     lost, unknown = ([cost for cost in rest if (cost.points.high < 0) is decided] for decided in (True, False))
@@ -182,6 +188,10 @@ def against_synchronous(learned: Sequence[Row]) -> list[str]:
 
 def _name(row: Row) -> str:
     return in_words(row.name, row.scale.record)
+
+
+def _strategy(record: Record) -> str:
+    return title_of(record.strategy, record.system or "")
 
 
 def _is_synchronous(record: Record) -> bool:
@@ -213,7 +223,7 @@ def accuracy_range(learned: Sequence[Row]) -> str:
     single = ", with one seed each" if all(len(row.scale.records) == 1 for row in learned) else ""
     if len(accuracy) == 1:
         record = learned[0].scale.record
-        goal, method = record.target_accuracy, title_of(record.strategy)
+        goal, method = record.target_accuracy, _strategy(record)
         side = "above" if goal is not None and accuracy[most] >= goal else "below"
         compared = "" if goal is None else f", {side} its target of {percent(goal)}"
         return f"{capital(method)} ends at an accuracy of {high}{compared}{single.removesuffix(' each')}{where}."

@@ -16,7 +16,7 @@ from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, Importance, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, network_name, slowed
+from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, network_name, slowed, title_of
 from hpcdl.report.run.method_names import Names, several
 
 CAUSES: Final = ("disturbed", "failed", "not evaluated")
@@ -59,8 +59,9 @@ class Naming:
 
     def words(self, candidate: Candidate) -> str:
         """Return the name of a method for a sentence, with its batch where it has several."""
-        name, batch = self.method(candidate), candidate.record.global_batch
-        return in_words(name, candidate.record) + (f" at batch {batch}" if len(self._batches[name]) > 1 else "")
+        name, record = self.method(candidate), candidate.record
+        words = in_words(name, record) if len(self._batches) > 1 else title_of(record.strategy)
+        return words + (f" at batch {record.global_batch}" if len(self._batches[name]) > 1 else "")
 
     def differing(self, decision: Decision) -> list[str]:
         """Return the conditions that tell a configuration from the others."""
@@ -74,7 +75,7 @@ class Naming:
 def _where(words: Sequence[str]) -> str:
     """Return conditions as the end of a sentence: " on 100 Mbit/s Ethernet with rank 1 slowed 2 times"."""
     text = ""
-    for word in words:
+    for word in (word for word in words if "FLOP/s" not in word and "per node" not in word):
         is_place = link_title(word) != word or re.fullmatch(r"\d+ ranks?", word)
         model = network_name(word)
         text += (
@@ -328,11 +329,15 @@ def profiles_answer(findings: Findings) -> Answer | None:
     reached = [method for method, ratio in most.items() if np.isfinite(ratio)]
     missed = [method for method in most if method not in reached]
     worst = sorted(reached[1:], key=lambda method: -most[method])[:2]
-    lines = [
-        f"{capital(method)} takes at most {digits(most[method])} times as long as the fastest method in each of "
-        f"{plural(len(decisions), 'configuration')}{_up_to({other: most[other] for other in worst})}."
-        for method in reached[:1]
-    ]
+    count, up_to = plural(len(decisions), "configuration"), _up_to({other: most[other] for other in worst})
+    first = (
+        ""
+        if not reached
+        else "is"
+        if most[reached[0]] == 1
+        else f"takes at most {digits(most[reached[0]])} times as long as"
+    )
+    lines = [f"{capital(method)} {first} the fastest method in each of {count}{up_to}." for method in reached[:1]]
     lines += [f"{capital(several(missed))} missed the target in a configuration with a seed."] if missed else []
     lines += [f"Too few seeds, or configurations, for {several(left_out)}."] if left_out else []
     return Answer(lines[0], lines[1:], basis)
@@ -340,7 +345,7 @@ def profiles_answer(findings: Findings) -> Answer | None:
 
 def _up_to(most: Mapping[str, float]) -> str:
     listed = " and ".join(f"{method} up to {digits(ratio)}" for method, ratio in most.items())
-    return f", {listed} times" if listed else ""
+    return f"; {listed.replace(' up to', ' takes up to', 1)} times as long" if listed else ""
 
 
 def profile_charts(findings: Findings) -> list[Lines]:
