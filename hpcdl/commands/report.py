@@ -48,15 +48,19 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _text(options: argparse.Namespace, form: str, runs: "Sequence[Run]") -> str | bytes:
-    """Return what the options choose of the report of ``runs``."""
+    """Return the report of ``runs``, or the figure, the table or the titles that the options name."""
     from hpcdl.report import excerpts
     from hpcdl.report.render import render
 
     if LIST in {options.figure, options.table}:
-        return excerpts.titles(runs, charts=options.figure == LIST)
+        return "\n".join(excerpts.tables(runs) if options.table else excerpts.figures(runs))
     if form in excerpts.FIGURES:
-        return excerpts.figure_file(runs, options.figure, form)
-    return excerpts.table_text(runs, options.table, form) if options.table else render(runs, form)
+        from hpcdl.report.formats.figure import standalone  # late: matplotlib may be missing
+
+        return standalone(excerpts.chosen("figure", excerpts.figures(runs), options.figure), form)
+    if options.table:
+        return excerpts.TABLES[form](excerpts.chosen("table", excerpts.tables(runs), options.table))
+    return render(runs, form)
 
 
 def _form(options: argparse.Namespace) -> str:

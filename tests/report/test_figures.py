@@ -7,11 +7,9 @@ import pytest
 
 from hpcdl.analysis.run.pooling import read_pooled
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.contents import document
 from hpcdl.report.excerpts import figures
 from hpcdl.report.formats.document import Axis, Point
 from hpcdl.report.run.curves import LOWEST, STEP, curves, over_cost
-from hpcdl.report.run.findings import findings
 from hpcdl.report.run.grouping import Scale
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +33,7 @@ def test_the_main_figure_of_a_report_answers_its_question(name):
     """It also has no line of one point, unless all are points, and no tick where nothing was measured."""
     run = read_pooled([ROOT / f"reports/data/{name}.json.gz"])
     run = replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())
-    (title, chart), *_ = figures([document(findings([run])[0], charts=True)])
+    (title, chart), *_ = figures([run]).items()
     begin, levels = MAIN[name]
     assert title.startswith(begin)
     known = {line.name: line.points[0].y for line in chart.series if line.role == "reference"}
@@ -53,7 +51,7 @@ def test_networks_that_are_simulated_stand_beside_one_another_and_costs_beside_o
     for name in ("rdma-tcp", "fabric-overhead"):
         run = read_pooled([ROOT / f"reports/data/{name}.json.gz"])
         run = replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())
-        shown |= dict(figures([document(findings([run])[0], charts=True)]))
+        shown |= figures([run])
     (sums,) = (chart for title, chart in shown.items() if title.startswith("Time over size: allreduce, 32 ranks"))
     assert {line.name.partition(", ")[2] for line in sums.series} == {"rdma-100g", "tcp-100g"}
     costs = shown["Time with / without the fabric, tracing"]

@@ -10,8 +10,9 @@ import pytest
 from report_runs import HOSTILE
 
 from hpcdl.cli import main
-from hpcdl.report.excerpts import figure_file, table_text, titles
+from hpcdl.report.excerpts import TABLES, chosen, figures, tables
 from hpcdl.report.formats.canvas import DARK, LIGHT
+from hpcdl.report.formats.figure import standalone
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 
@@ -25,7 +26,7 @@ def runs(illustrated_run, hostile_run):
 @pytest.mark.parametrize("name", ["mine", HOSTILE], ids=["usual", "hostile"])
 @pytest.mark.parametrize("title", ["", "Where a step", "Links"])
 def test_a_figure_is_one_well_formed_file(runs, name, title):
-    text = figure_file([runs[name]], title, "svg").decode()
+    text = standalone(chosen("figure", figures([runs[name]]), title), "svg").decode()
     root = ET.fromstring(text)
     assert root.tag == f"{NAMESPACE}svg"
     assert root.get("aria-label").startswith(title)
@@ -43,7 +44,7 @@ def test_a_figure_is_one_well_formed_file(runs, name, title):
 
 def test_an_svg_has_literal_colours_beside_variables(runs):
     """rsvg-convert and Inkscape skip ``@supports``, and draw the colours of the light theme."""
-    text = figure_file([runs["mine"]], "Speedup", "svg").decode()
+    text = standalone(chosen("figure", figures([runs["mine"]]), "Speedup"), "svg").decode()
     drawing = text.partition("</style>")[2]
     colours = set(re.findall(r"(?:fill|stroke): (#\w+)", drawing))
     assert {LIGHT.ink, LIGHT.grid, LIGHT.paper, LIGHT.series[0]} <= colours <= {*LIGHT[:-1], *LIGHT.series}
@@ -54,7 +55,7 @@ def test_an_svg_has_literal_colours_beside_variables(runs):
 
 def test_a_figure_is_pdf_or_png_by_its_suffix_and_equal_figures_are_equal_files(runs):
     for form, begin in (("pdf", b"%PDF-"), ("png", b"\x89PNG")):
-        first, second = (figure_file([runs["mine"]], "", form) for _ in range(2))
+        first, second = (standalone(chosen("figure", figures([runs["mine"]]), ""), form) for _ in range(2))
         assert first.startswith(begin) and first == second
 
 
@@ -66,7 +67,7 @@ def test_the_command_writes_a_figure_lists_titles_and_names_the_nearest(runs, tm
     assert main(["report", run, "-o", str(file), "--figure", "Spedup"]) == 2
     assert "no figure 'Spedup'; did you mean 'Speedup" in capsys.readouterr().err
     assert main(["report", run, "--figure", "list"]) == 0
-    assert capsys.readouterr().out.splitlines() == titles([runs["mine"]], charts=True).splitlines()
+    assert capsys.readouterr().out.splitlines() == [*figures([runs["mine"]])]
     assert main(["report", run, "--table", "Scling"]) == 2
     assert "no table 'Scling'; did you mean 'Scaling" in capsys.readouterr().err
     for option, known in (("--figure", ".svg or .pdf or .png"), ("--table", ".md or .tex or .csv")):
@@ -76,10 +77,10 @@ def test_the_command_writes_a_figure_lists_titles_and_names_the_nearest(runs, tm
 
 
 def test_one_table_has_all_rows_in_each_form(runs):
-    """Every title that is listed can be asked for; a hostile name stays text."""
+    """A hostile name stays text."""
     for run in runs.values():
-        for title in titles([run], charts=False).splitlines():
-            markdown, latex, rows = (table_text([run], title, form) for form in ("md", "tex", "csv"))
+        for table in tables([run]).values():
+            markdown, latex, rows = (write(table) for write in TABLES.values())
             cells = list(csv.reader(rows.splitlines()))
             assert len({len(row) for row in cells}) == 1
             assert sum(line.startswith("|") for line in markdown.splitlines()) == len(cells) + 1
@@ -90,7 +91,7 @@ def test_one_table_has_all_rows_in_each_form(runs):
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_latex_inputs_a_table(runs, tmp_path):
-    (tmp_path / "t.tex").write_text(table_text([runs[HOSTILE]], "Scaling", "tex"))
+    (tmp_path / "t.tex").write_text(TABLES["tex"](chosen("table", tables([runs[HOSTILE]]), "Scaling")))
     packages = r"\usepackage[T1]{fontenc}\usepackage{booktabs,longtable,array,textcomp}"
     text = rf"\documentclass{{article}}{packages}\begin{{document}}\input{{t}}\end{{document}}"
     (tmp_path / "main.tex").write_text(text)

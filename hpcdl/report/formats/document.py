@@ -55,7 +55,7 @@ class Series:
 
     name: str
     points: Sequence[Point]
-    role: Literal["method", "ceiling", "reference"] = "method"
+    role: Literal["method", "baseline", "reference"] = "method"
     """A reference, such as the ideal line or a level, was not measured."""
     steps: bool = False
     """True for a step function, whose value stays until the next point."""

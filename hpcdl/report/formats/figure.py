@@ -136,7 +136,7 @@ def draw_lines(chart: Lines, axes: Axes) -> None:
     for line in chart.series:
         if line.role == "reference":
             _reference(line, axes)
-        elif line.role == "ceiling":
+        elif line.role == "baseline":
             style: dict[str, Any] = {"color": MUTED, "linewidth": 1.2, "marker": "o", "markersize": 3.5}
             axes.plot(*_places(line), dashes=(1.5, 1.5), label=label(line.name, MAX_NAME), **style)
 

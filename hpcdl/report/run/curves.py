@@ -34,7 +34,7 @@ def curves(
     not measured, straight on these axes.
     """
     series = [
-        Series(name, sorted(points), "ceiling" if name in limits else "method")
+        Series(name, sorted(points), "baseline" if name in limits else "method")
         for name, points in lines.items()
         if len({point.x for point in points}) >= least
     ]
