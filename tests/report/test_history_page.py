@@ -173,7 +173,7 @@ def test_each_sentence_of_history_appears(wandering):
     archives.append(slow_host)
     every = [verdict for suite in archives for verdict in figures.verdicts(suite)]
     every += [figures.of_event(suite, event) for suite in archives for event in suite.events]
-    assert all(verdict.sentence for verdict in every)
+    assert [verdict.headline for verdict in every if len(verdict.headline.split()) > 30] == []
     assert {verdict.word for verdict in every} | {"no runs", "not read"} == words("history")
     for suite in archives:  # metrics, JSON and exit code say the same
         told = figures.verdicts(suite)
