@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpcdl.report.formats.document import Document, Section
-    from hpcdl.report.formats.tables import Table
     from hpcdl.report.run.findings import Findings
 
 HERE = Path(__file__).resolve().parent
@@ -262,7 +261,7 @@ def page_of(report: Report, file: Path, rows: int) -> tuple[Findings, Document, 
     verdict = contents.verdict_page(found)
     head = Section("Answer", verdict.paragraphs[:1], verdict.points[:MOST], badges=verdict.badges)
     notes = [note for note in main.paragraphs if note not in (*head.paragraphs, *head.points)]
-    return found, whole, [head, Section(main.title, notes, tables=page_table(main, rows), charts=charts)]
+    return found, whole, [head, Section(main.title, notes, tables=main.answering(rows), charts=charts)]
 
 
 def claims_of(report: Report, found: Findings) -> list[str]:
@@ -272,20 +271,6 @@ def claims_of(report: Report, found: Findings) -> list[str]:
     every = [claim for source in sources() for claim in source.claims]
     own = [claim for claim in every if {clause.run for clause in claim.clauses} == {report.name}]
     return [decide(claim, {report.name: found.records}).verdict.sentence for claim in own[:MOST]]
-
-
-def page_table(section: Section, most: int) -> list[Table]:
-    """Return the table of a page with at most so many rows; tables of one kind are joined."""
-    from hpcdl.report.formats.tables import REST, joined, named
-
-    if not section.tables:
-        return []
-    several = section.per and len(section.tables) > 1
-    table = joined(named(section.tables), section.per, most) if several else section.tables[0]
-    if table.ascending and len(table.rows) > most and not several:
-        left_out = f"The last {most} of {len(table.rows)} rows; all are {REST}."
-        table = replace(table, rows=table.rows[-most:], left_out=left_out)
-    return [table.first(most)]
 
 
 def on_clusters(report: Report) -> tuple[list[str], list[str]]:

@@ -1,10 +1,19 @@
 """A short report: first rows, one table for many settings, shared values in a line, and the place of the rest."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from hpcdl.report.formats.document import Section
-from hpcdl.report.formats.tables import Table
+from hpcdl import read
+from hpcdl.report.contents import short, summary
+from hpcdl.report.formats.document import Document, Section
+from hpcdl.report.formats.summary import plain
+from hpcdl.report.formats.tables import MAX_COLUMNS, Table
 from hpcdl.report.render import render
+from hpcdl.report.run.findings import findings
+
+DATA = Path(__file__).resolve().parents[2] / "reports" / "data"
 
 
 def table(title, rows, ranks="4"):
@@ -14,32 +23,32 @@ def table(title, rows, ranks="4"):
 
 
 def test_a_long_table_has_its_first_rows_and_says_how_many_there_are():
-    (short,) = Section("s", tables=[table("", 50)]).shortened(20, 8).tables
-    assert [row[0] for row in short.rows] == [f"m{n}" for n in range(20)]
-    assert short.caption == "All 50 rows: ranks 4, near-linear no."
-    assert short.left_out == "20 of 50 rows, fastest first; all are in report.html."
-    assert short.header == ("method", "step")
+    (brief,) = Section("s", tables=[table("", 50)]).shortened(20, 8).tables
+    assert [row[0] for row in brief.rows] == [f"m{n}" for n in range(20)]
+    assert brief.caption == "All 50 rows: ranks 4, near-linear no."
+    assert brief.left_out == "20 of 50 rows, fastest first; all are in report.html."
+    assert brief.header == ("method", "step")
 
 
 def test_many_settings_share_a_table():
     tables = [
         table(f"{name}: measured, 5 epochs", 10, ranks) for name, ranks in (("A", "2"), ("B", "4"), ("C", "8"))
     ]
-    (short,) = Section("s", tables=tables, per="setting").shortened(24, 8).tables
-    assert short.header == ("setting", "method", "ranks", "step")
-    assert [row[:3] for row in short.rows[7:9]] == [("A", "m7", "2"), ("B", "m0", "4")]
-    assert short.left_out == "24 of 30 rows, at most 8 of each setting, fastest first; all are in report.html."
+    (brief,) = Section("s", tables=tables, per="setting").shortened(24, 8).tables
+    assert brief.header == ("setting", "method", "ranks", "step")
+    assert [row[:3] for row in brief.rows[7:9]] == [("A", "m7", "2"), ("B", "m0", "4")]
+    assert brief.left_out == "24 of 30 rows, at most 8 of each setting, fastest first; all are in report.html."
 
 
 def test_points_tables_and_lines_of_a_suite_are_counted():
     points, suite = [f"p{n}" for n in range(10)], "[suite]\n" * 50
-    short = Section("s", points=points, tables=[table(str(n), 2) for n in range(6)], verbatim=suite).shortened(
+    brief = Section("s", points=points, tables=[table(str(n), 2) for n in range(6)], verbatim=suite).shortened(
         40, 8
     )
-    assert short.points[7:] == [
+    assert brief.points[7:] == [
         *("p7", "2 more in report.html", "2 more tables in report.html", "50 lines of the suite in report.html"),
     ]
-    assert not short.verbatim
+    assert not brief.verbatim
 
 
 @pytest.mark.slow
@@ -56,3 +65,22 @@ def test_markdown_is_short_and_other_formats_have_every_case(hand, whole):
     assert "lines of the suite in report.html" in page
     assert len(render([run], "csv").splitlines()) == 51
     assert whole(run).count("density=0.24") == 5  # both numbers of ranks, memory, and two contrasts
+
+
+def test_the_last_rows_of_an_ascending_table_are_shown():
+    brief = replace(table("", 50), ascending=True).first(20)
+    assert [row[0] for row in brief.rows] == [f"m{n}" for n in range(30, 50)]
+    assert brief.left_out == "The last 20 of 50 rows, fastest first; all are in report.html."
+
+
+@pytest.mark.parametrize("name", ["near-linear", "large-batch", "compression", "zero"])
+def test_tables_of_kept_reports_have_nine_columns_and_a_terminal_those_that_answer(name):
+    (run,) = findings([read(DATA / f"{name}.json.gz")])
+    tables = [table for section in short(run).sections for table in section.tables]
+    assert all(len({*table.header}) == len(table.header) <= MAX_COLUMNS for table in tables)
+    (shown,) = (section for section in summary(run).sections if section.tables)
+    text = plain([Document("", [shown])])
+    assert max(map(len, text.splitlines())) <= 80
+    dropped = " ".join(text.split()).partition("More columns on a wider terminal: ")[2].removesuffix(".")
+    assert shown.tables[0].answers
+    assert not {*dropped.split(", ")} & {*shown.tables[0].answers}

@@ -98,14 +98,19 @@ class Table:
         return replace(self.without(*shared), caption=f"All {len(self.rows)} rows: {values}.")
 
     def first(self, most: int) -> Table:
-        """Return the first rows, at most ``most``, and the most important columns, at most :data:`MAX_COLUMNS`."""
+        """Return the first rows, or the last if they ascend, and the most important columns.
+
+        They are at most ``most``, and :data:`MAX_COLUMNS`.
+        """
         table = self.without(*self.details).without_empty().without_constant()
         lines = [self.left_out] if self.left_out else []
         if len(self.rows) > most:
-            lines.append(f"{most} of {len(self.rows)} rows{self.order and ', '}{self.order}; all are {REST}.")
+            which = f"The last {most}" if self.ascending else f"{most}"
+            lines.append(f"{which} of {len(self.rows)} rows{self.order and ', '}{self.order}; all are {REST}.")
         surplus = table.surplus
         lines += [f"More columns {REST}: {', '.join(reversed(surplus))}."] if surplus else []
-        return replace(table, rows=table.rows[:most], left_out=" ".join(lines)).without(*surplus)
+        rows = table.rows[-most:] if self.ascending else table.rows[:most]
+        return replace(table, rows=rows, left_out=" ".join(lines)).without(*surplus)
 
 
 def named(tables: Sequence[Table]) -> list[Table]:
@@ -145,9 +150,9 @@ def joined(tables: Sequence[Table], heading: str, most: int) -> Table:
 
 
 R_contra = TypeVar("R_contra", contravariant=True)
-Importance = Literal["answer", "usual", "detail"]
-"""Of a column: one that answers (the value first, then its interval and its verdict) is never left out; a detail
-is only in HTML."""
+Importance = Literal["answer", "name", "usual", "detail"]
+"""Of a column: one that answers (the value first, then its interval and its verdict), or that with the name tells
+rows apart, is left out last; a detail is only in HTML."""
 
 
 @dataclass(frozen=True)
@@ -170,11 +175,11 @@ def table(
 ) -> Table:
     """Return a table without its empty columns; ``notes`` precede those of the columns. ``options``: of Table."""
     cells = [tuple(column.cell(row) for column in columns) for row in rows]
-    details, answers = (
+    details, answers, names = (
         [column.heading for column in columns if column.importance == importance]
-        for importance in ("detail", "answer")
+        for importance in ("detail", "answer", "name")
     )
     header = tuple(column.heading for column in columns)
-    made = Table(title, header, cells, details=details, answers=answers, **options).without_empty()
+    made = Table(title, header, cells, details=details, answers=answers + names, **options).without_empty()
     stated = (column.note for column in columns if column.note and column.heading in made.header)
     return replace(made, notes=[*notes, *stated])

@@ -22,7 +22,7 @@ class OfMethod(Protocol):
 
 
 METHOD: Final = Column[OfMethod]("method", lambda row: row.name)
-RANKS: Final = Column[OfMethod]("ranks", lambda row: str(row.scale.record.ranks))
+RANKS: Final = Column[OfMethod]("ranks", lambda row: str(row.scale.record.ranks), importance="name")
 
 
 def median(

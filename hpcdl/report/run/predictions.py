@@ -82,7 +82,7 @@ def _beside(predicted: float | None, measured: float | None) -> str:
     return digits(predicted) + ("" if measured is None else f" ({digits(measured)})")
 
 
-RANKS: Final = Column[Record]("ranks", lambda row: str(row.ranks), importance="answer")
+RANKS: Final = Column[Record]("ranks", lambda row: str(row.ranks), importance="name")
 PREDICTED: Final = value(Record.predicted_seconds, importance="answer")
 INTERVAL: Final = Column[Record]("95 %", _interval, importance="answer")
 SIMULATED: Final = Column[Record]("simulated", lambda row: str(row.simulated_ranks or NONE), importance="detail")

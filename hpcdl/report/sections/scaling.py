@@ -1,7 +1,6 @@
 """Scaling: step time and efficiency by the number of ranks, and which methods are near-linear."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from hpcdl.analysis.run.record import Record
@@ -66,7 +65,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
     missed = "not reached" if reached else NONE
     return [
         Column("method", lambda row: row.name + (" (no communication)" if row.no_communication else "")),
-        replace(RANKS, importance="answer"),
+        RANKS,
         stated(Record.nodes, importance="detail"),
         Column("step", lambda row: seconds(row.step_seconds)),
         Column("95 %", _step_bounds),
