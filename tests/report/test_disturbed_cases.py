@@ -78,7 +78,7 @@ def two_scales(hand, one, two):
 def test_a_disturbed_case_or_base_has_no_verdict(hand, one, two, row):
     run = two_scales(hand, one, [rank(), two])
     page = render([run], "md")
-    assert "LeNet-5 at 2 ranks: other load disturbed the measurement (efficiency 0.988" in page
+    assert "LeNet-5 at 2 ranks: other load disturbed the measurement, an efficiency of 0.988" in page
     assert row(page[page.index("## Scaling") :], "ring", "2")[-1] == "disturbed"
     assert page.count("Other load disturbed 1 case: it has no verdict and no place in rankings.") == 1
     base = json.loads(render([run], "json"))["cases"][1]["base_disturbed"]

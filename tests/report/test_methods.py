@@ -66,14 +66,14 @@ def test_the_share_of_discarded_gradients_is_shown(hand, row, whole):
 def test_memory_is_stated_for_a_method_alone_and_once_for_methods_alike(hand, row):
     synchronous(hand)
     alone = section(render([hand.read()], "md"), "Memory and consensus")
-    assert row(alone, "ring", "4")[2:] == ["1.20 kB", "3.00 x"]
+    assert row(alone, "ring", "4")[2:] == ["1.20 kB", "3.00"]
     synchronous(hand, training="layerwise")
     alike = section(render([hand.read()], "md"), "Memory and consensus")
-    assert row(alike, "all 2") == ["all 2", "1.20 kB", "3.00 x"]
+    assert row(alike, "all 2") == ["all 2", "1.20 kB", "3.00"]
     assert "layerwise" not in alike
     downpour(hand, global_batch=128)
     apart = section(render([hand.read()], "md"), "Memory and consensus")
-    assert row(apart, "all 2") == ["all 2", "1.20 kB", "3.00 x"]
+    assert row(apart, "all 2") == ["all 2", "1.20 kB", "3.00"]
     assert row(apart, "downpour", "4")[2] == "4.00 kB"
 
 

@@ -19,7 +19,7 @@ FEW_STEPS: Final = "too few steps for an interval"
 INSIDE: Final = f"{NEAR_LINEAR:.2f} is inside the interval"
 CHANCE: Final = "may be chance"
 REASONS: Final = {
-    "disturbed": "other load disturbed the measurement (efficiency {})",
+    "disturbed": "other load disturbed the measurement, an efficiency of {}",
     ONE_LAUNCH: "the efficiency, {}, is of one launch, which does not show how launches vary",
     FEW_STEPS: "too few steps were measured for an interval of the efficiency, {}",
     INSIDE: f"the limit, {NEAR_LINEAR:.2f}, is inside the interval of the efficiency, {{}}",

@@ -23,8 +23,8 @@ from hpcdl.training.parts.traits import Strategy
 NOTE: Final = (
     "Beyond computing: step less a rank's computing. Sent: by the rank that sends most in a step; messages that "
     "overlap with the next step count there, so that busy cores raise it. Sent per host: to others, if simulated "
-    "without a topology. Memory: parameters, gradients and optimizer state, measured. Rate for 0.9: of a rank's "
-    "link at which computing is 90 % of a step, if all messages overlap with it, and if none does."
+    "without a topology. Memory: parameters, gradients and optimizer state, measured. Rate for 90 %: rate of "
+    "a rank's link at which a step computes for 90 % of its time, if all messages overlap with that, and if none does."
 )
 
 
@@ -62,7 +62,7 @@ COLUMNS: Final = (
     median(Record.bytes_sent_per_rank, "sent per rank", importance="answer"),
     median(Record.bytes_sent_per_host),
     median(Record.memory_bytes_per_rank, importance="answer"),
-    Column("rate for 0.9", _needed_rate),
+    Column("rate for 90 %", _needed_rate),
 )
 
 

@@ -96,7 +96,7 @@ PIPELINE: Final = Declaration(
 )
 
 MEMORY_NOTE: Final = (
-    "Memory: vectors of the rank that holds most, also as a multiple of the parameters: parameters, "
+    "Memory: vectors of the rank that holds most, also / the parameters' size: parameters, "
     "gradients, what optimizer and strategy keep, and copies that wait for the test set, one for each look at "
     "it, where training does not wait for that. Consensus distance: root mean square over ranks of the "
     "distance of a rank's parameters from their average, at the last look at the test set."
@@ -106,14 +106,14 @@ MEMORY_NOTE: Final = (
 def _times_the_parameters(row: Row) -> str:
     size, parameters = row.scale.median(Record.memory_bytes_per_rank), row.scale.record.parameters
     item = 8 if row.scale.record.dtype == "float64" else 4  # below float32 parameters are kept in float32
-    return f"{digits(size / (parameters * item))} x" if size and parameters else NONE
+    return digits(size / (parameters * item)) if size and parameters else NONE
 
 
 MEMORY: Final = (
     METHOD,
     RANKS,
     median(Record.memory_bytes_per_rank),
-    Column("of the parameters", _times_the_parameters, importance="answer"),
+    Column("memory / parameters", _times_the_parameters, importance="answer"),
     median(Record.consensus_distance),
 )
 

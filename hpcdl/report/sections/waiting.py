@@ -183,11 +183,11 @@ COLUMNS: Final[tuple[Column[Waited], ...]] = (
     Column("ranks", lambda row: str(row.waiting.record.ranks)),
     Column("step", lambda row: seconds(_mean(row.waiting.step_seconds))),
     Column("wait", lambda row: seconds(_mean(row.waiting.waiting))),
-    Column("share waiting", lambda row: digits(row.share), importance="answer"),
+    Column("wait / step", lambda row: digits(row.share), importance="answer"),
     Column("move bytes", lambda row: seconds(_mean(row.waiting.transfer)), importance="detail"),
-    Column("share moving", lambda row: digits(_mean(row.waiting.transfer) / _mean(row.waiting.step_seconds))),
+    Column("move / step", lambda row: digits(_mean(row.waiting.transfer) / _mean(row.waiting.step_seconds))),
     Column("latest rank", lambda row: row.latest),
-    Column("by", lambda row: seconds(row.waiting.latest.seconds) if row.waiting.latest else NONE),
+    Column("late by", lambda row: seconds(row.waiting.latest.seconds) if row.waiting.latest else NONE),
     Column(
         "verdict", lambda row: _verdict(row.waiting, disturbed=bool(row.launch.disturbed)), importance="answer"
     ),
