@@ -209,10 +209,14 @@ def test_one_size_on_several_numbers_of_ranks_is_one_line(hand):
     for ranks, fast in ((2, "ring"), (4, "tree"), (8, "tree")):
         for scheme in ("ring", "tree"):
             operation(hand, scheme, [1.0 if scheme == fast else 2.0], 1024, ranks=ranks, **network)
-    assert verdict(hand.read(suite_text=ANSWERED.format("collectives")))[0] == (
+    run = hand.read(suite_text=ANSWERED.format("collectives"))
+    assert verdict(run)[0] == (
         "For an allreduce of 1 KiB (lan, 1 rank per node) a ring is fastest on 2 ranks, and a tree is fastest on 4 to 8 "
         "ranks, 2.00 times as fast as a ring on 8 ranks."
     )
+    brief = render([run], "md")
+    assert "### allreduce, 1 KiB, float32, simulated on lan, 1 rank per node\n" in brief
+    assert "| 8     | tree          | 1.00 ms |" in brief  # one table, a row for each number of ranks
 
 
 def test_a_verdict_has_at_most_16_lines_on_a_terminal(hand):

@@ -87,9 +87,16 @@ class Family(NamedTuple):
 
     subject: str
     """Collective, ranks or size, and conditions."""
-    segments: Sequence[Segment]
+    title: str
+    """The subject as a table has it."""
+    points: Sequence[Point]
     unit: str = ""
     """Noun of what differs, ``ranks``; empty for sizes, which have their unit."""
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The points, by their answer."""
+        return segments(self.points)
 
     @property
     def decided(self) -> bool:
@@ -183,11 +190,13 @@ def families(groups: dict[Group, list[Record]]) -> list[tuple[Family, list[Recor
         if len(of_ranks) > 1 and len(by_size := sizes(every)) == 1:
             points = [Point(str(group.ranks), rows) for group, rows in of_ranks.items()]
             subject = _subject(family, f"of {volume(next(iter(by_size)))}")
-            found.append((Family(subject, segments(points), "ranks"), every))
+            title = family.titled(volume(next(iter(by_size))))
+            found.append((Family(subject, title, points, "ranks"), every))
             continue
         for group, rows in sorted(of_ranks.items(), key=lambda item: -item[0].ranks):
             points = [Point(volume(size), peers) for size, peers in sizes(rows).items()]
-            found.append((Family(_subject(group, f"on {plural(group.ranks, 'rank')}"), segments(points)), rows))
+            subject = _subject(group, f"on {plural(group.ranks, 'rank')}")
+            found.append((Family(subject, group.title, points), rows))
     return sorted(found, key=lambda item: any(map(_shares_cores, item[1])))
 
 

@@ -246,21 +246,26 @@ def short(findings: Findings) -> Section:
     """Return one row per size: the lowest median, the schemes that are tied with it, and the library's time."""
     if _asks_for_bandwidth(findings):
         return Section("Collectives")
-    groups = grouped(findings.records, "collective")
-    notes = one_launch([record for rows in groups.values() for record in rows])
+    every = families(grouped(findings.records, "collective"))
+    notes = one_launch([record for _, rows in every for record in rows])
     tables = [
-        table(OF_A_SIZE, [Point(volume(size), peers) for size, peers in sizes(rows).items()], group.title, left=2)
-        for group, rows in groups.items()
+        table(
+            [Column(family.unit or "size", lambda point: point.shown), *FASTEST],
+            family.points,
+            family.title,
+            left=2,
+        )
+        for family, _ in every
     ]
     return Section("Collectives", notes, tables=tables, per="operation")
 
 
-def _lowest(point: Point) -> Record | None:
-    return next(iter(ranked(point.peers)), None)
-
-
 def _of_lowest(column: Column[Record]) -> Column[Point]:
-    return Column(column.heading, lambda point: column.cell(lowest) if (lowest := _lowest(point)) else NONE)
+    def cell(point: Point) -> str:
+        lowest = next(iter(ranked(point.peers)), None)
+        return column.cell(lowest) if lowest else NONE
+
+    return Column(column.heading, cell, importance=column.importance)
 
 
 def _standing(point: Point) -> str:
@@ -272,10 +277,9 @@ def _library(point: Point) -> Record | None:
     return next((record for record in point.peers if record.aggregation == LIBRARY), None)
 
 
-OF_A_SIZE: Final[tuple[Column[Point], ...]] = (
-    Column("size", lambda point: point.shown),
-    _of_lowest(Column("lowest median", scheme_name)),
-    _of_lowest(value(Record.time_p50_seconds)),
+FASTEST: Final[tuple[Column[Point], ...]] = (
+    _of_lowest(Column("lowest median", scheme_name, importance="answer")),
+    _of_lowest(value(Record.time_p50_seconds, importance="answer")),
     _of_lowest(bounds(Record.time_p50_seconds)),
     Column("tied with it", _standing, importance="answer"),
     Column("native", lambda point: seconds(library.time_p50_seconds) if (library := _library(point)) else NONE),
