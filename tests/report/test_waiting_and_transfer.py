@@ -54,7 +54,7 @@ def test_no_rank_of_a_disturbed_case_or_of_a_pipeline_is_late(tmp_path, counters
     run = written(tmp_path, counters, **fields)
     assert waiting.WAITING.answer(run[0]) is None
     cells = row(render([one.run for one in run], "md"), "one")
-    assert [cells[name] for name in ("latest rank", "by", "verdict")] == ["rank 1", "20.0 ms", verdict]
+    assert [cells[name] for name in ("latest rank", "late by", "verdict")] == ["rank 1", "20.0 ms", verdict]
 
 
 def test_the_late_rank_is_named_with_its_lateness(late_run, row):

@@ -23,8 +23,8 @@ from hpcdl.training.parts.traits import Strategy
 NOTE: Final = (
     "Beyond computing: step less a rank's computing. Sent: by the rank that sends most in a step; messages that "
     "overlap with the next step count there, so that busy cores raise it. Sent per host: to others, if simulated "
-    "without a topology. Memory: parameters, gradients and optimizer state, measured. Rate for 90 %: rate of "
-    "a rank's link at which a step computes for 90 % of its time, if all messages overlap with that, and if none does."
+    "without a topology. Memory: parameters, gradients and optimizer state, measured. Rate for 90 %: of a "
+    "rank's link at which a step computes for 90 % of its time, if all messages overlap with that or none does."
 )
 
 
