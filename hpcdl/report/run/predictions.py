@@ -180,7 +180,11 @@ def network(estimate: NetworkEstimate) -> Section:
             if (error := certainty.errors.get(name))
         ]
         header = ("times", "median", "worst", "within 95 %", "number")
-        tables += [Table("Error of the predicted times", header, rows).without_empty()] if rows else []
+        tables += (
+            [Table("Error of fitted times, and of times left out of the fit", header, rows).without_empty()]
+            if rows
+            else []
+        )
     return Section("Network", paragraphs, points, tables)
 
 

@@ -8,14 +8,14 @@ from typing import Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.launch.testbed import bit_rate, usual_rate
-from hpcdl.report.formats.cells import digits, percent, plural, volume
+from hpcdl.report.formats.cells import percent, plural, signed, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.predicted_answers import off, ratio
-from hpcdl.report.run.predictions import network, predicted
+from hpcdl.report.run.predictions import legend, network, predicted
 
 NOTE: Final = (
     "Predicted: the same programs in virtual time on one model of the network, whose few cost parameters are "
@@ -26,9 +26,12 @@ NOTE: Final = (
 
 def predicted_page(findings: Findings) -> Section:
     """Return each measured time with its prediction, if a network could be fitted."""
-    section = predicted_short(findings)
-    times = predicted(findings.predicted.rows).tables if findings.predicted else []
-    return replace(section, tables=[*section.tables, *times])
+    section, rows = predicted_short(findings), findings.predicted.rows if findings.predicted else []
+    return replace(
+        section,
+        paragraphs=[*section.paragraphs, *legend(rows)],
+        tables=[*section.tables, *predicted(rows).tables],
+    )
 
 
 def predicted_short(findings: Findings) -> Section:
@@ -86,11 +89,11 @@ def _by_algorithm(rows: Sequence[Record]) -> Table:
     for row in rows:
         ratios.setdefault((scheme_name(row), row.ranks), []).append(ratio(row) or math.nan)
     cells = [
-        (name, str(ranks), *(digits(ratio) for ratio in (median(group), min(group), max(group))), str(len(group)))
+        (name, str(ranks), *map(signed, (median(group), min(group), max(group))), str(len(group)))
         for (name, ranks), group in sorted(ratios.items(), key=lambda item: -abs(math.log(median(item[1]))))
     ]
-    header = ("algorithm", "ranks", "median", "least", "most", "times")
-    return Table("Predicted / measured time", header, cells, order="largest error first")
+    header = ("algorithm", "ranks", "median", "lowest", "highest", "times")
+    return Table("Error of predictions by algorithm", header, cells, order="largest error first")
 
 
 PREDICTED: Final = Declaration(130, predicted_page, predicted_short, rows=30, answer=predicted_answer)
