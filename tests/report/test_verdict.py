@@ -64,8 +64,8 @@ def test_a_slow_host_is_named_in_the_first_line(hand):
         (
             {"parameter_server": {1: 80, 2: 41}, "tree": {2: 80}},
             [
-                "LeNet-5 stays near-linear on 2 ranks with parameter server: efficiency 0.976.",
-                "- On 2 ranks 1 of 2 methods are near-linear for LeNet-5: parameter server.",
+                "LeNet-5 stays near-linear on 2 ranks with a parameter server: efficiency 0.976.",
+                "- On 2 ranks 1 of 2 methods are near-linear for LeNet-5: a parameter server.",
             ],
         ),
         (

@@ -5,6 +5,7 @@ Tables have the names of a suite (:mod:`hpcdl.report.run.method_names`).
 
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -21,6 +22,7 @@ TITLES: Final = {
     "adamw": "AdamW",
     "allgather": "an allgather",
     "bf16": "bfloat16",
+    "binomial": "a reduction tree",
     "constant": "a constant rate",
     "d_psgd": "D-PSGD",
     "deep_compression": "Deep Compression",
@@ -39,6 +41,7 @@ TITLES: Final = {
     "native_reduce_scatter_allgather": "the library's reduce-scatter and allgather",
     "ok_topk": "Ok-Topk",
     "one_bit": "1-bit SGD",
+    "parameter_server": "a parameter server",
     "power_sgd": "PowerSGD",
     "qsgd": "QSGD",
     "random_k": "random-k",
@@ -127,6 +130,12 @@ def in_words(name: str, record: Record) -> str:
         first, *others = others
     joint = "in" if others and others[0].startswith(("buckets of", "one sum")) else "with"
     return f"{first} {joint} {' and '.join(others)}" if others else first
+
+
+def legend(methods: Sequence[tuple[str, Record]]) -> list[str]:
+    """Return the methods of a chart in words, or as tables name them if two would be alike."""
+    words = [in_words(name, record) for name, record in methods]
+    return words if len({*words}) == len(words) else [name for name, _ in methods]
 
 
 def _part(part: str, record: Record) -> str:

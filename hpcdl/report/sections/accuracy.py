@@ -21,7 +21,7 @@ from hpcdl.report.run.curves import STEP, hundredths, over_cost
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
-from hpcdl.report.run.literature import capital, in_words, points_in_words, problem_words, title_of
+from hpcdl.report.run.literature import capital, in_words, legend, points_in_words, problem_words, title_of
 from hpcdl.report.run.method_names import Names, several
 from hpcdl.report.run.warnings import diverged
 from hpcdl.trace.quantity import Quantity
@@ -272,7 +272,9 @@ def charts(findings: Findings) -> list[Lines]:
     groups: dict[str, list[tuple[str, Scale]]] = {}
     for methods in findings.problems if "accuracy" in findings.answered_by[:1] else ():
         name = findings.settings.name(methods[0].record) or str(methods[0].record.dataset)
-        groups[name] = [(row.name, row.scale) for row in _learned(methods)]
+        learned = _learned(methods)
+        words = legend([(row.name, row.scale.record) for row in learned])
+        groups[name] = list(zip(words, (row.scale for row in learned), strict=True))
     return [*over_cost(groups, STEP), *courses(findings)]
 
 

@@ -24,6 +24,7 @@ from hpcdl.report.run.curves import (
 from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Scale, rows
+from hpcdl.report.run.literature import in_words, legend
 from hpcdl.report.sections.compression import compared, sent_of
 
 
@@ -38,7 +39,9 @@ def over(cost: Cost, findings: Findings) -> list[Lines]:
     for methods in filter(compared, findings.problems):
         setting, group = findings.settings.name(methods[0].record), groups.setdefault(_task(methods), [])
         shown = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
-        group += [(", ".join(filter(None, (setting, row.name))), row.scale) for row in shown]
+        words = legend([(row.name, row.scale.record) for row in shown])
+        names = [", ".join(filter(None, (setting, name))) for name in words]
+        group += zip(names, (row.scale for row in shown), strict=True)
     return over_cost(groups, cost)
 
 
@@ -49,7 +52,7 @@ def speed_over_bandwidth(findings: Findings) -> list[Lines]:
         if (network := methods[0].record.network) in NETWORKS:
             for pair in compared(methods):
                 place = Point(1 / NETWORKS[str(network)].link.beta, pair.gain or 1.0)
-                lines.setdefault(pair.row.name, []).append(place)
+                lines.setdefault(in_words(pair.name, pair.scale.record), []).append(place)
     axes = Axis("bandwidth of the links", rate, 10), Axis("speed / dense speed", digits, 10)
     note = "Simulated steps, against the fastest dense step on the same network."
     return curves("Speed / dense speed over bandwidth", axes, lines, note, references={"dense": lambda _rate: 1.0})

@@ -23,6 +23,7 @@ from hpcdl.report.run.curves import curves
 from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
+from hpcdl.report.run.literature import legend
 from hpcdl.report.run.near_linear import answer, verdict
 from hpcdl.report.sections.collectives import one_launch
 from hpcdl.report.sections.overlap import NOISE
@@ -201,15 +202,15 @@ def charts(findings: Findings) -> list[Lines]:
     """Return the speedup over ranks, the most ranks first; problems with one method each share a chart."""
     made, single, names = list[Lines](), dict[str, list[Point]](), findings.settings
     for methods in findings.problems:
-        record, alone = methods[0].record, [f"{method.name}{ALONE}" for method in methods]
+        record, compared = methods[0].record, [method for method in methods if method.is_compared]
+        words = legend([(method.name, method.record) for method in compared])
         lines = {
-            f"{method.name}{ALONE if method.no_communication else ''}": _speedup_points(method)
-            for method in methods
-            if method.is_compared
+            f"{name}{ALONE if method.no_communication else ''}": _speedup_points(method)
+            for name, method in zip(words, compared, strict=True)
         }
         if len(lines) > 1:
             title = ": ".join(filter(None, ("Speedup", names.name(record))))
-            made += _speedup(title, lines, names.further(record), alone)
+            made += _speedup(title, lines, names.further(record))
         else:
             single |= {names.name(record) or name: points for name, points in lines.items()}
     return sorted([*made, *_speedup("Speedup", single)], key=lambda chart: -max(chart.x.ticks))
@@ -219,14 +220,12 @@ ALONE: Final = " (no communication)"
 """End of the name of a line of ranks that do not communicate."""
 
 
-def _speedup(
-    title: str, lines: Mapping[str, Sequence[Point]], settings: str = "", limits: Collection[str] = ()
-) -> list[Lines]:
+def _speedup(title: str, lines: Mapping[str, Sequence[Point]], settings: str = "") -> list[Lines]:
     note = (
         f"{settings}Speedup relative to one rank: efficiency x ranks, so that a base of several ranks counts as "
         "linear. Bars are 95 % intervals. Ideal: the number of ranks."
     )
-    axes = Axis("ranks", whole, 2), Axis("speedup", digits, 2)
+    axes, limits = (Axis("ranks", whole, 2), Axis("speedup", digits, 2)), [n for n in lines if n.endswith(ALONE)]
     return curves(title, axes, lines, note, limits=limits, references={"ideal": lambda ranks: ranks})
 
 
