@@ -27,7 +27,7 @@ def record(name, value, low=None, high=None, **fields):
     return Record(aggregation=name, step_seconds=value, step_seconds_low=low, step_seconds_high=high, **fields)
 
 
-def decided(records, field="step_seconds", here="holds", **limits):
+def decided(records, field="step_seconds", here=YES, **limits):
     limits = {"case": RING if field == "step_seconds" else {}, **limits}
     claim = Claim(text="t", place="s", clauses=[Clause(run="r", field=field, **limits)], here=here)
     return decide(claim, {"r": records})
@@ -156,7 +156,7 @@ def test_a_claim_is_confirmed_if_all_of_its_clauses_are():
     cases = [([fast, faster], YES), ([fast, slow], NO), ([fast, absent], OPEN), ([absent], ABSENT), ([slow], NO)]
     claim = {"text": "Rings are fast", "place": "s", "source": "A paper"}
     decisions = [decide(Claim(**claim, clauses=clauses), runs) for clauses, _ in cases]
-    decisions[1] = decide(Claim(**claim, clauses=[fast, slow], here="fails"), runs)
+    decisions[1] = decide(Claim(**claim, clauses=[fast, slow], here=NO), runs)
     assert [one.word for one in decisions] == [word for _, word in cases]
     assert [one.verdict.sentence for one in decisions] == [
         "A paper claims: Rings are fast. Yes: in 1.00 s (0.900 to 1.10).",

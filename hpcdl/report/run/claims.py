@@ -15,7 +15,7 @@ keys of its claim that it does not give itself, and the columns of its cases:
 ``above``, ``below``, ``because``
     limits, which the sentence contains, and their reason.
 
-``would_decide`` names what an undecided claim needs. ``here = "fails"``: runs are known to contradict the claim.
+``would_decide`` names what an undecided claim needs. ``here = "no"``: runs are known to contradict the claim.
 The command fails when a decided claim has the opposite verdict.
 """
 
@@ -48,20 +48,13 @@ SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
 """Files, in the order of the page."""
 YES, NO, OPEN, ABSENT = "yes", "no", "not decided", "no run"
 WORST_FIRST: Final = (NO, OPEN, ABSENT, YES)
-EXPECTED: Final = {"holds": YES, "fails": NO}
 SEEDED: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if quantity.seeded)}
 """Fields that depend on the seed, as those of a target do: one seed decides nothing."""
 SHARES: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if "boolean" in quantity.types)}
 """Fields that are true or false of each seed: their number is a share of seeds, with exact bounds."""
 COUNTED: Final = {
-    "flop_by_byte_of_parameters",
-    "flop_by_byte_sent",
-    "compression_ratio",
-    "parameters",
-    "global_batch",
-    "messages_per_rank",
-    "tuning",
-    "tuning_images",
+    *("flop_by_byte_of_parameters", "flop_by_byte_sent", "compression_ratio", "parameters", "messages_per_rank"),
+    *("global_batch", "tuning", "tuning_images"),
 }
 """Fields that are counted, as those with bytes are; arithmetic decides them."""
 UNITS: Final = {
@@ -141,7 +134,8 @@ class Claim:
     source: str = ""
     """Title of the source."""
     clauses: Sequence[Clause] = ()
-    here: str = "holds"
+    here: str = YES
+    """Verdict of earlier runs."""
     would_decide: str = ""
 
 
@@ -240,19 +234,16 @@ class Decision:
     @property
     def is_surprising(self) -> bool:
         """True if the verdict is the opposite of the expected one."""
-        return self.word in EXPECTED.values() and self.word != EXPECTED[self.claim.here]
+        return self.word in {YES, NO} and self.word != self.claim.here
 
     @property
     def remedy(self) -> str:
         """Runs that would decide an open claim; empty if it is decided, or has no run."""
         if self.word != OPEN or self.deciding is None:
             return ""
-        absent = self.deciding.verdict == ABSENT
-        return (
-            f"a run of {self.deciding.clause.run} with its cases"
-            if absent
-            else self.claim.would_decide or REMEDIES[self.deciding.doubt]
-        )
+        if self.deciding.verdict == ABSENT:
+            return f"a run of {self.deciding.clause.run} with its cases"
+        return self.claim.would_decide or REMEDIES[self.deciding.doubt]
 
     @property
     def verdict(self) -> Verdict:
