@@ -85,6 +85,17 @@ def test_four_schemes_with_long_names_fit_80_columns(tmp_path, capsys):
     assert "allgather" not in lines[-1] and any("scatter_" in line for line in lines)
 
 
+def test_a_case_without_times_has_dashes(tmp_path, capsys):
+    hand = Hand(tmp_path / "run/parts")
+    hand.folder.mkdir(parents=True)
+    hand.case(
+        [[]] * 2, kind="collective", collective="allreduce", aggregation="ring", message_bytes=8, error="lost"
+    )
+    hand.read({"mpi": {"library": "MPICH", "version": "5"}})
+    BenchTable(["ring"]).add(hand.folder / "run.h5")
+    assert rows(capsys.readouterr().out)[-1] == ["8", *["-"] * 5, "0.000", "0.000"]
+
+
 def test_delays_show_the_late_rank_also_if_it_is_the_first(hpcdl):
     given = ("-b", "8", "-e", "8", "-a", "native", "-n", "2", "-r", "2", "-w", "0", "--delays", "0:0.2")
     ended = hpcdl("bench", *given)

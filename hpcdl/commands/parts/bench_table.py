@@ -120,11 +120,13 @@ def row(record: Record, launch: Launch) -> list[str]:
     return [begin, *map(microseconds, over_ranks(launch)), _flagged(record), p99, *bandwidths]
 
 
-def over_ranks(launch: Launch) -> tuple[float, float, float]:
+def over_ranks(launch: Launch) -> tuple[float | None, ...]:
     """Return mean, least and largest over ranks of a rank's mean time (s), as OSU's benchmarks print them."""
     import numpy as np
 
     steps = launch.case.steps[launch.case.steps["step"] >= launch.record.warmup_steps]
+    if not len(steps):  # the case failed
+        return None, None, None
     means = np.bincount(steps["rank"], (steps["end"] - steps["begin"]) / 1e9) / np.bincount(steps["rank"])
     return float(means.mean()), float(means.min()), float(means.max())
 
