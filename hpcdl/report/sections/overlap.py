@@ -20,7 +20,7 @@ STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
 ONE_SUM: Final = ("synchronous", {"bucket_bytes": "0"})
 """Name and settings of the one that sends all gradients after backward."""
-BUCKETS: Final = "a sum in buckets during backward"
+BUCKETS: Final = "a sum in buckets"
 """Name of the one with the usual buckets."""
 NOISE: Final = "~0"
 """Exposed communication that does not differ from 0."""
@@ -104,12 +104,12 @@ def _saved(group: Sequence[Timed]) -> list[str]:
         for name, share in known
         if share.value <= 0 and (name, share) not in hidden
     ]
-    lines = [f"{saves} of a step, compared with {first}"] * bool(saves)
+    lines = [f"{saves} of a step against {first}"] * bool(saves)
     lines += [f"{_shares('takes', [one])} longer than {first}" for one in more]
-    if disturbed := listed([name for name, scale, *_ in group if scale.disturbed]):
-        lines = [f"not decided, as other load disturbed {disturbed}: {line}" for line in lines]
+    if any(scale.disturbed for _, scale, *_ in group):
+        lines = [f"not decided, as other load disturbed the measurement: {line}" for line in lines]
     unknown = listed([name for name, _ in hidden])
-    return lines + [f"not decided: noise hides what {unknown} would save of a step, compared with {first}"] * bool(
+    return lines + [f"not decided: noise hides what {unknown} would save of a step against {first}"] * bool(
         unknown
     )
 
