@@ -117,6 +117,8 @@ LINKS: Final = {
     r"^wan-(\d+)m-(\d+)ms$": r"links of \1 Mbit/s and \2 ms",
     r"^wan-(\d+)g-(\d+)ms$": r"links of \1 Gbit/s and \2 ms",
 }
+MAX_LOSS: Final = 1.0
+"""Percentage points of accuracy that a method may lose and still count as accurate."""
 COMMA: Final = re.compile(r", (?![^(\[]*[)\]])")
 """Between the parts of a name, not between settings."""
 

@@ -21,13 +21,18 @@ from hpcdl.report.run.curves import STEP, hundredths, over_cost
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
-from hpcdl.report.run.literature import capital, in_words, legend, points_in_words, problem_words, title_of
+from hpcdl.report.run.literature import (
+    MAX_LOSS,
+    capital,
+    in_words,
+    legend,
+    points_in_words,
+    problem_words,
+    title_of,
+)
 from hpcdl.report.run.method_names import Names, several
 from hpcdl.report.run.warnings import diverged
 from hpcdl.trace.quantity import Quantity
-
-MAX_LOSS: Final = 1.0
-"""Percentage points of accuracy that a method may lose and still count as accurate."""
 
 
 def _learned(methods: Sequence[Method]) -> list[Row]:

@@ -22,6 +22,7 @@ from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
 from hpcdl.report.run.literature import (
     COMMA,
+    MAX_LOSS,
     capital,
     in_words,
     link_title,
@@ -33,8 +34,6 @@ from hpcdl.report.run.method_names import scheme_name, several
 
 WON: Final = 1.05
 """Compression wins if the step is so many times as fast."""
-MAX_LOSS: Final = 1.0
-"""Percentage points of accuracy that a method may lose and still count as accurate."""
 LOST: Final = 0.5
 """Percentage points by which the mean accuracy of seeds is lower if it counts; twice as many for a single seed."""
 
