@@ -141,7 +141,7 @@ def test_each_clause_of_several_is_a_sentence_with_its_number():
     for claim in claims():
         assert all(clause.text for clause in claim.clauses) == (len(claim.clauses) > 1), claim
         for text in (claim.text, *(clause.text for clause in claim.clauses)):
-            assert len(text.split()) <= 23, text
+            assert len(text.split()) <= 24, text
             assert not re.search(r"[.;:]$|; |\bthe other\b(?! \w)|\bthat of\b", text), text
 
 
@@ -243,15 +243,13 @@ def test_a_run_that_contradicts_a_claim_fails_the_command(hand, tmp_path, capsys
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "firecaffe-cluster").symlink_to(hand.folder)
     assert main(["claims", str(tmp_path / "runs")]) == 1
-    assert "OTHERWISE THAN BEFORE: FireCaffe claims: On 128 workers a reduction tree sums" in " ".join(
+    assert "OTHERWISE THAN BEFORE: FireCaffe claims: A reduction tree sums" in " ".join(
         capsys.readouterr().out.split()
     )
     (tmp_path / "runs" / "staleness.json.gz").write_bytes(b"half")
     assert main(["claims", str(tmp_path / "runs")]) == 1
     ended = capsys.readouterr()
-    assert "OTHERWISE THAN BEFORE: FireCaffe claims: On 128 workers a reduction tree sums" in " ".join(
-        ended.out.split()
-    )
+    assert "OTHERWISE THAN BEFORE: FireCaffe claims: A reduction tree sums" in " ".join(ended.out.split())
     assert ended.err.startswith(f"hpcdl: {tmp_path}/runs/staleness.json.gz: no records of hpcdl: ")
     assert ended.err.endswith(": its claims are not decided\n")
     assert main(["claims", str(tmp_path / "runs"), "--failed", "--source", "firecaffe"]) == 1
