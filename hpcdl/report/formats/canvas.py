@@ -74,18 +74,22 @@ INK, MUTED, GRID, PAPER = LIGHT.ink, LIGHT.muted, LIGHT.grid, LIGHT.paper
 COLOURS: Final = LIGHT.series
 
 
-def theme_rules() -> str:
-    """Return CSS with which a browser draws the colours of the light theme as variables.
+def theme_css() -> str:
+    """Return CSS with which a browser draws the colours of the light theme as variables, which follow the theme.
 
     Other programs, such as rsvg-convert and Inkscape, skip ``@supports`` and draw the light theme. Markers are
     copies without ancestors, so that selectors name none.
     """
-    rules = [
+    light, dark = (
+        "".join(f"--{name}:{colour};" for name, colour in theme.variables().items()) for theme in (LIGHT, DARK)
+    )
+    rules = "".join(
         f'[style*="{paint}: {colour}"]{{{paint}:var(--{name})!important}}'
         for name, colour in LIGHT.variables().items()
         for paint in ("fill", "stroke")
-    ]
-    return f"@supports(fill:var(--ink)){{{''.join(rules)}}}"
+    )
+    variables = f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    return f"{variables}@supports(fill:var(--ink)){{{rules}}}"
 
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P")

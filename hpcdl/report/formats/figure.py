@@ -15,20 +15,17 @@ import numpy as np
 
 from hpcdl.report.formats.canvas import (
     COLOURS,
-    DARK,
     DASHES,
     GRID,
     INK,
-    LIGHT,
     MARKERS,
     MAX_LABEL,
     MAX_NAME,
     MUTED,
     PAPER,
-    Theme,
     drawn,
     label,
-    theme_rules,
+    theme_css,
     themed,
     ticker,
 )
@@ -321,22 +318,14 @@ def _drawn(chart: Chart, form: str, title: str = "") -> bytes:
     return drawn(draw, height, form, title, caption(chart) if title else "")
 
 
-STYLE: Final = ":root{%s}@media(prefers-color-scheme:dark){:root{%s}}%s"
-
-
 def standalone(chart: Chart, form: str) -> bytes:
     """Return a chart with its title and note as a file: svg, pdf or png; an SVG follows the reader's theme."""
     drawing = _drawn(chart, form, chart.title)
     if form != "svg":
         return drawing
-    style = STYLE % (*map(_variables, (LIGHT, DARK)), theme_rules())
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
         f'aria-label="{escape(visible(chart.title))}" font-family="system-ui, sans-serif"'
     )
     svg = re.sub(r'^<svg class="chart" role="img"([^>]*>)', r"\1", themed(drawing.decode(), 1), count=1)
-    return f"{head}{svg.replace('>', f'><style>{style}</style>', 1)}\n".encode()
-
-
-def _variables(theme: Theme) -> str:
-    return "".join(f"--{name}:{colour};" for name, colour in theme.variables().items())
+    return f"{head}{svg.replace('>', f'><style>{theme_css()}</style>', 1)}\n".encode()

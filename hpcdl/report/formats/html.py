@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from hpcdl.exit_codes import FAILED
-from hpcdl.report.formats.canvas import DARK, LIGHT, theme_rules
+from hpcdl.report.formats.canvas import theme_css
 from hpcdl.report.formats.cells import visible, visible_lines
 from hpcdl.report.formats.document import Chart, Document, Section, caption
 from hpcdl.report.formats.tables import Table
@@ -64,8 +64,8 @@ class Page:
 def written(pages: Iterable[Document]) -> str:
     """Return one page with all documents."""
     numbers = count(1)
-    rules = Markup(theme_rules())  # noqa: S704 - of constants
-    return _template().render(pages=[_page(page, numbers) for page in pages], light=LIGHT, dark=DARK, rules=rules)
+    theme = Markup(theme_css())  # noqa: S704 - of constants
+    return _template().render(pages=[_page(page, numbers) for page in pages], theme=theme)
 
 
 @cache
