@@ -42,7 +42,7 @@ Plan = dict[str, list[str]]
 """Names of cases by the library's algorithm that is forced: ``allreduce ring``; "" if the library chooses."""
 Tried = dict[tuple[str, str], dict[int, "Launch"]]
 """Launches by round, by scheme of a collective or strategy of a replay, and by algorithm."""
-Cell = tuple[Any, ...]
+Configuration = tuple[Any, ...]
 """Problem and number of ranks; of a replay, with its scheme."""
 
 
@@ -122,8 +122,8 @@ def _run(
     plan: Plan,
     variables: Mapping[str, Mapping[str, str]],
     left_out: dict[str, str],
-) -> tuple[dict[Cell, Tried], bool]:
-    """Launch the plan in rounds; return the launches by cell, and True if a case failed without an algorithm.
+) -> tuple[dict[Configuration, Tried], bool]:
+    """Launch the plan in rounds; return launches by configuration, and True if a case without algorithm failed.
 
     ``left_out`` gets a reason by case that cannot run here, and by launch that failed with an algorithm. Raises
     KeyboardInterrupt if a launch was interrupted.
@@ -133,7 +133,7 @@ def _run(
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.trace.schema import read
 
-    failed, cells = False, dict[Cell, Tried]()
+    failed, launched = False, dict[Configuration, Tried]()
     for number, name in ((number, name) for number in range(1, rounds + 1) for name in plan):
         print(f"# {run} run, launch {number}, {name or 'default'}", file=sys.stderr, flush=True)
         folder = options.folder / run / (name or "default") / f"launch-{number}"
@@ -158,11 +158,11 @@ def _run(
             continue
         for launch in launches(finished):
             (record,) = marked(finished, [launch.record])
-            cell = (record.problem(), record.ranks, record.aggregation if record.kind == "replay" else "")
+            configuration = (record.problem(), record.ranks, record.aggregation if record.kind == "replay" else "")
             if len(launch.seconds) and record.correct is not False and not record.independent:
                 scheme = record.training if record.kind == "replay" else record.aggregation
-                cells.setdefault(cell, {}).setdefault((str(scheme), name), {})[number] = launch
-    return cells, failed
+                launched.setdefault(configuration, {}).setdefault((str(scheme), name), {})[number] = launch
+    return launched, failed
 
 
 @contextmanager
@@ -205,23 +205,23 @@ def _candidates(tried: Tried) -> list[tuple[str, str]]:
     return [_default(tried), *best.values()] if best else []
 
 
-def _rows(first: Mapping[Cell, Tried], second: Mapping[Cell, Tried]) -> list[JsonObject]:
+def _rows(first: Mapping[Configuration, Tried], second: Mapping[Configuration, Tried]) -> list[JsonObject]:
     """Return the rows of the table, as for ``--json``."""
     defaults = {
-        cell: second.get(cell, {}).get(_default(tried)) or tried[_default(tried)]
-        for cell, tried in first.items()
+        configuration: second.get(configuration, {}).get(_default(tried)) or tried[_default(tried)]
+        for configuration, tried in first.items()
         if _default(tried) in tried
     }
     ratios = {
-        (cell, candidate): values
-        for cell, base in defaults.items()
-        for candidate, launches in second.get(cell, {}).items()
+        (configuration, candidate): values
+        for configuration, base in defaults.items()
+        for candidate, launches in second.get(configuration, {}).items()
         if launches is not base and len(values := _ratios(base, launches)) >= ROUNDS
     }
     gains = dict(zip(ratios, _gains([*ratios.values()]), strict=True))
     return [
-        _row(base, {candidate: gain for (of, candidate), gain in gains.items() if of == cell})
-        for cell, base in defaults.items()
+        _row(base, {candidate: gain for (of, candidate), gain in gains.items() if of == configuration})
+        for configuration, base in defaults.items()
     ]
 
 

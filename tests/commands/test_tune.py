@@ -191,11 +191,11 @@ def test_what_cannot_run_here_is_left_out_and_named(tmp_path, monkeypatch):
     for number, (run, launch) in enumerate([*outcomes.items(), ("d", lambda *_: FAILED)]):
         monkeypatch.setattr(tune, "from_shell", launch)
         left_out = {}
-        cells, is_failed = tune._run(options, run, 1, {"": ["sum", "two"]}, {"": {}}, left_out)
+        launches, is_failed = tune._run(options, run, 1, {"": ["sum", "two"]}, {"": {}}, left_out)
         assert is_failed == (number > 0)
-        assert len(cells) == (number < 2)
+        assert len(launches) == (number < 2)
         assert left_out == ({"two": "not run: needs all ranks on one host"} if number < 3 else {})
-        cells, is_failed = tune._run(options, run, 1, {"allreduce nb": ["sum"]}, {"allreduce nb": {}}, left_out)
+        launches, is_failed = tune._run(options, run, 1, {"allreduce nb": ["sum"]}, {"allreduce nb": {}}, left_out)
         assert not is_failed
         assert (f"allreduce nb, launch 1 of the {run} run" in left_out) == (number > 0)
     monkeypatch.setattr(tune, "from_shell", lambda *_: INTERRUPTED)

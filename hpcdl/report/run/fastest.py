@@ -69,17 +69,17 @@ class Segment(NamedTuple):
 
 def segments(points: Iterable[Point]) -> list[Segment]:
     """Return as few segments as possible; points with fewer than two times are left out."""
-    found: list[Segment] = []
+    joined: list[Segment] = []
     for point in points:
         if len(ranked(point.peers)) < 2:
             continue
         names = [scheme_name(record) for record in point.best]
-        common = [name for name in names if found and name in found[-1].schemes]
-        if found and (common or not (names or found[-1].schemes)):
-            found[-1] = Segment([*found[-1].points, point], common)
+        common = [name for name in names if joined and name in joined[-1].schemes]
+        if joined and (common or not (names or joined[-1].schemes)):
+            joined[-1] = Segment([*joined[-1].points, point], common)
         else:
-            found.append(Segment([point], names))
-    return found
+            joined.append(Segment([point], names))
+    return joined
 
 
 class Family(NamedTuple):
@@ -184,20 +184,20 @@ def families(groups: dict[Group, list[Record]]) -> list[tuple[Family, list[Recor
     alike: dict[Group, dict[Group, list[Record]]] = {}
     for group, rows in groups.items():
         alike.setdefault(group._replace(ranks=0), {})[group] = rows
-    found = []
+    described = []
     for family, of_ranks in alike.items():
         every = [record for rows in of_ranks.values() for record in rows]
         if len(of_ranks) > 1 and len(by_size := sizes(every)) == 1:
             points = [Point(str(group.ranks), rows) for group, rows in of_ranks.items()]
             subject = _subject(family, f"of {volume(next(iter(by_size)))}")
             title = family.titled(volume(next(iter(by_size))))
-            found.append((Family(subject, title, points, "ranks"), every))
+            described.append((Family(subject, title, points, "ranks"), every))
             continue
         for group, rows in sorted(of_ranks.items(), key=lambda item: -item[0].ranks):
             points = [Point(volume(size), peers) for size, peers in sizes(rows).items()]
             subject = _subject(group, f"on {plural(group.ranks, 'rank')}")
-            found.append((Family(subject, group.title, points), rows))
-    return sorted(found, key=lambda item: any(map(_shares_cores, item[1])))
+            described.append((Family(subject, group.title, points), rows))
+    return sorted(described, key=lambda item: any(map(_shares_cores, item[1])))
 
 
 def _subject(group: Group, on: str) -> str:
