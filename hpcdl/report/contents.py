@@ -43,7 +43,7 @@ WARNINGS: Final = Declaration(
 
 
 def verdict_page(findings: Findings) -> Section:
-    """Return the answer to the suite's question, what it rests on, failures, and some further sentences."""
+    """Return the answer to the suite's question with its badges, failures, and some further sentences."""
     headline, further, basis = _sentences(findings)
     points = [f"FAILED {failure}" for failure in failures(findings.records)] + without_result(findings.run)
     points += [*further[:FURTHER_SENTENCES], *failed_processes(findings.run)]

@@ -45,7 +45,7 @@ def next_steps(page: str, folder: Path, *, repeat: bool) -> str:
     """Return the last lines of a run: its page, and what to do next; ``repeat``: more launches would tell more."""
     compare = f"hpcdl compare {shlex.quote(str(folder))} --with LATER-RUN"
     more = "verdicts need several launches: add --launches 5"
-    steps = [*([more] if repeat else []), f"what has changed since: {compare}"]
+    steps = [*([more] if repeat else []), f"changes since then: {compare}"]
     steps += ["more questions: hpcdl list suites; a suite of your own: hpcdl help suites"]
     return "\n".join([f"report: {page}", *(f"next: {step}" for step in steps)])
 

@@ -74,3 +74,23 @@ def test_a_long_verdict_is_wrapped_before_columns_are_left_out(monkeypatch):
     assert all(cell in shown for cell in cells)
     assert "on a wider terminal" not in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_groups_are_headings_of_their_rows_if_a_terminal_is_narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("simulated DistBelief's speech network", "replayed GoogLeNet")
+    tables = [
+        Table(name, ("method", "time"), [(f"a_method_of_a_long_name_{n}", "1 s") for n in "ab"]) for name in names
+    ]
+    text = plain([Document("d", [Section("s", tables=Section("s", tables=tables, per="setting").answering(8))])])
+    assert "method                     time\n" in text
+    for name in names:
+        assert f"\n{name}:\na_method_of_a_long_name_a   1 s\na_method_of_a_long_name_b   1 s\n" in text
+
+
+def test_notes_of_columns_that_are_left_out_are_left_out():
+    notes = ["Load balance: mean / longest.", "Step: a median."]
+    table = Table(
+        "", ("method", "step", "load balance"), [("a", "1 s", "0.5")], notes=notes, details=["load balance"]
+    )
+    assert table.first(1).notes == notes[1:]

@@ -170,7 +170,7 @@ class Section:
     """Subject of each table, such as "setting", if the tables are of one kind: then a table can join them."""
     charts: Sequence[Chart] = ()
     badges: Sequence[str] = ()
-    """What the first paragraph rests on, in words; it stands in a line below that."""
+    """Basis of the first paragraph, in words; it stands in a line below that."""
 
     def shortened(self, rows: int, points: int, whole: int = 0) -> Section:
         """Return the first rows of all tables together, the first points and notes; equal notes are stated once.

@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from hpcdl.report.formats.document import Document, Section
@@ -70,10 +70,12 @@ def _table(table: Table) -> Iterator[str]:
     yield from _wrapped(table.title)
     yield from _wrapped(table.caption)
     groups: list[str] = []
-    if table.is_grouped and len({row[0] for row in table.rows}) < len(table.rows):
+    if table.is_grouped and (
+        len({row[0] for row in table.rows}) < len(table.rows) or _excess(_widths(table, HALF))
+    ):
         groups, table = [row[0] for row in table.rows], table.without(table.header[0])
     dropped, part = [], HALF
-    while sum(widths := _widths(table, part)) + GAP * (len(widths) - 1) > columns() and table.dispensable:
+    while _excess(widths := _widths(table, part)) and table.dispensable:
         if table.dispensable[0] in table.answers and part == HALF:
             part *= 2  # names are broken before a column is left out that answers
             continue
@@ -95,6 +97,11 @@ def _table(table: Table) -> Iterator[str]:
     yield from _wrapped(" ".join(filter(None, (table.left_out, left_out))))
 
 
+def _excess(widths: Sequence[int]) -> bool:
+    """Return True if columns of these widths are together wider than the terminal."""
+    return sum(widths) + GAP * (len(widths) - 1) > columns()
+
+
 def _widths(table: Table, part: int) -> list[int]:
     """Return the width of each column: its longest cell, but less if all together do not fit into the terminal.
 
@@ -114,7 +121,7 @@ def _widths(table: Table, part: int) -> list[int]:
     for place in range(table.left, len(every)):  # numbers among words are never broken
         least[place] = max([least[place], *(len(cell) for cell in every[place][1:] if cell[:1].isdigit())])
     for among, floor in ((numbers, whole), (words, least)):
-        while sum(widths) + GAP * (len(widths) - 1) > columns():
+        while _excess(widths):
             wide = [place for place in among if widths[place] > floor[place]]
             if not wide:
                 break

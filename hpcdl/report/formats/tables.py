@@ -110,7 +110,9 @@ class Table:
         surplus = table.surplus
         lines += [f"More columns {REST}: {', '.join(reversed(surplus))}."] if surplus else []
         rows = table.rows[-most:] if self.ascending else table.rows[:most]
-        return replace(table, rows=rows, left_out=" ".join(lines)).without(*surplus)
+        dropped = tuple(f"{name}:" for name in (*self.details, *surplus))
+        notes = [note for note in self.notes if not note.casefold().startswith(dropped)]
+        return replace(table, rows=rows, notes=notes, left_out=" ".join(lines)).without(*surplus)
 
 
 def named(tables: Sequence[Table]) -> list[Table]:

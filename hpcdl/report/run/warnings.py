@@ -1,4 +1,4 @@
-"""Warnings: what is doubtful about the measured numbers, and what to do about it."""
+"""Warnings: doubts about the measured numbers, with remedies."""
 
 from collections.abc import Iterator, Sequence
 
