@@ -27,9 +27,10 @@ def read(path: str | Path) -> Run:
 def summary(*runs: Run | str | Path, all_columns: bool = False) -> pd.DataFrame:
     """Return the rows of ``hpcdl report --json`` as a pandas frame: one per case and seed.
 
-    ``runs`` are paths as :func:`read` takes them, or runs that it returned. The frame has the columns with a value,
-    or with ``all_columns`` those of every kind of case; ``hpcdl/report/README.md`` describes them. Raises as
-    :func:`hpcdl.report.render.renderings`.
+    ``runs`` are paths as :func:`read` takes them, or runs that it returned. The frame has the columns with a
+    value, or with ``all_columns`` those of every kind of case; ``hpcdl/report/README.md`` describes them.
+
+    Raises as :func:`hpcdl.report.render.renderings`.
     """
     from hpcdl.report.render import frame  # late, as above
     from hpcdl.trace.run import Run
