@@ -113,7 +113,8 @@ def _entry(name: str, offer: Offer, parameters: Mapping[str, inspect.Parameter])
 
 def _described(entry: JsonObject, *, volumes: bool) -> str:
     if "parameters" not in entry:
-        return str(entry["summary"])
+        needs = f" (needs {', '.join(entry['needs'])})" if entry.get("needs") else ""
+        return f"{entry['summary']}{needs}"
     size = "x".join(map(str, entry["shape"]))
     if not volumes:
         multiply_adds = entry["multiply_adds_per_image"] / 1e9
@@ -178,8 +179,8 @@ def _suites() -> list[JsonObject]:
     for name, path in suites().items():
         suite = read_toml(path)
         needs = _datasets_of_files(suite["case"])
-        summary = suite["suite"]["question"] + f" (needs {', '.join(needs)})" * bool(needs)
-        entries.append({"name": name, "summary": summary, "needs": needs, "path": str(path)})
+        question = suite["suite"]["question"]
+        entries.append({"name": name, "summary": question, "needs": needs, "path": str(path)})
     return entries
 
 
