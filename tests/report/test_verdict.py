@@ -260,7 +260,7 @@ def test_each_sentence_on_scaling_appears(hand, monkeypatch):
     )
     assert answer.details[0].startswith("Simulated VGG-16 stays near-linear on 2 ranks ")
     assert (
-        "On 2 ranks all 2 methods are near-linear for simulated LeNet-5: synchronous training and layerwise."
+        "On 2 ranks 2 of 2 methods are near-linear for simulated LeNet-5: synchronous training and layerwise."
         in answer.details
     )
     assert any(

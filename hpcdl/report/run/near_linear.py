@@ -55,7 +55,7 @@ def answer(findings: Findings) -> Answer | None:
             overviews.append(_overview(name, compared))
     overviews.sort(key=lambda overview: (-overview.reached, overview.end.disturbed, -overview.end.record.ranks))
     lines = [sentence(overview.verdict.sentence) for overview in overviews]
-    lines += [overview.methods.sentence for overview in overviews if overview.methods]
+    lines += [line for overview in overviews for line in overview.ways]
     if not lines:
         return None
     headline = f"{lines[0].removesuffix('.')}{_others(overviews)}."
@@ -73,8 +73,8 @@ class Overview(NamedTuple):
     end: Scale
     """Largest scale of that method."""
     verdict: Verdict
-    methods: Verdict | None
-    """Verdict on all methods on as many ranks; None if there is one."""
+    ways: Sequence[str]
+    """Sentence on all methods on as many ranks; none if there is one."""
     scales: Sequence[Scale]
     """Scales of all methods that have an efficiency."""
 
@@ -83,9 +83,9 @@ def _overview(name: str, methods: Sequence[Method]) -> Overview:
     best = max(methods, key=lambda method: (_ranks_reached(method), _end(method)))  # the first of equal ones
     scales = [scale for method in methods for scale in method.scales if scale.values(Record.efficiency)]
     if near := _near_scale(best):
-        verdict, ways = _near_linear(name, best, near), _methods(name, methods, near.record)
+        verdict, ways = _near_linear(name, best, near), _ways(name, methods, near.record)
     else:
-        verdict, ways = _not_near_linear(name, methods, best), None
+        verdict, ways = _not_near_linear(name, methods, best), []
     return Overview(_ranks_reached(best), best.scales[-1], verdict, ways, scales)
 
 
@@ -133,24 +133,15 @@ def _near_linear(name: str, best: Method, near: Scale) -> Verdict:
     return Verdict(topic="scaling", word="near-linear", case=name, facts=facts)
 
 
-def _methods(name: str, methods: Sequence[Method], record: Record) -> Verdict | None:
-    """Return which of several methods are near-linear on as many ranks as ``record``."""
-    at = {
-        in_words(method.name, method.record): scale.near_linear
-        for method in methods
-        for scale in method.beyond
-        if scale.record.ranks == record.ranks
-    }
-    if len(at) < 2:
-        return None
-    undecided = [*at.values()].count(None)
-    facts = {
-        "ranks": _ranks(record),
-        "count": f"all {len(at)}" if all(at.values()) else f"{[*at.values()].count(True)} of {len(at)}",
-        "names": listed([name for name, near in at.items() if near]),
-        "undecided": f"; {undecided} not decided" if undecided else "",
-    }
-    return Verdict(topic="scaling", word="methods", case=name, facts=facts)
+def _ways(name: str, methods: Sequence[Method], record: Record) -> list[str]:
+    """Return a sentence on which of several methods are near-linear on as many ranks as ``record``."""
+    alike = [method for method in methods if any(scale.record.ranks == record.ranks for scale in method.beyond)]
+    near = [
+        method for method in alike if any(s.near_linear for s in method.beyond if s.record.ranks == record.ranks)
+    ]
+    names = listed([in_words(method.name, method.record) for method in near])
+    counted = f"On {_ranks(record)} {len(near)} of {len(alike)} methods are near-linear for {name}: {names}."
+    return [counted] if len(alike) > 1 else []
 
 
 def _not_near_linear(name: str, methods: Sequence[Method], best: Method) -> Verdict:
