@@ -27,6 +27,7 @@ def test_a_stage_is_compared_with_synchronous_training(hand):
     [
         ((50, 50.5, 51), "takes 25.6 % longer (23.1 to 28.2 %) than synchronous training"),
         ((30, 30.2, 30.4), "takes 24.9 % less time (23.8 to 25.9 %) than synchronous training"),
+        ((500, 501, 502), "takes 12.5 times as long (12.3 to 12.6) as synchronous training"),
         ((36, 40, 45), "takes as long within noise (-24.2 % to +31.7 %) as synchronous training"),
     ],
 )

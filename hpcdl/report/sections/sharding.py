@@ -104,10 +104,10 @@ def _against(scale: Scale, base: Scale) -> str:
         for side in (scale, base)
     ]
     ratio = ratio_interval(*sides)
-    time, than = longer(*ratio), "than"
-    if ratio.low <= 1 <= ratio.high or time == "as long":
-        bounds = f" ({signed(ratio.low)} to {signed(ratio.high)})" if ratio.low < ratio.high else ""
-        time, than = f"as long within noise{bounds}" if bounds else "as long", "as"
+    time = longer(*ratio)
+    if ratio.low <= 1 <= ratio.high and ratio.low < ratio.high:
+        time = f"as long within noise ({signed(ratio.low)} to {signed(ratio.high)})"
+    than = "as" if "as long" in time else "than"
     return listed([*words, f"takes {time} {than} synchronous training"])
 
 
