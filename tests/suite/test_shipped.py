@@ -43,6 +43,7 @@ def test_every_suite_passes_a_dry_run_by_name(name, images, tmp_path, monkeypatc
 
 def test_every_suite_is_listed_with_its_question(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
     assert main(["list", "suites"]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == NAMES
