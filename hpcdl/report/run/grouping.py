@@ -12,7 +12,7 @@ import numpy as np
 
 from hpcdl.analysis.run.record import ANY, Key, Record
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import digits, plural
+from hpcdl.report.formats.cells import percent, plural
 from hpcdl.report.run.literature import link_title, network_name
 from hpcdl.report.run.method_names import Names
 from hpcdl.trace.quantity import Quantity
@@ -331,7 +331,7 @@ def _words(methods: Sequence[Method]) -> dict[str, str]:
         "threads": plural(record.threads_per_rank, "thread", " per rank"),
         "batch": batch,
         "length": plural(record.epochs, "epoch") or plural(_suite_steps(record), "step"),
-        "target": "" if record.target_accuracy is None else f"target accuracy {digits(record.target_accuracy)}",
+        "target": "" if record.target_accuracy is None else f"target accuracy {percent(record.target_accuracy)}",
         **record.words,
     }
     return {name: word for name, word in known.items() if word}
