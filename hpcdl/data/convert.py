@@ -140,12 +140,16 @@ def _list_images(source: Path) -> dict[str, list[tuple[Path, int]]]:
 def _list_flat(source: Path, labels: str, test_share: float | None) -> dict[str, list[tuple[Path, int]]]:
     """Return the images of each split of a flat folder, with their classes. Raises DataError."""
     rows = _rows_of_names(source) if labels == "names" else _rows_of_table(Path(labels))
-    for number, row in enumerate(rows, 2):
+    seen: set[str] = set()
+    for number, row in enumerate(rows, 1):
         if not row["label"] or not (source / row["file"]).is_file():
             problem = f"{source / row['file']} is missing" if row["label"] else f"{row['file']} has no label"
-            raise DataError(f"{labels}: line {number}: {problem}")
+            raise DataError(f"{labels}: image {number}: {problem}")
         if row.get("split", "train") not in {"train", "test"}:
-            raise DataError(f"{labels}: line {number}: split {row['split']!r} is neither train nor test")
+            raise DataError(f"{labels}: image {number}: split {row['split']!r} is neither train nor test")
+        if row["file"] in seen:
+            raise DataError(f"{labels}: image {number}: {row['file']} is there twice")
+        seen.add(row["file"])
     names = sorted({row["label"] for row in rows})
     names = sorted(names, key=int) if all(map(str.isdecimal, names)) else names
     if not 1 < len(names) < len(rows):
@@ -178,6 +182,8 @@ def _rows_of_table(table: Path) -> list[dict[str, str]]:
         head, *rows = [[*map(str.strip, row)] for row in read_csv(table) if row] or [[]]
         if not {"file", "label"} <= {*head}:
             raise ValueError(f"must have the columns file and label, perhaps split, not {', '.join(head)}")  # noqa: TRY301
+        if any(len(row) != len(head) for row in rows):
+            raise ValueError(f"must have {len(head)} fields in each line, as in the first")  # noqa: TRY301
         return [dict(zip(head, row, strict=True)) for row in rows]
     except (ValueError, csv.Error) as error:
         raise DataError(f"{table}: {error}") from error

@@ -75,12 +75,12 @@ def _names(source: Path) -> set[str]:
         return {file.stem for file in source.glob("*.npy")}
     try:
         check_regular(source)
+        with zipfile.ZipFile(source) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
     except OSError as error:
         raise DataError(f"{source}: cannot be read: {error.strerror}") from error
-    if not zipfile.is_zipfile(source):
-        raise DataError(f"{source}: neither an .npz file nor a folder of .npy files")
-    with zipfile.ZipFile(source) as archive:
-        return {name.removesuffix(".npy") for name in archive.namelist()}
+    except zipfile.BadZipFile:
+        raise DataError(f"{source}: neither an .npz file nor a folder of .npy files") from None
 
 
 def _load(source: Path, name: str) -> Array:
