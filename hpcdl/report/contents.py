@@ -145,25 +145,22 @@ def short(findings: Findings) -> Document:
 
 def summary(findings: Findings) -> Document:
     """Return the sections of a terminal: the answer, one table, of the section that answers, and the warnings."""
-    pages = _pages(findings, whole=False)
-    names = [name for section in answers(findings)[0] for name in (section.name, section.table)]
-    shown = [(section, page) for section, page in pages if section.answer and page.tables]
-    shown.sort(key=lambda pair: names.index(pair[0].name) if pair[0].name in names else len(names))
-    tables = [
-        replace(page, paragraphs=[], points=[], tables=page.answering(TERMINAL_ROWS)) for _, page in shown[:1]
-    ]
-    warned = [page.shortened(0, TERMINAL_POINTS) for section, page in pages if section is WARNINGS]
-    return _document(findings, [pages[0][1].shortened(0, TERMINAL_POINTS), *tables, *warned])
+    (_, verdict), *others = _pages(findings, whole=False)
+    shown = [page for section, page in others if section.answer and page.tables][:1]
+    tables = [Section(page.title, tables=page.answering(TERMINAL_ROWS)) for page in shown]
+    warned = [page.shortened(0, TERMINAL_POINTS) for section, page in others if section is WARNINGS]
+    return _document(findings, [verdict.shortened(0, TERMINAL_POINTS), *tables, *warned])
 
 
 def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration, Section]]:
-    """Return all sections, those that answer first, with the sentences that the verdict does not have."""
+    """Return all sections, first those that answer or show it, with the sentences that the verdict lacks."""
     first, others = answers(findings)
     _, further, _ = _sentences(findings)
     shown = further[:FURTHER_SENTENCES]
-    ordered = [VERDICT, *first, *(section for section in declared() if section not in {VERDICT, *first})]
+    named = {section.table for section in first}
+    rest = sorted(declared(), key=lambda section: section.name not in named)
     pages = []
-    for section in ordered:
+    for section in dict.fromkeys([VERDICT, *first, *rest]):
         page = (section.page if whole else section.short or section.page)(findings)
         answer = others.get(section)
         begin = [answer.headline] if answer and answer.headline not in shown else []
