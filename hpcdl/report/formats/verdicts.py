@@ -80,8 +80,6 @@ class Verdict:
     def headline(self) -> str:
         """Sentence of the row, with marks. Raises KeyError without a fact that the row needs."""
         text = self.row.says.format(case=self.case, **self.facts)
-        if self.facts.get("of") == "":  # nothing stands before the sentence
-            text = text[0].upper() + text[1:]
         if self.marks:
             text = f"{text.removesuffix('.')} ({', '.join(self.marks)})."
         return text
