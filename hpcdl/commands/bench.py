@@ -70,7 +70,7 @@ COMMAND: Final = Command(
     15,
     "time a collective over message sizes",
     "Time a collective by several schemes over message sizes; results are checked. Two to four schemes share a "
-    "line, with the first time / each other time and its 95 % interval; one scheme has the columns of osu_allreduce "
-    "-f and nccl-tests. The run folder has trace and report. Outside a launcher hpcdl starts mpirun.",
+    "line, with the first time / each other time and its 95 % interval; one scheme has the columns of "
+    "osu_allreduce -f and nccl-tests. The run folder has trace and report. Outside mpirun it starts the ranks.",
     "hpcdl bench allreduce -b 8 -e 128M -f 2 -a ring,native",
 )
