@@ -32,10 +32,13 @@ def test_tables_fit_the_terminal_with_whole_names_and_the_verdict(monkeypatch):
 
 
 def test_values_that_all_rows_share_stand_above_the_table():
-    rows = [(f"m{n}", "4", "0.989", f"{n} s") for n in range(9)]
+    """Names of a trace have no control characters there, either."""
+    rows = [(f"m{n}", "\x1b4", "0.989", f"{n} s") for n in range(9)]
     table = Table("digits", ("method", "ranks", "accuracy", "time"), rows).first(9)
     text = plain([Document("d", [Section("s", tables=[table])])])
-    assert text.startswith("d\n\nS\ndigits\nAll 9 rows: ranks 4, accuracy 0.989.\nmethod  time\nm0       0 s\n")
+    assert text.startswith(
+        "d\n\nS\ndigits\nAll 9 rows: ranks \\x1b4, accuracy 0.989.\nmethod  time\nm0       0 s\n"
+    )
 
 
 def test_columns_that_answer_are_left_out_at_no_width(monkeypatch):

@@ -78,8 +78,10 @@ class Table:
     def visible(self) -> Table:
         """Return it without control characters."""
         header, *rows = (tuple(map(visible, row)) for row in (self.header, *self.rows))
-        notes = [*map(visible, self.notes)]
-        return replace(self, title=visible(self.title), header=header, rows=rows, notes=notes)
+        title, caption, left_out, *notes = map(visible, (self.title, self.caption, self.left_out, *self.notes))
+        return replace(
+            self, title=title, caption=caption, left_out=left_out, header=header, rows=rows, notes=notes
+        )
 
     def without_empty(self) -> Table:
         """Return the table without its empty columns."""
