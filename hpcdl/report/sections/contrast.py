@@ -29,6 +29,7 @@ from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
+from hpcdl.report.run.literature import capital, link_title, title_of
 from hpcdl.report.run.method_names import Names
 from hpcdl.suite import Suite, head
 from hpcdl.trace.files import JsonMapping
@@ -48,6 +49,8 @@ VERBS: Final = {"s": "takes", "B": "needs", "B/s": "reaches", "": "has"}
 """Verb of a sentence about a quotient, by the unit."""
 NOUNS: Final = {"time_p50": "time"}
 """Names of measures in a sentence, where another one than the column."""
+VERDICTS: Final = {"single": "one launch or seed"}
+"""Cells for words of a verdict."""
 VARIED: Final = ("problem", "method", "condition", "machine")
 """Roles of the keys of which a suite without ``answer`` varies one."""
 
@@ -137,8 +140,9 @@ class Side(NamedTuple):
 class Pair(NamedTuple):
     """Two sides that are equal but for the key."""
 
+    key: str
     where: str
-    """Problem, method and ranks, in words."""
+    """Operation, ranks, problem and method, in words."""
     first: Side
     other: Side
     measure: str
@@ -183,6 +187,12 @@ class Pair(NamedTuple):
         if not quantity.better:
             return "less" if less else "more"
         return "better" if less == (quantity.better == "lower") else "worse"
+
+    @property
+    def inverse(self) -> str:
+        """Quotient of the other side and the first, with its interval."""
+        value, low, high = (1 / bound for bound in self.size)
+        return bounded(value, high, low)
 
     @property
     def shown(self) -> str:
@@ -249,8 +259,9 @@ def _where(findings: Findings, pair: Pair, method: str) -> str:
     words = findings.settings.name(record).split(", ") if record.is_training else []
     named = ", ".join(word for word in (*words, method) if word and word not in sides)
     size = f" of {volume(record.message_bytes)}" if record.message_bytes else ""
-    operation = "" if record.is_training else f"in {record.collective or record.kind}{size} "
-    return f"{operation}on {plural(record.ranks, 'rank')}" + (f" ({named})" if named else "")
+    operation = "step" if record.is_training else f"{record.collective or record.kind}{size}"
+    article = "an" if operation.startswith(("a", "e")) else "a"
+    return f"for {article} {operation} on {plural(record.ranks, 'rank')}" + (f" ({named})" if named else "")
 
 
 def _side(frames: Frames, compare: Compare, record: Record) -> Side:
@@ -290,7 +301,7 @@ def _against(compare: Compare, group: Mapping[str, Side]) -> list[Pair]:
     first, *others = sides
     sizes = [_size(first, other, quantity) for other in others]
     return [
-        Pair("", first, other, measure, size, len(others))
+        Pair(compare.key, "", first, other, measure, size, len(others))
         for other, size in zip(others, sizes, strict=True)
         if math.isfinite(size.value) and not _is_same_program(compare.key, first.records[0], other.records[0])
     ]
@@ -313,24 +324,34 @@ def _size(first: Side, other: Side, quantity: Quantity[Any]) -> Interval:
 
 def _verdict(pair: Pair) -> Verdict:
     """Return the verdict on a pair."""
-    quantity, other = MEASURES[pair.measure], pair.other.name
-    other += f", the next of {pair.rivals + 1}," if pair.rivals > 1 else ""
+    quantity, names = MEASURES[pair.measure], [_in_words(pair.key, side.name) for side in (pair.first, pair.other)]
+    first, other = capital(names[0]), names[1] + (f", the next of {pair.rivals + 1}," if pair.rivals > 1 else "")
     noun = NOUNS.get(pair.measure) or quantity.heading or pair.measure.replace("_", " ")
-    size = f"{VERBS[quantity.unit]} {pair.shown} times the {noun} of {other}"
     if is_difference(quantity):
         size = f"changes the {noun} by {pair.shown} percentage points against {other}"
-    facts = {"sides": f"{pair.first.name} {size} {pair.where}", **_words(pair)}
+    elif quantity not in TIMES:
+        size = f"{VERBS[quantity.unit]} {pair.shown} times the {noun} of {other}"
+    elif pair.word == "better":
+        size = f"is {pair.inverse} times as fast as {other}"
+    else:
+        size = f"takes {pair.shown} times as long as {other}"
+    facts = {"sides": f"{first} {size} {pair.where}", **_words(pair)}
     return Verdict(topic="contrast", word=pair.word, size=pair.size, facts=facts)
 
 
+def _in_words(key: str, value: str) -> str:
+    """Return a value of the key as a sentence names it: "a ring", "100 Gbit/s RDMA"."""
+    return link_title(value) if key == "network" else title_of(value)
+
+
 def _words(pair: Pair) -> dict[str, str]:
-    """Return the words of a verdict that depend on the measure."""
+    """Return the words of a verdict that depend on the measure; a sentence about a time states who is faster."""
     quantity = MEASURES[pair.measure]
-    timed = quantity.unit == "s"
+    timed = quantity in TIMES
     return {
-        "better": "faster" if timed else "better",
-        "worse": "slower" if timed else "worse",
-        "single": f"one {'launch' if quantity in TIMES else 'seed'}",
+        "better": "" if timed else ": better",
+        "worse": "" if timed else ": worse",
+        "single": f"one {'launch' if timed else 'seed'}",
     }
 
 
@@ -352,7 +373,7 @@ def page(findings: Findings) -> Section:
             "medians", lambda pair: " / ".join(_middle(side, pair.measure) for side in (pair.first, pair.other))
         ),
         Column("quotient", lambda pair: pair.shown, importance="answer"),
-        Column("verdict", lambda pair: _words(pair).get(pair.word, pair.word), importance="answer"),
+        Column("verdict", lambda pair: VERDICTS.get(pair.word, pair.word), importance="answer"),
     ]
     made = [table(columns, shown, left=2)] if (shown := pairs(findings)) else []
     return Section("Contrast", tables=made)
