@@ -87,7 +87,9 @@ def _page(source: str, layers: Sequence[SizedLayer]) -> Document:
     header = ("layer", "parameters (MB)", "outputs (MB)", "GFLOP", "FLOP / byte", "ms")
     largest = sorted(layers, key=lambda layer: -layer.parameters)[:SHOWN]
     rows = [(layer.name, *(digits(value or None) for value in _sizes([layer]))) for layer in largest]
-    order = [f"Layers with most parameters, {len(rows)} of {len(layers)}; outputs, GFLOP and ms of a sample:"]
+    order = [
+        f"The {len(rows)} of {len(layers)} layers with most parameters; outputs, GFLOP and ms are for one sample:"
+    ]
     return Document(
         source, [Section("Layers", [*answer, *order], tables=[Table("", header, rows).without_empty()])]
     )

@@ -18,7 +18,7 @@ def arguments(parser: Arguments) -> None:
     case_patterns(parser, "select cases by name; others are not checked")
     effect = "with trainings: the cheapest split of each layer, and the step time of every mesh of the ranks"
     parser.option("--parallelism", effect)
-    effect = "standard deviation of a rank's computing in a step, by its mean; 0: none (default: as in the trace)"
+    effect = "standard deviation / mean of a rank's compute time in a step; 0: none (default: as in the trace)"
     parser.option("--jitter CV", effect, type=_deviation)
     parser.option("--save FILE.toml", "write the network to a file", type=path)
     parser.option("--json", "one JSON document with a record per case")

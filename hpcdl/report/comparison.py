@@ -82,9 +82,9 @@ def _runs(comparison: Comparison) -> list[str]:
         neighbours = f"each resembles the one before it (correlation {comparison.drift.correlation:.2f})"
         lines.append(f"Launches of one job drift: {neighbours}. Intervals allow for it.")
     if comparison.unit == "job":
-        lines.append("The unit is the job: the median of its launches.")
+        lines.append("Each job counts once, with the median of its launches.")
     if min(len(baseline), len(candidate)) == 1 < max(len(baseline), len(candidate)):
-        lines.append("One side is one launch, whose outliers look like changes: repeat it before you act.")
+        lines.append("One side has only one launch, and its outliers look like changes: repeat it before you act.")
     unused = ", ".join(accepted.case for accepted in comparison.unused)
     return lines + ([f"Accepted regressions that match no case: {unused}."] if unused else [])
 
@@ -218,8 +218,8 @@ def _table(changes: Sequence[Change], width: int) -> Table:
         for change in changes
     ]
     notes = [
-        "Before, after: geometric means over launches or jobs. Change: of after / before.",
-        "Visible: slowdown that would be found with 80 % probability.",
+        "Before, after: geometric means over launches or jobs. Change: after / before.",
+        "Visible: smallest slowdown that would be found with 80 % probability.",
     ]
     made = Table("", header, rows, 2, notes, answers=("change", "95 %", "verdict", "before", "after"))
     return made if width == MAX_NAME else made.without("visible")

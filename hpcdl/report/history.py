@@ -46,7 +46,8 @@ def page(verdict: SuiteVerdict, *, whole: bool = False) -> Document:
     noise = []
     if calibration is not None:
         rates = f"{calibration.regressed:.2f} false regressions and {calibration.improved:.2f} false improvements"
-        noise = [f"Its own noise, shuffled {calibration.rounds} times in blocks of runs: {rates} per 100 runs."]
+        rounds = f"{calibration.rounds} times in blocks of runs"
+        noise = [f"If the noise of this archive is shuffled {rounds}, history reports {rates} per 100 runs."]
     sections = [
         Section("Measures that changed", charts=of_changed(verdict) if whole else []),
         *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
@@ -251,7 +252,7 @@ def _events(verdict: SuiteVerdict) -> Table:
     ]
     header = ("first run", "verdict", "state", "likely cause", "measures", "largest", "found after")
     notes = [
-        "Largest: change of the measure that changed most. Found after: so many runs.",
+        "Largest: change of the measure that changed most. Found after: number of runs until it was found.",
         f"A change needs {AFTER} runs that agree; a series is judged from its {BEFORE + AFTER}th run on.",
     ]
     return Table("", header, rows, left=4, notes=notes, answers=("largest", "verdict"))
@@ -319,7 +320,7 @@ def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[C
         lines.append(Series(name, times))
         levels.append(Series("level", levels_of(values, cuts, x), "reference"))
     text = "; ".join(_words(history, change) for row in rows for change in changes.get(row, ()))
-    note = f"It takes {text}. {NOTE}" if text else NOTE
+    note = f"The measure takes {text}. {NOTE}" if text else NOTE
     return Lines(label(history, rows[0]), _dates(x), Axis("time", seconds), [*lines, *levels], note)
 
 
@@ -378,7 +379,7 @@ def _table(verdict: SuiteVerdict) -> Table:
         )
     header = ("measure", "runs", "newest", "change", "level", "changes", "last change")
     notes = [
-        "Level: median since the last change, before newest runs that are far above. Change: of newest / level.",
+        "Level: median since the last change, without newest runs that are far above it. Change: newest / level.",
         "Newest: a dash if the newest run lacks the measure.",
     ]
     return Table("", header, rows, notes=notes, answers=["change"])

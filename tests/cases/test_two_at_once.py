@@ -74,20 +74,20 @@ def test_the_verdict_is_that_of_the_launches(hand):
     headline, overlap, *each = at_once(findings)
     assert answer(findings).headline == headline
     assert headline == "Two communicators are faster than one in 1 of 4 configurations, and slower in 1."
-    assert overlap.startswith("Both at once on two communicators take 0.50")
+    assert overlap.startswith("Two collectives at once on two communicators take 0.50")
     case = "reduce-scatter and allgather of 1 MiB by"
     assert [line.partition(" (")[0] for line in each] == [
         f"For {case} faster 0 two communicators are 2.00",
         f"For {case} slower 1 two communicators take 2.00",
-        f"For {case} tied 2 one and two communicators are not distinguished: two take 1.00",
-        f"Not decided for {case} undecided 3: two communicators take 0.900 times as long as one.",
+        f"For {case} tied 2 one communicator may be as fast as two: two take 1.00",
+        f"Not decided for {case} undecided 3: two communicators take 0.900 times as long as one communicator.",
     ]
     (table,) = page(findings).tables
     assert len(table.rows) == 8
 
 
 def test_most_undecided_pairs_decide_nothing(hand):
-    says = "Not decided: in 2 of 3 configurations noise hides a difference between one communicator and two."
+    says = "Not decided whether two communicators are faster than one: in 2 of 3 configurations the difference may be noise."
     assert answer(pairs(hand, "undecided", "faster", "undecided")).headline == says
 
 

@@ -184,7 +184,7 @@ def test_a_disturbed_night_is_not_fine(archive, capsys):
     assert archive.history() == 0
     out = words(capsys)
     assert (
-        "DISTURBED: other load disturbed 1 case of the newest run, and nothing is judged by them (ring: other processes took 1.00 cores"
+        "DISTURBED: other load disturbed 1 case of the newest run, and these times are not judged (ring: other processes took 1.00 cores"
         in out
     )
     assert "FINE" in out

@@ -145,9 +145,9 @@ def test_each_sentence_of_a_prediction_appears_with_what_its_interval_carries(tm
 
     told = {}
     for prediction, says in (
-        (at(3.9), "LeNet-5 stays near-linear up to 4 ranks of ethernet-1g: there it is 3.90 times as fast as on 1 rank."),
-        (at(3.2), "LeNet-5 is not near-linear on 4 ranks of ethernet-1g: it is 3.20 times as fast as on 1 rank. It is near-linear up to 2 ranks."),
-        (at(3.7, 1.05), "Not decided: on 4 ranks of ethernet-1g LeNet-5 is 3.70 times (3.52 to 3.89) as fast as on 1 rank; near-linear is 3.60"),
+        (at(3.9), "Predicted for ethernet-1g: LeNet-5 stays near-linear up to 4 ranks, 3.90 times as fast as on 1 rank."),
+        (at(3.2), "Predicted for ethernet-1g: LeNet-5 is not near-linear on 4 ranks, 3.20 times as fast as on 1 rank. LeNet-5 is near-linear up to 2 ranks."),
+        (at(3.7, 1.05), "Not decided for ethernet-1g: LeNet-5 on 4 ranks is 3.70 times (3.52 to 3.89) as fast as on 1 rank; near-linear means 3.60"),
         (at(3.7, ranks=(4,)), "A step of LeNet-5 takes "),
         (sums, "On 4 ranks of ethernet-1g an allreduce of 1 MiB takes "),
         (meshes, "For LeNet-5 in batches of 32 on 4 ranks of ethernet-1g choose the mesh "),

@@ -231,7 +231,7 @@ def test_disturbed_computing_is_a_flag_and_a_sentence_although_its_case_is_not_s
     (sentence,) = predicted_answers.notes(
         replace(found, steps=[row.but(step_seconds=None) for row in found.steps])
     )
-    assert sentence.startswith("Other load disturbed the computing behind 1 of 1 predicted steps (train-0)")
+    assert sentence.startswith("Other load disturbed the compute times of 1 of 1 predicted steps (train-0)")
 
 
 def test_jitter_and_level_of_computing_are_those_of_the_steps_in_the_trace(trained):

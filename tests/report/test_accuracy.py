@@ -17,16 +17,16 @@ def row(name, *values, **fields):
 BASE = row("synchronous", 0.90, 0.91, 0.92, images_per_second=10.0)
 NAMES = ("synchronous training", "LeNet-5, 4 ranks")
 COMPARED = {
-    "Parameter averaging every 10 steps ends at most 0.3 percentage points below {} and is 2.0 times as fast ({}).": row(
+    "Parameter averaging every 10 steps loses at most 0.3 percentage points of accuracy against {} and is 2.0 times as fast ({}).": row(
         "parameter_averaging(period=10)", 0.899, 0.908, 0.918, images_per_second=20.0
     ),
-    "D-PSGD on the ring graph ends no lower than {} and is 0.50 times as fast ({}).": row(
+    "D-PSGD on the ring graph loses no accuracy against {} and is 0.50 times as fast ({}).": row(
         "d_psgd(graph=ring)", 0.93, 0.94, 0.96, images_per_second=5.0
     ),
     "AD-PSGD changes the accuracy by -10.7 percentage points (-13.5 to -7.8) against {} ({}).": row(
         "ad_psgd", 0.80, 0.81, 0.80
     ),
-    "Not decided: update broadcast changes the accuracy by +0.3 percentage points (-2.5 to +3.2) against {} ({}).": row(
+    "Not decided whether update broadcast loses accuracy: the difference from {} is +0.3 percentage points (-2.5 to +3.2) ({}).": row(
         "update_broadcast", 0.91, 0.92, 0.91
     ),
 }
@@ -48,9 +48,9 @@ RANGES = [
     ),
     (
         [("tree", 0.9), ("ring", 0.9)],
-        "Both methods end at an accuracy of 90.0 %, with one seed each (LeNet-5, 4 r",
+        "Both methods reach a final accuracy of 90.0 %, with one seed each (LeNet-5, 4 r",
     ),
-    ([("synchronous", 0.9, 0.9)], "Synchronous training ends at an accuracy of 90.0 % (LeNet-5, 4 ranks)."),
+    ([("synchronous", 0.9, 0.9)], "The final accuracy of synchronous training is 90.0 % (LeNet-5, 4 ranks)."),
 ]
 
 

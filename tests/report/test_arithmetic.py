@@ -35,8 +35,13 @@ def test_networks_stand_in_the_order_of_their_arithmetic(hand):
     assert [point.y for point in network.points] == pytest.approx([10 / 40, 10 / 11])
     assert {point.y for point in level.points} == {0.9}
     answer = arithmetic.answer(found)
-    assert answer.headline == "Not decided: a rank correlation needs at least four networks, and 2 were replayed."
-    assert "AlexNet with 50 FLOP/B has 0.250 and GoogLeNet with 2,500 FLOP/B has 0.909" in answer.details[0]
+    assert (
+        answer.headline == "Not decided: Spearman's correlation needs at least four networks, and 2 were replayed."
+    )
+    assert (
+        "AlexNet has 50 FLOP/B and an efficiency of 0.250, and GoogLeNet has 2,500 FLOP/B and an efficiency of 0.909"
+        in answer.details[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -44,10 +49,10 @@ def test_networks_stand_in_the_order_of_their_arithmetic(hand):
     [
         (
             range(1, 11),
-            "Arithmetic intensity decides: its rank correlation with efficiency on 2 ranks is 1.00 (1.00",
+            "Arithmetic intensity decides the efficiency: Spearman's correlation of both on 2 ranks is 1.00 (1.00",
         ),
-        (range(10, 0, -1), "Arithmetic intensity does not decide: its rank correlation"),
-        ((3, 1, 2, 5, 4, 7, 6, 10, 8, 9), "Not decided whether arithmetic intensity decides: "),
+        (range(10, 0, -1), "Arithmetic intensity does not decide the efficiency: Spearman's correlation"),
+        ((3, 1, 2, 5, 4, 7, 6, 10, 8, 9), "Not decided whether arithmetic intensity decides the efficiency: "),
     ],
 )
 def test_intensity_decides_if_all_of_the_interval_is_high(hand, exchanges, begin):

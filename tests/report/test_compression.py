@@ -33,14 +33,26 @@ def test_below_the_break_even_bandwidth_the_saved_bytes_take_longer_than_the_add
         (
             0.099,
             {},
-            "No compressor saves time: the fastest, {}, is 1.0 times as fast as dense gradients (4 ranks).",
+            "No compressor saves time: the fastest, {}, is 1.0 times as fast as without compression (4 ranks).",
         ),
-        (0.04, {}, "Top-k over a ring is 2.5 times as fast as dense gradients (4 ranks)."),
+        (0.04, {}, "Top-k over a ring is 2.5 times as fast as without compression (4 ranks)."),
         (0.04, {"step_seconds_high": 0.08}, "Top-k over a ring is 2.5 times as fast"),
-        (0.04, {"step_seconds_high": 0.095}, "Not decided, as noise hides a difference: {} is 2.5"),
-        (0.04, {"disturbed": "load"}, "Not decided, as other load disturbed all cases: {} is 2.5"),
-        (0.2, {"disturbed": "load"}, "Not decided, as other load disturbed all cases: {} is 0.50"),
-        (0.04, {"final_accuracy": 0.896}, "gradients and changes the accuracy by -0.4 percentage p"),
+        (
+            0.04,
+            {"step_seconds_high": 0.095},
+            "Not decided whether steps are shorter (the difference may be noise): {} is 2.5",
+        ),
+        (
+            0.04,
+            {"disturbed": "load"},
+            "Not decided whether steps are shorter (other load disturbed all cases): {} is 2.5",
+        ),
+        (
+            0.2,
+            {"disturbed": "load"},
+            "Not decided whether steps are shorter (other load disturbed all cases): {} is 0.50",
+        ),
+        (0.04, {"final_accuracy": 0.896}, "compression and changes the accuracy by -0.4 percentage p"),
         (
             0.01,
             {"final_accuracy": 0.572},
@@ -71,19 +83,23 @@ def test_a_break_even_is_the_fastest_network_on_which_a_step_is_faster(hand):
             given = {"network": network, "settings": {"network": network}}
             hand.train([[ms] * 30] * 2, compression=compression_, kind="replay", **given)
     assert compression.break_even_answer(findings([hand.read()])[0]).headline == (
-        "Steps are faster than dense ones with QSGD up to 10 Gbit/s Ethernet, the fastest network, with float16 up to "
+        "Compression makes steps faster with QSGD up to 10 Gbit/s Ethernet, the fastest tested network, with float16 up to "
         "1 Gbit/s Ethernet, with bfloat16 on no network (LeNet-5, 2 ranks)."
     )
 
 
-@pytest.mark.parametrize(("spread", "says"), [(0.001, "Sending"), (0.02, "Not decided: sending")])
+@pytest.mark.parametrize(
+    ("spread", "says"), [(0.001, "Sending"), (0.02, "Not decided whether accuracy is lost: sending")]
+)
 def test_full_accuracy_is_said_of_what_all_of_the_interval_reaches(hand, spread, says):
     sizes = {"compression": "top_k", "compression_ratio": 25.0, "bits_per_entry": 4.5}
     apart = (0.9 - spread, 0.9, 0.9 + spread)
     trained(hand, [({"compression": "none"}, (0.9, 0.9, 0.9)), (sizes, apart)], (0, 1, 2))
     headline, details, _, _ = compression.fidelity_answer(findings([hand.read()])[0])
-    assert headline.startswith(f"{says} 14.2 % of the entries changes the accuracy by +0.0 percentage points (-")
-    assert details == ["An entry takes 4.50 bits, by code and share."]
+    assert headline.startswith(
+        f"{says} 14.2 % of the gradient entries changes the accuracy by +0.0 percentage points (-"
+    )
+    assert details == ["A gradient entry that is sent takes 4.50 bits."]
 
 
 def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypatch):
@@ -105,9 +121,9 @@ def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypat
     asked = SimpleNamespace(problems=([],), answered_by=["bytes"])
     headline, details, _, _ = compression.bytes_answer(asked)
     costs = "costs at most 0.3 percentage points of accuracy (LeNet-5, 4 ranks)."
-    assert headline == f"Float16 sends 50 % of the dense bytes and {costs}"
+    assert headline == f"Float16 sends 50 % of the uncompressed bytes and {costs}"
     change = "changes the accuracy by -9.7 percentage points (-11.1 to -8.2) (LeNet-5, 4 ranks)."
-    assert details == [f"Top-k with pruned weights sends 5.0 % of the dense bytes and {change}"]
+    assert details == [f"Top-k with pruned weights sends 5.0 % of the uncompressed bytes and {change}"]
     assert compression.bytes_answer(SimpleNamespace(problems=([],), answered_by=[])) is None
 
 

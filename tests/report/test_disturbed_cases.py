@@ -110,7 +110,7 @@ def test_undisturbed_launches_of_a_case_decide(hand):
         )
     page = render([hand.read()], "md")
     assert "LeNet-5 stays near-linear on 2 ranks with a ring: efficiency " in page
-    assert "- Other load disturbed 1 launch: intervals of these cases rest on" in page
+    assert "- Other load disturbed 1 launch: intervals of these cases use the" in page
     record = json.loads(render([hand.read()], "json"))["cases"][1]
     assert (record["launches"], record["launches_left_out"], record["disturbed"]) == (2, 1, None)
     (found,) = findings([hand.read()])

@@ -51,7 +51,7 @@ def test_measures_that_changed_come_first_with_their_levels_and_each_measure_is_
     assert level.role == "reference"
     before, *_, after = (point.y for point in level.points)
     assert after / before == pytest.approx(1.3, rel=0.03)
-    assert re.match(r"It takes \d\d\.\d % longer \(.* %\) since 2026-", first.note)
+    assert re.match(r"The measure takes \d\d\.\d % longer \(.* %\) since 2026-", first.note)
     assert len(first.numbers()) == 1 + 40 + len(level.points)
     text = written(figures.pages([changed], whole=True))
     figure = next(part for part in re.findall("<figure.*?</figure>", text, re.DOTALL) if first.title in part)

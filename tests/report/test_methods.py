@@ -51,7 +51,7 @@ def test_strategies_share_a_table_and_what_differs_is_in_the_name(hand, row):
     assert row(scaling, "synchronous, none (no communication)", "4")["step"] == "10.0 ms"
     cells = row(scaling, "downpour", "4")
     assert [cells[name] for name in ("step", "images/s", "efficiency")] == ["10.0 ms", "6400", "1.00"]
-    assert "Step of downpour: the mean time in which all ranks together consume a global batch" in scaling
+    assert "Step of downpour: mean time in which all ranks together process one global batch" in scaling
     assert "Base 1 rank, step 40.0 ms." in scaling
     assert row(page, "downpour", "Downpour") == ["downpour", "Downpour", "downpour(n_fetch=1)", "own", "sgd"]
 
@@ -166,15 +166,17 @@ def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, ro
     assert row(lone, "digits", "accuracy at the end")[6:] == ["layerwise and pipeline", "4"]
 
 
-@pytest.mark.parametrize(("accuracy", "doubt"), [(0.8, ""), (0.905, "Not decided: ")])
+@pytest.mark.parametrize(
+    ("accuracy", "doubt"), [(0.8, "With"), (0.905, "Not decided whether methods differ: with")]
+)
 def test_the_best_methods_answer_how_far_the_last_ends_below_the_best(hand, accuracy, doubt):
     for seed, more in ((1, 0.0), (2, 0.01), (3, 0.02)):
         synchronous(hand, 1, seed=seed, accuracy=accuracy + more)
         downpour(hand, seed=seed, accuracy=0.91 + more)
     asked = Findings(hand.read(suite_text="[suite]\nanswer = 'best_methods'"), "run")
     headline = best_methods.answer(asked).headline
-    assert headline.startswith(f"{doubt}{'s' if doubt else 'S'}ynchronous training on 1 rank ends ")
-    assert headline.endswith(") below Downpour.")
+    assert headline.startswith(f"{doubt} synchronous training on 1 rank the final accuracy is ")
+    assert headline.endswith(") lower than with Downpour.")
     assert best_methods.answer(Findings(hand.read(), "run")) is None
 
 

@@ -127,7 +127,7 @@ def test_exposed_communication_is_never_negative(hand, row, whole):
     page = whole(hand.read())
     assert row(page, "ring", "2")["exposed"] == row(page, "tree", "2")["exposed"] == "~0"
     assert row(page, "tree", "2")["exposed 95 %"] == "0 to 0 s"
-    assert "~0: no slower than without communication" in page
+    assert "~0: the step takes no longer than without communication" in page
     exposed = [
         record[f"exposed_communication_seconds{bound}"]
         for record in json.loads(render([hand.read()], "json"))["cases"]
@@ -141,7 +141,7 @@ def test_the_share_of_the_step_that_waits_for_images(hand, row, whole):
     hand.train([steps(40)] * 2, compute=[30, 30], waiting=[10, 20])
     page = whole(hand.read())
     assert [row(page, "ring", ranks)["input"] for ranks in ("1", "2")] == ["2.5 %", "50.0 %"]
-    assert "Input: share of the step in which the rank that waits longest waits for its images." in page
+    assert "Input: share of the step that the rank with the longest wait for images waits for them." in page
 
 
 def test_problems_of_one_model_are_named_by_what_differs(hand, row):
@@ -210,7 +210,7 @@ def test_weak_scaling_without_one_rank(hand):
     hand.train([steps(21)] * 4, **weak)
     page = render([hand.read(complete=False)], "md")
     assert "weak scaling, 16 images per rank" in page
-    assert "Base 2 ranks, step 20.0 ms; efficiency is relative to that, not to one rank." in page
+    assert "Base 2 ranks, step 20.0 ms; efficiency is relative to this base, not to one rank." in page
     assert "The environment was not recorded" in page
     assert "The run is not complete" in page
     assert "INCOMPLETE:" in page

@@ -25,7 +25,7 @@ def table(title, rows, ranks="4"):
 def test_a_long_table_has_its_first_rows_and_says_how_many_there_are():
     (brief,) = Section("s", tables=[table("", 50)]).shortened(20, 8).tables
     assert [row[0] for row in brief.rows] == [f"m{n}" for n in range(20)]
-    assert brief.caption == "All 50 rows: ranks 4, near-linear no."
+    assert brief.caption == "The same in all 50 rows: ranks 4, near-linear no."
     assert brief.left_out == "20 of 50 rows, fastest first; all are in report.html."
     assert brief.header == ("method", "step")
 

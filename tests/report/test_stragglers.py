@@ -55,5 +55,5 @@ def test_simulated_replays_of_several_launches_name_the_late_rank(hand, exact, b
     (table,) = waiting.stragglers_page(found).tables
     assert table.rows[0][-3:] == ("0.500", bounds, "3")
     headline = waiting.answer(found).headline
-    assert headline == "Rank 3 is late by 100 ms per step: others wait for it, not for its links."
+    assert headline == "Rank 3 is late by 100 ms per step: other ranks wait for this rank, not for its links."
     assert waiting.stragglers_answer(found).headline.startswith("Where rank 3 pauses 0.1 s, a ring keeps 50 %")

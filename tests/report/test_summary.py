@@ -37,7 +37,7 @@ def test_values_that_all_rows_share_stand_above_the_table():
     table = Table("digits", ("method", "ranks", "accuracy", "time"), rows).first(9)
     text = plain([Document("d", [Section("s", tables=[table])])])
     assert text.startswith(
-        "d\n\nS\ndigits\nAll 9 rows: ranks \\x1b4, accuracy 0.989.\nmethod  time\nm0       0 s\n"
+        "d\n\nS\ndigits\nThe same in all 9 rows: ranks \\x1b4, accuracy 0.989.\nmethod  time\nm0       0 s\n"
     )
 
 
@@ -47,7 +47,7 @@ def test_columns_that_answer_are_left_out_at_no_width(monkeypatch):
     table = Table("", header, rows, answers=header[-4:-1], details=["p99"])
     short = table.first(3)
     assert short.header == ("method", "number 0", "number 1", "number 2", "number 3", "number 4", *header[-4:-1])
-    assert short.left_out == "More columns in report.html: number 5, number 6, number 7, number 8."
+    assert short.left_out == "report.html also has the columns: number 5, number 6, number 7, number 8."
     for columns in (60, 80):
         monkeypatch.setenv("COLUMNS", str(columns))
         text = plain([Document("d", [Section("s", tables=[short])])])

@@ -54,7 +54,9 @@ def test_a_slow_host_is_named_in_the_first_line(hand):
     [
         (
             {"ring": {1: 80, 2: 41, 4: 40}},
-            ["LeNet-5 stays near-linear up to 2 ranks with a ring: efficiency 0.976; on 4 it is 0.500."],
+            [
+                "LeNet-5 stays near-linear up to 2 ranks with a ring: efficiency 0.976; on 4 the efficiency is 0.500."
+            ],
         ),
         # on the most ranks, though on fewer numbers of them
         (
@@ -112,7 +114,7 @@ def two_networks(hand, answer="answer = 'scaling'"):
 
 def test_the_sections_that_the_suite_names_answer_first_and_have_the_main_figure(hand):
     run = two_networks(hand)
-    reached = "Synchronous training ends at an accuracy of 90.0 %, with one seed (narrow, 2 ranks)."
+    reached = "The final accuracy of synchronous training is 90.0 %, with one seed (narrow, 2 ranks)."
     scaled = "Wide stays near-linear up to 2 ranks with a ring"
     for answer, first, main in (
         ("'accuracy'", reached, "Accuracy"),
@@ -139,10 +141,10 @@ def step_parts(hand):
 
 
 ANSWERS = {
-    overlap: "Layerwise overlaps 75.0 % (74.7 to 75.3 %) and a sum in buckets 50.0 % of the communication that one "
-    "sum after backward exposes (LeNet-5, ring, 2 ranks).",
-    step_parts: "1F1B holds 25 % of GPipe's activations and idles 40.0 % of a step, GPipe 25.0 % (LeNet-5, 2 stages, "
-    "4 microbatches, 2 ranks).",
+    overlap: "Layerwise overlaps 75.0 % (74.7 to 75.3 %) and a sum in buckets 50.0 % of the communication with "
+    "computing (LeNet-5, ring, 2 ranks).",
+    step_parts: "1F1B needs 25 % of GPipe's memory for activations; its ranks idle for 40.0 % of a step, GPipe's for 25.0 % "
+    "(LeNet-5, 2 stages, 4 microbatches, 2 ranks).",
 }
 
 
@@ -151,12 +153,12 @@ ANSWERS = {
     [
         (
             (20, 20.2),
-            "Layerwise saves 49.9 % (44.9 to 54.4 %) of a step against a sum in buckets",
+            "Layerwise saves 49.9 % (44.9 to 54.4 %) of the time of a step with a sum in buckets",
         ),
-        ((80, 80.4), "Layerwise takes 100.0 % (87.7 to 113.1 %) longer than a sum in buckets"),
+        ((80, 80.4), "A step with layerwise takes 100.0 % (87.7 to 113.1 %) longer than with a sum in buckets"),
         (
             (38, 43),
-            "Not decided: noise hides what layerwise would save of a step against a sum in buckets",
+            "Not decided whether layerwise saves time: the difference from a sum in buckets may be noise",
         ),
         ((1, 1), "Not decided, as other load disturbed the measurement: layerwise saves 97.5 %"),
     ],

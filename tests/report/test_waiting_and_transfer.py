@@ -59,7 +59,9 @@ def test_no_rank_of_a_disturbed_case_or_of_a_pipeline_is_late(tmp_path, counters
 
 def test_the_late_rank_is_named_with_its_lateness(late_run, row):
     answer = waiting.WAITING.answer(late_run[0])
-    assert answer.headline == "Rank 1 is late by 20.0 ms per step: others wait for it, not for its links."
+    assert (
+        answer.headline == "Rank 1 is late by 20.0 ms per step: other ranks wait for this rank, not for its links."
+    )
     assert row(render([one.run for one in late_run], "md"), "one")[1:5] == ["2", "40.0 ms", "10.0 ms", "0.250"]
 
 

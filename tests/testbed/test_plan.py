@@ -136,5 +136,5 @@ def test_the_report_counts_the_cores_of_one_machine(hand):
     assert "A node has 2 cores, and 4 ranks want 4: these cases do not measure scaling." in page
     assert "The nodes are 4 hosts of hpcdl testbed, with links limited to 800 Mbit/s, " in page
     assert "host3 to 1 Mbit/s, with 30 ms" in page
-    assert " from host to host. They share the cores" in page
+    assert " from host to host. These hosts share the cores" in page
     assert "4 (emulated on one machine)" in page

@@ -97,7 +97,7 @@ class Table:
         if len(self.rows) < MANY_ROWS or not shared:
             return self
         values = ", ".join(f"{name} {cell}" for name, cell in shared.items())
-        return replace(self.without(*shared), caption=f"All {len(self.rows)} rows: {values}.")
+        return replace(self.without(*shared), caption=f"The same in all {len(self.rows)} rows: {values}.")
 
     def first(self, most: int) -> Table:
         """Return the first rows, or the last if they ascend, and the most important columns.
@@ -110,7 +110,7 @@ class Table:
             which = f"The last {most}" if self.ascending else f"{most}"
             lines.append(f"{which} of {len(self.rows)} rows{self.order and ', '}{self.order}; all are {REST}.")
         surplus = table.surplus
-        lines += [f"More columns {REST}: {', '.join(reversed(surplus))}."] if surplus else []
+        lines += [f"report.html also has the columns: {', '.join(reversed(surplus))}."] if surplus else []
         rows = table.rows[-most:] if self.ascending else table.rows[:most]
         dropped = tuple(f"{name}:" for name in (*self.details, *surplus))
         notes = [note for note in self.notes if not note.casefold().startswith(dropped)]

@@ -148,12 +148,17 @@ class Family(NamedTuple):
         point = (with_library or points)[-1]
         first, reference = ranked(point.peers)[0], _others(point)[0]
         one = all(record.launches == 1 for record in point.peers)
-        reason = "one launch" if one else "too few undisturbed launches"
         lowest = f"for {self.subject} {_name(first)} has the lowest median {self._span([point])}"
-        if any(map(_shares_cores, point.peers)):
-            return f"Not decided by {reason} in which ranks share cores: {lowest}."
+        shared = " in which ranks share cores" if any(map(_shares_cores, point.peers)) else ""
+        doubt = (
+            f"One launch{shared} decides nothing"
+            if one
+            else f"Not decided by too few undisturbed launches{shared}"
+        )
+        if shared:
+            return f"{doubt}: {lowest}."
         gain = "" if reference is first else f", {_gain(first, reference)}"
-        return f"Not decided by {reason}: {lowest}{gain}."
+        return f"{doubt}: {lowest}{gain}."
 
 
 def _gain(record: Record, other: Record) -> str:

@@ -23,7 +23,7 @@ REASONS: Final = {
     ONE_LAUNCH: "the efficiency, {}, is of one launch, which does not show how launches vary",
     FEW_STEPS: "too few steps were measured for an interval of the efficiency, {}",
     INSIDE: f"the limit, {NEAR_LINEAR:.2f}, is inside the interval of the efficiency, {{}}",
-    CHANCE: f"the efficiency, {{}}, may differ from {NEAR_LINEAR:.2f} by chance; more launches decide it",
+    CHANCE: f"the efficiency, {{}}, may differ from {NEAR_LINEAR:.2f} by chance; more launches would decide",
 }
 """Sentences on why it is not decided whether a case is near-linear, by the word of the table."""
 
@@ -122,7 +122,7 @@ def _efficiency(scale: Scale) -> str:
 def _near_linear(name: str, best: Method, near: Scale) -> Verdict:
     last, beyond = best.beyond[-1], ""
     if near is not last:
-        failed = f"on {last.record.ranks} it is {digits(last.median(Record.efficiency))}"
+        failed = f"on {last.record.ranks} the efficiency is {digits(last.median(Record.efficiency))}"
         beyond = f"; {failed if last.near_linear is False else f'it is not decided for {last.record.ranks}'}"
     facts = {
         "efficiency": _efficiency(near),

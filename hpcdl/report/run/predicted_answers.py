@@ -90,7 +90,7 @@ def _of_steps(group: Sequence[Record], where: str, model: str) -> Verdict:
     near = max((one.ranks for one, _, each in judged if each == YES and one.ranks < row.ranks), default=0)
     ends = "" if math.isnan(gain.low) else f" ({interval(gain.low, gain.high)})"
     facts = {"speedup": f"{digits(gain.value)} times{ends}", "least": digits(NEAR_LINEAR * row.ranks)}
-    cause = f"It is near-linear up to {near} ranks." if near and answer != YES else ""
+    cause = f"{case} is near-linear up to {near} ranks." if near and answer != YES else ""
     return _verdict(ANSWERS[answer], row, where, case, cause, **facts)
 
 
@@ -120,9 +120,9 @@ def _fastest(chosen: Record, best: Record | None) -> str:
     if best is None:
         return ""
     step = chosen.step_seconds
-    also = f", the chosen one {seconds(step)}" if step and best is not chosen else ""
-    missing = "" if step else "; the chosen one was not measured"
-    return f"Measured: {best.parallelism} is the fastest, {seconds(best.step_seconds)}{also}{missing}."
+    also = f", the chosen mesh takes {seconds(step)}" if step and best is not chosen else ""
+    missing = "" if step else "; the chosen mesh was not measured"
+    return f"Measured: {best.parallelism} is the fastest and takes {seconds(best.step_seconds)}{also}{missing}."
 
 
 def _verdict(word: str, row: Record, where: str, case: str, cause: str = "", **facts: str) -> Verdict:
@@ -150,8 +150,8 @@ def notes(prediction: Prediction) -> list[str]:
     told = within(rows)
     resting = [row for row in prediction.steps if row.compute_times in prediction.disturbed]
     if resting:
-        part = f"the computing behind {len(resting)} of {len(prediction.steps)} predicted steps"
-        told.append(f"Other load disturbed {part} ({resting[0].compute_times}): these may be too long.")
+        part = f"the compute times of {len(resting)} of {len(prediction.steps)} predicted steps"
+        told.append(f"Other load disturbed {part} ({resting[0].compute_times}), which may be too long.")
     return told
 
 

@@ -18,23 +18,24 @@ from hpcdl.report.run.method_names import Names, scheme_name
 from hpcdl.trace.files import JsonObject
 
 NOTE: Final = (
-    "Predicted: the same program in virtual time on a model of the network. A library's own collective cannot be "
-    "simulated: its time is that of the best published algorithm. 95 %: by the uncertainty of the fitted cost "
-    "parameters, and by the errors of fitted times about as long."
+    "Predicted times are those of a simulation of the same program on a model of the network. A library's own "
+    "collective cannot be simulated: its time is that of the best published algorithm. 95 %: interval from the "
+    "uncertainty of the fitted cost parameters and from the errors of fitted times of similar length."
 )
 TOPOLOGY_NOTE: Final = (
     "Messages share links fairly, and no packet is lost. Where TCP filled the queue of an oversubscribed link and "
-    "lost packets, sums of 4 MiB took up to a third longer than predicted (two emulated switches)."
+    "lost packets, allreduces of 4 MiB took up to a third longer than predicted (two emulated switches)."
 )
 STEPS_NOTE: Final = (
-    "Predicted: the strategy itself in virtual time on a model of the network. Compute times are given to a "
-    "replay, or measured on the next smaller number of ranks, in proportion to a rank's images. 95 %: by "
-    "the cost parameters, and by the simulated steps, which differ by jitter. In parentheses: measured."
+    "Predicted times are those of a simulation of the strategy on a model of the network. Compute times are those "
+    "of the replay, or were measured on the next smaller number of ranks and scaled with a rank's images. 95 %: "
+    "interval from the cost parameters and from the simulated steps, which differ by jitter. Measured numbers are "
+    "in parentheses."
 )
 LETTERS: Final = {
     "extrapolated": "E: far beyond the measured ranks",
     "undetermined": "U: depends on an undetermined cost parameter",
-    "disturbed": "D: other load disturbed the measured time, or the computing",
+    "disturbed": "D: other load disturbed the measured time, or the compute times that the prediction uses",
 }
 """Legend of the marks of a row."""
 ERRORS: Final = {
@@ -45,8 +46,8 @@ ERRORS: Final = {
 
 
 PARALLELISM_NOTE: Final = (
-    "Predicted: the programs of the steps in virtual time. A mesh is its split and data x model, or data x "
-    "pipeline with the best number of microbatches among powers of two."
+    "Predicted times are those of a simulation of the steps. The name of a mesh is its split and data x model, or "
+    "data x pipeline with the best number of microbatches among powers of two."
 )
 OF_PROBLEM: Final = ("model", "dataset", "global_batch", "ranks", "network", "times_the_measured_ranks")
 """Columns in the JSON document that all meshes share."""

@@ -85,10 +85,10 @@ def diverged(records: Sequence[Record]) -> list[Record]:
 
 def _diverged(records: Sequence[Record]) -> Iterator[str]:
     if cases := diverged(records):
-        first = f"{case_name(cases[0])} at step {cases[0].diverged_step} on rank {cases[0].diverged_rank}"
+        first = f"at step {cases[0].diverged_step} on rank {cases[0].diverged_rank}: {case_name(cases[0])}"
         yield (
             f"{plural(len(cases), 'case')} diverged: a loss or parameter is not finite, so that there is no "
-            f"accuracy and no target is reached. Try a lower learning rate. First: {first}."
+            f"accuracy and no target is reached. Try a lower learning rate. The first case diverged {first}."
         )
 
 
@@ -96,8 +96,8 @@ def _repeated(run: Run) -> Iterator[str]:
     drawn = [(fields.get("digest"), draw) for fields in run.described if (draw := fields.get("draw")) is not None]
     if count := run.environment.get("repeated_draws", 0) + len(drawn) - len({*drawn}):
         yield (
-            f"Random times of {plural(count, 'case')} are drawn as in an earlier launch: simulated ones count "
-            "once, and intervals of measured ones lack this variation. hpcdl run --launches N draws anew."
+            f"Random times of {plural(count, 'case')} are the same as in an earlier launch: simulated cases count "
+            "once, and intervals of measured cases lack this variation. hpcdl run --launches N draws new ones."
         )
 
 
@@ -110,8 +110,8 @@ def _mixed(run: Run) -> Iterator[str]:
     keys = [str(environment.get("key")) for environment in _environments(run)]
     if len(keys) > 1:
         yield (
-            f"The cases ran in {len(keys)} environments ({', '.join(keys)}), and tables do not keep them apart: "
-            "differences may be the machines' or the software's. Run all cases in one environment."
+            f"The cases ran in {len(keys)} environments ({', '.join(keys)}), which tables do not separate: "
+            "differences may come from the machine or the software. Run all cases in one environment."
         )
 
 
@@ -126,8 +126,8 @@ def _emulated(run: Run) -> Iterator[str]:
                 slow += f", with {1e3 * latency:g} ms from host to host"
             yield (
                 f"The nodes are {plural(testbed['hosts'], 'host')} of hpcdl testbed, with links limited to "
-                f"{usual_rate(testbed)}{slow}. They share the cores and memory of one machine, as a cluster's do "
-                "not: compare methods, and quote no times for a cluster."
+                f"{usual_rate(testbed)}{slow}. These hosts share the cores and memory of one machine; hosts of a "
+                "cluster do not. Use the results to compare methods, not as times of a cluster."
             )
 
 
@@ -140,26 +140,26 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
         if 0 < record.ranks_recorded < alive:
             yield (
                 f"Only {plural(record.ranks_recorded, 'rank')} left a trace in case {case_name(record)}: its "
-                "numbers are those ranks' alone. Repeat it."
+                "numbers are those of these ranks only. Repeat the case."
             )
         elif record.measured_steps < 6 and not record.error:
             short.setdefault(record.measured_steps, []).append(case_name(record))
     for steps, names in sorted(short.items()):
         few = f"{'have' if names[1:] else 'has'} only {plural(steps, 'measured step')}, too few for an interval"
-        yield f"{plural(len(names), 'case')} {few}. Set more steps. First: {names[0]}."
+        yield f"{plural(len(names), 'case')} {few}. Set more steps. The first is {names[0]}."
     for name, word in {"dropped": "event", "dropped_updates": "update"}.items():
         dropped = int(run.ranks[name].sum())
         if dropped:
             yield (
-                f"{plural(dropped, word)} beyond the limit of a trace {'is' if dropped == 1 else 'are'} not kept: "
-                "waiting and staleness rest on the first ones; times of steps are whole."
+                f"The trace was full, and {plural(dropped, word)} {'was' if dropped == 1 else 'were'} not kept. "
+                "Waiting and staleness use the events before that; step times are complete."
             )
 
 
 def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
     cores = usable_cores(run.environment)
     if cores is None:
-        yield "The cores of the ranks were not recorded: whether ranks shared cores is unknown."
+        yield "The cores of the ranks were not recorded: it is unknown whether ranks shared cores."
         return
     worst: dict[int, int] = {}
     for record in records:
@@ -179,17 +179,17 @@ def _disturbed(records: Sequence[Record]) -> Iterator[str]:
     if disturbed := [record for record in records if record.disturbed]:
         yield (
             f"Other load disturbed {plural(len(disturbed), 'case')}: {'they have' if disturbed[1:] else 'it has'} "
-            f"no verdict and no place in rankings. Repeat on an idle machine. First: {case_name(disturbed[0])}: "
-            f"{disturbed[0].disturbed}."
+            f"no verdict and no place in rankings. Repeat on an idle machine. The first is "
+            f"{case_name(disturbed[0])}: {disturbed[0].disturbed}."
         )
     if left_out := sum(record.launches_left_out for record in records):
         launches = "1 launch" if left_out == 1 else f"{left_out} launches"
-        yield f"Other load disturbed {launches}: intervals of these cases rest on their other launches alone."
+        yield f"Other load disturbed {launches}: intervals of these cases use the other launches only."
     stolen = [share for record in records if (share := record.stolen) >= NOTED_STEAL]
     if stolen:
         yield (
-            f"The hypervisor took up to {100 * max(stolen):.0f} % of a rank's time: its steps may be as much too "
-            "long. Prefer a machine without other guests."
+            f"The hypervisor took up to {100 * max(stolen):.0f} % of a rank's time, so step times may be up to "
+            f"{100 * max(stolen):.0f} % too long. Prefer a machine without other guests."
         )
 
 

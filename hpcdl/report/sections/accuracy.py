@@ -112,7 +112,7 @@ def page(findings: Findings) -> Section:
         target = record.target_accuracy
         notes = ["No target accuracy was set." if target is None else f"Target accuracy {percent(target)}."]
         if any(len(row.scale.records) > 1 for row in learned):
-            notes.append("Medians, with their range where they differ, over seeds and over pooled methods.")
+            notes.append("Medians over seeds and pooled methods; their range is in parentheses if they differ.")
         title, words = findings.settings.title(record), "highest final accuracy first"
         made = table(COLUMNS, learned, title, notes, order=words)
         missed = target is not None and any(_reached(row) < len(row.scale.records) for row in learned)
@@ -181,13 +181,16 @@ def against_synchronous(learned: Sequence[Row]) -> list[str]:
     for best in kept[:1]:
         loss, faster = -best.points.low, f" and is {digits(best.pace, 2)} times as fast" if best.pace else ""
         size = f"{loss:.1f}" if loss >= 0.1 else f"{loss:.2f}"
-        ends = f"at most {size} percentage points below" if loss > 0 else "no lower than"
-        lines.append(f"{capital(best.name)} ends {ends} {other}{faster}{where}.")
+        loses = f"at most {size} percentage points of" if loss > 0 else "no"
+        lines.append(f"{capital(best.name)} loses {loses} accuracy against {other}{faster}{where}.")
     rest = sorted((cost for cost in costs if cost not in kept), key=lambda cost: cost.points)
     lost, unknown = ([cost for cost in rest if (cost.points.high < 0) is decided] for decided in (True, False))
-    for doubt, worst in [*(("", cost) for cost in lost[:1]), *(("Not decided: ", cost) for cost in unknown[:1])]:
+    for worst in lost[:1]:
         change = f"changes the accuracy by {points_in_words(worst.points)} against {other}"
-        lines.append(f"{capital(doubt + worst.name)} {change}{where}.")
+        lines.append(f"{capital(worst.name)} {change}{where}.")
+    for worst in unknown[:1]:
+        change = f"the difference from {other} is {points_in_words(worst.points)}"
+        lines.append(f"Not decided whether {worst.name} loses accuracy: {change}{where}.")
     return lines
 
 
@@ -231,10 +234,10 @@ def accuracy_range(learned: Sequence[Row]) -> str:
         goal, method = record.target_accuracy, _strategy(record)
         side = "above" if goal is not None and accuracy[most] >= goal else "below"
         compared = "" if goal is None else f", {side} its target of {percent(goal)}"
-        return f"{capital(method)} ends at an accuracy of {high}{compared}{single.removesuffix(' each')}{where}."
+        return f"The final accuracy of {method} is {high}{compared}{single.removesuffix(' each')}{where}."
     if low == high:
         every = "Both" if len(accuracy) == 2 else f"All {len(accuracy)}"
-        return f"{every} methods end at an accuracy of {low}{single}{where}."
+        return f"{every} methods reach a final accuracy of {low}{single}{where}."
     return f"Final accuracies range from {low} ({least}) to {high} ({most}){single}{where}."
 
 

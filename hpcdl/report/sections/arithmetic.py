@@ -17,10 +17,10 @@ from hpcdl.report.run.near_linear import verdict
 from hpcdl.report.run.published_results import number
 
 DECIDES: Final = 0.7
-"""Rank correlation from which on one quantity decides about the other: then it explains half of the variance."""
+"""Correlation from which on one quantity decides about the other: then it explains half of the variance."""
 NOTE: Final = (
-    "Arithmetic intensity: FLOP of a rank's step / bytes of the parameters. Each byte costs the same messages: "
-    "the more arithmetic there is for it, the less they weigh."
+    "Arithmetic intensity: FLOP of a rank's step / bytes of the parameters. With more FLOP per byte a network "
+    "computes longer for each byte that it sends."
 )
 
 
@@ -79,21 +79,25 @@ def answer(findings: Findings) -> Answer | None:
     correlation = rank_correlation(
         [network.intensity for network in known], [network.efficiency for network in known]
     )
-    measure = f"its rank correlation with efficiency on {ranks} ranks is {bounded(*correlation)}"
+    measure = (
+        f"Spearman's correlation of both on {ranks} ranks is {bounded(*correlation)}, over {len(known)} networks"
+    )
     if not math.isfinite(correlation.low):
-        headline = f"Not decided: a rank correlation needs at least four networks, and {len(known)} were replayed."
+        headline = (
+            f"Not decided: Spearman's correlation needs at least four networks, and {len(known)} were replayed."
+        )
     elif correlation.low < DECIDES <= correlation.high:
-        headline = f"Not decided whether arithmetic intensity decides: {measure}, over {len(known)} networks."
+        headline = f"Not decided whether arithmetic intensity decides the efficiency: {measure}."
     else:
         verb = "decides" if correlation.low >= DECIDES else "does not decide"
-        headline = f"Arithmetic intensity {verb}: {measure}, over {len(known)} networks."
+        headline = f"Arithmetic intensity {verb} the efficiency: {measure}."
     ends = [
-        f"{network_name(name)} with {float(f'{intensity:.3g}'):,g} FLOP/B has {digits(efficiency)}"
+        f"{network_name(name)} has {float(f'{intensity:.3g}'):,g} FLOP/B and an efficiency of {digits(efficiency)}"
         for name, intensity, efficiency in ((n.name, n.intensity, n.efficiency) for n in (known[0], known[-1]))
     ]
     linear = [network_name(network.name) for network in known if network.row.scale.record.near_linear]
     lines = [
-        f"Efficiency rises with it: {' and '.join(ends)}.",
+        f"Lowest and highest intensity: {', and '.join(ends)}.",
         f"Near-linear on {ranks} ranks: {', '.join(linear) or 'none'}.",
     ]
     return Answer(headline, lines, [network.row.scale.record for network in known])

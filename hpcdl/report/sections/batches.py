@@ -126,11 +126,12 @@ def _knee(images: Sequence[int], efficiency: Sequence[float]) -> float:
 
 
 NOTE: Final = (
-    "Steps to the target, medians over seeds; their range is from the evaluation before the target, least of all "
-    "seeds, to the one at the target, largest of all. Missed: seeds that missed the target. Efficiency: steps "
-    "of perfect scaling from the smallest batch that reached the target / those that were needed. "
-    "Train - test: accuracy on a sample of training images, less the final accuracy. Sharpness: largest "
-    "eigenvalue of the Hessian of the loss on the sample; Keskar et al. 2017 expect it to grow with the batch."
+    "Steps to the target are medians over seeds. Their range begins at the evaluation before the target (fewest "
+    "steps of all seeds) and ends at the evaluation at the target (most steps). Missed: seeds that missed the "
+    "target. Efficiency: steps with perfect scaling / steps needed. Perfect scaling: twice the batch needs half "
+    "the steps, from the smallest batch that reached the target on. Train - test: accuracy on a sample of "
+    "training images minus final accuracy. Sharpness: largest eigenvalue of the loss's Hessian on this sample; "
+    "Keskar et al. 2017 expect that it grows with the batch."
 )
 
 
@@ -200,24 +201,24 @@ def _saving(batches: Sequence[Batch], method: str) -> str:
     at, largest = knee(batches), batches[-1].images
     high = f"{at.high:.0f}" if math.isfinite(at.high) else f"more than {largest}"
     bounds = f"{at.low:.0f} to {high}" if math.isfinite(at.low) else high
-    saves = f"a larger batch saves at least half of the steps that perfect scaling would{method}"
+    saves = f"larger batches save at least half the steps that perfect scaling saves{method}"
     after = next((batch for batch in batches if batch.images > at.value), batches[-1])
     if math.isnan(at.value):
-        return f"No batch reaches the target{method}."
+        return f"Training misses the target with every batch{method}."
     if math.isinf(at.value):
-        return f"Up to {largest} images, the largest batch, {saves} (limit: {bounds})."
+        return f"Up to {largest} images per batch, the most tested, {saves} (limit: {bounds})."
     if math.isinf(at.high) and at.low < batches[1].images:
-        return f"Not decided: the batch up to which {saves} is {bounds} images."
+        return f"Not decided up to which batch {saves}: the limit is {bounds} images."
     if math.isinf(after.steps.value):
-        return f"Up to {at.value:.0f} images {saves}; a batch of {after.images} misses the target."
-    return f"Up to {at.value:.0f} images ({bounds}) {saves}."
+        return f"Up to {at.value:.0f} images per batch {saves}; training with {after.images} misses the target."
+    return f"Up to {at.value:.0f} images per batch ({bounds}) {saves}."
 
 
 def _accuracy(batches: Sequence[Batch], method: str) -> list[str]:
     """Return the difference of final accuracies between the largest and the smallest batch, and missed targets."""
     lines, points = list[str](), batches[-1].scale.points_above(batches[0].scale)
     if len(points) > 1:
-        sizes = f"From {batches[0].images} to {batches[-1].images} images"
+        sizes = f"From batches of {batches[0].images} to batches of {batches[-1].images} images"
         lines.append(f"{sizes} the final accuracy changes by {points_in_words(mean_interval(points))}{method}.")
     if missed := [str(batch.images) for batch in batches if batch.missed]:
         lines.append(f"At least one seed misses the target with batches of {several(missed)} images{method}.")
@@ -235,7 +236,7 @@ def _noise(batches: Sequence[Batch], method: str) -> list[str]:
     scale = float(np.median([scale for scale in scales if scale]))
     near = "within" if max(scale / at, at / scale) <= FACTOR else "not within"
     return [
-        f"The gradient noise scale is {digits(scale)} images, {near} a factor of {FACTOR:g} of {at:.0f}{method}."
+        f"The gradient noise scale, {digits(scale)} images, is {near} a factor of {FACTOR:g} of {at:.0f}{method}."
     ]
 
 
@@ -251,7 +252,9 @@ def charts(findings: Findings) -> list[Lines]:
         }
 
     axis, steps = Axis("batch", whole, 2), over_batch(lambda batch: batch.steps)
-    note = "Medians over seeds, with bounds as in the table. Perfect scaling: twice the batch, half the steps."
+    note = (
+        "Medians over seeds, with bounds as in the table. Perfect scaling: twice the batch needs half the steps."
+    )
     base = next((points[0] for points in steps.values() if len(points) > 1), Point(1, 1))
     perfect = {"perfect scaling": lambda images: base.y * base.x / images}
     title, y = "Steps to the target over the batch", Axis("steps", digits, 2)
@@ -277,8 +280,10 @@ def sharpness_answer(findings: Findings) -> Answer | None:
         return None
     pairs = [(record.smallest_eigenvalue or 0.0, record.sharpness or 1.0) for record in known]
     shares = [-least / most for least, most in pairs if least < 0]
-    saddles = f"{len(shares)} of {len(pairs)} trainings end with a negative eigenvalue, as at a saddle point"
-    lines.append(f"{saddles}; its size is at most {percent(max(shares, default=0))} of the sharpness.")
+    saddles = f"At the end of {len(shares)} of {len(pairs)} trainings the smallest eigenvalue is negative"
+    lines.append(
+        f"{saddles}, as at a saddle point; its size is at most {percent(max(shares, default=0))} of the sharpness."
+    )
     return Answer(lines[0], lines[1:], known)
 
 
@@ -290,8 +295,10 @@ def _sharper(group: Mapping[int, Sequence[Record]]) -> str:
     times, low, high = (digits(math.exp(value)) for value in ratio)
     first, last = group[small][0], group[large][0]
     equal = "steps" if first.steps == last.steps else "epochs"
-    doubt = "" if ratio.low > 0 or ratio.high < 0 else "Not decided: "
-    text = f"after equal {equal} batches of {large} images end {times} ({low} to {high}) times as sharp"
+    doubt = "" if ratio.low > 0 or ratio.high < 0 else "Not decided which minimum is sharper: "
+    text = (
+        f"after equal {equal} batches of {large} images lead to a minimum {times} ({low} to {high}) times as sharp"
+    )
     return f"{capital(doubt + text)} as batches of {small} ({problem_words(first)})."
 
 

@@ -57,7 +57,7 @@ class Best(NamedTuple):
         if len(self.ranked[0].values) == 1:
             return "unknown: one value each"
         return (
-            "any other"
+            "all others"
             if len(self.rivals) == len(self.ranked) - 1 > 1
             else several([*map(self.name, self.rivals)])
         )
@@ -99,10 +99,11 @@ def _accuracy(launch: Launch, column: str, budget: float, *, last: bool = False)
 
 
 NOTE: Final = (
-    "A budget is the largest that every method ran through. Accuracies are means over seeds and launches. "
-    "Images per second: all measured images / the time that they took, the median over undisturbed launches, then "
-    "over seeds. Tied: Welch's test, adjusted for the number of methods, does not distinguish it from the best; "
-    "one seed or launch cannot. At the end: the last evaluation; within a budget: the best until then."
+    "Budget: the longest time, or most epochs, that every method trained. Accuracies are means over seeds and "
+    "launches. Images per second: all measured images / the time that they took, the median over undisturbed "
+    "launches, then over seeds. Tied: by Welch's test, adjusted for the number of methods, the method may be as "
+    "good as the best one; one seed or launch decides nothing. The accuracy at the end is from the last "
+    "evaluation; the accuracy within a budget is the best one until then."
 )
 COLUMNS: Final = (
     Column[Best]("dataset", lambda best: best.field.dataset.partition("(")[0]),
@@ -164,8 +165,9 @@ def _ends(best: Best) -> str:
     below = difference([last.values], [first.values])
     mean, low, high = (f"{100 * bound[0]:.1f}" for bound in (below.value, *below.bounds()))
     methods = (best.name(ranked.candidate, words=True) for ranked in (last, first))
-    doubt = "Not decided: " if last.candidate in best.rivals else ""
-    return capital(doubt + f" ends {mean} percentage points ({low} to {high}) below ".join(methods) + ".")
+    doubt = "Not decided whether methods differ: with " if last.candidate in best.rivals else "With "
+    lower = f" the final accuracy is {mean} percentage points ({low} to {high}) lower than with "
+    return doubt + lower.join(methods) + "."
 
 
 SECTION: Final = Declaration(30, page, answer=answer)

@@ -36,19 +36,21 @@ from hpcdl.trace.quantity import Quantity
 NAMED: Final = 3
 """Schemes of a size in a sentence."""
 NOTE: Final = (
-    "Times are of the slowest rank, quantiles over repetitions. Up to 64 KiB a repetition is a loop of about "
-    "2 ms, by the number of its operations, except of broadcast and reduce. algbw = size / p50; busbw as "
-    "nccl-tests defines it. Best / p50, native / p50: below 1 the scheme is slower than the fastest, or than the "
-    "MPI library. Tied: a test of the launches does not tell it from the fastest; one launch decides nothing."
+    "Times are those of the slowest rank, as quantiles over repetitions. Up to 64 KiB a repetition is a loop of "
+    "about 2 ms, and its time is divided by the number of its operations (not for broadcast and reduce). algbw = "
+    "size / p50; busbw as nccl-tests defines it. Best / p50, native / p50: below 1 the scheme is slower than the "
+    "fastest scheme, or than the MPI library. Tied: by a test of the launches the scheme may be as fast as the "
+    "fastest one; one launch decides nothing."
 )
 AT_ONCE_NOTE: Final = (
-    "Two at once: p50 is until both have ended. First, second: p50 (p99) of each, alone and at once with the "
-    "other, in turn. Overlap: the sum of both alone / both at once; 1.00 is none, 2.00 hides one of two."
+    "Two collectives at once: p50 is the time until both have ended. First, second (in report.html): p50 (p99) of "
+    "each collective alone, then at once with the other. Overlap = (time of the first alone + time of the second "
+    "alone) / time of both at once. 1.00: no overlap; 2.00: full overlap."
 )
 SIMULATED_NOTE: Final = (
     "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "
-    "form: the cost that the algorithm's docstring states, with the model's numbers, where all messages travel "
-    "alike."
+    "form: the cost formula in the algorithm's docstring with the model's cost parameters, if all messages have "
+    "equal paths."
 )
 
 
@@ -61,7 +63,7 @@ def one_launch(records: Iterable[Record]) -> list[str]:
     """Return the note of a table with intervals within one launch; nothing for others."""
     if not is_one_launch(records):
         return []
-    return ["One launch: intervals are over its repetitions, and launches vary more."]
+    return ["One launch: intervals only show how its repetitions vary; launches vary more."]
 
 
 def page(findings: Findings) -> Section:
@@ -190,8 +192,8 @@ def _apart(record: Record) -> float:
 COMMUNICATORS: Final = {
     "faster": "For {case} two communicators are {ratio} times as fast as one.",
     "slower": "For {case} two communicators take {ratio} times as long as one.",
-    "tied": "For {case} one and two communicators are not distinguished: two take {ratio} times as long.",
-    "undecided": "Not decided for {case}: two communicators take {ratio} times as long as one.",
+    "tied": "For {case} one communicator may be as fast as two: two take {ratio} times as long.",
+    "undecided": "Not decided for {case}: two communicators take {ratio} times as long as one communicator.",
 }
 """Sentences on two collectives at once, by the test of launches; too few undisturbed launches decide nothing."""
 
@@ -218,11 +220,11 @@ def at_once(findings: Findings) -> list[str]:
     better, worse = counts["faster"], counts["slower"]
     line = f"Two communicators are faster than one in {better} of {cases}, and slower in {worse}."
     if 2 * counts["undecided"] > len(judged):
-        hidden = "noise hides a difference between one communicator and two"
-        line = f"Not decided: in {counts['undecided']} of {cases} {hidden}."
+        doubt = f"in {counts['undecided']} of {cases} the difference may be noise"
+        line = f"Not decided whether two communicators are faster than one: {doubt}."
     both = [record for record in findings.records if record.communicators == 2 and _apart(record)]
     apart = spread((record.time_p50_seconds or 0) / _apart(record) for record in both)
-    overlap = f"Both at once on two communicators take {apart} times as long as one after the other."
+    overlap = f"Two collectives at once on two communicators take {apart} times as long as one after the other."
     return [*[line] * (len(judged) > 1), *[overlap] * bool(both), *(sentence for _, sentence in judged)]
 
 
@@ -238,7 +240,7 @@ def answer(findings: Findings) -> Answer | None:
             basis = basis or records
             lines += sentences
     if undecided and not any(record.concurrent for record in findings.records):
-        lines.append(f"The fastest scheme of {plural(undecided, 'further table')} is not decided, either.")
+        lines.append(f"In {plural(undecided, 'further table')} the fastest scheme is not decided.")
     return Answer(lines[0], lines[1:], basis) if lines else None
 
 
@@ -321,7 +323,7 @@ def reached(findings: Findings) -> Answer | None:
             line += f", and {f'{other} ' * (other != scheme)}{share.partition(' (')[0]} at {size}"
         lines.append(f"{line}.")
         for size, reached in [longest, *reversed(shorter)]:
-            lines.append(f"At {size} the fastest reach: {', '.join(' '.join(each) for each in reached)}.")
+            lines.append(f"At {size} the fastest schemes reach: {', '.join(' '.join(each) for each in reached)}.")
     basis = [record for record in findings.records if record.kind == "collective"]
     return Answer(lines[0], lines[1:], basis) if lines else None
 

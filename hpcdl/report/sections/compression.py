@@ -138,10 +138,10 @@ def bandwidth(saved_bytes: float, added_seconds: float) -> float:
 
 
 COST_NOTE: Final = (
-    "Dense / sent bytes: bytes of a dense ring / bytes on the wire. Dense step: the fastest one of the same "
-    "problem on as many ranks. Break-even: bandwidth of a link below which a compressed exchange without overlap "
-    "is faster than that dense one: bytes saved / time of encoding and decoding. Accuracy - dense: difference "
-    "from the same dense method in percentage points, mean over seeds with its 95 % interval."
+    "Dense: without compression. Dense / sent bytes: bytes of a dense ring / bytes on the wire. Dense step: the "
+    "fastest dense step of the same problem on as many ranks. Break-even: bytes saved / (encoding time + decoding "
+    "time); on links with a lower bandwidth compression is faster than this dense step, without overlap. Accuracy "
+    "- dense: difference of final accuracies in percentage points, mean over seeds with its 95 % interval."
 )
 
 
@@ -194,7 +194,7 @@ def cost_answer(findings: Findings) -> Answer | None:
     won = [pair for pair in fast if not pair.is_less_accurate]
     best = max(won or fast or calm or pairs, key=lambda pair: pair.gain or 0.0)
     name, where = _words(best.row), _where(best.row)
-    speed = f"{digits(best.gain, 2)} times as fast as dense gradients"
+    speed = f"{digits(best.gain, 2)} times as fast as without compression"
     lines = [f"{capital(name)} changes the accuracy by {best.difference}{where}."] if best.points else []
     if won:
         cases = f"{len(calm)} {'cases' if len(calm) == len(pairs) else 'undisturbed cases'}"
@@ -203,13 +203,13 @@ def cost_answer(findings: Findings) -> Answer | None:
         lines = [f"Compression saves time{loss} in {len(won)} of {cases}."]
         lines += [f"{len(fast) - len(won)} cases are faster, but less accurate."] if len(won) < len(fast) else []
         return Answer(f"{capital(name)} is {speed}{changed}{where}.", lines, best.records)
-    doubt = "noise hides a difference" if calm else "other load disturbed all cases"
+    doubt = "the difference may be noise" if calm else "other load disturbed all cases"
     if fast:
         claim = f"every compressor that saves time loses accuracy; the fastest, {name}, is"
     elif calm and (best.gain or 0.0) < WON:
         claim = f"no compressor saves time: the fastest, {name}, is"
     else:
-        claim = f"not decided, as {doubt}: {name} is"
+        claim = f"not decided whether steps are shorter ({doubt}): {name} is"
     return Answer(capital(f"{claim} {speed}{where}."), lines, best.records)
 
 
@@ -243,7 +243,10 @@ def bytes_answer(findings: Findings) -> Answer | None:
         cost = f"changes the accuracy by {points_in_words(loss)}"
         if place == 0 and loss.low >= -MAX_LOSS:
             cost = f"costs at most {max(-loss.low, 0):.1f} percentage points of accuracy"
-        words, sends = capital(_words(row, scheme=False)), f"sends {digits(100 * share, 2)} % of the dense bytes"
+        words, sends = (
+            capital(_words(row, scheme=False)),
+            f"sends {digits(100 * share, 2)} % of the uncompressed bytes",
+        )
         where = problem_words(row.scale.record.but(network=None))
         lines[f"{words}{reduced} {sends} and {cost} ({where})."] = (place > 0, not reduced)
     headline, *others = sorted(lines, key=lines.__getitem__) or [""]
@@ -280,10 +283,10 @@ def _up_to(pairs: Sequence[Pair]) -> str:
         text = title_of(head) if heads.count(head) == 1 else in_words(name, record)
         up_to.setdefault(reached[-1] if reached else "", []).append(text)
     titles = {network: f"up to {link_title(network)}" for network in networks[::-1]} | {"": "on no network"}
-    titles[networks[-1]] += ", the fastest network"
+    titles[networks[-1]] += ", the fastest tested network"
     shares = [f"{several(up_to[network])} {title}" for network, title in titles.items() if network in up_to]
     where = problem_words(ordered[0].scale.record.but(network=None))
-    return f"Steps are faster than dense ones with {', with '.join(shares)} ({where})."
+    return f"Compression makes steps faster with {', with '.join(shares)} ({where})."
 
 
 BREAK_EVEN: Final = Declaration(
@@ -292,12 +295,12 @@ BREAK_EVEN: Final = Declaration(
 
 
 FIDELITY_NOTE: Final = (
-    "Sent: share of a gradient's entries in a message, by bytes and bits, of an allgather. "
-    "Cosine and error: of the last compressed sum of gradients against the dense sum. Bits: of a message for an "
-    "entry; entropy: of an ideal code of the gaps between entries, with values or signs. "
-    "Residual: norm of the entries that are not sent, at the end and the largest at an evaluation. Quarters: norm "
-    "of a rank's residual / norm of its gradient, mean over steps of each quarter of the training. Memory: "
-    "residuals and vectors of the compressor, on rank 0."
+    "Sent: share of the gradient's entries in a message, computed from its bytes and bits (allgather only). "
+    "Cosine and error compare the last compressed sum of gradients with the uncompressed sum. Bits: bits of "
+    "a message per gradient entry; entropy: bits with an ideal encoding of the gaps between entries and of values "
+    "or signs. Residual: norm of the entries that are not sent, at the end, and the largest at an evaluation. "
+    "Quarters: norm of a rank's residual / norm of its gradient, mean over the steps of each quarter of the "
+    "training. Memory: residuals and vectors of the compressor on rank 0."
 )
 FIDELITY: Final = (
     METHOD,
@@ -347,6 +350,9 @@ def _percent(share: float | None) -> str:
     return NONE if share is None else f"{digits(100 * share)} %"
 
 
+NOT_FULL: Final = "No tested share of the gradient entries reaches full accuracy: "
+
+
 def fidelity_answer(findings: Findings) -> Answer | None:
     """Return the smallest share of entries whose mean accuracy is the dense one's, and the bits of an entry."""
     pairs = [pair for methods in findings.problems for pair in compared(methods) if pair.points]
@@ -359,12 +365,14 @@ def fidelity_answer(findings: Findings) -> Answer | None:
         sent, best = min(sure or full, key=lambda entry: entry[0])
     else:
         sent, best = max(known, key=lambda entry: float(np.mean(entry[1].points)))
-    change = f"{_percent(sent)} of the entries changes the accuracy by {best.difference}{_where(best.row)}"
-    doubt = "" if sure else "Not decided: " if full else "No share of the entries reaches full accuracy: "
+    change = (
+        f"{_percent(sent)} of the gradient entries changes the accuracy by {best.difference}{_where(best.row)}"
+    )
+    doubt = "" if sure else "Not decided whether accuracy is lost: " if full else NOT_FULL
     bits = [bit for _, pair in known if (bit := pair.scale.median(Record.bits_per_entry)) is not None]
     entropy = best.scale.median(Record.entropy_bits_per_entry)
-    ideal = f"; an ideal code takes {digits(entropy)} bits ({_words(best.row)})" if entropy else ""
-    lines = [f"An entry takes {spread(bits)} bits, by code and share{ideal}."]
+    ideal = f"; an ideal encoding would take {digits(entropy)} ({_words(best.row)})" if entropy else ""
+    lines = [f"A gradient entry that is sent takes {spread(bits)} bits{ideal}."]
     return Answer(capital(f"{doubt}sending {change}."), lines, best.records)
 
 

@@ -21,7 +21,7 @@ SLOW: Final = 2.0
 """Multiple of the fastest scheme's time from which on a scheme is slow."""
 FAR: Final = 10.0
 """Multiple of the best scheme's longest time beyond which a scheme is not drawn."""
-NOTE: Final = "Worst: the scheme's time / the time of the fastest scheme, on the topology where it is the largest."
+NOTE: Final = "Worst: largest value, over the topologies, of the scheme's time / the time of the fastest scheme."
 
 Operation = tuple[str | None, int | None, int, str | None]
 """Collective, bytes of the message, ranks and network."""
@@ -82,11 +82,11 @@ def answer(findings: Findings) -> Answer | None:
         fastest = _fastest(schemes)
         best, times = next(iter(schemes.items()))
         worst = _worst(times, fastest)
-        verdict = f"{title_of(best)} is never slow; it"
+        verdict = f"{title_of(best)} is never slow: on every topology it"
         if worst > SLOW:
-            verdict = f"every scheme is slow on some topology; {title_of(best)}, the best,"
+            verdict = f"every scheme is slow on some topology: {title_of(best)}, the best scheme,"
         where = f"{collective_name(collective or '')} of {volume(message)}, {link_title(network or '')}"
-        ratio = f"{digits(worst)} times as long as the fastest"
+        ratio = f"{digits(worst)} times as long as the fastest scheme"
         lines.append(f"On {plural(ranks, 'rank')} {verdict} takes at most {ratio} ({where}).")
         winners: dict[str, list[str]] = {}
         for name, time in fastest.items():
@@ -107,7 +107,9 @@ def charts(findings: Findings) -> list[Intervals]:
             for name, spans in known.items()
             if max(spans) < FAR * limit
         }
-        note = f"Median, shortest and longest time. Dashed: longest of {best}; none of {FAR:g} times that or more."
+        note = (
+            f"Median, shortest and longest time. Dashed: longest time of {best}; {FAR:g} times it are not drawn."
+        )
         title, axis = f"Times over topologies: {_named(what)}", Axis("time", seconds)
         made.append(Intervals(title, list(near), list(near.values()), axis, limit, note))
     return made

@@ -95,10 +95,10 @@ def of_tracing(findings: Findings) -> list[Cost]:
 
 
 NOTE: Final = (
-    "Fabric: mpi4py's Sendrecv, and the same exchange as every algorithm here does it, up to 64 KiB with "
-    "persistent requests; the rest is the cost of programs in Python. Tracing: of the same training, odd steps "
-    "record only themselves, even steps every message and computation; on one rank all schemes are one program, "
-    "and pooled."
+    "Fabric: an exchange with mpi4py's Sendrecv, and the same exchange as hpcdl's algorithms do it, up to 64 KiB "
+    "with persistent requests; the remaining difference is the cost of programs in Python. Tracing: in one "
+    "training odd steps record only their time, and even steps every message and computation. On one rank all "
+    "schemes run the same program and are pooled."
 )
 
 
@@ -142,7 +142,7 @@ def answer(findings: Findings) -> Answer | None:
     if traced:
         worst = max(traced, key=lambda cost: cost.ratio.value)
         bound = max(cost.ratio.high for cost in traced)
-        most = f"at most {percent(bound - 1)} more" if math.isfinite(bound) else "no more than noise"
+        most = f"at most {percent(bound - 1)} longer" if math.isfinite(bound) else "no measurably longer time"
         told.append(f"tracing makes a step take {most if worst.is_noise else longer(*worst.ratio)}")
     if not told:
         return None
@@ -164,7 +164,7 @@ def charts(findings: Findings) -> list[Intervals]:
     ratios = [
         (cost.ratio.value, *((None, None) if math.isnan(cost.ratio.low) else cost.ratio[1:])) for cost in costs
     ]
-    note = "Bars are 95 % intervals; 1: it costs nothing."
+    note = "Bars are 95 % intervals; 1: no cost."
     chart = Intervals("Time with / without the fabric, tracing", labels, ratios, Axis("with / without"), 1.0, note)
     return [chart] if costs else []
 

@@ -23,13 +23,16 @@ CAUSES: Final = ("disturbed", "failed", "not evaluated")
 """Causes for which a seed can't be used."""
 PLAIN: Final = " in the plain configuration"
 """Place of a configuration without conditions of its own."""
+VERDICTS: Final = {"undecided": "others may be first", "not decided": "too few seeds"}
+"""Verdicts that the table states in other words."""
 NOTE: Final = (
-    "Time to the target: geometric mean over seeds, up to the budget: the shortest training of a method that "
-    "missed the target with some seeds. Decided: each other method is later by 5 % or more, and by the ratio of "
-    "likelihoods, adjusted for all comparisons. A seed reaches the target between two evaluations; one that "
-    "misses it, after its own training. 95 %: interval of second / first, from this test. Alone: no other method "
-    "reached the target; a time if every seed did. Undecided: a method that never reached it has too few seeds, "
-    f"or trained too briefly. Not decided: a method has fewer than {MIN_SEEDS} usable seeds."
+    "Time to the target: geometric mean over seeds. Budget: the shortest training of a method that missed the "
+    "target with some seeds; later times count as missed. Decided: each other method needs at least 5 % more "
+    "time, by a likelihood-ratio test adjusted for all comparisons. The test uses an interval for each time: it "
+    "lies between two evaluations, or, if the training missed the target, after its end. 95 %: "
+    "interval of second / first from this test. Alone: no other method reached the target. Others may be first: a "
+    "method that missed the target has too few seeds or trained too briefly. Too few seeds: a method has fewer "
+    f"than {MIN_SEEDS} usable seeds."
 )
 
 
@@ -140,7 +143,7 @@ def _configurations(name: Naming) -> list[Column[Decision]]:
         Column(
             "budget", lambda each: seconds(each.budget) if np.isfinite(each.budget) else NONE, importance="detail"
         ),
-        Column("verdict", lambda each: each.verdict, importance="answer"),
+        Column("verdict", lambda each: VERDICTS.get(each.verdict, each.verdict), importance="answer"),
     ]
 
 
@@ -154,8 +157,8 @@ def _missed(name: Naming) -> list[Column[tuple[Decision, Candidate]]]:
     def compared(candidate: Candidate) -> str:
         return {
             "too few seeds": f"no: fewer than {MIN_SEEDS} usable seeds",
-            "not reached": f"yes, as later than {seconds(candidate.training)}",
-            "some missed": "yes, missed seeds as later than their training",
+            "not reached": f"yes, counted as later than {seconds(candidate.training)}",
+            "some missed": "yes, missed seeds counted as later than their training",
         }.get(candidate.state, "yes")
 
     def lost(cause: str) -> Column[tuple[Decision, Candidate]]:
@@ -180,12 +183,12 @@ def _sentence(name: Naming, decision: Decision, where: str) -> str:
     lead = f"{name.words(second)} takes {digits(decision.lead.value)} ({_later(decision)}) times as long"
     # a time would be that of its budget, where seeds missed it
     reached = f"with {first.reached} of {seeds}" if first.missed else f"in {time} with {seeds}"
-    doubtful = f"{method} reaches the target {reached}; seeds or training do not suffice to rule out {rivals}"
-    apart = f"{seeds} do not distinguish {method} ({time}) from {rivals}{_slowest(name, decision)}"
+    doubtful = f"{method} reaches the target {reached}; with more seeds or training {rivals} may be first"
+    close = f"{method} reaches the target in {time}, but with {seeds} {rivals} may be as fast"
     return {
         "decided": f"{capital(method)} reaches the target first, in {time}{where}; {lead}.",
         "alone": f"Only {method} reaches the target{where}, {reached}.",
-        "tied": f"Not decided{where}: {apart}.",
+        "tied": f"Not decided{where}: {close}{_slowest(name, decision)}.",
         "undecided": f"Not decided{where}: {doubtful}.",
         "not reached": f"No method reaches the target{where}.",
         "not decided": f"Not decided{where}: there are fewer than {MIN_SEEDS} usable seeds of {short}.",
@@ -221,7 +224,7 @@ def _headline(name: Naming, decisions: Sequence[Decision]) -> str:
     undecided = groups.pop("", [])
     if not groups:
         count = plural(len(decisions), "configuration")
-        return f"Not decided: in none of {count} do the seeds distinguish the first method from all others."
+        return f"Not decided: in each of {count} another method may reach the target as fast as the fastest one."
     winner, *others = sorted(groups, key=lambda method: -len(groups[method]))
     won = groups[winner]
     text = f"{capital(winner)} reaches the target first{_among(name, won, decisions)}"
@@ -229,7 +232,7 @@ def _headline(name: Naming, decisions: Sequence[Decision]) -> str:
     if least.verdict == "decided":
         text += f" (the next takes {digits(least.lead.value)} times as long, {_later(least)})"
     text += "".join(f", {other}{_among(name, groups[other], decisions)}" for other in others[:1])
-    return f"{text}{f'; it is not decided{_among(name, undecided, decisions)}' if undecided else ''}."
+    return f"{text}{f'; not decided{_among(name, undecided, decisions)}' if undecided else ''}."
 
 
 def _among(name: Naming, some: Sequence[Decision], every: Sequence[Decision]) -> str:
@@ -291,8 +294,9 @@ def _ratio(
 
 
 PROFILES_NOTE: Final = (
-    "Least, median, largest: time to the target / the best of the configuration. Area under the performance "
-    f"profile up to {WIDEST:g} times the best time; 1: first in every configuration."
+    "Least, median, largest: time to the target / shortest time of the same configuration. Area: area under the "
+    f"performance profile up to {WIDEST:g} times the shortest time; 1: the method reaches the target first in "
+    "every configuration."
 )
 PROFILES: Final = (
     Column[Profile]("method", lambda profile: profile.method),
@@ -338,8 +342,8 @@ def profiles_answer(findings: Findings) -> Answer | None:
         else f"takes at most {digits(most[reached[0]])} times as long as"
     )
     lines = [f"{capital(method)} {first} the fastest method in each of {count}{up_to}." for method in reached[:1]]
-    lines += [f"{capital(several(missed))} missed the target in a configuration with a seed."] if missed else []
-    lines += [f"Too few seeds, or configurations, for {several(left_out)}."] if left_out else []
+    lines += [f"With {several(missed)} at least one seed missed the target in a configuration."] if missed else []
+    lines += [f"Not compared, with too few seeds or configurations: {several(left_out)}."] if left_out else []
     return Answer(lines[0], lines[1:], basis)
 
 

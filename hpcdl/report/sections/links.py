@@ -71,7 +71,7 @@ def _chart(links: Links) -> HeatMap:
         worst = np.fmax if small else np.fmin
         values = np.asarray(worst.reduceat(worst.reduceat(values, begins, 0), begins, 1), np.float64)
         labels = [f"{begin}-{min(begin + width, len(links.seconds)) - 1}" for begin in begins]
-        note += f" Each square is the worst of {width} x {width} links."
+        note += f" Each square is the slowest of {width} x {width} links."
     axis = Axis("time of an exchange", seconds) if small else Axis("rate in each direction", rate)
     title = f"Links: {len(links.seconds)} ranks, {volume(size)}"
     return HeatMap(title, labels, labels, "rank", "rank", values, axis, note)
@@ -81,11 +81,12 @@ WIDEST: Final = 16
 """Ranks, at most, of a map that fits a page."""
 
 NOTE: Final = (
-    "Median over repetitions of an exchange, both directions at once, of its slower side; of several launches the "
-    "median over the undisturbed ones. A host is named if the median of its links is below 85 % of the others' "
-    "and no link of it reaches 95 %; a link if it is below 85 % of the median and neither of its hosts is slow. "
-    "The interval over repetitions or launches (95 %, all hosts or links together) must exclude 1. None is named "
-    "among fewer than three hosts, where ranks outnumber cores, or in a disturbed case."
+    "Times are medians over the repetitions of an exchange in both directions at once, at its slower rank; with "
+    "several launches, medians over the undisturbed launches. A host is slow if the median rate of its links is "
+    "below 85 % of the other hosts' rate and none of its links reaches 95 %. A link is slow if its rate is below "
+    "85 % of the median rate and neither of its hosts is slow. The 95 % interval (over repetitions or launches, "
+    "for all hosts or links together) must exclude 1. No host or link is named among fewer than three hosts, if "
+    "ranks outnumber cores, or if the case was disturbed."
 )
 
 
@@ -154,7 +155,8 @@ def answer(findings: Findings) -> Answer | None:
         for name, shares in sorted(hosts.items(), key=lambda item: item[1][0].value)
     ]
     lines += [
-        f"The link of {links.names[i]} and {links.names[j]} runs at {percent(part)} of the median link's speed."
+        f"The link between {links.names[i]} and {links.names[j]} runs at {percent(part)} of the median link's "
+        "speed."
         for links in clear
         for i, j, part in links.slow_links()
     ]

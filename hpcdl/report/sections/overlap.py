@@ -90,7 +90,7 @@ def answer(findings: Findings) -> Answer | None:
 def _overlapped(group: Sequence[Timed]) -> list[str]:
     known = [(name, share) for name, _, _, share in group if math.isfinite(share.value)]
     shares = _shares("overlaps", known)
-    return [f"{shares} of the communication that one sum after backward exposes"] if shares else []
+    return [f"{shares} of the communication with computing"] if shares else []
 
 
 def _saved(group: Sequence[Timed]) -> list[str]:
@@ -104,14 +104,13 @@ def _saved(group: Sequence[Timed]) -> list[str]:
         for name, share in known
         if share.value <= 0 and (name, share) not in hidden
     ]
-    lines = [f"{saves} of a step against {first}"] * bool(saves)
-    lines += [f"{_shares('takes', [one])} longer than {first}" for one in more]
+    lines = [f"{saves} of the time of a step with {first}"] * bool(saves)
+    lines += [f"a step with {_shares('takes', [one])} longer than with {first}" for one in more]
     if any(scale.disturbed for _, scale, *_ in group):
         lines = [f"not decided, as other load disturbed the measurement: {line}" for line in lines]
     unknown = listed([name for name, _ in hidden])
-    return lines + [f"not decided: noise hides what {unknown} would save of a step against {first}"] * bool(
-        unknown
-    )
+    doubt = f"not decided whether {unknown} saves time: the difference from {first} may be noise"
+    return lines + [doubt] * bool(unknown)
 
 
 def _shares(verb: str, shares: Sequence[tuple[str, Interval]]) -> str:

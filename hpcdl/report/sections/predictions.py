@@ -18,9 +18,9 @@ from hpcdl.report.run.predicted_answers import off, ratio
 from hpcdl.report.run.predictions import legend, network, predicted
 
 NOTE: Final = (
-    "Predicted: the same programs in virtual time on one model of the network, whose few cost parameters are "
-    "fitted to all measured times at once. Where a row is off, its messages take more or less time than messages "
-    "of their length usually do on this machine."
+    "Predicted times are those of a simulation of the same programs on one model of the network. Its few cost "
+    "parameters are fitted to all measured times. If a prediction is far off, the messages of this row take more "
+    "or less time than other messages of their length on this machine."
 )
 
 
@@ -76,7 +76,7 @@ def predicted_answer(findings: Findings) -> Answer | None:
     return Answer(
         f"One network model predicts {near} of {len(rows)} measured times within {100 * NEAR:g} %.",
         [
-            f"The farthest prediction, {what}, is {off(each)}.",
+            f"The worst prediction, for {what}, is {off(each)}.",
             f"Half of the predictions are within {half} of the measured times.",
             *speed,
         ],

@@ -11,6 +11,7 @@ from hpcdl.report.formats.cells import (
     Number,
     digits,
     interval,
+    listed,
     percent,
     plural,
     seconds,
@@ -32,10 +33,10 @@ from hpcdl.trace.quantity import Quantity
 
 BACKWARD: Final = 2 / 3
 """Share of backward in computing: two of three products of equal size."""
-BASE: Final = "Base: ranks and step of the case that speedup and efficiency are relative to."
+BASE: Final = "Base: ranks and step of the case to which speedup and efficiency are relative."
 POOLED: Final = (
-    "1 rank exchanges nothing: cases that differ in their scheme alone are one program. Their median is shown "
-    "and, instead of an interval, their range."
+    "One rank does not communicate, so that all schemes run the same program there; these cases are pooled. Their "
+    "median is shown and, instead of an interval, their range."
 )
 
 
@@ -72,7 +73,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         Column("95 %", _step_bounds),
         median(
             Record.images_per_second,
-            note="Images/s: all measured images / their time, pauses included. Steps are medians.",
+            note="Images/s: all measured images / their time, with pauses. Step: median time of a step.",
         ),
         Column("speedup", lambda row: digits(_compared(row, Record.speedup)), importance="detail"),
         Column("efficiency", lambda row: digits(_compared(row, Record.efficiency)), importance="answer"),
@@ -88,7 +89,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         Column(
             "input",
             lambda row: percent(row.scale.median(Record.input_seconds), row.step_seconds),
-            "Input: share of the step in which the rank that waits longest waits for its images.",
+            "Input: share of the step that the rank with the longest wait for images waits for them.",
             importance="detail",
         ),
         Column("exposed", _exposed),
@@ -96,16 +97,17 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         Column(
             "r",
             lambda row: digits(_exchange_by_backward(row.scale, network)),
-            "r: time of a ring's bytes on the network fitted to this run / time of backward. Below 1 backward can "
-            "hide the exchange.",
+            "r: time to send a ring's bytes on the network fitted to this run / time of backward. Below 1 the "
+            "exchange can overlap with backward completely.",
         ),
         median(Record.predicted_seconds),
         Column("error", _prediction_error),
         Column(
             "to target",
             lambda row: seconds(reach) if (reach := time_reached(row.scale)) else missed,
-            "To target: time until an evaluation reached the target accuracy, the median over seeds. Where "
-            "batches grow with the ranks there are fewer steps only as long as a larger batch saves some.",
+            "To target: time until an evaluation reached the target accuracy, median over seeds. If batches grow "
+            "with "
+            "the ranks, more ranks need fewer steps only as long as larger batches save steps.",
             importance="answer",
         ),
         Column(
@@ -115,7 +117,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         ),
         stated(
             Record.simulated_ranks,
-            "Simulated ranks: representatives of all ranks by symmetry; without symmetry all.",
+            "Simulated ranks: ranks that were simulated; one rank represents all ranks that behave alike.",
             importance="detail",
         ),
     ]
@@ -126,16 +128,20 @@ def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[st
     seeds = max(len(scale.records) for method in methods for scale in method.scales)
     doubtful = sorted({row.scale.record.ranks for row in shown if row.scale.record.ceiling_disturbed})
     single = any(row.scale.record.base_ranks == 1 for row in shown)
-    relative = "" if single else "; efficiency is relative to that, not to one rank"
+    relative = "" if single else "; efficiency is relative to this base, not to one rank"
     notes = {
         POOLED: any(row.members for row in shown),
-        f"Step of {', '.join(dict.fromkeys(free))}: the mean time in which all ranks together consume a global "
-        "batch, since ranks keep no common step or steps are not alike.": bool(free),
+        f"Step of {listed([*dict.fromkeys(free)])}: mean time in which all ranks together process one global "
+        "batch, "
+        "because their ranks do not step together or their steps differ.": bool(free),
         **({BASE: True} if len(bases) > 1 else {f"Base {base}{relative}.": True for base in bases}),
-        f"Medians over up to {seeds} seeds; the bounds are the lowest and the highest of all seeds.": seeds > 1,
+        f"Medians over up to {seeds} seeds; bounds are the lowest and the highest bound of all seeds.": seeds > 1,
         **dict.fromkeys(one_launch(record for row in shown for record in row.scale.records), True),
-        f"{NOISE}: no slower than without communication.": any(_exposed(row) == NOISE for row in shown),
-        f"Exposed at {', '.join(map(str, doubtful))} ranks is doubtful: the case without communication was "
+        f"{NOISE}: the step takes no longer than without communication.": any(
+            _exposed(row) == NOISE for row in shown
+        ),
+        f"Exposed communication at {', '.join(map(str, doubtful))} ranks is doubtful: the case without "
+        "communication was "
         "disturbed.": bool(doubtful),
     }
     return [note for note, applies in notes.items() if applies]

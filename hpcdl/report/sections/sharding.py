@@ -21,10 +21,11 @@ from hpcdl.report.run.method_names import scheme_name
 from hpcdl.training.parts.traits import Strategy
 
 NOTE: Final = (
-    "Beyond computing: step less a rank's computing. Sent: by the rank that sends most in a step; messages that "
-    "overlap with the next step count there, so that busy cores raise it. Sent per host: to others, if simulated "
-    "without a topology. Memory: parameters, gradients and optimizer state, measured. Rate for 90 %: of a "
-    "rank's link at which a step computes for 90 % of its time, if all messages overlap with that or none does."
+    "Beyond computing: step minus a rank's compute time. Sent per rank: by the rank that sends most in a step; "
+    "messages that overlap with the next step count in that step, so that busy cores raise the number. Sent per "
+    "host: to other hosts, if simulated without a topology. Memory: parameters, gradients and optimizer state, "
+    "measured. Rate for 90 %: link rate at which computing takes 90 % of a step, if all messages overlap with "
+    "computing, and if none do."
 )
 
 
@@ -84,7 +85,9 @@ def answer(findings: Findings) -> Answer | None:
             record = row.scale.record
             scheme = title_of(scheme_name(record)).removeprefix("a ") if len(schemes) > 1 else ""
             text = f"{record.system or in_words(row.name, record)} {_against(row.scale, base)}"
-            lines.append(sentence(f"{text} {findings.settings.where(record, scheme)}"))
+            lines.append(
+                sentence(f"compared with synchronous training {text} {findings.settings.where(record, scheme)}")
+            )
         basis += [record for scale in (base, *(row.scale for row in sharded)) for record in scale.records]
     return Answer(lines[0], lines[1:], basis) if lines else None
 
@@ -95,7 +98,7 @@ def _against(scale: Scale, base: Scale) -> str:
         (scale.median(quantity) or 0.0) / (base.median(quantity) or math.inf)
         for quantity in (Record.bytes_sent_per_rank, Record.memory_bytes_per_rank)
     )
-    words = ["keeps a rank's bytes" if round(sent, 2) == 1 else f"sends {digits(sent)} times the bytes"] * bool(
+    words = ["sends as many bytes" if round(sent, 2) == 1 else f"sends {digits(sent)} times the bytes"] * bool(
         sent
     )
     words += [f"needs {100 * memory:.0f} % of the memory"] * bool(memory)
@@ -107,8 +110,7 @@ def _against(scale: Scale, base: Scale) -> str:
     time = longer(*ratio)
     if ratio.low <= 1 <= ratio.high and ratio.low < ratio.high:
         time = f"as long within noise ({signed(ratio.low)} to {signed(ratio.high)})"
-    than = "as" if "as long" in time else "than"
-    return listed([*words, f"takes {time} {than} synchronous training"])
+    return listed([*words, f"takes {time}"])
 
 
 SECTION: Final = Declaration(

@@ -16,11 +16,11 @@ from hpcdl.report.run.grouping import Row, largest_first
 SHOWN: Final = 4
 """Staleness values with one column each: 0 to 3."""
 NOTE: Final = (
-    "Staleness of a gradient: updates that the parameters saw from when they were fetched for it until it was "
-    "applied. Expected: the long-run mean if workers never wait and fetch with every push, which is "
-    "(workers - 1) / gradients an update, and with overlap, where parameters are used a step after they were "
-    "fetched, (2 workers - 1) / gradients an update. Shares are of the gradients applied within the measured "
-    "span, the maximum is of the whole training. Discarded: share of the gradients that no update used."
+    "Staleness of a gradient: number of updates of the parameters between the fetch by its worker and the moment "
+    "when it is applied. Expected: mean if workers never wait and fetch after every push, (workers - 1) / "
+    "(gradients per update). With overlap parameters are one step older: (2 workers - 1) / (gradients per "
+    "update). Shares count the gradients that were applied in the measured steps; max is the maximum of the whole "
+    "training. Discarded: share of the gradients that no update used."
 )
 
 

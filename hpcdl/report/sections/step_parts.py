@@ -20,9 +20,9 @@ PIPELINE_NOTE: Final = (
     "Bubble: share of a step in which a rank does not compute, mean over ranks. Of these stages: bubble of "
     "S stages of these times and M microbatches without messages, 1 - M b/(M - 1 + S b), where b is the mean "
     "compute time of the stages / the longest; 1F1B may have less. (S-1)/(M+S-1): the bubble of equal stages "
-    "(Huang et al. 2019). The rest is messages, sums of gradients and waiting. Activations: outputs of a "
-    "stage's layers for all microbatches in flight, of the rank with most; vectors: parameters, gradients and "
-    "optimizer state of the rank with most."
+    "(Huang et al. 2019). The measured bubble also contains messages, sums of gradients and waiting. Activations: "
+    "outputs of a stage's layers for all microbatches in flight, on the rank with most; vectors: parameters, "
+    "gradients and optimizer state on the rank with most."
 )
 
 
@@ -77,13 +77,15 @@ def pipeline_answer(findings: Findings) -> Answer | None:
             own, other = (largest[name].scale for name in ("1f1b", "gpipe"))
             stages, microbatches = _size(own.record)
             sizes = [scale.record.activation_bytes_per_rank or 0 for scale in (own, other)]
-            held = f"holds {100 * sizes[0] / sizes[1]:.0f} % of GPipe's activations and " if all(sizes) else ""
+            memory = f"{100 * sizes[0] / sizes[1]:.0f} % of GPipe's memory for activations" if all(sizes) else ""
+            begin = f"1F1B needs {memory}; its ranks" if memory else "the ranks of 1F1B"
             idle, most = (percent(scale.median(Record.bubble_share)) for scale in (own, other))
-            as_long = f"{idle} of a step, as long as GPipe" if idle == most else f"{idle} of a step, GPipe {most}"
+            as_long = "as long as GPipe's" if idle == most else f"GPipe's for {most}"
             words = [f"{stages} stages", f"{microbatches} microbatches"]
-            lines.append(sentence(f"1F1B {held}idles {as_long} {findings.settings.where(own.record, *words)}"))
+            where = findings.settings.where(own.record, *words)
+            lines.append(sentence(f"{begin} idle for {idle} of a step, {as_long} {where}"))
     lines += [
-        f"With {SCHEDULES.get(schedule, schedule)} ranks idle {spread(shares, percent)} of a step."
+        f"With {SCHEDULES.get(schedule, schedule)} ranks idle for {spread(shares, percent)} of a step."
         for schedule, shares in ranges.items()
     ]
     return Answer(lines[0], lines[1:], basis) if lines else None
@@ -96,10 +98,10 @@ PIPELINE: Final = Declaration(
 )
 
 MEMORY_NOTE: Final = (
-    "Memory: vectors of the rank that holds most, also / the parameters' size: parameters, "
-    "gradients, what optimizer and strategy keep, and copies that wait for the test set, one for each look at "
-    "it, where training does not wait for that. Consensus distance: root mean square over ranks of the "
-    "distance of a rank's parameters from their average, at the last look at the test set."
+    "Memory: size of the vectors on the rank with most: parameters, gradients, state of optimizer and strategy, "
+    "and copies of the parameters for evaluations that training does not wait for. Memory / parameters: this size "
+    "/ size of the parameters. Consensus distance: root mean square over ranks of the distance between a rank's "
+    "parameters and their average, at the last evaluation."
 )
 
 
@@ -139,10 +141,10 @@ MAX_BARS: Final = 16
 PARTS: Final = ("compute", "input", "waiting", "transfer", "rest")
 """Parts of a bar; those that no bar has are left out."""
 BREAKDOWN_NOTE: Final = (
-    "Means over ranks, except input, which is of the rank that waits longest for its images. Waiting: a message "
-    "has not begun on another rank. Transfer: bytes move. Both count only while the rank does not compute, so "
-    "that overlapped communication is in neither. Rest: the remainder of the step; without messages in the trace "
-    "all communication and waiting."
+    "Means over ranks; input is the time of the rank that waits longest for its images. Waiting: a message has "
+    "not begun on another rank. Transfer: bytes move. Both count only while the rank does not compute, so that "
+    "overlapped communication is in neither. Rest: remaining time of the step; if the trace has no messages, all "
+    "communication and waiting."
 )
 
 

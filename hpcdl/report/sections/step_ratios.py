@@ -42,9 +42,12 @@ def batch_answer(findings: Findings) -> Answer | None:
     base = "one image" if least == 1 else f"a batch of {least}"
     first = f"a batch of {largest} takes {bounded(*size)} times as long as {base} for {_network(records[0])}"
     last = "".join(f", {digits(ratio.value)} for {_network(some[0])}" for ratio, some in others[-1:])
-    details = [f"For {_network(some[0])} it takes {bounded(*ratio)} times as long." for ratio, some in others[:-1]]
+    details = [
+        f"For {_network(some[0])} the largest batch takes {bounded(*ratio)} times as long as the smallest."
+        for ratio, some in others[:-1]
+    ]
     basis = [record for _, some in ratios for record in (some[0], some[-1])]
-    return Answer(sentence(f"{first}{last}, not {largest / least:g}"), details, basis)
+    return Answer(sentence(f"{first}{last}, not {largest / least:g} times"), details, basis)
 
 
 def split_answer(findings: Findings) -> Answer | None:

@@ -52,8 +52,7 @@ def _soonest(methods: Sequence[Method], settings: Settings) -> tuple[float, Verd
         "ranks": plural(best.record.ranks, "rank"),
         "faster": digits(ratio) + (f" ({interval(low, high)})" if seeds > 1 else ""),
         "base": str(base.record.ranks),
-        "seeds": plural(seeds, "seed"),
-        "near": f", not distinguished from {listed(near)}" if near else "",
+        "near": f"; on {listed(near)} it may be as fast" if near else "",
     }
     word = (
         "on the base"

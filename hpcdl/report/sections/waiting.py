@@ -89,7 +89,9 @@ def stragglers_page(findings: Findings) -> Section:
         Column("95 %", lambda pair: interval(*pair.bounds), importance="answer"),
         Column("late rank", lambda pair: NONE if pair.late is None else str(pair.late)),
     ]
-    note = "With / without the straggler: throughput, all measured images / their time."
+    note = (
+        "With / without: throughput with the straggler / without it. Throughput: all measured images / their time."
+    )
     made = [table(columns, pairs, notes=[note], left=2, order="most throughput kept first")] if pairs else []
     return Section("Stragglers", tables=made)
 
@@ -150,12 +152,12 @@ STRAGGLERS: Final = Declaration(40, stragglers_page, answer=stragglers_answer, f
 
 
 NOTE: Final = (
-    "Mean over ranks and steps. A rank waits while its message or native collective has not begun on another "
-    "rank, and moves bytes once it has. Time in which the rank computes counts as neither. The late rank of a "
-    "step works longest, that of a collective begins last; it is late by the longest waiting of another rank, at "
-    "most by its longer work. It is named if it is late by at least 5 % of a step, by more than twice the clock "
-    "error, and in half of the steps, in all undisturbed launches. Stages of a pipeline differ by design: none is "
-    "late."
+    "Means over ranks and steps. A rank waits while its message or native collective has not begun on another "
+    "rank, and moves bytes after that. Time in which the rank computes counts as neither. The latest rank of a "
+    "step works longest; the latest rank of a collective begins last. Late by: longest waiting time of another "
+    "rank, at most the additional work of the latest rank. A rank is late if this is at least 5 % of a step and "
+    "more than twice the clock error, in half of the steps and in all undisturbed launches. Stages of a pipeline "
+    "differ by design, so that no stage counts as late."
 )
 
 
@@ -252,7 +254,8 @@ def answer(findings: Findings) -> Answer | None:
         where = f" in {'all' if len(times) == len(cases) else f'{len(times)} of'} {len(cases)} cases"
         lines.append(
             sentence(
-                f"{name} is late by {by} per step{where * (len(cases) > 1)}: others wait for it, not for its links"
+                f"{name} is late by {by} per step{where * (len(cases) > 1)}: other ranks wait for this rank, not "
+                "for its links"
             )
         )
     return Answer(lines[0], lines[1:]) if lines else None
