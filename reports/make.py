@@ -30,6 +30,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hpcdl.analysis.run.record import Record
     from hpcdl.report.formats.document import Document, Section
     from hpcdl.report.run.findings import Findings
 
@@ -58,10 +59,20 @@ MOST = 3
 """Sentences of a page below its answer, at most, and claims of sources."""
 HEAD = """# Reports
 
-Each page has a question, its answer, a figure, a table, and the command that measures it again. `make reports`
-renders the pages of [`data`](data); `make measurements` measures on two cores. All tables and figures of one:
-`hpcdl report reports/data/NAME.json.gz -o page.html`. A rank is a process on one core; emulated hosts share the
-cores of one machine.
+hpcdl is a benchmark suite for distributed deep learning. Each page here has a question, its answer, a figure, a
+table, and the command that measures it again. The words of the answers:
+
+- Near-linear: efficiency (speedup / number of ranks) of at least 0.9. A rank is one MPI process.
+- A range in parentheses is the 95 % interval of the number before it.
+- Launch: one start of the MPI job. Launches differ more than repetitions within one launch, so that one launch
+  decides nothing.
+- Measured: real programs on one machine with two cores. Emulated hosts: parts of this machine, joined by links of
+  limited rate; they share its cores. Replayed: messages are real, and ranks sleep for recorded compute times.
+- Simulated: computed with a model of the network; no such machine was used. Trained in virtual time: gradients are
+  real, times are simulated.
+
+`make reports` renders these pages from [`data`](data), and `make measurements` measures all of them again. To see
+all tables and figures of a report: `hpcdl report reports/data/NAME.json.gz -o page.html`.
 """
 GROUPS = (
     *("Start here", "Interconnect", "Scaling", "Methods of training", "Compression and memory", "Papers"),
@@ -72,19 +83,20 @@ OTHERS = (
     ("Papers", "claims", "Which claims of the papers do these runs confirm?", ""),
     (
         *("hpcdl itself", "fashion-mnist", "How accurate is each strategy on Fashion-MNIST?"),
-        "LeNet-5 reaches 0.88 to 0.90 with every strategy.",
+        "LeNet-5 reaches an accuracy of 0.88 to 0.90 with every strategy.",
     ),
     (
-        *("hpcdl itself", "gpu", "Does hpcdl train on a GPU, rightly and as fast as PyTorch?"),
-        "On one H200 training steps are 1.08 to 1.68 times as fast as PyTorch's.",
+        *("hpcdl itself", "gpu", "Does hpcdl train correctly on a GPU, and as fast as PyTorch?"),
+        "On one H200 GPU training steps are 1.08 to 1.68 times as fast as PyTorch's.",
     ),
 )
 """Group, name, question and answer of pages that are not made of data; the answer of claims is computed."""
 TWICE = """
 ## Measured twice
 
-Times that agree with those of a second measurement, hours later: the 95 % interval of their ratio contains 1. The
-intervals of one launch are over its repetitions: launches vary more, so that one launch decides nothing.
+These reports were measured again some hours later. The table counts the times that agree: the 95 % interval of
+(second time / first time) contains 1. With one launch the interval contains only the variation of its repetitions,
+and launches differ more: so fewer times agree.
 
 """
 
@@ -286,19 +298,31 @@ def on_clusters(report: Report) -> tuple[list[str], list[str]]:
         name, paragraphs = file.parent.name, [*head.paragraphs, f"{place}."]
         section = replace(head, title=f"On {name}", paragraphs=paragraphs, tables=shown.tables)
         lines += written([Document("", [section])]).strip().splitlines()[1:]
-        rows.append(row(report.name, f" on {name}", found.question, head.paragraphs[0]))
+        rows.append(row(report.name, f" on {name}", found.question, head.paragraphs[0], how(found)))
     return lines, rows
 
 
-def row(name: str, place: str, question: str, answer: str) -> str:
+def how(found: Findings) -> str:
+    """Return how the times of records came about, in words."""
+
+    def word(record: Record) -> str:
+        if record.network:
+            return "simulated" if record.final_accuracy is None else "trained in virtual time"
+        place = " on emulated hosts" if "emulated" in record.marks else ""
+        return f"{'replayed' if record.kind == 'replay' else 'measured'}{place}"
+
+    return ", ".join(dict.fromkeys(map(word, found.records)))
+
+
+def row(name: str, place: str, question: str, answer: str, made_by: str) -> str:
     """Return a row of the README."""
-    cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in (question, answer))
+    cells = (cell.replace("|", "\\|").replace("\n", " ") for cell in (question, answer, made_by))
     return f"| [{name}]({name}.md){place} | {' | '.join(cells)} |"
 
 
 def write_page(report: Report, facts: dict[str, object]) -> list[str]:
     """Write the page of a report, and its figure; return its rows of the README."""
-    question, answer, lines = printed_page(report) if report.printed else recorded_page(report)
+    question, answer, made_by, lines = printed_page(report) if report.printed else recorded_page(report)
     on, others = on_clusters(report)
     made_on = f"{facts['machine']}, commit {facts['commit']}, {facts['date']}, {facts['minutes']:g} minutes"
     lines += [
@@ -309,22 +333,23 @@ def write_page(report: Report, facts: dict[str, object]) -> list[str]:
         *on,
     ]
     (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
-    return [row(report.name, "", question, answer), *others]
+    return [row(report.name, "", question, answer, made_by), *others]
 
 
-def printed_page(report: Report) -> tuple[str, str, list[str]]:
-    """Return question, answer and lines of a page of what a program printed."""
+def printed_page(report: Report) -> tuple[str, str, str, list[str]]:
+    """Return question, answer, how it came about, and lines of a page of what a program printed."""
     text = f"{report.data.read_text().strip()}\n"
     lines = [line for line in text.splitlines() if report.answers and report.answers in line]
     answer = lines[0] if lines else text.partition("VERDICT\n")[2].partition(".\n")[0] + "."
     text = text.replace(f"{answer}\n", "", 1).strip() if lines else text.strip()
     text = text if "\n|" in text else f"```text\n{text}\n```"
     answer = " ".join(answer.lstrip("-# ").split())
-    return report.question, answer, [f"# {report.question}", "", "## Answer", "", answer, "", text]
+    made_by = "simulated" if report.simulated else f"measured{' on emulated hosts' if report.root else ''}"
+    return report.question, answer, made_by, [f"# {report.question}", "", "## Answer", "", answer, "", text]
 
 
-def recorded_page(report: Report) -> tuple[str, str, list[str]]:
-    """Return question, answer and lines of a page of records, and write its figure."""
+def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
+    """Return question, answer, how it came about, and lines of a page of records, and write its figure."""
     from hpcdl.report.formats.cells import markdown
     from hpcdl.report.formats.document import Document
     from hpcdl.report.formats.figure import standalone
@@ -346,11 +371,11 @@ def recorded_page(report: Report) -> tuple[str, str, list[str]]:
     lines += [line for note in [*letters, *main.paragraphs] for line in ("", markdown(note))]
     if claims := claims_of(report, found):
         lines += ["", "## Claims of the sources", "", *(f"- {markdown(claim)}" for claim in claims)]
-    return found.question, head.paragraphs[0], lines
+    return found.question, head.paragraphs[0], how(found), lines
 
 
 def agree(other: Path) -> int:
-    """Write which share of the times agree with those of another measurement, in whose folder ``data`` they are.
+    """Write the number of times that agree with another measurement, in whose folder ``data`` they are.
 
     Two times agree if the 95 % interval of their ratio contains 1. Disturbed cases do not count.
     """
@@ -390,10 +415,10 @@ def render() -> int:
         if report.name in facts and report.data.exists():
             rows[report.group] += write_page(report, facts[report.name])
     for group, name, question, answer in OTHERS:
-        rows[group].append(row(name, "", question, answer or claims_page()))
+        rows[group].append(row(name, "", question, answer or claims_page(), "measured" if answer else "-"))
     text = HEAD
     for group, lines in rows.items():
-        table = ["| report | question | answer |", "| --- | --- | --- |", *lines]
+        table = ["| report | question | answer | how |", "| --- | --- | --- | --- |", *lines]
         text += "\n".join(["", f"## {group}", "", *table, ""])
     text += TWICE + AGREEMENT.read_text() if AGREEMENT.exists() else ""
     (HERE / "README.md").write_text(text)

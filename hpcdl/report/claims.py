@@ -15,11 +15,11 @@ MARKED: Final = {YES: "\N{CHECK MARK} yes", NO: "\N{BALLOT X} no", OPEN: "? open
 """Verdicts in a table."""
 HEADER: Final = ("claim", "verdict", "number", "limit", "95 %", "reason of the limit", "decided by")
 NOTE: Final = (
-    "A claim is confirmed if each of its numbers is on the claimed side of its limits with its whole interval. "
-    "Intervals are those of the runs' reports, or Student's t over seeds, of differences by seed where both sides "
-    "share some; with a target that a seed misses, the range over seeds; of shares of seeds, exact bounds. A "
-    "number without chance has none. One seed, a time of one launch, or one of ranks that share cores, decides "
-    "nothing."
+    "A claim is confirmed if the whole 95 % interval of each of its numbers is on the claimed side of the limit. "
+    "Intervals over launches are those of the runs' reports. Intervals over seeds are Student's t: of the "
+    "differences of equal seeds where both sides of a comparison have them. If a seed misses a target, the "
+    "interval is the range over seeds. Shares of seeds have exact bounds. Numbers without randomness have no "
+    "interval. One seed decides nothing; nor do times of one launch, or times of ranks that share cores."
 )
 
 
@@ -73,8 +73,8 @@ def summary(decisions: Sequence[Decision]) -> Verdict:
 
 def _listed(decision: Decision) -> str:
     """Return the sentence of a claim that fails or is open, its limit, and its place in the source."""
-    limit = f" Limit: {decision.deciding.clause.limit}" if decision.deciding else ""
-    return f"{decision.verdict.sentence}{limit} ({decision.claim.place})."
+    limit = decision.deciding.clause.limit.replace("points", "percentage points") if decision.deciding else NONE
+    return f"{decision.verdict.sentence} Claimed number: {limit}. Place in the source: {decision.claim.place}."
 
 
 def _section(source: Source, decisions: Sequence[Decision], short: bool) -> Section:

@@ -54,10 +54,10 @@ def test_the_answer_counts_figures_and_names_those_that_are_missed(paper):
     assert answer(["mine"], records)[:2] == ("The simulation reproduces 2 of 2 published figures within 25 %.", [])
     paper(f"{begin}values = {{2 = 2, 4 = 2}}\n[[results]]\n{begin}ranks = [4]", records)
     assert answer(["mine"], records)[:2] == (
-        "The simulation reproduces 1 of 2 published figures within 25 %, but not the speed-up per image of m.",
+        "The simulation reproduces 1 of 2 published figures within 25 %, but not the published speed-up per image of m.",
         [
-            "Not in the paper: speed-up per image of m on 4 ranks, 4.00 here.",
-            "Not reproduced: speed-up per image of m on 4 ranks, 4.00 here, published 2.00.",
+            "Not in the paper: for m on 4 ranks the simulation has a speed-up per image of 4.00.",
+            "Not reproduced: for m on 4 ranks the simulation has a speed-up per image of 4.00, the paper 2.00.",
         ],
     )
     assert answer(["mine"], []) is None

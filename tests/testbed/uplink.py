@@ -1,7 +1,7 @@
-"""Sums on two emulated switches whose uplink is oversubscribed, measured beside predicted ones.
+"""Allreduces on two emulated switches whose uplink is oversubscribed: measured and predicted times.
 
 The suite ``trunk`` runs on two switches with four hosts each, joined at 1:1, 2:1 and 4:1. Latency and bandwidth are
-fitted to the sums at 1:1, and a fat tree with these links predicts all of them. Needs root and a quiet machine.
+fitted to the times at 1:1, and a fat tree with these links predicts all of them. Needs root and a quiet machine.
 Prints the answer, then the predictions of each ratio.
 """
 
@@ -25,7 +25,7 @@ def answer(cases):
         for ratio, rows in cases.items()
     }
     *parts, last = [f"{100 * error:.0f} % at {ratio}:1" for ratio, error in errors.items()]
-    return f"Predicted sums are within {', '.join(parts)} and {last} of the undisturbed measured ones."
+    return f"Predicted allreduce times differ from undisturbed measured ones by at most {', '.join(parts)} and {last}."
 
 
 def main():

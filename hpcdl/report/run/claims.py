@@ -5,13 +5,13 @@ order. A claim has its sentence (``text``), its ``place`` in the source, and one
 keys of its claim that it does not give itself, and the columns of its cases:
 
 ``text``
-    measurement in words, with ``{}`` in the number's place, which else follows; a claim's only clause needs none;
+    measurement as a sentence, with ``{}`` in the place of the number;
 ``run``, ``field``, ``case``
     the number: a field of the records of that run whose columns have these texts ("None": without a value);
 ``by``, ``minus``
     columns in which other records differ, by whose number it is divided, or whose number is subtracted;
 ``against``
-    another field, with which the field's rank correlation over the records is the number;
+    another field; the number is Spearman's correlation of both fields over the records;
 ``above``, ``below``, ``because``
     limits, which the sentence contains, and their reason.
 
@@ -65,10 +65,10 @@ UNITS: Final = {
 """Units of numbers that are neither ratios nor differences; others have none."""
 ONE_SEED, ONE_LAUNCH, CORES = "1 seed", "1 launch", "ranks share cores"
 REMEDIES: Final = {
-    "": "more seeds or launches, as the interval contains the limit",
-    ONE_SEED: "more seeds",
-    ONE_LAUNCH: "several launches",
-    CORES: "times of ranks that have cores of their own",
+    "": "more seeds or launches, because the interval contains the limit",
+    ONE_SEED: "more seeds than one",
+    ONE_LAUNCH: "more launches than one",
+    CORES: "times of ranks that do not share cores",
 }
 """By the reason for which a number decides nothing."""
 
@@ -186,14 +186,15 @@ class ClauseDecision:
         shown = self.clause.shown
         bounds = f"at least {shown(low)}" if math.isinf(high) else interval(low, high, shown)
         bounds = bounds.removesuffix(f" {self.clause.unit}")
-        text = "infinite, as a seed misses the target" if math.isinf(value) else shown(value)
+        text = "infinite, because a seed misses the target" if math.isinf(value) else shown(value)
         return (NONE, NONE) if math.isnan(value) else (text, self.doubt or (NONE if low == high else bounds))
 
     @property
     def sentence(self) -> str:
         """Measurement in words, with the number and its interval."""
         text, (shown, bounds) = self.clause.text, self.here
-        number = shown.replace("points", "percentage points") + (f" ({bounds})" if bounds != NONE else "")
+        shown = shown.replace("points", "percentage points")
+        number = shown if bounds in {NONE, self.doubt} else f"{shown} ({bounds})"
         return text.format(number) if "{}" in text else f"{text}: {number}".removeprefix(": ")
 
     @property
@@ -242,13 +243,14 @@ class Decision:
         if self.word != OPEN or self.deciding is None:
             return ""
         if self.deciding.verdict == ABSENT:
-            return f"a run of {self.deciding.clause.run} with its cases"
+            return f"a run of suite {self.deciding.clause.run} that has its cases"
         return self.claim.would_decide or REMEDIES[self.deciding.doubt]
 
     @property
     def verdict(self) -> Verdict:
         """Verdict on the claim; on one that comes out otherwise than before it fails."""
         clause = self.deciding
+        finding = clause.sentence if clause and clause.verdict != ABSENT else "one of its numbers has no run"
         return Verdict(
             topic="claims",
             word="changed" if self.is_surprising else self.word,
@@ -256,7 +258,7 @@ class Decision:
             case=f"{self.claim.source} claims: {self.claim.text}",
             size=clause.value if clause else NOTHING,
             remedy=f"To decide it: {self.remedy}." if self.remedy else "",
-            facts={"finding": clause.sentence if clause else "", "verdict": self.word.capitalize()},
+            facts={"finding": finding, "verdict": "confirmed" if self.word == YES else "refuted"},
         )
 
 
@@ -347,7 +349,7 @@ def _compared(clause: Clause, sides: Sequence[Side]) -> Interval:
 
 
 def _correlated(other: str, side: Side) -> Interval:
-    """Return the rank correlation of the numbers of the records with another field of them."""
+    """Return Spearman's correlation of the numbers of the records with another field of them."""
     pairs = [(value, against) for record, value in side if (against := number(record, other)) is not None]
     return rank_correlation(*zip(*pairs, strict=True)) if pairs else NOTHING
 

@@ -33,8 +33,8 @@ IMAGES: Final = 1_281_167
 TIMES: Final = {"a day": 24, "a week": 168}
 """Hours that a task may take."""
 VOLUMES: Final = {
-    "weight_bytes": ("|W|, MB", 1e6),
-    "data_bytes": ("|D|, MB", 1e6),
+    "weight_bytes": ("MB of weights (|W|)", 1e6),
+    "data_bytes": ("MB of data (|D|)", 1e6),
     "forward_backward_flop": ("TFLOP", 1e12),
 }
 SHAPE: Final = (224, 224, 3)
@@ -65,6 +65,8 @@ QUANTITIES: Final[dict[str, Callable[[Record, Record, float], float]]] = {
     "hours": lambda record, _base, epochs: _hours(epochs, _images_a_second(record)),
 }
 """Quantity of a record, of the record of the same network on one rank, and of a number of epochs."""
+PHRASES: Final = {"efficiency": "an efficiency of {}", "speed-up per image": "a speed-up per image of {}"}
+"""Quantities with their number; a unit stands behind the number."""
 
 
 def _flop_by_byte(record: Record, size: float | None) -> float:
@@ -128,8 +130,9 @@ class Figure:
     def sentence(self) -> str:
         """Both numbers, of which the paper may lack its own."""
         ranks = f" on {self.ranks} ranks" if self.ranks else ""
-        text = f"{self.quantity} of {self.name}{ranks}, {digits(self.here)} here"
-        published = f"Not reproduced: {text}, published {digits(self.published)}."
+        number = PHRASES.get(self.quantity, f"{{}} {self.quantity}").format(digits(self.here))
+        text = f"for {self.name}{ranks} the simulation has {number}"
+        published = f"Not reproduced: {text}, the paper {digits(self.published)}."
         return f"Not in the paper: {text}." if self.published is None else published
 
     @property
@@ -207,7 +210,7 @@ def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
     untried = sorted((one for one in known if one.published is None), key=lambda one: one.here)
     count = f"{len(judged) - len(missed)} of {len(judged)}"
     within = f"{100 * max(figure.tolerance for figure in judged):.0f} %"
-    rest = f", but not the {missed[0].quantity} of {missed[0].name}" if len(missed) == 1 else ""
+    rest = f", but not the published {missed[0].quantity} of {missed[0].name}" if len(missed) == 1 else ""
     headline = f"The simulation reproduces {count} published figures within {within}{rest}."
     return Answer(headline, [figure.sentence for figure in [*untried[-1:], *missed]])
 

@@ -143,27 +143,28 @@ JOB: Final = Declaration(910, job_page, rows=30)
 
 
 HOW: Final = (
-    "A step, or one repetition of a collective, takes as long as its slowest rank. Times are medians over "
-    "steps after warm-up, with a distribution-free 95 % interval from order statistics; below 6 values there is "
-    "none. With several launches the launch is the unit: medians over launches of their medians, with Student's t "
-    "interval of the logarithms, from 6 launches on of order statistics. Efficiencies are ratios of medians, with "
-    "Welch's interval of the logarithms over launches. Verdicts (near-linear, fastest, tied) are Welch's tests of "
-    "these logarithms, adjusted for their number (Benjamini & Hochberg): they need an adjusted p below 0.05. One "
-    "launch gives no verdict: it is inconclusive, and its intervals are over its steps. A case whose launches are "
-    "all disturbed has no verdict and no place in a ranking; else the undisturbed ones count."
+    "A step, or one repetition of a collective, takes as long as its slowest rank. Times are medians over the "
+    "steps after warm-up. Their 95 % interval is distribution-free (order statistics); fewer than 6 values have "
+    "none. With several launches: median of the launches' medians. Interval: Student's t of the logarithms; "
+    "from 6 launches on, order statistics. Efficiencies are ratios of medians, with Welch's interval of the "
+    "logarithms over launches. Verdicts (near-linear, fastest, tied) are Welch's tests of these logarithms, "
+    "adjusted for the number of tests (Benjamini & Hochberg); a verdict needs an adjusted p below 0.05. One "
+    "launch gives no verdict: its intervals only show how its steps vary. Disturbed launches do not count. A case "
+    "whose launches are all disturbed has no verdict and no place in a ranking."
 )
 SCALING: Final = (
-    "Efficiency and speed-up are relative to the base: the cases on one rank, taken together. One rank exchanges "
-    "nothing, so that every aggregation is the same program. The base of a method with another compression, "
-    "optimizer or strategy has the same one if there is such a case, else it trains synchronously, uncompressed. "
-    "Without a case on one rank the base is the method's own smallest scale. Near-linear: the test puts "
-    "the efficiency above 0.90; not near-linear: below; inconclusive: neither. Exposed communication: the step "
-    "time minus the baseline's without communication (aggregation none) on as many ranks."
+    "Efficiency and speed-up are relative to the base: the cases on one rank. One rank does not communicate, so "
+    "that all aggregations run the same program there; these cases are pooled. The base of a method has the "
+    "compression, optimizer and strategy of the method if there is such a case on one rank; otherwise it is "
+    "synchronous training without compression. Without any case on one rank the base is the method itself on its "
+    "smallest number of ranks. Near-linear: the test shows an efficiency above 0.90. Not near-linear: below 0.90. "
+    "Inconclusive: neither. Exposed communication = step time - step time of the no-communication baseline "
+    "(aggregation none) on the same number of ranks."
 )
 THROUGHPUT: Final = (
-    "Without a common step, or with unequal steps, the step is the mean time in which all ranks together consume "
-    "a global batch. It is measured from the end of the last worker's warm-up until the first worker ends, "
-    "without evaluation on the test set. Its interval is Student's over windows of equally many images."
+    "If ranks do not step together, or their steps differ, a step is the mean time in which all ranks together "
+    "process one global batch. It is measured from the end of the last worker's warm-up until the first worker "
+    "ends, without evaluations on the test set. Its interval is Student's t over windows of equally many images."
 )
 
 
@@ -183,8 +184,8 @@ def method_page(findings: Findings) -> Section:
         key = (str(record.kind or "train"), record.warmup_steps)
         kinds.setdefault(key, []).append(record.measured_steps)
     counts = [
-        f"{kind}: {plural(warmup, 'warm-up step')} left out, {low if low == high else f'{low} to {high}'} steps "
-        "measured per case."
+        f"Cases of kind {kind}: {plural(warmup, 'warm-up step')} left out, then "
+        f"{low if low == high else f'{low} to {high}'} measured steps per case."
         for (kind, warmup), steps in kinds.items()
         for low, high in [(min(steps), max(steps))]
     ]
