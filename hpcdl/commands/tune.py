@@ -342,6 +342,6 @@ COMMAND: Final = Command(
     "Find the fastest scheme, and the MPI library's fastest algorithm, for each size of a collective or of those "
     "in a suite, and the best bucket size of its replays. A gain over the default counts if a second run confirms "
     "it. DIR gets a table for aggregation auto and rules for the library. Exit code 1: a case failed; 3: half of "
-    "the rows are open.",
+    "the rows are not decided.",
     "hpcdl tune allreduce -n 2 -o tuned",
 )

@@ -100,7 +100,7 @@ def test_a_slow_link_is_found_with_its_host_and_its_repair_too(archive, capsys):
     waits = [{"link_counters": {"c": {"m/1": {"port_xmit_wait": wait}}}} for wait in (100, 900)]
     archive.nights(12, **waits[0])
     assert archive.history() == 3
-    assert "has 13 runs; it can be judged from 2026-03-13." in words(capsys)
+    assert "has 13 runs; a verdict is possible from 2026-03-13." in words(capsys)
     archive.run()
     assert archive.history() == 0
     assert "FINE" in capsys.readouterr().out

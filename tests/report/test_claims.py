@@ -166,7 +166,7 @@ def test_a_claim_is_confirmed_if_all_of_its_clauses_are():
             "A paper claims: Rings are fast. This is not decided: one of its numbers has no run. "
             "To decide it: a run of suite none that has its cases."
         ),
-        "A paper claims: Rings are fast. No run decides it.",
+        "A paper claims: Rings are fast. No run decides this claim.",
         "VERDICT CHANGED: A paper claims: Rings are fast. This is refuted: slow: 1.00 s (0.900 to 1.10).",
     ]
     assert decide(Claim(text="t", place="p", would_decide="a GPU"), {}).remedy == ""

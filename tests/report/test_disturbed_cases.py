@@ -64,7 +64,9 @@ def test_limits(hand, counted, words):
 
 
 def test_the_rank_that_lost_most_is_named(hand):
-    assert "0.90 cores from rank 1 and 2 more (" in disturbed(hand, foreign(4), foreign(9), rank(), foreign(1))
+    assert "0.90 cores from rank 1 and 2 other ranks (" in disturbed(
+        hand, foreign(4), foreign(9), rank(), foreign(1)
+    )
 
 
 def two_scales(hand, one, two):

@@ -156,8 +156,9 @@ def test_a_page_shows_times_and_rates_of_exchanges_and_the_slowest_host(hand, ro
     assert [exchange[name] for name in ("p50", "95 %", "algbw")] == ["2.00 ms", "2.00 to 2.00 ms", "500 MB/s"]
     assert "of the others' speed" not in one
     assert (
-        "all pairs, 3 ranks, 64 KiB: fastest rank 0 on host0 with rank 1 on host1 in 1.00 ms, slowest rank 0 "
-        "on host0 with rank 2 on host2 in 4.00 ms; slowest host2, 25.0 % of the other hosts' speed." in three
+        "all pairs, 3 ranks, 64 KiB: fastest exchange rank 0 on host0 with rank 1 on host1 in 1.00 ms, slowest rank 0 "
+        "on host0 with rank 2 on host2 in 4.00 ms; slowest host host2, at 25.0 % of the other hosts' speed."
+        in three
     )
     crowded = render([hand.read({"cpu": {"physical_cores": 2}})], "md")
     assert "in 4.00 ms; ranks share cores, so that no slow host can be named." in crowded

@@ -38,7 +38,7 @@ def test_a_suite_that_asks_is_answered_by_how_many_times_are_predicted(hand, who
     measure(hand, MACHINE, SUITE.format('["ring", "tree", "butterfly"]', [4096, 65536, 1048576]), factor=slow)
     page = whole(hand.read(HOSTS, '[suite]\nanswer = "predictions"'))
     assert "\nOne network model predicts 17 of 18 measured times within 10 %.\n" in page
-    assert "- The worst prediction, for tree of 64 KiB on 4 ranks, is 25.0 % too short.\n" in page
+    assert "- The worst prediction, for 64 KiB with a tree on 4 ranks, is 25.0 % too short.\n" in page
 
 
 @pytest.mark.parametrize(

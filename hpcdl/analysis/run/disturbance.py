@@ -70,7 +70,7 @@ def disturbance(ranks: Rows) -> Disturbance:
 
 def _more(ranks: npt.NDArray[np.bool_]) -> str:
     others = int(ranks.sum()) - 1
-    return f" and {others} more" if others else ""
+    return f" and {others} other rank{'s' * (others > 1)}" if others else ""
 
 
 UNKNOWN: Final = "unknown"

@@ -53,11 +53,11 @@ def hundredths(share: Number) -> str:
 
 ACCURACY: Final = Axis("final accuracy", hundredths)
 ACCURACY_NOTE: Final = "Medians over seeds, bars are the range of accuracies."
-FRONT_NOTE: Final = f"{ACCURACY_NOTE} First, in colour: those that no other method beats in both."
+FRONT_NOTE: Final = f"{ACCURACY_NOTE} In colour, and first: methods that no other method beats in both numbers."
 Cost = tuple[str, Quantity[Any], Axis]
 """What a method costs: in words, as a quantity, as the axis of a chart."""
 STEP: Final[Cost] = ("step", Record.step_seconds, Axis("step", seconds, 10))
-BYTES: Final[Cost] = ("bytes sent", Record.bytes_sent_per_rank, Axis("bytes a rank sends a step", volume, 10))
+BYTES: Final[Cost] = ("bytes sent", Record.bytes_sent_per_rank, Axis("bytes per rank and step", volume, 10))
 
 
 def over_cost(groups: Mapping[str, Sequence[tuple[str, Scale]]], cost: Cost) -> list[Lines]:

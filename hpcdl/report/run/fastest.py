@@ -121,7 +121,7 @@ class Family(NamedTuple):
     def _clause(self, segment: Segment) -> str:
         span = self._span(segment.points)
         if not segment.schemes:
-            return f"no difference between schemes is decided {span}"
+            return f"the fastest scheme is not decided {span}"
         name = title_of(segment.schemes[0])
         if segment.alone:
             return f"{name} is fastest {span}"

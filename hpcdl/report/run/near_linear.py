@@ -158,10 +158,11 @@ def _not_near_linear(name: str, methods: Sequence[Method], best: Method) -> Verd
     below = least.near_linear is False and least.record.ranks < best.beyond[-1].record.ranks
     slower = fastest.record.ranks < last.record.ranks
     speedup = f"{digits(fastest.median(Record.speedup))}, on {fastest.record.ranks}"
+    value = _efficiency(best.scales[-1])
     facts = {
         "ranks": _ranks(best.scales[-1].record)
         + (f", nor on {least.record.ranks}" if below and not slower else ""),
-        "efficiency": _efficiency(best.scales[-1]) + (" at best" if len(ends) > 1 else ""),
+        "efficiency": f"its best method has an efficiency of {value}" if len(ends) > 1 else f"efficiency {value}",
         "fastest": f"; the largest speedup is {speedup}" if slower else "",
     }
     return Verdict(topic="scaling", word="not near-linear", case=name, facts=facts)

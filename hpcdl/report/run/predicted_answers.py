@@ -12,7 +12,7 @@ from hpcdl.prediction.predict import Prediction
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import digits, interval, percent, plural, seconds, spread, volume
 from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.run.literature import network_name
+from hpcdl.report.run.literature import in_words, network_name, title_of
 from hpcdl.report.run.method_names import Names, scheme_name
 
 YES, NO, OPEN = "yes", "no", "not decided"
@@ -81,7 +81,7 @@ def _of_steps(group: Sequence[Record], where: str, model: str) -> Verdict:
     best = max((row for row in group if row.ranks == most), key=lambda row: row.predicted_images_per_second or 0)
     rows = sorted((row for row in group if row.configuration() == best.configuration()), key=lambda row: row.ranks)
     names = Names(group)
-    case = model + (f" with {names(best)}" if len({*map(names, group)}) > 1 else "")
+    case = model + (f" with {in_words(names(best), best)}" if len({*map(names, group)}) > 1 else "")
     gains = [(row, gain) for row in rows if row.ranks > 1 and (gain := speedup(row, group))]
     if not gains:
         return _verdict("step", best, where, case, bounds=_bounds(best))
@@ -110,7 +110,7 @@ def _of_operation(rows: Sequence[Record], where: str) -> Verdict:
     rest = f"; {plural(close, 'other scheme')} may be as fast" if close else ""
     name = best.collective or "exchange"
     rest = rest or (f", the fastest of {plural(len(others) + 1, 'scheme')}" if others else "")
-    scheme = f" with {scheme_name(best)}" if best.collective else ""
+    scheme = f" with {title_of(scheme_name(best))}" if best.collective else ""
     case = f"{'an' if name[0] in 'aeiou' else 'a'} {name} of {volume(best.message_bytes)}"
     return _verdict("operation", best, where, case, bounds=_bounds(best), scheme=scheme, others=rest)
 

@@ -54,14 +54,14 @@ def speed_over_bandwidth(findings: Findings) -> list[Lines]:
                 place = Point(1 / NETWORKS[str(network)].link.beta, pair.gain or 1.0)
                 lines.setdefault(in_words(pair.name, pair.scale.record), []).append(place)
     axes = Axis("bandwidth of the links", rate, 10), Axis("speed / dense speed", digits, 10)
-    note = "Simulated steps, against the fastest dense step on the same network."
+    note = "Simulated steps, compared with the fastest step without compression on the same network."
     return curves("Speed / dense speed over bandwidth", axes, lines, note, references={"dense": lambda _rate: 1.0})
 
 
 def over_entries(findings: Findings) -> list[Lines]:
     """Return accuracy, and bits of an entry, over the share of entries that compressors of a family send."""
     made, axis = list[Lines](), Axis("entries sent", hundredths, 10)
-    note = f"{ACCURACY_NOTE} A line: one compressor with several values of its number."
+    note = f"{ACCURACY_NOTE} Each line is one compressor with several values of its parameter."
     for methods in findings.problems:
         accuracies, bits, dense = dict[str, list[Point]](), dict[str, list[Point]](), list[Point]()
         for pair in compared(methods):
@@ -75,7 +75,7 @@ def over_entries(findings: Findings) -> list[Lines]:
         if sum(map(len, accuracies.values())) > 2:
             title = f"Accuracy over entries sent: {_task(methods)}"
             made += curves(title, (axis, ACCURACY), accuracies, note, least=1, references=level)
-            sizes = Axis("bits of an entry", digits, 2)
+            sizes = Axis("bits per gradient entry", digits, 2)
             made += curves(f"Bits over entries sent: {_task(methods)}", (axis, sizes), bits, note, least=1)
     return made
 

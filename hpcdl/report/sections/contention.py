@@ -108,7 +108,7 @@ def charts(findings: Findings) -> list[Intervals]:
             if max(spans) < FAR * limit
         }
         note = (
-            f"Median, shortest and longest time. Dashed: longest time of {best}; {FAR:g} times it are not drawn."
+            f"Median and range of times. Dashed: longest time of {best}. Not drawn: schemes {FAR:g} times as slow."
         )
         title, axis = f"Times over topologies: {_named(what)}", Axis("time", seconds)
         made.append(Intervals(title, list(near), list(near.values()), axis, limit, note))

@@ -120,11 +120,15 @@ def _range(links: Links, cores: float | None) -> str:
         f"{' with '.join(_rank(links, rank) for rank in pair)} in {seconds(time)}"
         for *pair, time in links.extremes()
     ]
-    line = f"{_title(links)}: fastest {pairs[0]}, slowest {pairs[1]}" if pairs else f"{_title(links)}: no times"
+    line = (
+        f"{_title(links)}: fastest exchange {pairs[0]}, slowest {pairs[1]}"
+        if pairs
+        else f"{_title(links)}: no times"
+    )
     if obstacle := _obstacle(links, cores):
         return f"{line}; {obstacle}, so that no slow host can be named."
     slowest = [
-        f"; slowest {links.names[host]}, {percent(share.value)} of the other hosts' speed"
+        f"; slowest host {links.names[host]}, at {percent(share.value)} of the other hosts' speed"
         for host, share in links.shares()
     ]
     return f"{line}{slowest[0] if slowest else ''}."

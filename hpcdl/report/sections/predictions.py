@@ -13,6 +13,7 @@ from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.literature import title_of
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.predicted_answers import off, ratio
 from hpcdl.report.run.predictions import legend, network, predicted
@@ -65,7 +66,7 @@ def predicted_answer(findings: Findings) -> Answer | None:
     ratios = [ratio(row) or math.nan for row in rows]
     near = sum(abs(each - 1) <= NEAR for each in ratios)
     each, far = max(zip(ratios, rows, strict=True), key=lambda pair: abs(math.log(pair[0])))
-    what = f"{scheme_name(far)} of {volume(far.message_bytes)} on {plural(far.ranks, 'rank')}"
+    what = f"{volume(far.message_bytes)} with {title_of(scheme_name(far))} on {plural(far.ranks, 'rank')}"
     link = prediction.estimate.network.common_link(max(row.ranks for row in rows))
     testbed = findings.run.environment.get("emulated")
     speed = []
