@@ -71,7 +71,7 @@ def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
     operation(hand, "butterfly", 4096, steps(1.4)[2:], correct=True, launch=0)
     page = whole(hand.read(suite_text=ASKED))
     assert (
-        "\nNot decided by too few undisturbed launches: for an allreduce on 2 ranks a ring has the lowest median at 4 KiB, "
+        "\nNot decided (too few undisturbed launches): for an allreduce on 2 ranks a ring has the lowest median at 4 KiB, "
         "2.00 (" in page
     )
     assert "tied" not in row(page, "4 KiB", "butterfly")

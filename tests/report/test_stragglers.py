@@ -25,7 +25,7 @@ def test_methods_are_compared_with_themselves_without_the_straggler(hand, launch
     answer = waiting.stragglers_answer(found)
     layerwise, synchronous = ("all", "20 %") if launches == 1 else ("all (98 to 102 %)", "20 % (20 to 20 %)")
     assert answer.headline == (
-        f"With one rank 5 times slower layerwise keeps {layerwise} of its throughput, synchronous training "
+        f"With one rank 5 times slower layerwise summation keeps {layerwise} of its throughput, synchronous training "
         f"{synchronous} (LeNet-5, 2 ranks)."
     )
     assert not answer.details

@@ -151,9 +151,7 @@ class Family(NamedTuple):
         lowest = f"for {self.subject} {_name(first)} has the lowest median {self._span([point])}"
         shared = " in which ranks share cores" if any(map(_shares_cores, point.peers)) else ""
         doubt = (
-            f"One launch{shared} decides nothing"
-            if one
-            else f"Not decided by too few undisturbed launches{shared}"
+            f"One launch{shared} decides nothing" if one else f"Not decided (too few undisturbed launches{shared})"
         )
         if shared:
             return f"{doubt}: {lowest}."

@@ -35,6 +35,7 @@ TITLES: Final = {
     "halving_doubling": "halving-doubling",
     "lamb": "LAMB",
     "lars": "LARS",
+    "layerwise": "layerwise summation",
     "native": "the MPI library",
     "native_nonblocking": "the library's nonblocking call",
     "native_persistent": "the library's persistent call",

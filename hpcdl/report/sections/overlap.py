@@ -104,12 +104,12 @@ def _saved(group: Sequence[Timed]) -> list[str]:
         for name, share in known
         if share.value <= 0 and (name, share) not in hidden
     ]
-    lines = [f"{saves} of the time of a step with {first}"] * bool(saves)
+    lines = [f"{saves} of the step time with {first}"] * bool(saves)
     lines += [f"a step with {_shares('takes', [one])} longer than with {first}" for one in more]
     if any(scale.disturbed for _, scale, *_ in group):
         lines = [f"not decided, as other load disturbed the measurement: {line}" for line in lines]
     unknown = listed([name for name, _ in hidden])
-    doubt = f"not decided whether {unknown} saves time: the difference from {first} may be noise"
+    doubt = f"not decided whether time is saved by {unknown}: the difference from {first} may be noise"
     return lines + [doubt] * bool(unknown)
 
 
