@@ -217,7 +217,7 @@ def main():
 
     counts = sorted({1, options.threads})
     print(
-        f"hpcdl {options.backend} beside PyTorch {torch.__version__} on {processor()}, {os.cpu_count()} cores, "
+        f"hpcdl ({options.backend}) compared with PyTorch {torch.__version__} on {processor()}, {os.cpu_count()} cores, "
         f"{options.rounds} rounds\n"
     )
     print(
@@ -243,9 +243,9 @@ def sentences(found):
         threads = {1: "one thread", 2: "two threads"}.get(count, f"{count} threads")
         if count > 1:
             lines.append(
-                f"By {threads} a step of hpcdl is {ours:.2f} times as fast, and one of PyTorch {theirs:.2f}."
+                f"With {threads} a step of hpcdl is {ours:.2f} times as fast as with one, a step of PyTorch {theirs:.2f}."
             )
-        times = f"{statistics.geometric_mean(ratios):.2f} times as fast as PyTorch's, at least {min(ratios):.2f}"
+        times = f"{statistics.geometric_mean(ratios):.2f} times as fast as PyTorch's (at least {min(ratios):.2f} times)"
         lines.append(f"On {threads} a training step is {times}.")
     return lines
 

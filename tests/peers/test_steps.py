@@ -20,9 +20,9 @@ def tools(monkeypatch):
 def test_the_answer_is_a_sentence_for_each_number_of_threads(tools):
     steps, _ = tools
     assert steps.sentences({1: [(1.0, 1.0, 1.0), (4.0, 1.0, 1.0)], 2: [(1.5, 1.2, 1.6)]}) == [
-        "On one thread a training step is 2.00 times as fast as PyTorch's, at least 1.00.",
-        "By two threads a step of hpcdl is 1.20 times as fast, and one of PyTorch 1.60.",
-        "On two threads a training step is 1.50 times as fast as PyTorch's, at least 1.50.",
+        "On one thread a training step is 2.00 times as fast as PyTorch's (at least 1.00 times).",
+        "With two threads a step of hpcdl is 1.20 times as fast as with one, a step of PyTorch 1.60.",
+        "On two threads a training step is 1.50 times as fast as PyTorch's (at least 1.50 times).",
     ]
 
 
