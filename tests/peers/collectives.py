@@ -1,12 +1,12 @@
-"""Allreduce on one machine: every scheme, both MPI libraries' own, PyTorch's gloo, and OSU's beside, taking turns.
+"""Compare allreduces on one machine, in turns: hpcdl's schemes, MPICH, Open MPI, PyTorch's gloo, and OSU's benchmark.
 
-Run by ``make peers-collectives``; prints a Markdown table. An operation takes as long as its slowest rank; a turn is
-several operations, after a barrier each, of which the median counts. Over rounds the contenders' turns are shuffled.
-A ratio is the best native's time by the best scheme's of the same round; the scheme and the native are those of the
-least median over rounds. The last columns do the same for ``auto``, with what it chose, and the best of all rows that
-its library has, natives included. The second row of a size has MPICH's ``native``, and ``osu_allreduce``
-on MPICH if ``OSU=/path/to/osu-micro-benchmarks`` names its sources, which are built in a temporary folder; its turn is
-one run, of which its maximum over ranks of the mean counts. OSU times no barrier between operations.
+Run by ``make peers-collectives``; prints a Markdown table. An operation takes as long as its slowest rank. A turn is
+several operations, each after a barrier; the median counts. The order of turns is random in each round. The ratio is
+(time of the best library) / (time of the best scheme) in the same round; the best ones have the lowest median over
+rounds. The last columns compare ``auto``, with the scheme that it chose, with the best of all schemes and of its MPI
+library. The second row of a size has MPICH's ``native``, and ``osu_allreduce`` with MPICH if
+``OSU=/path/to/osu-micro-benchmarks`` names its sources, which are built in a temporary folder. A turn of OSU is one
+run; the maximum over ranks of the mean time counts. OSU has no barrier between its operations.
 """
 
 import argparse
@@ -170,7 +170,7 @@ def main():
         return
     print(f"Allreduce on {processor()}, {os.cpu_count()} cores, {options.rounds} rounds\n")
     if not OSU:
-        print("OSU was not run: OSU=/path/to/osu-micro-benchmarks names its sources.\n")
+        print("OSU was not run: set OSU=/path/to/osu-micro-benchmarks to the folder of its sources.\n")
     print(
         "| ranks | bytes | best scheme | us | best native | us | ratio | quartiles | auto | us | best/auto | quartiles |"
     )

@@ -1,9 +1,9 @@
-"""Encoding and decoding by every compressor on one core, beside copying and PyTorch's CPU tensors, taking turns.
+"""Compare encoding and decoding of every compressor on one core with copying and with PyTorch's CPU tensors, in turns.
 
-Run by ``make peers-compression``; prints a Markdown table. ``of copy`` is the time of copying the gradient by that of
-encoding (or decoding) it, of the same round: the share of the copy bandwidth. ``by torch`` is PyTorch's time by ours.
-Over rounds all turns are shuffled; quartiles are those over rounds. A compressor of vectors that are summed is timed
-over all of its rounds. Selected entries are coded by ``--code``.
+Run by ``make peers-compression``; prints a Markdown table. ``of copy`` is (time to copy the gradient) / (time to encode
+or decode it) in the same round: the share of the copy bandwidth. ``by torch`` is PyTorch's time / hpcdl's time. The order
+of turns is random in each round; quartiles are over rounds. If a compressor exchanges several vectors, the time contains
+all of them. Positions of selected entries are encoded with ``--code``.
 """
 
 import math

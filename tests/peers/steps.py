@@ -2,10 +2,10 @@
 
 Run by ``make peers``; prints a Markdown table. A step is forward, loss, backward and SGD with momentum and weight
 decay (PyTorch's fused one). PyTorch runs in both memory layouts, with ``--compile`` also compiled, and the fastest counts.
-Each contender is a process of its own for each number of threads, and sleeps while another has its turn. A turn is
-one step that does not count, and so many more as take a fifth of a second. Times are medians over rounds. A ratio
-is PyTorch's time by ours, the median and the quartiles of the rounds' ratios; a gain is the time of one thread by that
-of several. Memory is the largest resident set after five steps, less what it was after the imports.
+Each program has its own process for each number of threads, and sleeps while another one has its turn. A turn is one
+step that does not count, then as many steps as fit into a fifth of a second. Times are medians over rounds. The ratio
+is PyTorch's time / hpcdl's time: median and quartiles over rounds. A gain is (time with one thread) / (time with several
+threads). Memory is the largest resident set after five steps minus the resident set after the imports.
 """
 
 import argparse

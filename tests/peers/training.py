@@ -1,9 +1,9 @@
-"""Data-parallel training on one machine beside PyTorch's DistributedDataParallel over gloo, taking turns.
+"""Compare data-parallel training on one machine with PyTorch's DistributedDataParallel over gloo, in turns.
 
-Run by ``make peers-training``; prints a Markdown table. Two ranks, one thread each, fixed batches. Each ensemble also
-trains its two replicas without any exchange; its share is the throughput of the pair by that of the two independent
-replicas in the same round. A turn is several steps, from the first rank's begin to the last rank's end; one that
-does not count goes before an ensemble's two, whose order changes every round.
+Run by ``make peers-training``; prints a Markdown table. Two ranks, one thread each, fixed batches. Both programs also
+train two independent replicas, without communication. The share is (throughput of data-parallel training) / (throughput
+of independent replicas) in the same round. A turn is several steps, from the start of the first rank to the end of the
+last rank. Before the two turns of a program, whose order changes every round, one turn is not counted.
 """
 
 import argparse
@@ -148,7 +148,7 @@ def main():
         play_pytorch(name, int(rank), meeting)
         return
     print(f"Two ranks of one thread on {processor()}, {os.cpu_count()} cores, {options.rounds} rounds\n")
-    print("| model | batch of a rank | who | images/s | share of independent replicas | quartiles |")
+    print("| model | batch of a rank | program | images/s | share of independent replicas | quartiles |")
     print("|---|---|---|---|---|---|")
     for name in options.models.split(","):
         compare(name, options.rounds, options.aggregation, options.bucket_bytes)

@@ -151,9 +151,9 @@ def report(problems, alone, call):
 `{call}`
 
 Replays of the suite `parallelism-replay`: ranks sleep instead of computing; messages are real. Each prediction
-uses a network fitted to collectives of the same launch, and the bucket sizes that the replays chose. The best
-meshes are those whose steps overlap with the steps of the fastest. A mesh is its split and data x model, or data x
-pipeline. Accuracy is 1 less the mean of |predicted/measured - 1|.
+uses a network model fitted to collectives of the same launch, and the bucket sizes that the replays chose. Several
+meshes are the best if their step times overlap with the times of the fastest mesh. The name of a mesh is its split and
+its sizes: data x model, or data x pipeline. Accuracy = 1 - mean of |predicted / measured - 1|.
 
 - The simulation chooses the measured best mesh in {100 * right:.0f} % of {len(compared)} cases.
 - The mean accuracy of {count} steps is {100 * accuracy:.1f} %.
