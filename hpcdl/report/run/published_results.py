@@ -26,7 +26,7 @@ from hpcdl.report.run.declaration import Answer
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping, JsonObject
 
-TITLE: Final = "Published and here"
+TITLE: Final = "Published and simulated"
 TOLERANCE: Final = 0.25
 IMAGES: Final = 1_281_167
 """Images of an epoch of ImageNet."""
@@ -137,23 +137,23 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """A word on whether it is reproduced, and the tolerance."""
+        """A word on the reproduction, with the tolerance."""
         word = {True: "yes", False: "no", None: ""}[self.reproduced]
         return f"{word} ({100 * self.tolerance:.0f} %)" if word else NONE
 
 
 FIGURES: Final = (
-    Column[Figure]("what", lambda figure: figure.name),
+    Column[Figure]("training or collective", lambda figure: figure.name),
     Column[Figure]("quantity", lambda figure: figure.quantity),
     Column[Figure]("ranks", lambda figure: str(figure.ranks or NONE)),
     Column[Figure]("published", lambda figure: digits(figure.published), importance="answer"),
-    Column[Figure]("here", lambda figure: digits(figure.here), importance="answer"),
+    Column[Figure]("simulated", lambda figure: digits(figure.here), importance="answer"),
     Column[Figure](
         "error",
         lambda figure: NONE if figure.published is None else f"{100 * figure.error:+.0f} %",
         importance="answer",
     ),
-    Column[Figure]("within", lambda figure: figure.verdict, importance="answer"),
+    Column[Figure]("reproduced", lambda figure: figure.verdict, importance="answer"),
     Column[Figure]("place in the paper", lambda figure: figure.place, importance="detail"),
 )
 
