@@ -40,17 +40,17 @@ def test_below_the_break_even_bandwidth_the_saved_bytes_take_longer_than_the_add
         (
             0.04,
             {"step_seconds_high": 0.095},
-            "Not decided whether steps are shorter (the difference may be noise): {} is 2.5",
+            "Not decided whether compression helps (the difference may be noise): {} is 2.5",
         ),
         (
             0.04,
             {"disturbed": "load"},
-            "Not decided whether steps are shorter (other load disturbed all cases): {} is 2.5",
+            "Not decided whether compression helps (all cases were disturbed): {} is 2.5",
         ),
         (
             0.2,
             {"disturbed": "load"},
-            "Not decided whether steps are shorter (other load disturbed all cases): {} is 0.50",
+            "Not decided whether compression helps (all cases were disturbed): {} is 0.50",
         ),
         (0.04, {"final_accuracy": 0.896}, "compression and changes the accuracy by -0.4 percentage p"),
         (

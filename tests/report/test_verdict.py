@@ -141,7 +141,7 @@ def step_parts(hand):
 
 
 ANSWERS = {
-    overlap: "Layerwise summation overlaps 75.0 % (74.7 to 75.3 %) and a sum in buckets 50.0 % of the communication with "
+    overlap: "Layerwise summation overlaps 75.0 % (74.7 to 75.3 %) and sums in buckets 50.0 % of the communication with "
     "computing (LeNet-5, ring, 2 ranks).",
     step_parts: "1F1B needs 25 % of GPipe's memory for activations; its ranks idle for 40.0 % of a step, GPipe's for 25.0 % "
     "(LeNet-5, 2 stages, 4 microbatches, 2 ranks).",
@@ -153,15 +153,15 @@ ANSWERS = {
     [
         (
             (20, 20.2),
-            "Layerwise summation saves 49.9 % (44.9 to 54.4 %) of the step time with a sum in buckets",
+            "Layerwise summation saves 49.9 % (44.9 to 54.4 %) of a step with sums in buckets",
         ),
         (
             (80, 80.4),
-            "A step with layerwise summation takes 100.0 % (87.7 to 113.1 %) longer than with a sum in buckets",
+            "A step with layerwise summation takes 100.0 % (87.7 to 113.1 %) longer than with sums in buckets",
         ),
         (
             (38, 43),
-            "Not decided whether time is saved by layerwise summation: the difference from a sum in buckets may be noise",
+            "Not decided whether time is saved by layerwise summation: the difference from sums in buckets may be noise",
         ),
         ((1, 1), "Not decided, as other load disturbed the measurement: layerwise summation saves 97.5 %"),
     ],

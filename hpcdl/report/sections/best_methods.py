@@ -165,9 +165,9 @@ def _ends(best: Best) -> str:
     below = difference([last.values], [first.values])
     mean, low, high = (f"{100 * bound[0]:.1f}" for bound in (below.value, *below.bounds()))
     methods = (best.name(ranked.candidate, words=True) for ranked in (last, first))
-    doubt = "Not decided whether methods differ: with " if last.candidate in best.rivals else "With "
-    lower = f" the final accuracy is {mean} percentage points ({low} to {high}) lower than with "
-    return doubt + lower.join(methods) + "."
+    doubt = "Not decided whether methods differ: " if last.candidate in best.rivals else ""
+    lower = f" reaches a final accuracy {mean} percentage points ({low} to {high}) lower than "
+    return capital(doubt + lower.join(methods) + ".")
 
 
 SECTION: Final = Declaration(30, page, answer=answer)

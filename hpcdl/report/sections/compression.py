@@ -203,13 +203,13 @@ def cost_answer(findings: Findings) -> Answer | None:
         lines = [f"Compression saves time{loss} in {len(won)} of {cases}."]
         lines += [f"{len(fast) - len(won)} cases are faster, but less accurate."] if len(won) < len(fast) else []
         return Answer(f"{capital(name)} is {speed}{changed}{where}.", lines, best.records)
-    doubt = "the difference may be noise" if calm else "other load disturbed all cases"
+    doubt = "the difference may be noise" if calm else "all cases were disturbed"
     if fast:
         claim = f"every compressor that saves time loses accuracy; the fastest, {name}, is"
     elif calm and (best.gain or 0.0) < WON:
         claim = f"no compressor saves time: the fastest, {name}, is"
     else:
-        claim = f"not decided whether steps are shorter ({doubt}): {name} is"
+        claim = f"not decided whether compression helps ({doubt}): {name} is"
     return Answer(capital(f"{claim} {speed}{where}."), lines, best.records)
 
 

@@ -84,7 +84,7 @@ def answer(findings: Findings) -> Answer | None:
         worst = _worst(times, fastest)
         verdict = f"{title_of(best)} is never slow: on every topology it"
         if worst > SLOW:
-            verdict = f"every scheme is slow on some topology: {title_of(best)}, the best scheme,"
+            verdict = f"no scheme is always fast: {title_of(best)}, the best,"
         where = f"{collective_name(collective or '')} of {volume(message)}, {link_title(network or '')}"
         ratio = f"{digits(worst)} times as long as the fastest scheme"
         lines.append(f"On {plural(ranks, 'rank')} {verdict} takes at most {ratio} ({where}).")

@@ -20,7 +20,7 @@ STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
 ONE_SUM: Final = ("synchronous", {"bucket_bytes": "0"})
 """Name and settings of the one that sends all gradients after backward."""
-BUCKETS: Final = "a sum in buckets"
+BUCKETS: Final = "sums in buckets"
 """Name of the one with the usual buckets."""
 NOISE: Final = "~0"
 """Exposed communication that does not differ from 0."""
@@ -104,7 +104,7 @@ def _saved(group: Sequence[Timed]) -> list[str]:
         for name, share in known
         if share.value <= 0 and (name, share) not in hidden
     ]
-    lines = [f"{saves} of the step time with {first}"] * bool(saves)
+    lines = [f"{saves} of a step with {first}"] * bool(saves)
     lines += [f"a step with {_shares('takes', [one])} longer than with {first}" for one in more]
     if any(scale.disturbed for _, scale, *_ in group):
         lines = [f"not decided, as other load disturbed the measurement: {line}" for line in lines]

@@ -52,7 +52,7 @@ def _soonest(methods: Sequence[Method], settings: Settings) -> tuple[float, Verd
         "ranks": plural(best.record.ranks, "rank"),
         "faster": digits(ratio) + (f" ({interval(low, high)})" if seeds > 1 else ""),
         "base": str(base.record.ranks),
-        "near": f"; on {listed(near)} it may be as fast" if near else "",
+        "near": f"; {listed(near)} may be as fast" if near else "",
     }
     word = (
         "on the base"
