@@ -38,19 +38,19 @@ def launched(hand, ring, tree, *, launches=2, compare=SIDES, **fields):
 @pytest.mark.parametrize(
     "ring, tree, launches, ends",
     [
-        ([20, 20.2], [25, 25.1], 2, "times as fast as a reduction tree for a step on 2 ranks."),
-        ([25, 25.1], [20, 20.2], 2, "times as long as a reduction tree for a step on 2 ranks."),
+        ([20, 20.2], [25, 25.1], 2, "times as fast as a tree for a step on 2 ranks."),
+        ([25, 25.1], [20, 20.2], 2, "times as long as a tree for a step on 2 ranks."),
         (
             [20, 24],
             [21, 26],
             2,
-            "times as long as a reduction tree for a step on 2 ranks: the difference may be chance.",
+            "times as long as a tree for a step on 2 ranks: the difference may be chance.",
         ),
         (
             [20],
             [25],
             1,
-            "as long as a reduction tree for a step on 2 ranks: not decided, as one launch decides nothing.",
+            "as long as a tree for a step on 2 ranks: not decided, as one launch decides nothing.",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_accuracies_are_compared_in_percentage_points_over_seeds(hand):
     run = hand.read(suite_text=suite_text(compare))
     # difference of the means 10 points; Student's t with 4 degrees of freedom: 2.776 * sqrt(2 * 4 / 3)
     assert answer(run).headline.startswith(
-        "A ring changes the final accuracy by +10.0 (+5.5 to +14.5) percentage points against a reduction tree for a step"
+        "A ring changes the final accuracy by +10.0 (+5.5 to +14.5) percentage points against a tree for a step"
     )
 
 
@@ -126,7 +126,7 @@ def test_a_suite_that_varies_one_key_compares_it_without_being_asked(hand):
     run = hand.read(suite_text="[suite]\nname = 's'\n")
     found = answer(run)
     assert found.headline.startswith(
-        "A ring is 1.25 times as fast as direct exchange, the next of 3, for a step on 3 ranks."
+        "A ring is 1.25 times as fast as a direct exchange, the next of 3, for a step on 3 ranks."
     )
     assert len(found.details) == 1  # on two ranks; on one all schemes are one program
     assert len(contrast.pairs(*findings([run]))) == 4

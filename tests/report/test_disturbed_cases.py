@@ -145,7 +145,7 @@ def test_a_disturbed_case_accuses_no_link(hand):
 
 def test_an_undisturbed_case_with_steal_names_its_slow_link(hand):
     page = render([all_pairs(hand, [rank(steal_ns=SECOND // 2)] * 4)], "md")
-    assert "The link of host1 and host2 runs at 66.7 % of the median link's speed." in page
+    assert "The link between host1 and host2 runs at 66.7 % of the median link's speed." in page
 
 
 def test_disturbed_cases_are_in_no_series(hand):

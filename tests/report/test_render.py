@@ -103,8 +103,8 @@ def test_markdown_job_and_method(page, row):
     assert row(page, "pinning")[1] == "0: 0; 1: 1; 2: 0; 3: 1"
     assert row(page, "GPU")[1] == "none seen"
     assert "Command: `hpcdl run 'suites/my suite.toml' -n 4`" in page
-    assert "train: 2 warm-up steps left out, 30 steps measured" in page
-    assert "every aggregation is the same program" in page
+    assert "Cases of kind train: 2 warm-up steps left out, then 30 measured steps per case." in page
+    assert "all aggregations run the same program there" in page
     assert "```toml\n[suite]\nname = 's'\n```" in page
 
 

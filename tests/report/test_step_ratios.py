@@ -15,9 +15,11 @@ def test_the_largest_batch_is_compared_with_one_image(hand):
                 hand.train([[ms * (1 + 0.01 * launch)] * 10], model=model, global_batch=batch, launch=launch)
     answer = step_ratios.batch_answer(answered(hand, "batch_times"))
     assert answer.headline == (
-        "A batch of 64 takes 30.0 (29.3 to 30.7) times as long as one image for NiN, 6.00 for LeNet-5, not 64."
+        "A batch of 64 takes 30.0 (29.3 to 30.7) times as long as one image for NiN, 6.00 for LeNet-5, not 64 times."
     )
-    assert [*answer.details] == ["For AlexNet it takes 20.0 (19.6 to 20.5) times as long."]
+    assert [*answer.details] == [
+        "For AlexNet the largest batch takes 20.0 (19.6 to 20.5) times as long as the smallest."
+    ]
     assert step_ratios.batch_answer(answered(hand, "scaling")) is None
 
 

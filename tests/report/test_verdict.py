@@ -195,7 +195,7 @@ def test_a_training_that_diverged_has_a_word_in_place_of_an_accuracy(hand):
     page = render([run], "md")
     assert "none (2 of 3 diverged at step 8)" in page
     assert "2 cases diverged" in page
-    assert " (2 ranks, seed 1) at step 8 on rank 0." in page
+    assert "The first case diverged at step 8 on rank 0: " in page and " (2 ranks, seed 1)." in page
 
 
 def operation(hand, scheme, ms, size=4, **fields):
@@ -265,7 +265,7 @@ def test_each_sentence_on_scaling_appears(hand, monkeypatch):
     )
     assert answer.details[0].startswith("Simulated VGG-16 stays near-linear on 2 ranks ")
     assert (
-        "On 2 ranks 2 of 2 methods are near-linear for simulated LeNet-5: synchronous training and layerwise."
+        "On 2 ranks 2 of 2 methods are near-linear for simulated LeNet-5: synchronous training and layerwise summation."
         in answer.details
     )
     assert any(
