@@ -297,9 +297,9 @@ def _lines(rows: list[JsonObject]) -> list[str]:
     width = max(9, *map(len, names))
     lines = [
         *textwrap.wrap(_answer(rows), 80, initial_indent="# ", subsequent_indent="# "),
-        "# default (us): native, or synchronous with its default buckets; x: time of the",
-        "# default / time of the best, 1 if no gain is confirmed; a gain is confirmed if its",
-        f"# 95 % interval, adjusted for the number of intervals, is above {1 + MIN_GAIN:g}",
+        "# default (us): native, or synchronous with its default buckets; x: time of",
+        "# the default / of the best, 1 if no gain is confirmed; a gain is confirmed if",
+        f"# its 95 % interval, adjusted for the number of comparisons, is above {1 + MIN_GAIN:g}",
         f"# {FLAGS}",
         f"#{'bytes':>{width - 1}}{'ranks':>6}{'default':>10}{'x':>6}  scheme, or algorithm of MPI (95 %)",
     ]
