@@ -191,7 +191,7 @@ class Pair(NamedTuple):
     @property
     def inverse(self) -> str:
         """Quotient of the other side and the first, with its interval."""
-        value, low, high = (1 / bound for bound in self.size)
+        value, low, high = (1 / bound if bound else math.inf for bound in self.size)
         return bounded(value, high, low)
 
     @property
