@@ -128,8 +128,9 @@ def named(tables: Sequence[Table]) -> list[Table]:
 def joined(tables: Sequence[Table], heading: str, most: int) -> Table:
     """Return one table with the first rows of each; the first column, ``heading``, has their titles."""
     header = list(dict.fromkeys(name for table in tables for name in table.header))
-    every = sum(len(table.rows) for table in tables)
-    each = most if every <= most else max(1, most // len(tables))
+    sizes = [len(table.rows) for table in tables]
+    every = sum(sizes)
+    each = max((n for n in range(1, most + 1) if sum(min(n, size) for size in sizes) <= most), default=1)
     rows = [
         (table.title, *(dict(zip(table.header, row, strict=True)).get(column, NONE) for column in header))
         for table in tables
