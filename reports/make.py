@@ -307,7 +307,7 @@ def how(found: Findings) -> str:
 
     def word(record: Record) -> str:
         if record.network:
-            return "simulated" if record.final_accuracy is None else "trained in virtual time"
+            return "trained in virtual time" if (record.kind or "train") == "train" else "simulated"
         place = " on emulated hosts" if "emulated" in record.marks else ""
         return f"{'replayed' if record.kind == 'replay' else 'measured'}{place}"
 
