@@ -116,7 +116,7 @@ def test_the_list_of_reports_says_how_times_came_about(make):
             "replayed on emulated hosts, measured on emulated hosts",
         ),
         (
-            [{"network": "gemini"}, {"network": "gemini", "final_accuracy": 0.9}],
+            [{"kind": kind, "network": "gemini"} for kind in ("replay", "train")],
             "simulated, trained in virtual time",
         ),
     ):
