@@ -157,7 +157,7 @@ ANSWERS = {
         ),
         (
             (80, 80.4),
-            "A step with layerwise summation takes 100.0 % (87.7 to 113.1 %) longer than with sums in buckets",
+            "A step with layerwise summation takes 100.0 % longer (87.7 to 113.1 %) than with sums in buckets",
         ),
         (
             (38, 43),

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import bounded, listed, percent, sentence
+from hpcdl.report.formats.cells import bounded, listed, longer, percent, sentence
 from hpcdl.report.formats.document import Section
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
@@ -99,13 +99,11 @@ def _saved(group: Sequence[Timed]) -> list[str]:
     known = [(name, share) for name, _, share, _ in group[1:] if math.isfinite(share.value)]
     hidden = [(name, share) for name, share in known if share.low <= 0 <= share.high]
     saves = _shares("saves", [one for one in known if one not in hidden and one[1].value > 0])
-    more = [
-        (name, Interval(-share.value, -share.high, -share.low))
-        for name, share in known
-        if share.value <= 0 and (name, share) not in hidden
-    ]
+    more = [(name, share) for name, share in known if share.value <= 0 and (name, share) not in hidden]
     lines = [f"{saves} of a step with {first}"] * bool(saves)
-    lines += [f"a step with {_shares('takes', [one])} longer than with {first}" for one in more]
+    for name, share in more:
+        time = longer(*(1 - bound for bound in (share.value, share.high, share.low)))
+        lines.append(f"a step with {name} takes {time} {'as' if time.startswith('as') else 'than'} with {first}")
     if any(scale.disturbed for _, scale, *_ in group):
         lines = [f"not decided, as other load disturbed the measurement: {line}" for line in lines]
     unknown = listed([name for name, _ in hidden])
