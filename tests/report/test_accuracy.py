@@ -42,14 +42,8 @@ def test_methods_are_compared_with_synchronous_training_by_seeds():
 
 
 RANGES = [
-    (
-        [("tree", 0.8), ("ring", 0.9)],
-        "Final accuracies range from 80.0 % (a tree) to 90.0 % (a ring), with one seed",
-    ),
-    (
-        [("tree", 0.9), ("ring", 0.9)],
-        "Both methods reach a final accuracy of 90.0 %, with one seed each (LeNet-5, 4 r",
-    ),
+    ([("tree", 0.8), ("ring", 0.9)], "Final accuracies range from 80.0 % (a tree) to 90.0 % (a ring), with"),
+    ([("tree", 0.9), ("ring", 0.9)], "Both methods reach a final accuracy of 90.0 %, with one seed each (LeNet"),
     ([("synchronous", 0.9, 0.9)], "The final accuracy of synchronous training is 90.0 % (LeNet-5, 4 ranks)."),
 ]
 

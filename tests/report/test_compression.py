@@ -1,7 +1,6 @@
 """Section Compression: the verdict, the rival of each row, and the break-even bandwidth."""
 
 import math
-from math import nan
 from types import SimpleNamespace
 
 import pytest
@@ -24,23 +23,19 @@ SPARSE = row("sparse", bytes_sent_per_rank=1e4, encode_seconds=0.006, decode_sec
 def test_below_the_break_even_bandwidth_the_saved_bytes_take_longer_than_the_added_work():
     levels = {(1e6, 0.01): 1e8, (1e6, 0): math.inf, (0, 0.01): 0, (-1, 0): 0, (0, -1): math.inf}
     assert [compression.bandwidth(*saved_and_added) for saved_and_added in levels] == [*levels.values()]
-    assert compression.Pair(SPARSE, DENSE).break_even == "110 MB/s"
+    assert compression.Pair(**vars(SPARSE), dense=DENSE).break_even == "110 MB/s"
 
 
 @pytest.mark.parametrize(
     ("step", "fields", "says"),
     [
-        (
-            0.099,
-            {},
-            "No compressor saves time: the fastest, {}, is 1.0 times as fast as without compression (4 ranks).",
-        ),
+        (0.099, {}, "No compressor saves time: the fastest, {}, is 1.0 times as fast as without compression (4"),
         (0.04, {}, "Top-k over a ring is 2.5 times as fast as without compression (4 ranks)."),
         (0.04, {"step_seconds_high": 0.08}, "Top-k over a ring is 2.5 times as fast"),
         (
             0.04,
             {"step_seconds_high": 0.095},
-            "Not decided whether compression helps (the difference may be noise): {} is 2.5",
+            "Not decided whether compression helps (the difference may be noise): {} is 2",
         ),
         (
             0.04,
@@ -53,11 +48,7 @@ def test_below_the_break_even_bandwidth_the_saved_bytes_take_longer_than_the_add
             "Not decided whether compression helps (all cases were disturbed): {} is 0.50",
         ),
         (0.04, {"final_accuracy": 0.896}, "compression and changes the accuracy by -0.4 percentage p"),
-        (
-            0.01,
-            {"final_accuracy": 0.572},
-            "Every compressor that saves time loses accuracy; the fastest, {}, is 10",
-        ),
+        (0.01, {"final_accuracy": 0.572}, "Every compressor that saves time loses accuracy; the fastest, {}, is"),
     ],
 )
 def test_the_answer_says_whether_compression_saves_time(monkeypatch, step, fields, says):
@@ -65,16 +56,6 @@ def test_the_answer_says_whether_compression_saves_time(monkeypatch, step, field
     monkeypatch.setattr(compression, "rows", lambda _: [DENSE, fast])
     headline = compression.cost_answer(SimpleNamespace(problems=([],))).headline
     assert says.format("top-k over a ring") in headline
-
-
-def trained(hand, methods, seeds=(0,), **given):
-    """Trainings on four ranks: fields of each method, with its final accuracy by seed."""
-    for fields, reached in methods:
-        for seed in seeds:
-            evaluations = [(10, 1.0, 0.5, 0.3, reached[seed], 640)]
-            hand.train(
-                [[20.0] * 30] * 4, aggregation="allgather", evaluations=evaluations, seed=seed, **fields, **given
-            )
 
 
 def test_a_break_even_is_the_fastest_network_on_which_a_step_is_faster(hand):
@@ -93,8 +74,10 @@ def test_a_break_even_is_the_fastest_network_on_which_a_step_is_faster(hand):
 )
 def test_full_accuracy_is_said_of_what_all_of_the_interval_reaches(hand, spread, says):
     sizes = {"compression": "top_k", "compression_ratio": 25.0, "bits_per_entry": 4.5}
-    apart = (0.9 - spread, 0.9, 0.9 + spread)
-    trained(hand, [({"compression": "none"}, (0.9, 0.9, 0.9)), (sizes, apart)], (0, 1, 2))
+    for seed, change in enumerate((-spread, 0, spread)):
+        for fields, accuracy in (({"compression": "none"}, 0.9), (sizes, 0.9 + change)):
+            case = {"aggregation": "allgather", "evaluations": [(10, 1.0, 0.5, 0.3, accuracy, 640)], **fields}
+            hand.train([[20.0] * 30] * 4, seed=seed, **case)
     headline, details, _, _ = compression.fidelity_answer(findings([hand.read()])[0])
     assert headline.startswith(
         f"{says} 14.2 % of the gradient entries changes the accuracy by +0.0 percentage points (-"
@@ -105,10 +88,8 @@ def test_full_accuracy_is_said_of_what_all_of_the_interval_reaches(hand, spread,
 def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypatch):
     def method(name, sent, *accuracies, **fields):
         same = {"model": "lenet5", "aggregation": "ring", "training": "synchronous", "bytes_sent_per_rank": sent}
-        seeds = enumerate(accuracies)
-        records = [
-            Record(ranks=4, seed=n, final_accuracy=of, compression=name, **same, **fields) for n, of in seeds
-        ]
+        case = {"ranks": 4, "compression": name, **same, **fields}
+        records = [Record(seed=n, final_accuracy=at, **case) for n, at in enumerate(accuracies)]
         return Row(f"ring + {name}", Scale(records))
 
     rows = [
@@ -127,27 +108,14 @@ def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypat
     assert compression.bytes_answer(SimpleNamespace(problems=([],), answered_by=[])) is None
 
 
-def compressed_run(hand):
-    """Dense and compressed training on 2 ranks; residuals of 1, 2, 3 and 4 times the gradient."""
-    names = ("dense", "one", "two", "three", "four", "five", "six")
-    for number, name in enumerate(names):
-        compression = f"top_k(density=0.0{number},code=rice)" if number else "none"
-        residuals = [[(4 * step, 2.0 * (step + 1), 2.0) for step in range(4)]] * 2 if number else None
-        hand.train(
-            [[10.0 + number] * 8] * 2,
-            case=name,
-            aggregation="sharded_parameter_server",
-            compression=compression,
-            compression_ratio=2.0 if number else None,
-            residual_bytes=4000 if number else None,
-            residuals=residuals,
-            evaluations=[(8, 1.0, 0.1, 0.5, 0.9, 8, nan, 3.0, 0.5, 0.5)],
-        )
-    return hand.read()
-
-
 def test_residuals_are_shown_by_quarters(hand):
-    found = findings([compressed_run(hand)])[0]
+    """Residuals of 1, 2, 3 and 4 times the gradient, beside dense training without any."""
+    residuals = [[(4 * step, 2.0 * (step + 1), 2.0) for step in range(4)]] * 2
+    sparse = {"compression_ratio": 2.0, "residual_bytes": 4000, "residuals": residuals}
+    for name, fields in (("none", {}), ("top_k(density=0.01,code=rice)", sparse)):
+        evaluations = [(8, 1.0, 0.1, 0.5, 0.9, 8, math.nan, 3.0, 0.5, 0.5)]
+        hand.train([[10.0] * 8] * 2, aggregation="ring", compression=name, evaluations=evaluations, **fields)
+    found = findings([hand.read()])[0]
     assert found.records[1].residual_to_gradient_q3 == pytest.approx(3)
     (table,) = compression.fidelity_page(found).tables
     assert table.header[-5:] == ("quarter 1", "quarter 2", "quarter 3", "quarter 4", "memory")

@@ -10,7 +10,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.report.excerpts import figures
 from hpcdl.report.formats.document import Axis, Point
 from hpcdl.report.run.curves import LOWEST, STEP, curves, over_cost
-from hpcdl.report.run.grouping import Scale
+from hpcdl.report.run.grouping import Row, Scale
 
 ROOT = Path(__file__).parents[2]
 AXES = Axis("ranks", base=2), Axis("time")
@@ -77,11 +77,11 @@ def test_curves_have_two_points_the_best_end_first_and_ticks_where_they_were_mea
 def test_of_points_those_come_first_that_no_other_beats_in_both():
     def drawn(accuracies):
         """Return the chart of methods by name, each with its step (s) and accuracy."""
-        scales = {
-            name: Scale([Record(step_seconds=step, final_accuracy=accuracy)])
+        rows = [
+            Row(name, Scale([Record(step_seconds=step, final_accuracy=accuracy)]))
             for name, (step, accuracy) in accuracies.items()
-        }
-        return over_cost({"lenet5": [*scales.items()]}, STEP)
+        ]
+        return over_cost([("lenet5", "", rows)], STEP)
 
     methods = {"slow": (9, 0.8), "both": (2, 0.8), "fast": (1, 0.5), "worse": (3, 0.7), "best": (8, 0.9)}
     (chart,) = drawn(methods)

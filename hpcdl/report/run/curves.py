@@ -1,6 +1,6 @@
 """Charts of lines over a measured quantity, and of accuracies over what they cost."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -9,7 +9,8 @@ import numpy as np
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, Number, seconds, volume
 from hpcdl.report.formats.document import Axis, Lines, Point, Series
-from hpcdl.report.run.grouping import Scale
+from hpcdl.report.run.grouping import Row, Scale
+from hpcdl.report.run.literature import legend
 from hpcdl.trace.quantity import Quantity
 
 HIGHEST: Final = -1
@@ -60,12 +61,20 @@ STEP: Final[Cost] = ("step", Record.step_seconds, Axis("step", seconds, 10))
 BYTES: Final[Cost] = ("bytes sent", Record.bytes_sent_per_rank, Axis("bytes per rank and step", volume, 10))
 
 
-def over_cost(groups: Mapping[str, Sequence[tuple[str, Scale]]], cost: Cost) -> list[Lines]:
-    """Return by title the accuracy of named methods over a cost, first those that no other beats in both."""
+def over_cost(groups: Iterable[tuple[str, str, Sequence[Row]]], cost: Cost) -> list[Lines]:
+    """Return by title the accuracy of methods over a cost, first those that no other beats in both.
+
+    ``groups``: title, beginning of the methods' names, and methods.
+    """
     words, quantity, axis = cost
-    made = []
-    for title, methods in groups.items():
-        known = {name: point for name, scale in methods for point in accuracy_at(scale, scale.median(quantity))}
+    titled, made = dict[str, dict[str, Point]](), list[Lines]()
+    for title, setting, methods in groups:
+        names = legend([(row.name, row.scale.record) for row in methods])
+        known = titled.setdefault(title, {})
+        for name, row in zip(names, methods, strict=True):
+            for point in accuracy_at(row.scale, row.scale.median(quantity)):
+                known[", ".join(filter(None, (setting, name)))] = point
+    for title, known in titled.items():
         ordered = sorted(known, key=lambda name: (known[name].x, -known[name].y))
         highest = np.maximum.accumulate([-1.0, *(known[name].y for name in ordered)])
         beaten = {name: known[name].y <= before for name, before in zip(ordered, highest, strict=False)}

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.run.record import ANY, Key, Record
+from hpcdl.analysis.statistics.estimates import Interval, mean_interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import percent, plural
 from hpcdl.report.run.literature import link_title, network_name
@@ -44,11 +45,11 @@ class Scale:
         count = len(self.records)
         return min(low) if len(low) == count else None, max(high) if len(high) == count else None
 
-    def points_above(self, other: Scale) -> list[float]:
-        """Return the differences of accuracies of the seeds that both have, in percentage points."""
+    def change_from(self, other: Scale) -> Interval:
+        """Return the change of accuracy (percentage points), mean over the seeds that both have."""
         theirs = {record.seed: record.final_accuracy for record in other.records}
         pairs = [(record.final_accuracy, theirs.get(record.seed)) for record in self.records]
-        return [100 * (own - other) for own, other in pairs if own is not None and other is not None]
+        return mean_interval([100 * (own - old) for own, old in pairs if own is not None and old is not None])
 
     @property
     def is_base(self) -> bool:
@@ -184,12 +185,8 @@ ABSENT: Final = {
     "trace": "trace=events",
 }
 """Text for the default of a condition, shown if other cases of the report have it."""
-
-
 PLAIN: Final = "plain"
 """Name of a problem without any of the settings of the others."""
-MAX_NAME: Final = 56
-"""Characters of a setting that names a problem, at most."""
 
 
 class Problem(NamedTuple):
@@ -254,9 +251,7 @@ def settings(groups: Sequence[Sequence[Method]]) -> Settings:
     shared = [name for name in names if len({named.get(name) for named in words}) == 1]
     common = [words[0][name] for name in shared if name != "suite"]
     absent = {name: word for name, word in ABSENT.items() if name in names and name not in shared}
-    differing = [
-        {name: word for name, word in {**absent, **named}.items() if name not in shared} for named in words
-    ]
+    differing = [{name: word for name, word in {**absent, **each}.items() if name not in shared} for each in words]
     firsts = [methods[0].record for methods in groups]
     networks = _networks(firsts)
     apart = [""] * len(groups)
@@ -281,8 +276,8 @@ def _apart(links: Sequence[str], settings: Sequence[Mapping[str, str]]) -> Seque
     subjects = {name: _pieces([named.get(name, "") for named in settings]) for name in names}
     # a condition before a length or a batch, which may differ only to suit it
     ordered = sorted((name not in ABSENT, max(map(len, kind)), kind) for name, kind in subjects.items())
-    kinds = [links, *(kind for _, size, kind in ordered if size <= MAX_NAME)]
-    kinds = [kind for kind in kinds if len(set(kind)) > 1]
+    short = (kind for _, size, kind in ordered if size <= 56)  # characters, as it names a problem
+    kinds = [kind for kind in (links, *short) if len(set(kind)) > 1]
     for some in (some for count in (1, 2, 3) for some in combinations(kinds, count)):
         apart = [_without(words, *ABSENT.values()) or words[0] or PLAIN for words in zip(*some, strict=True)]
         if len(set(apart)) == len(apart):
@@ -318,10 +313,11 @@ def _networks(records: Sequence[Record]) -> list[str]:
 
 def _words(methods: Sequence[Method]) -> dict[str, str]:
     """Return by subject each known setting of a problem, and those that all methods share."""
-    record = methods[0].record
+    record, whole = methods[0].record, methods[0].record.global_batch
+    images = record.batch_per_rank or (whole // record.ranks if whole else "equal")
     batch = {
-        "strong": f"strong scaling, global batch {record.global_batch}",
-        "weak": f"weak scaling, {_per_rank(record)} images per rank",
+        "strong": f"strong scaling, global batch {whole}",
+        "weak": f"weak scaling, {images} images per rank",
     }.get(record.scaling or "", "scaling not stated")
     known = {
         "suite": f"suite {record.suite}",
@@ -345,8 +341,3 @@ def _suite_steps(record: Record) -> int | None:
     if record.network and steps == record.steps == 1:  # of a version that did not state those of the suite
         return None
     return steps - record.warmup_steps
-
-
-def _per_rank(record: Record) -> str | int:
-    whole = record.global_batch
-    return record.batch_per_rank or ("equal" if whole is None else whole // record.ranks)

@@ -13,28 +13,24 @@ from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import plural, volume
+from hpcdl.report.formats.cells import NONE, plural, volume
 
 TITLES: Final = {
-    "ad_psgd": "AD-PSGD",
-    "adagrad": "Adagrad",
-    "adam": "Adam",
+    **{key: key.upper().replace("_", "-") for key in ("ad_psgd", "d_psgd", "dgc", "lamb", "lars", "qsgd", "sgd")},
+    **{key: key.capitalize() for key in ("adagrad", "adam")},
+    **{key: key.replace("_", "-") for key in ("halving_doubling", "random_k", "top_k", "two_shot")},
+    **{key: f"a {key.replace('_', ' ')}" for key in ("parameter_server", "ring", "tree")},
     "adamw": "AdamW",
     "allgather": "an allgather",
     "bf16": "bfloat16",
     "binomial": "a reduction tree",
     "constant": "a constant learning rate",
-    "d_psgd": "D-PSGD",
     "deep_compression": "Deep Compression",
-    "dgc": "DGC",
     "ef_sign": "EF-signSGD",
     "direct": "a direct exchange",
     "elastic_averaging": "elastic averaging (EASGD)",
     "fp16": "float16",
     "gtopk": "gTop-k",
-    "halving_doubling": "halving-doubling",
-    "lamb": "LAMB",
-    "lars": "LARS",
     "layerwise": "layerwise summation",
     "native": "the MPI library",
     "native_nonblocking": "the library's nonblocking call",
@@ -42,81 +38,50 @@ TITLES: Final = {
     "native_reduce_scatter_allgather": "the library's reduce-scatter and allgather",
     "ok_topk": "Ok-Topk",
     "one_bit": "1-bit SGD",
-    "parameter_server": "a parameter server",
     "power_sgd": "PowerSGD",
-    "qsgd": "QSGD",
-    "random_k": "random-k",
-    "ring": "a ring",
     "sandblaster": "Sandblaster L-BFGS",
-    "sgd": "SGD",
     "sharded_parameter_server": "sharded servers",
     "sign": "signSGD",
     "sparcml": "SparCML",
     "synchronous": "synchronous training",
     "terngrad": "TernGrad",
-    "top_k": "top-k",
-    "tree": "a tree",
-    "two_shot": "two-shot",
 }
 """Names in the literature; any other name is a suite's, with spaces."""
 SETTINGS: Final = {
-    "base_batch": "",
+    **dict.fromkeys(("base_batch", "ranks_per_node", "warmup_from"), ""),
+    **{key: f"of {{}} {key}" for key in ("groups", "hosts", "routers")},
+    **{key: f"with {{}} {key.replace('_', ' ')}" for key in ("microbatches", "optimizer_state", "placement")},
+    **dict.fromkeys(("sides", "tau"), "of {}"),
     "bucket_bytes": "in buckets of {}",
     "code": "coded as {}",
     "density": "at {} % of the entries",
     "graph": "on the {} graph",
-    "groups": "of {} groups",
-    "hosts": "of {} hosts",
-    "microbatches": "with {} microbatches",
     "n_fetch": "fetching every {} steps",
     "n_push": "pushing every {} steps",
-    "optimizer_state": "with {} optimizer state",
     "oversubscription": "oversubscribed {} to 1",
     "period": "every {} steps",
-    "placement": "with {} placement",
     "ramp_steps": "ramped over {} steps",
     "rank": "of rank {}",
-    "ranks_per_node": "",
-    "routers": "of {} routers",
     "rule": "by {} rule",
     "scale_rate": "with learning rates divided by the {}",
     "segment_bytes": "in segments of {}",
-    "sides": "of {}",
-    "tau": "of {}",
     "warmup": "with a warm-up",
-    "warmup_from": "",
     "warmup_steps": "with {} dense steps first",
+    "bucket_bytes=0": "by whole layers",
+    "dedicated=True": "with a dedicated server",
+    "period=1": "in every step",
+    "ramp_steps=0": "without a ramp",
 }
-"""Words for settings; any other setting is stated by its name."""
-WHOLE: Final = {
-    ("bucket_bytes", "0"): "by whole layers",
-    ("dedicated", "True"): "with a dedicated server",
-    ("period", "1"): "in every step",
-    ("ramp_steps", "0"): "without a ramp",
-}
-"""Words for some values of settings."""
+"""Words for settings, and for some of their values; any other setting is stated by its name."""
 NESTED: Final = {"inner": "inside a node", "outer": "between nodes"}
 """Settings that are schemes themselves."""
-IMPLIED: Final = {
-    "bound",
-    "collect",
-    "delay_compensation",
-    "outer_momentum",
-    "outer_optimizer",
-    "outer_rate",
-    "stage",
-}
-"""Settings that the literature's name of a strategy (the record's ``system``) implies."""
+IMPLIED: Final = ("bound", "collect", "delay_compensation", "outer_", "stage")
+"""Beginnings of settings that the literature's name of a strategy (the record's ``system``) implies."""
 LINKS: Final = {
-    r"^ethernet-(\d+)m$": r"\1 Mbit/s Ethernet",
-    r"^ethernet-(\d+)g$": r"\1 Gbit/s Ethernet",
-    "^infiniband-edr$": "InfiniBand EDR",
-    "^infiniband-hdr$": "InfiniBand HDR",
-    "^infiniband-ndr$": "InfiniBand NDR",
-    r"^rdma-(\d+)g$": r"\1 Gbit/s RDMA",
-    r"^tcp-(\d+)g$": r"\1 Gbit/s TCP",
-    r"^wan-(\d+)m-(\d+)ms$": r"links of \1 Mbit/s and \2 ms",
-    r"^wan-(\d+)g-(\d+)ms$": r"links of \1 Gbit/s and \2 ms",
+    r"ETHERNET-(\d+)([MG])": r"\1 \2bit/s Ethernet",
+    r"INFINIBAND-(EDR|HDR|NDR)": r"InfiniBand \1",
+    r"(RDMA|TCP)-(\d+)G": r"\2 Gbit/s \1",
+    r"WAN-(\d+)([MG])-(\d+)MS": r"links of \1 \2bit/s and \3 ms",
 }
 MAX_LOSS: Final = 1.0
 """Percentage points of accuracy that a method may lose and still count as accurate."""
@@ -153,15 +118,15 @@ def _part(part: str, record: Record) -> str:
 def title_of(label: str, system: str = "") -> str:
     """Return the literature's name of a suite's object, and its settings in words; ``system``: of a strategy."""
     head, settings = parts(label)
-    nested = [f"{title_of(settings.pop(key))} {where}" for key, where in NESTED.items() if key in settings]
-    words = [_setting(key, value) for key, value in settings.items() if not (system and key in IMPLIED)]
+    nested = [f"{title_of(settings.pop(key))} {level}" for key, level in NESTED.items() if key in settings]
+    words = [_setting(key, value) for key, value in settings.items() if not (system and key.startswith(IMPLIED))]
     words += [f"({', '.join(nested)})"] if nested else []
     return " ".join(filter(None, (system or TITLES.get(head, head.replace("_", " ")), *words)))
 
 
 def _setting(key: str, value: str) -> str:
-    if (key, value) in WHOLE:
-        return WHOLE[key, value]
+    if whole := SETTINGS.get(f"{key}={value}"):
+        return whole
     if value in {"True", "False"}:
         return f"{'with' if value == 'True' else 'without'} {key.replace('_', ' ')}"
     if key == "density":
@@ -175,7 +140,8 @@ def _setting(key: str, value: str) -> str:
 def link_title(name: str) -> str:
     """Return words for the links of a simulated network: "10 Gbit/s Ethernet", "links of 1 Gbit/s and 50 ms"."""
     for pattern, words in LINKS.items():
-        name = re.sub(pattern, words, name)
+        if link := re.fullmatch(pattern, name.upper()):
+            return link.expand(words)
     return name
 
 
@@ -189,11 +155,11 @@ def network_name(model: str) -> str:
     return model
 
 
-def problem_words(record: Record) -> str:
-    """Return model, ranks, network and straggler of a case, for parentheses: "LeNet-5, 4 ranks"."""
+def where(record: Record) -> str:
+    """Return model, ranks, network and straggler of a case, for the end of a sentence: " (LeNet-5, 4 ranks)"."""
     model, ranks = network_name(parts(record.model or "")[0]), plural(record.ranks, "rank")
     words = (model, ranks, link_title(record.network or ""), slowed(record.straggler or ""))
-    return ", ".join(filter(None, words))
+    return f" ({', '.join(filter(None, words))})"
 
 
 def slowed(straggler: str) -> str:
@@ -203,7 +169,9 @@ def slowed(straggler: str) -> str:
 
 
 def points_in_words(change: Interval) -> str:
-    """Return a difference of accuracies (percentage points) with its interval, if it has one."""
+    """Return a change of accuracy (percentage points) with its interval if it has one; a dash if it is unknown."""
+    if math.isnan(change.value):
+        return NONE
     value, low, high = (f"{round(bound, 1) + 0.0:+.1f}" for bound in change)  # without "-0.0"
     return f"{value} percentage points" + ("" if math.isnan(change.low) else f" ({low} to {high})")
 

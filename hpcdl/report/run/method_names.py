@@ -1,9 +1,8 @@
 """Names of rows: as brief as the other rows of a table allow."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Final
 
 from hpcdl.analysis.run.record import ANY, Record
 from hpcdl.cases.keys.suite_tables import columns_with
@@ -21,22 +20,15 @@ def run_names(paths: Sequence[Path]) -> list[str]:
     if len(set(folders)) < len(folders):
         twice = next(path for path, folder in zip(paths, folders, strict=True) if folders.count(folder) > 1)
         raise ValueError(f"{twice}: the run is given more than once")
-    for depth in count(1):
-        names = ["/".join(folder.parts[-depth:]) for folder in folders]
-        if len(set(names)) == len(names):
-            return names
-    raise AssertionError  # whole paths differ
-
-
-MAX_NAMED: Final = 2
-"""Methods that a sentence or a cell names; more are counted."""
+    lengthened = (["/".join(folder.parts[-depth:]) for folder in folders] for depth in count(1))
+    return next(names for names in lengthened if len(set(names)) == len(names))  # whole paths differ
 
 
 def several(names: Sequence[str], nothing: str = NONE) -> str:
-    """Return the names as a list in words; of more than :data:`MAX_NAMED` the first, and the number of others."""
-    others, comma = len(names) - MAX_NAMED, "; " if any(", " in name for name in names) else ", "
-    if others > 0:
-        names = [*names[:MAX_NAMED], plural(others, "other")]
+    """Return the names as a list in words; of more than two the first two, and the number of others."""
+    comma = "; " if any(", " in name for name in names) else ", "
+    if len(names) > 2:
+        names = [*names[:2], plural(len(names) - 2, "other")]
     return " and ".join([*filter(None, [comma.join(names[:-1])]), *names[-1:]]) or nothing
 
 
@@ -60,10 +52,7 @@ class Names:
         self._brief = {
             **{field: _brief(self._all(field)) for field in ("training", "parallelism", "optimizer", "schedule")},
             "learning_rate": {rate: f"rate {rate}" for rate in self._all("learning_rate")},
-            "tuning": {
-                trials: f"{trials} trial{'s' * (trials != '1')}" if trials else "not tuned"
-                for trials in self._all("tuning")
-            },
+            "tuning": {text: plural(int(text), "trial") if text else "not tuned" for text in self._all("tuning")},
         }
         self._brief["parallelism"][""] = "data-parallel"
         for name in columns_with("method"):
@@ -77,36 +66,29 @@ class Names:
             texts = self._texts(case)
             for place, text in enumerate(texts):
                 self._next.setdefault(texts[:place], set()).add(text)
-            alone = text_of(case, "training"), case.ranks == 1
-            self._schemes.setdefault(alone, set()).add(scheme_name(case))
+            self._schemes.setdefault((texts[0], case.ranks == 1), set()).add(scheme_name(case))
 
     def __call__(self, case: Record) -> str:
         """Return the fields in which ``case`` differs from the others, else its aggregation or strategy."""
         texts, words = self._texts(case), list[str]()
+        schemes = self._schemes.get((texts[0], False)) or self._schemes.get((texts[0], True), set())
         for place, (field, brief) in enumerate(self._brief.items()):
             if len(self._next.get(texts[:place], ())) > 1:
                 words.append(brief.get(texts[place], ""))
-            schemes = self._schemes.get((texts[place], False)) or self._schemes.get((texts[place], True), set())
             if field == "training" and len(schemes) > 1:
                 words.append(scheme_name(case))
-                words.sort(key=lambda word: word.endswith(BACKWARD))  # "ring, one sum after backward"
-        alone = scheme_name(case) or self._brief["training"].get(text_of(case, "training"), "")
+                words.sort(key=lambda word: word.endswith("backward"))  # "ring, one sum after backward"
+        alone = scheme_name(case) or self._brief["training"].get(texts[0], "")
         return ", ".join(filter(None, words)) or alone
 
     @property
     def common(self) -> dict[str, str]:
         """Fields that all cases share and no name has, in words."""
         shared = {name: self._all(name).pop() for name in self._brief if len(self._all(name)) == 1}
-        for name, noun in (
-            ("schedule", "schedule"),
-            ("learning_rate", "learning rate"),
-            ("tuning", "tuning trials"),
-        ):
-            if shared.get(name):
-                shared[name] = f"{noun} {shared[name]}"
+        nouns = {"schedule": "schedule", "learning_rate": "learning rate", "tuning": "tuning trials"}
+        shared |= {name: f"{noun} {shared[name]}" for name, noun in nouns.items() if shared.get(name)}
         summed = all(case.aggregation != BY_STRATEGY for case in self._cases)
-        several = [case for case in self._cases if case.ranks != 1] or self._cases
-        schemes = {scheme_name(case) for case in several}
+        schemes = {*map(scheme_name, [case for case in self._cases if case.ranks != 1] or self._cases)}
         if len(shared) < len(self._brief) and len(schemes) == 1 and summed:
             shared["aggregation"] = f"aggregation {schemes.pop()}"
         return shared
@@ -124,36 +106,20 @@ def text_of(case: Record, field: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value or "")
 
 
-SCALED: Final = "scale_rate"
-"""Setting that is named although all have it: a remedy for stale gradients, as much as the strategy."""
-
-
 def _brief(labels: Iterable[str]) -> dict[str, str]:
-    """By label its name, with the settings in which it differs from others of the same name."""
-    alike: dict[str, list[str]] = {}
-    for label in labels:
-        alike.setdefault(parts(label)[0], []).append(label)
-    names = {}
-    for head, same in alike.items():
-        settings = {label: parts(label)[1] for label in same}
-        keys = list(dict.fromkeys(key for setting in settings.values() for key in setting))
-        differing = [
-            key for key in keys if key == SCALED or len({setting.get(key) for setting in settings.values()}) > 1
-        ]
-        for label, setting in settings.items():
-            named = {key: setting[key] for key in differing if key in setting}
-            listed = ",".join(f"{key}={value}" for key, value in named.items())
-            names[label] = _buckets(head, named) or (f"{head}({listed})" if listed else head)
+    """Return by label its name, with the settings in which it differs from others of the same name.
+
+    ``scale_rate`` is named although all have it: a remedy for stale gradients, as much as the strategy.
+    """
+    known, names = {label: parts(label) for label in labels}, {}
+    for label, (head, settings) in known.items():
+        alike = [others for name, others in known.values() if name == head]
+        keys = dict.fromkeys(key for others in alike for key in others if key in settings)
+        differing = [key for key in keys if key == "scale_rate" or len({others.get(key) for others in alike}) > 1]
+        listed = ",".join(f"{key}={settings[key]}" for key in differing)
+        names[label] = f"{head}({listed})" if listed else head
+        size = settings["bucket_bytes"] if "bucket_bytes" in differing else ""
+        if head == "synchronous" and size.isdecimal():
+            buckets = f"buckets of {volume(int(size))} during backward"
+            names[label] = buckets if int(size) else "one sum after backward"
     return names
-
-
-BACKWARD: Final = "backward"
-"""Last word of the names of synchronous training by its buckets."""
-
-
-def _buckets(head: str, settings: Mapping[str, str]) -> str:
-    """Return the name of synchronous training by the size of its buckets; empty for other settings."""
-    size = settings.get("bucket_bytes", "")
-    if head != "synchronous" or not size.isdecimal():
-        return ""
-    return f"buckets of {volume(int(size))} during {BACKWARD}" if int(size) else f"one sum after {BACKWARD}"

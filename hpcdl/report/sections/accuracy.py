@@ -1,18 +1,12 @@
-"""Accuracy at the end, and its course over time and epochs.
-
-The table has the methods and scales of a problem; courses are those of the candidates of a field
-(:mod:`hpcdl.analysis.run.deciding`), which may be of several problems.
-"""
+"""Accuracy at the end, by problem, and its course over time and epochs, by field of comparable cases."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.deciding import Field
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.estimates import Interval, mean_interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, table
@@ -21,15 +15,7 @@ from hpcdl.report.run.curves import STEP, hundredths, over_cost
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows
-from hpcdl.report.run.literature import (
-    MAX_LOSS,
-    capital,
-    in_words,
-    legend,
-    points_in_words,
-    problem_words,
-    title_of,
-)
+from hpcdl.report.run.literature import MAX_LOSS, capital, in_words, points_in_words, title_of, where
 from hpcdl.report.run.method_names import Names, several
 from hpcdl.report.run.warnings import diverged
 from hpcdl.trace.quantity import Quantity
@@ -56,17 +42,16 @@ def _reached(row: Row) -> int:
 
 
 def _target(row: Row) -> str:
+    reached, tried = _reached(row), len(row.scale.records)
     if row.scale.record.target_accuracy is None:
         return NONE
-    reached, tried = _reached(row), len(row.scale.records)
     return f"{reached} of {tried}" if tried > 1 else "yes" if reached else "no"
 
 
 def _diverged(row: Row) -> str:
     steps, tried = [record.diverged_step or 0 for record in diverged(row.scale.records)], len(row.scale.records)
-    if not steps:
-        return ""
-    return f"none ({f'{len(steps)} of {tried} ' if tried > 1 else ''}diverged at step {min(steps)})"
+    share = f"{len(steps)} of {tried} " if tried > 1 else ""
+    return f"none ({share}diverged at step {min(steps)})" if steps else ""
 
 
 def _ranged(row: Row, quantity: Quantity[Any], shown: Callable[[Number], str] = digits) -> str:
@@ -78,8 +63,8 @@ def _ranged(row: Row, quantity: Quantity[Any], shown: Callable[[Number], str] = 
     return middle if alike else f"{middle} ({interval(low, high, shown)})"
 
 
-BEST: Final = Column[Row]("best accuracy", lambda row: _ranged(row, Record.best_accuracy, percent))
-"""Of interest where the target was missed."""
+BEST: Final = "best accuracy"
+"""Column that is shown where the target was missed."""
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     METHOD,
     RANKS,
@@ -88,7 +73,7 @@ COLUMNS: Final[tuple[Column[Row], ...]] = (
         lambda row: _diverged(row) or _ranged(row, Record.final_accuracy, percent),
         importance="answer",
     ),
-    BEST,
+    Column(BEST, lambda row: _ranged(row, Record.best_accuracy, percent)),
     Column("final loss", lambda row: _ranged(row, Record.final_loss), importance="detail"),
     Column("target reached", _target),
     Column("time to target", lambda row: _ranged(row, Record.seconds_to_target, seconds), importance="answer"),
@@ -99,34 +84,25 @@ COLUMNS: Final[tuple[Column[Row], ...]] = (
 
 def page(findings: Findings) -> Section:
     """Return one table per problem."""
-
-    def order(row: Row) -> tuple[float, float]:
-        time = row.scale.median(Record.seconds_to_target)
-        return -(row.scale.median(Record.final_accuracy) or 0.0), np.inf if time is None else time
-
+    accuracy, time = Record.final_accuracy, Record.seconds_to_target
+    order = lambda row: (-(row.scale.median(accuracy) or 0.0), row.scale.median(time) or np.inf)
     tables = []
-    for methods in findings.problems:
-        record, learned = methods[0].record, sorted(_learned(methods), key=order)
-        if not learned:
-            continue
-        target = record.target_accuracy
+    for learned in filter(None, (sorted(_learned(methods), key=order) for methods in findings.problems)):
+        target = learned[0].scale.record.target_accuracy
         notes = ["No target accuracy was set." if target is None else f"Target accuracy {percent(target)}."]
         if any(len(row.scale.records) > 1 for row in learned):
             notes.append("Medians over seeds and pooled methods; their range is in parentheses if they differ.")
-        title, words = findings.settings.title(record), "highest final accuracy first"
-        made = table(COLUMNS, learned, title, notes, order=words)
+        title = findings.settings.title(learned[0].scale.record)
+        made = table(COLUMNS, learned, title, notes, order="highest final accuracy first")
         missed = target is not None and any(_reached(row) < len(row.scale.records) for row in learned)
-        tables.append(made if missed else made.without(BEST.heading))
+        tables.append(made if missed else made.without(BEST))
     return Section("Accuracy", tables=tables, per="setting")
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return per problem what methods cost against synchronous training, or the range of accuracies."""
-    asked = "accuracy" in findings.answered_by
-    problems = [
-        learned for methods in findings.problems if (learned := _learned(methods)) and (asked or _tells(learned))
-    ]
-    paired = [(against_synchronous(learned), learned) for learned in problems]
+    asked, problems = "accuracy" in findings.answered_by, filter(None, map(_learned, findings.problems))
+    paired = [(against_synchronous(learned), learned) for learned in problems if asked or _tells(learned)]
     paired.sort(key=lambda pair: not pair[0])
     lines = [line for some, learned in paired if some for line in (*some, *_lost_cases(learned))]
     others = [learned for some, learned in paired if not some]
@@ -143,17 +119,7 @@ def _tells(learned: Sequence[Row]) -> bool:
 
 
 def _where(learned: Sequence[Row]) -> str:
-    return f" ({problem_words(max((row.scale.record for row in learned), key=lambda record: record.ranks))})"
-
-
-class Cost(NamedTuple):
-    """A method compared with synchronous training."""
-
-    name: str
-    points: Interval
-    """Final accuracy, percentage points above that of synchronous training: mean over seeds, which are paired."""
-    pace: float
-    """Images per second / those of synchronous training; 0 if unknown."""
+    return where(max((row.scale.record for row in learned), key=lambda record: record.ranks))
 
 
 def against_synchronous(learned: Sequence[Row]) -> list[str]:
@@ -163,34 +129,33 @@ def against_synchronous(learned: Sequence[Row]) -> list[str]:
     largest one that is not decided.
     """
     trained = [row for row in learned if not _diverged(row) and row.scale.record.ranks > 1]
-    alike = [row for row in trained if _is_synchronous(row.scale.record)]
-    if not alike:
+    dense = [row for row in trained if row.scale.record.compression in {None, "none"}]
+    same = [row for row in dense if row.scale.record.strategy == "synchronous" or row.scale.record.system == "BSP"]
+    if not same:
         return []
-    base = alike[0]
+    base, place = same[0], where(same[0].scale.record)
+    other = _name(base) if len(same) > 1 else _strategy(base.scale.record)
     speed = base.scale.median(Record.images_per_second) or math.inf
     costs = [
-        Cost(_name(row), mean_interval(points), (row.scale.median(Record.images_per_second) or 0.0) / speed)
+        (change, (row.scale.median(Record.images_per_second) or 0.0) / speed, _name(row))
         for row in trained
-        if row is not base
-        and row.scale.record.ranks == base.scale.record.ranks
-        and len(points := row.scale.points_above(base.scale)) > 1
+        if row is not base and row.scale.record.ranks == base.scale.record.ranks
+        for change in [row.scale.change_from(base.scale)]
+        if math.isfinite(change.low)
     ]
-    other, where = _name(base) if len(alike) > 1 else _strategy(base.scale.record), _where([base])
-    kept = sorted((cost for cost in costs if cost.points.low >= -MAX_LOSS), key=lambda cost: -cost.pace)
-    lines = []
-    for best in kept[:1]:
-        loss, faster = -best.points.low, f" and is {digits(best.pace, 2)} times as fast" if best.pace else ""
+    lines, kept = list[str](), [cost for cost in costs if cost[0].low >= -MAX_LOSS]
+    if kept:
+        change, pace, name = max(kept, key=lambda cost: cost[1])
+        loss, faster = -change.low, f" and is {digits(pace, 2)} times as fast" if pace else ""
         size = f"{loss:.1f}" if loss >= 0.1 else f"{loss:.2f}"
         loses = f"at most {size} percentage points of" if loss > 0 else "no"
-        lines.append(f"{capital(best.name)} loses {loses} accuracy against {other}{faster}{where}.")
-    rest = sorted((cost for cost in costs if cost not in kept), key=lambda cost: cost.points)
-    lost, unknown = ([cost for cost in rest if (cost.points.high < 0) is decided] for decided in (True, False))
-    for worst in lost[:1]:
-        change = f"changes the accuracy by {points_in_words(worst.points)} against {other}"
-        lines.append(f"{capital(worst.name)} {change}{where}.")
-    for worst in unknown[:1]:
-        change = f"the difference from {other} is {points_in_words(worst.points)}"
-        lines.append(f"Not decided whether {worst.name} loses accuracy: {change}{where}.")
+        lines.append(f"{capital(name)} loses {loses} accuracy against {other}{faster}{place}.")
+    rest = sorted((cost for cost in costs if cost not in kept), key=lambda cost: cost[0])
+    for change, _, name in [cost for cost in rest if cost[0].high < 0][:1]:
+        lines.append(f"{capital(name)} changes the accuracy by {points_in_words(change)} against {other}{place}.")
+    for change, _, name in [cost for cost in rest if not cost[0].high < 0][:1]:
+        difference = f"the difference from {other} is {points_in_words(change)}"
+        lines.append(f"Not decided whether {name} loses accuracy: {difference}{place}.")
     return lines
 
 
@@ -202,16 +167,10 @@ def _strategy(record: Record) -> str:
     return title_of(record.strategy, record.system or "")
 
 
-def _is_synchronous(record: Record) -> bool:
-    dense = record.compression in {None, "none"}
-    return dense and (record.strategy == "synchronous" or record.system == "BSP")
-
-
 def _lost_cases(learned: Sequence[Row]) -> list[str]:
     """Return which methods diverged, and how many cases missed their target."""
     count, lines = sum(len(row.scale.records) for row in learned), []
-    names = dict.fromkeys(_name(row) for row in learned if _diverged(row))
-    if names:
+    if names := dict.fromkeys(_name(row) for row in learned if _diverged(row)):
         lost = sum(len(diverged(row.scale.records)) for row in learned)
         lines.append(f"{lost} of {plural(count, 'case')} diverged, with {several([*names])}{_where(learned)}.")
     reached = sum(map(_reached, learned))
@@ -222,10 +181,10 @@ def _lost_cases(learned: Sequence[Row]) -> list[str]:
 
 def accuracy_range(learned: Sequence[Row]) -> str:
     """Return the least and the highest final accuracy of a problem."""
-    where, trained = _where(learned), [row for row in learned if not _diverged(row)]
-    accuracy = {_name(row): row.scale.median(Record.final_accuracy) or 0.0 for row in trained}
+    place, final = _where(learned), Record.final_accuracy
+    accuracy = {_name(row): row.scale.median(final) or 0.0 for row in learned if not _diverged(row)}
     if not accuracy:
-        return f"Training diverged with every method{where}."
+        return f"Training diverged with every method{place}."
     least, most = min(accuracy, key=accuracy.__getitem__), max(accuracy, key=accuracy.__getitem__)
     low, high = percent(accuracy[least]), percent(accuracy[most])
     single = ", with one seed each" if all(len(row.scale.records) == 1 for row in learned) else ""
@@ -234,55 +193,42 @@ def accuracy_range(learned: Sequence[Row]) -> str:
         goal, method = record.target_accuracy, _strategy(record)
         side = "above" if goal is not None and accuracy[most] >= goal else "below"
         compared = "" if goal is None else f", {side} its target of {percent(goal)}"
-        return f"The final accuracy of {method} is {high}{compared}{single.removesuffix(' each')}{where}."
+        return f"The final accuracy of {method} is {high}{compared}{single.removesuffix(' each')}{place}."
     if low == high:
         every = "Both" if len(accuracy) == 2 else f"All {len(accuracy)}"
-        return f"{every} methods reach a final accuracy of {low}{single}{where}."
-    return f"Final accuracies range from {low} ({least}) to {high} ({most}){single}{where}."
+        return f"{every} methods reach a final accuracy of {low}{single}{place}."
+    return f"Final accuracies range from {low} ({least}) to {high} ({most}){single}{place}."
 
 
 def courses(findings: Findings) -> list[Lines]:
     """Return up to two charts per field: accuracy over time and over epochs."""
-    columns = ("training_seconds", "epoch")
-    return [chart for field in findings.fields for name in columns if (chart := _course(field, name, findings))]
-
-
-def _course(field: Field, column: str, findings: Findings) -> Lines | None:
-    records, settings = [candidate.record for candidate in field.candidates], findings.settings
-    mixed = len({settings.name(record) for record in records}) > 1
-    names, lines = Names(records), []
-    for candidate, record in zip(field.candidates, records, strict=True):
-        words = (settings.name(record) if mixed else "", names(record), _ranks(field, record))
-        shown = 4 if len(candidate.launches) > 1 else 2
-        points = [Point(*numbers[:shown]) for numbers in candidate.course(column)]
-        lines += [Series(", ".join(filter(None, words)), points)] if points else []
-    if all(len(line.points) < 2 for line in lines):
-        return None
-    lines.sort(key=lambda line: -line.points[-1].y)
-    timed, virtual = column == "training_seconds", any(record.network for record in records)
-    what = f"{'virtual' if virtual else 'training'} time" if timed else "epochs"
-    return Lines(
-        f"Accuracy over {what}: {', '.join((field.dataset.partition('(')[0], *field.conditions))}",
-        Axis(what, seconds if timed else whole),
-        Axis("accuracy", hundredths),
-        lines,
-        "Accuracy on the test set at each evaluation; medians over seeds and launches, bars are their range.",
-    )
-
-
-def _ranks(field: Field, record: Record) -> str:
-    """Return the number of ranks where those of a field differ."""
-    return plural(record.ranks, "rank") if field.has_scales else ""
+    made, settings = list[Lines](), findings.settings
+    note = "Accuracy on the test set at each evaluation; medians over seeds and launches, bars are their range."
+    for field in findings.fields:
+        records = [candidate.record for candidate in field.candidates]
+        names, mixed = Names(records), len({settings.name(record) for record in records}) > 1
+        place = ", ".join((field.dataset.partition("(")[0], *field.conditions))
+        time = "virtual time" if any(record.network for record in records) else "training time"
+        for column, axis in (("training_seconds", Axis(time, seconds)), ("epoch", Axis("epochs", whole))):
+            lines = []
+            for candidate, record in zip(field.candidates, records, strict=True):
+                ranks = plural(record.ranks, "rank") if field.has_scales else ""
+                words = (settings.name(record) if mixed else "", names(record), ranks)
+                shown = 4 if len(candidate.launches) > 1 else 2
+                points = [Point(*numbers[:shown]) for numbers in candidate.course(column)]
+                lines += [Series(", ".join(filter(None, words)), points)] if points else []
+            lines.sort(key=lambda line: -line.points[-1].y)
+            if any(len(line.points) > 1 for line in lines):
+                title = f"Accuracy over {axis.label}: {place}"
+                made.append(Lines(title, axis, Axis("accuracy", hundredths), lines, note))
+    return made
 
 
 def charts(findings: Findings) -> list[Lines]:
     """Return accuracy over time and epochs; where accuracy is the first answer, over the step first."""
-    groups: dict[str, list[tuple[str, Scale]]] = {}
-    for methods in findings.problems if "accuracy" in findings.answered_by[:1] else ():
-        name = findings.settings.name(methods[0].record) or str(methods[0].record.dataset)
-        learned = _learned(methods)
-        words = legend([(row.name, row.scale.record) for row in learned])
-        groups[name] = list(zip(words, (row.scale for row in learned), strict=True))
+    asked = findings.problems if "accuracy" in findings.answered_by[:1] else ()
+    titles = [findings.settings.name(methods[0].record) or str(methods[0].record.dataset) for methods in asked]
+    groups = [(title, "", _learned(methods)) for title, methods in zip(titles, asked, strict=True)]
     return [*over_cost(groups, STEP), *courses(findings)]
 
 

@@ -1,7 +1,7 @@
 """Steps to the target over the batch: where larger batches stop saving steps (Shallue et al. 2019)."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -17,15 +17,11 @@ from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
-from hpcdl.report.run.literature import capital, in_words, points_in_words, problem_words
+from hpcdl.report.run.literature import capital, in_words, points_in_words, where
 from hpcdl.report.run.method_names import Names, several
 
-LEAST: Final = 3
-"""Batches of a method, at least."""
 HALF: Final = 0.5
 """Efficiency in steps at the critical batch (McCandlish et al. 2018, equation 5.1)."""
-FACTOR: Final = 2.0
-"""Largest ratio of a noise scale and a critical batch that agree."""
 
 
 class Batch(NamedTuple):
@@ -33,13 +29,10 @@ class Batch(NamedTuple):
 
     name: str
     scale: Scale
+    images: int
+    """Of a step of all ranks."""
     efficiency: Interval = NOTHING
     """In steps, see :func:`efficiencies`."""
-
-    @property
-    def images(self) -> int:
-        """Images of a step of all ranks."""
-        return int(self.scale.record.global_batch or 0)
 
     @property
     def steps(self) -> Interval:
@@ -71,21 +64,26 @@ class Batch(NamedTuple):
         return float(np.median(gaps)) if gaps else None
 
 
-def methods_of(findings: Findings) -> dict[str, list[Batch]]:
-    """Return the batches of each method, ascending, of trainings with a target; all else is equal."""
+def _by_batch(records: Iterable[Record]) -> list[dict[int, list[Record]]]:
+    """Return the records of each problem and method by batch, ascending; those without a batch are left out."""
     groups: dict[Key, dict[int, list[Record]]] = {}
-    for record in findings.records:
-        if record.kind == "train" and record.target_accuracy and record.global_batch:
+    for record in records:
+        if record.global_batch:
             problem = (record.model, record.dataset, record.ranks, record.target_accuracy)
-            by_batch = groups.setdefault((problem, record.conditions(), record.method), {})
-            by_batch.setdefault(record.global_batch, []).append(record)
-    compared = [group for group in groups.values() if len(group) >= LEAST]
-    names = Names(records[0] for group in compared for records in group.values())
+            batches = groups.setdefault((problem, record.conditions(), record.method), {})
+            batches.setdefault(record.global_batch, []).append(record)
+    return [dict(sorted(batches.items())) for batches in groups.values()]
+
+
+def methods_of(findings: Findings) -> dict[str, list[Batch]]:
+    """Return three or more batches of each method, ascending, of trainings with a target; all else is equal."""
+    timed = _by_batch(record for record in findings.records if record.kind == "train" and record.target_accuracy)
+    compared = [batches for batches in timed if len(batches) > 2]
+    names = Names(records[0] for batches in compared for records in batches.values())
     methods: dict[str, list[Batch]] = {}
-    for group in compared:
-        scales = [Scale(group[images]) for images in sorted(group)]
-        name = names(scales[0].record)
-        methods.setdefault(name, []).extend(Batch(name, scale) for scale in scales)
+    for batches in compared:
+        name = names(next(iter(batches.values()))[0])
+        methods.setdefault(name, []).extend(Batch(name, Scale(same), images) for images, same in batches.items())
     return {name: efficiencies(batches) for name, batches in methods.items()}
 
 
@@ -98,9 +96,8 @@ def efficiencies(batches: Sequence[Batch]) -> list[Batch]:
     samples = [Interval(*(batch.images * steps for steps in batch.steps)) for batch in batches]
     base = next((number for number, images in enumerate(samples) if math.isfinite(images.value)), len(samples))
     larger = [
-        Interval(
-            samples[base].value / images.value, samples[base].low / images.high, samples[base].high / images.low
-        )
+        Interval(least.value / images.value, least.low / images.high, least.high / images.low)
+        for least in samples[base : base + 1]
         for images in samples[base + 1 :]
     ]
     known = [*[NOTHING] * base, *[Interval(1.0, 1.0, 1.0)] * (base < len(samples)), *larger]
@@ -135,10 +132,6 @@ NOTE: Final = (
 )
 
 
-def _steps(batch: Batch) -> str:
-    return digits(batch.steps.value) if math.isfinite(batch.steps.value) else "missed"
-
-
 def _step_bounds(batch: Batch) -> str:
     _, low, high = batch.steps
     return interval(low, high) if math.isfinite(high) else f"> {digits(low)}"
@@ -152,12 +145,12 @@ def _efficiency_bounds(batch: Batch) -> str:
 COLUMNS: Final[tuple[Column[Batch], ...]] = (
     METHOD,
     Column("batch", lambda batch: str(batch.images)),
-    Column("steps", _steps),
+    Column("steps", lambda batch: digits(batch.steps.value) if math.isfinite(batch.steps.value) else "missed"),
     Column("range of steps", _step_bounds),
     Column("missed", lambda batch: str(batch.missed or NONE)),
     Column(
         "efficiency",
-        lambda batch: digits(batch.efficiency.value) if batch.efficiency.value > 0 else NONE,
+        lambda batch: digits(value) if (value := batch.efficiency.value) > 0 else NONE,
         importance="answer",
     ),
     Column("range of efficiency", _efficiency_bounds, importance="answer"),
@@ -183,16 +176,14 @@ def answer(findings: Findings) -> Answer | None:
     ordered = sorted(methods, key=lambda name: -np.nan_to_num(knee(methods[name]).value, nan=-1))
     if not ordered:
         return None
-    of = {
-        name: f" ({in_words(name, methods[name][0].scale.record)})" if len(methods) > 1 else "" for name in ordered
-    }
-    headline, *others = (_saving(methods[name], of[name]) for name in ordered)
-    costs = [line for name in ordered for line in _accuracy(methods[name], of[name])]
-    noise = [line for name in ordered for line in _noise(methods[name], of[name])]
-    first, *knees = (knee(methods[name]) for name in ordered)
+    words = [f" ({in_words(name, methods[name][0].scale.record)})" for name in ordered]
+    known = list(zip(map(methods.__getitem__, ordered), words if len(words) > 1 else [""], strict=True))
+    headline, *others = (_saving(*method) for method in known)
+    costs, noise = ([line for method in known for line in lines(*method)] for lines in (_accuracy, _noise))
+    first, *knees = (knee(batches) for batches, _ in known)
     if knees and all(not first.low > other.high for other in knees):  # also of a bound that is not known
         costs.insert(0, "Not decided which method saves most steps: the intervals of all methods overlap.")
-    basis = [record for name in ordered for batch in methods[name] for record in batch.scale.records]
+    basis = [record for batches, _ in known for batch in batches for record in batch.scale.records]
     return Answer(headline, [*costs, *others, *noise], basis)
 
 
@@ -216,10 +207,10 @@ def _saving(batches: Sequence[Batch], method: str) -> str:
 
 def _accuracy(batches: Sequence[Batch], method: str) -> list[str]:
     """Return the difference of final accuracies between the largest and the smallest batch, and missed targets."""
-    lines, points = list[str](), batches[-1].scale.points_above(batches[0].scale)
-    if len(points) > 1:
+    lines, change = list[str](), batches[-1].scale.change_from(batches[0].scale)
+    if math.isfinite(change.low):
         sizes = f"From batches of {batches[0].images} to batches of {batches[-1].images} images"
-        lines.append(f"{sizes} the final accuracy changes by {points_in_words(mean_interval(points))}{method}.")
+        lines.append(f"{sizes} the final accuracy changes by {points_in_words(change)}{method}.")
     if missed := [str(batch.images) for batch in batches if batch.missed]:
         lines.append(f"At least one seed misses the target with batches of {several(missed)} images{method}.")
     return lines
@@ -227,17 +218,13 @@ def _accuracy(batches: Sequence[Batch], method: str) -> list[str]:
 
 def _noise(batches: Sequence[Batch], method: str) -> list[str]:
     """Return whether the noise scale is near the batch at which the efficiency in steps is a half."""
-    at, scales = (
-        knee(batches).value,
-        [batch.scale.median(Record.noise_scale_q4) for batch in batches if not batch.missed],
-    )
+    at, noise = knee(batches).value, Record.noise_scale_q4
+    scales = [batch.scale.median(noise) for batch in batches if not batch.missed]
     if not math.isfinite(at) or not any(scales):
         return []
     scale = float(np.median([scale for scale in scales if scale]))
-    near = "within" if max(scale / at, at / scale) <= FACTOR else "not within"
-    return [
-        f"The gradient noise scale, {digits(scale)} images, is {near} a factor of {FACTOR:g} of {at:.0f}{method}."
-    ]
+    near = "within" if max(scale / at, at / scale) <= 2 else "not within"
+    return [f"The gradient noise scale, {digits(scale)} images, is {near} a factor of 2 of {at:.0f}{method}."]
 
 
 def charts(findings: Findings) -> list[Lines]:
@@ -245,9 +232,7 @@ def charts(findings: Findings) -> list[Lines]:
 
     def over_batch(values: Callable[[Batch], Interval]) -> dict[str, list[Point]]:
         return {
-            name: [
-                Point(batch.images, *value) for batch in batches if math.isfinite((value := values(batch)).high)
-            ]
+            name: [Point(each.images, *value) for each in batches if math.isfinite((value := values(each)).high)]
             for name, batches in methods_of(findings).items()
         }
 
@@ -269,13 +254,9 @@ SECTION: Final = Declaration(26, page, rows=40, answer=answer, figures=(charts,)
 
 def sharpness_answer(findings: Findings) -> Answer | None:
     """Return how sharp the largest batch ends / the smallest, and how many trainings end at saddle points."""
-    groups: dict[Key, dict[int, list[Record]]] = {}
     known = [record for record in findings.records if record.sharpness and record.global_batch]
-    for record in known:
-        problem = (record.model, record.dataset, record.ranks, record.conditions(), record.method)
-        groups.setdefault(problem, {}).setdefault(record.global_batch or 0, []).append(record)
-    compared = [group for group in groups.values() if len(group) > 1 and min(map(len, group.values())) > 1]
-    lines = [*map(_sharper, compared)]
+    groups = [[*group.values()] for group in _by_batch(known)]
+    lines = [_sharper(group[0], group[-1]) for group in groups if len(group) > 1 and min(map(len, group)) > 1]
     if not lines:
         return None
     pairs = [(record.smallest_eigenvalue or 0.0, record.sharpness or 1.0) for record in known]
@@ -287,19 +268,16 @@ def sharpness_answer(findings: Findings) -> Answer | None:
     return Answer(lines[0], lines[1:], known)
 
 
-def _sharper(group: Mapping[int, Sequence[Record]]) -> str:
+def _sharper(small: Sequence[Record], large: Sequence[Record]) -> str:
     """Return the sharpness of the largest batch / the smallest one's, over their seeds."""
-    small, large = min(group), max(group)
-    before, after = ({record.seed: math.log(record.sharpness or 1) for record in group[n]} for n in (small, large))
+    before, after = ({each.seed: math.log(each.sharpness or 1) for each in batch} for batch in (small, large))
     ratio = mean_interval([after[seed] - before[seed] for seed in after.keys() & before.keys()])
     times, low, high = (digits(math.exp(value)) for value in ratio)
-    first, last = group[small][0], group[large][0]
-    equal = "steps" if first.steps == last.steps else "epochs"
+    equal = "steps" if small[0].steps == large[0].steps else "epochs"
     doubt = "" if ratio.low > 0 or ratio.high < 0 else "Not decided which minimum is sharper: "
-    text = (
-        f"after equal {equal} batches of {large} images lead to a minimum {times} ({low} to {high}) times as sharp"
-    )
-    return f"{capital(doubt + text)} as batches of {small} ({problem_words(first)})."
+    ends = f"lead to a minimum {times} ({low} to {high}) times as sharp as batches of {small[0].global_batch}"
+    text = f"{doubt}after equal {equal} batches of {large[0].global_batch} images {ends}"
+    return f"{capital(text)}{where(small[0])}."
 
 
 SHARPNESS: Final = Declaration(27, lambda _: Section("Sharpness"), answer=sharpness_answer, name="sharpness")

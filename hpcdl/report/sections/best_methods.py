@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -9,7 +10,6 @@ import numpy as np
 from hpcdl.analysis.run.deciding import Candidate, Field, Ranked, is_evaluated, ranking, tied
 from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.statistics.differences import difference
-from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.report.formats.cells import NONE, digits, percent, plural, seconds
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Column, table
@@ -21,24 +21,16 @@ from hpcdl.report.run.method_names import Names, several
 AT_END: Final = "accuracy at the end"
 
 
-class Criterion(NamedTuple):
-    """Criterion by which the methods of a field are compared."""
-
-    name: str
-    value: Callable[[Launch], float]
-    """Of a launch; not a number if unknown."""
-    budget: str = NONE
-    shown: Callable[[float], str] = percent
-    center: Callable[[Sequence[Vector]], float] = lambda seeds: float(np.mean(np.concatenate(seeds)))
-
-
 class Best(NamedTuple):
     """The methods of a field by a criterion."""
 
     field: Field
-    criterion: Criterion
-    ranked: Sequence[Ranked]
     names: Names
+    criterion: str
+    budget: str
+    ranked: Sequence[Ranked]
+    shown: Callable[[float], str] = percent
+    """Text of a value."""
 
     def name(self, candidate: Candidate, *, words: bool = False) -> str:
         """Return the name of a method, in words for a sentence, with its ranks if others have more."""
@@ -56,45 +48,19 @@ class Best(NamedTuple):
         """The rivals by name."""
         if len(self.ranked[0].values) == 1:
             return "unknown: one value each"
-        return (
-            "all others"
-            if len(self.rivals) == len(self.ranked) - 1 > 1
-            else several([*map(self.name, self.rivals)])
-        )
-
-
-def _criteria(field: Field) -> list[Criterion]:
-    """Return the questions; their budgets are those that every method ran through."""
-    seen = [launch.evaluations for candidate in field.candidates for launch in candidate.launches]
-    time, epochs = (
-        min((float(evaluations[column].max()) for evaluations in seen if len(evaluations)), default=0.0)
-        for column in ("training_seconds", "epoch")
-    )
-    return [
-        Criterion("images per second", _speed, shown=lambda value: f"{digits(value)} images/s", center=_middle),
-        Criterion(AT_END, lambda launch: _accuracy(launch, "epoch", np.inf, last=True)),
-        Criterion(
-            "accuracy within a time",
-            lambda launch: _accuracy(launch, "training_seconds", time),
-            seconds(time),
-        ),
-        Criterion("accuracy within epochs", lambda launch: _accuracy(launch, "epoch", epochs), digits(epochs)),
-    ]
-
-
-def _middle(seeds: Sequence[Vector]) -> float:
-    return float(np.median([np.median(values) for values in seeds]))
+        every = len(self.rivals) == len(self.ranked) - 1 > 1
+        return "all others" if every else several([*map(self.name, self.rivals)])
 
 
 def _speed(launch: Launch) -> float:
     return launch.images_per_second if len(launch.seconds) and not launch.disturbed else np.nan
 
 
-def _accuracy(launch: Launch, column: str, budget: float, *, last: bool = False) -> float:
+def _accuracy(launch: Launch, *, by: str = "epoch", budget: float = np.inf, last: bool = False) -> float:
     """Return the best accuracy, or the last one, of the evaluations within a budget; NaN if training diverged."""
     if launch.diverged or not is_evaluated(launch):
         return np.nan
-    seen = launch.evaluations["accuracy"][launch.evaluations[column] <= budget * (1 + 1e-9)]
+    seen = launch.evaluations["accuracy"][launch.evaluations[by] <= budget * (1 + 1e-9)]
     return float(seen[-1] if last else seen.max()) if len(seen) else np.nan
 
 
@@ -108,24 +74,39 @@ NOTE: Final = (
 COLUMNS: Final = (
     Column[Best]("dataset", lambda best: best.field.dataset.partition("(")[0]),
     Column[Best]("conditions", lambda best: ", ".join(best.field.conditions) or NONE),
-    Column[Best]("criterion", lambda best: best.criterion.name),
-    Column[Best]("budget", lambda best: best.criterion.budget),
+    Column[Best]("criterion", lambda best: best.criterion),
+    Column[Best]("budget", lambda best: best.budget),
     Column[Best]("method", lambda best: best.names(best.ranked[0].candidate.record), importance="answer"),
     Column[Best]("ranks", lambda best: str(best.ranked[0].candidate.record.ranks)),
-    Column[Best]("value", lambda best: best.criterion.shown(best.ranked[0].center), importance="answer"),
+    Column[Best]("value", lambda best: best.shown(best.ranked[0].center), importance="answer"),
     Column[Best]("tied with", lambda best: best.tied, importance="answer"),
     Column[Best]("of", lambda best: str(len(best.ranked))),
 )
 
 
 def _best(findings: Findings) -> list[Best]:
-    """Return the best methods of each field with at least two, by each criterion."""
-    return [
-        Best(field, criterion, ranked, Names(candidate.record for candidate in field.candidates))
-        for field in findings.fields
-        for criterion in _criteria(field)
-        if len(ranked := ranking(field, criterion.value, criterion.center)) > 1
-    ]
+    """Return the best methods of each field with at least two, by each criterion.
+
+    Budgets are the largest that every method ran through.
+    """
+    made = []
+    for field in findings.fields:
+        names = Names(candidate.record for candidate in field.candidates)
+        launches = [each for candidate in field.candidates for each in candidate.launches if is_evaluated(each)]
+        time, epochs = (
+            min((float(launch.evaluations[column].max()) for launch in launches), default=0.0)
+            for column in ("training_seconds", "epoch")
+        )
+        speed = ranking(field, _speed, lambda seeds: float(np.median([np.median(values) for values in seeds])))
+        made.append(Best(field, names, "images per second", NONE, speed, lambda rate: f"{digits(rate)} images/s"))
+        for criterion, budget, accuracy in (
+            (AT_END, NONE, partial(_accuracy, last=True)),
+            ("accuracy within a time", seconds(time), partial(_accuracy, by="training_seconds", budget=time)),
+            ("accuracy within epochs", digits(epochs), partial(_accuracy, budget=epochs)),
+        ):
+            ranked = ranking(field, accuracy, lambda seeds: float(np.mean(np.concatenate(seeds))))
+            made.append(Best(field, names, criterion, budget, ranked))
+    return [best for best in made if len(best.ranked) > 1]
 
 
 def page(findings: Findings) -> Section:
@@ -135,27 +116,24 @@ def page(findings: Findings) -> Section:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return which method is most often the best; of one field how far the best and the last end apart.
-
-    None unless the suite asks: other sections say more on a run with a target.
-    """
+    """Return, if the suite asks, which method is most often best; of one field how far best and last end apart."""
     best = _best(findings) if "best_methods" in findings.answered_by else []
     if not best:
         return None
-    fields = len(best) // len({each.criterion.name for each in best})
+    fields = len(best) // len({each.criterion for each in best})
     if fields == 1:
-        return Answer(_ends(next(each for each in best if each.criterion.name == AT_END)))
+        return Answer(_ends(next(each for each in best if each.criterion == AT_END)))
     first, among = dict[str, Counter[str]](), Counter[str]()
     for each in best:
-        winner = each.ranked[0].candidate
-        first.setdefault(each.criterion.name, Counter())[each.name(winner, words=True)] += 1
-        among.update(each.name(candidate, words=True) for candidate in (winner, *each.rivals))
+        names = [each.name(candidate, words=True) for candidate in (each.ranked[0].candidate, *each.rivals)]
+        first.setdefault(each.criterion, Counter())[names[0]] += 1
+        among.update(names)
     (method, number), *_ = among.most_common(1)
     comparisons = f"{len(best)} comparisons, by four criteria in {plural(fields, 'configuration')}"
-    counts = {
-        name: [f"{method} in {number}" for method, number in won.most_common()] for name, won in first.items()
-    }
-    lines = [f"Best by {name}: {several(shares)} of {fields} configurations." for name, shares in counts.items()]
+    lines = []
+    for name, won in first.items():
+        shares = several([f"{winner} in {count}" for winner, count in won.most_common()])
+        lines.append(f"Best by {name}: {shares} of {fields} configurations.")
     return Answer(f"{capital(method)} is the best method, alone or tied, in {number} of {comparisons}.", lines)
 
 

@@ -1,35 +1,24 @@
-"""Compression of gradients: bytes, time, accuracy and break-even of each compressor, and its fidelity.
+"""Compression of gradients: bytes, time, accuracy and break-even of each compressor, and its fidelity."""
 
-Each compressed case is paired with the fastest dense one of its problem on as many ranks. Fidelity: entries sent,
-bits of each, cosine and error of the sum, and residuals.
-"""
-
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from hpcdl.analysis.run.record import Key, Record
-from hpcdl.analysis.statistics.estimates import mean_interval
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, spread
+from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, sentence, spread
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Row, Scale, rows
-from hpcdl.report.run.literature import (
-    COMMA,
-    MAX_LOSS,
-    capital,
-    in_words,
-    link_title,
-    points_in_words,
-    problem_words,
-    title_of,
-)
+from hpcdl.report.run.grouping import Method, Row, rows
+from hpcdl.report.run.literature import COMMA, MAX_LOSS, in_words, link_title, points_in_words, title_of, where
 from hpcdl.report.run.method_names import scheme_name, several
 
 WON: Final = 1.05
@@ -38,57 +27,40 @@ LOST: Final = 0.5
 """Percentage points by which the mean accuracy of seeds is lower if it counts; twice as many for a single seed."""
 
 
-class Pair(NamedTuple):
-    """A compressed row and the fastest dense one on as many ranks; None if there is none."""
+@dataclass(frozen=True)
+class Pair(Row):
+    """A compressed row, and the fastest dense one on as many ranks; None if there is none."""
 
-    row: Row
-    dense: Row | None
-
-    @property
-    def name(self) -> str:
-        """Name of the compressed method."""
-        return self.row.name
-
-    @property
-    def scale(self) -> Scale:
-        """Records of the compressed method."""
-        return self.row.scale
+    dense: Row | None = None
 
     @property
     def gain(self) -> float | None:
         """Dense step / compressed step; None if it is unknown."""
-        before, now = self.dense.step_seconds if self.dense else None, self.row.step_seconds
+        before, now = self.dense.step_seconds if self.dense else None, self.step_seconds
         return before / now if before and now else None
 
     @property
     def wins(self) -> bool:
         """True if the step is faster by more than the intervals of both."""
-        slow = self.row.scale.bounds(Record.step_seconds)[1]
+        slow = self.scale.bounds(Record.step_seconds)[1]
         fast = self.dense.scale.bounds(Record.step_seconds)[0] if self.dense else None
         return (self.gain or 0.0) >= WON and (slow is None or fast is None or slow < fast)
 
     @property
-    def is_disturbed(self) -> bool:
-        """True if either was disturbed."""
-        return any(_disturbed(row) for row in self if row)
-
-    @property
-    def points(self) -> list[float]:
-        """Differences of accuracies of the seeds that both have, in percentage points."""
-        return self.row.scale.points_above(self.dense.scale) if self.dense else []
+    def change(self) -> Interval:
+        """Change of the accuracy against the dense one, in percentage points."""
+        return self.scale.change_from(self.dense.scale) if self.dense else NOTHING
 
     @property
     def is_less_accurate(self) -> bool:
         """True if the accuracy is lower by :data:`LOST`, and beyond the interval over seeds."""
-        if len(self.points) < 2:
-            return any(point < -2 * LOST for point in self.points)
-        mean = mean_interval(self.points)
-        return mean.value < -LOST and mean.high < 0
+        mean, _, high = self.change
+        return mean < -LOST and high < 0 if math.isfinite(high) else mean < -2 * LOST
 
     @property
     def difference(self) -> str:
-        """Mean of :attr:`points`, with its interval; of one seed without."""
-        return points_in_words(mean_interval(self.points)) if self.points else NONE
+        """:attr:`change` in words, with its interval over several seeds."""
+        return points_in_words(self.change)
 
     @property
     def break_even(self) -> str:
@@ -104,11 +76,11 @@ class Pair(NamedTuple):
     @property
     def records(self) -> list[Record]:
         """Those of both."""
-        return [record for row in self if row for record in row.scale.records]
+        return [*self.scale.records, *(self.dense.scale.records if self.dense else ())]
 
 
-def _disturbed(row: Row) -> bool:
-    return any(record.disturbed for record in row.scale.records)
+def _disturbed(records: Sequence[Record]) -> bool:
+    return any(record.disturbed for record in records)
 
 
 def compared(methods: Sequence[Method]) -> list[Pair]:
@@ -117,20 +89,18 @@ def compared(methods: Sequence[Method]) -> list[Pair]:
     dense = [row for row in shown if (row.scale.record.compression or "none") == "none"]
     pairs = []
     for row in (row for row in shown if row not in dense):
-        rivals = [
-            other for other in dense if other.scale.record.ranks == row.scale.record.ranks and other.step_seconds
-        ]
-        rivals = [rival for rival in rivals if not _disturbed(rival)] or rivals
-        pairs.append(Pair(row, min(rivals, key=lambda other: other.step_seconds or 0.0, default=None)))
+        timed = [each for each in dense if each.step_seconds and each.scale.record.ranks == row.scale.record.ranks]
+        calm = [other for other in timed if not _disturbed(other.scale.records)] or timed
+        fastest = min(calm, key=lambda other: other.step_seconds or 0.0, default=None)
+        pairs.append(Pair(**vars(row), dense=fastest))
     return pairs
 
 
 def bandwidth(saved_bytes: float, added_seconds: float) -> float:
     """Return the break-even bandwidth of exchanges that do not overlap with computing (bytes/s).
 
-    A step at the bandwidth B takes t + n/B. Compression saves ``saved_bytes`` of n and adds ``added_seconds`` to
-    t: encoding, decoding and latencies. Steps are equal at saved_bytes/added_seconds. 0: compression never pays;
-    infinity: it always does.
+    A step at the bandwidth B takes t + n/B: steps with fewer bytes n and a longer t are equal at
+    saved_bytes/added_seconds. 0: compression never pays; infinity: it always does.
     """
     if saved_bytes <= 0:
         return np.inf if added_seconds < 0 else 0.0
@@ -143,8 +113,6 @@ COST_NOTE: Final = (
     "time); on links with a lower bandwidth compression is faster than this dense step, without overlap. Accuracy "
     "- dense: difference of final accuracies in percentage points, mean over seeds with its 95 % interval."
 )
-
-
 COST: Final = (
     METHOD,
     RANKS,
@@ -152,7 +120,7 @@ COST: Final = (
     median(Record.compression_ratio, "dense / sent bytes"),
     median(Record.encode_seconds, importance="detail"),
     median(Record.decode_seconds, importance="detail"),
-    Column[Pair]("step", lambda pair: seconds(pair.row.step_seconds)),
+    Column[Pair]("step", lambda pair: seconds(pair.step_seconds)),
     Column[Pair]("dense step / step", lambda pair: digits(pair.gain), importance="answer"),
     Column[Pair]("break-even", lambda pair: pair.break_even, importance="answer"),
     Column[Pair]("accuracy", lambda pair: percent(pair.scale.median(Record.final_accuracy))),
@@ -164,10 +132,7 @@ COST: Final = (
 
 def cost_page(findings: Findings) -> Section:
     """Return one table per problem with compressed gradients: bytes, time and accuracy."""
-
-    def pairs(methods: Sequence[Method]) -> list[Pair]:
-        return sorted(compared(methods), key=lambda pair: -(pair.gain or 0.0))
-
+    pairs = lambda methods: sorted(compared(methods), key=lambda pair: -(pair.gain or 0.0))
     return per_setting(findings, "Compression", COST, pairs, COST_NOTE, "largest quotient of steps first")
 
 
@@ -180,44 +145,36 @@ def _words(row: Row, *, scheme: bool = True) -> str:
     return in_words(name, record)
 
 
-def _where(row: Row) -> str:
-    return f" ({problem_words(row.scale.record)})"
-
-
 def cost_answer(findings: Findings) -> Answer | None:
     """Return whether compression pays: faster than the fastest dense step, and no less accurate beyond noise."""
     pairs = [pair for methods in findings.problems for pair in compared(methods) if pair.dense and pair.gain]
     if not pairs:
         return None
-    calm = [pair for pair in pairs if not pair.is_disturbed]
+    calm = [pair for pair in pairs if not _disturbed(pair.records)]
     fast = [pair for pair in calm if pair.wins]
     won = [pair for pair in fast if not pair.is_less_accurate]
     best = max(won or fast or calm or pairs, key=lambda pair: pair.gain or 0.0)
-    name, where = _words(best.row), _where(best.row)
+    name, place = _words(best), where(best.scale.record)
+    changes = "" if best.difference == NONE else f" changes the accuracy by {best.difference}"
     speed = f"{digits(best.gain, 2)} times as fast as without compression"
-    lines = [f"{capital(name)} changes the accuracy by {best.difference}{where}."] if best.points else []
     if won:
         cases = f"{len(calm)} {'cases' if len(calm) == len(pairs) else 'undisturbed cases'}"
-        changed = f" and changes the accuracy by {best.difference}" if best.points else ""
-        loss = " without a decided loss of accuracy" if best.points else ""
+        loss = " without a decided loss of accuracy" if changes else ""
         lines = [f"Compression saves time{loss} in {len(won)} of {cases}."]
         lines += [f"{len(fast) - len(won)} cases are faster, but less accurate."] if len(won) < len(fast) else []
-        return Answer(f"{capital(name)} is {speed}{changed}{where}.", lines, best.records)
-    doubt = "the difference may be noise" if calm else "all cases were disturbed"
+        return Answer(sentence(f"{name} is {speed}{changes and ' and' + changes}{place}"), lines, best.records)
+    claim = f"not decided whether compression helps (all cases were disturbed): {name}"
     if fast:
-        claim = f"every compressor that saves time loses accuracy; the fastest, {name}, is"
+        claim = f"every compressor that saves time loses accuracy; the fastest, {name},"
     elif calm and (best.gain or 0.0) < WON:
-        claim = f"no compressor saves time: the fastest, {name}, is"
-    else:
-        claim = f"not decided whether compression helps ({doubt}): {name} is"
-    return Answer(capital(f"{claim} {speed}{where}."), lines, best.records)
+        claim = f"no compressor saves time: the fastest, {name},"
+    elif calm:
+        claim = f"not decided whether compression helps (the difference may be noise): {name}"
+    lines = [sentence(f"{name}{changes}{place}")] if changes else []
+    return Answer(sentence(f"{claim} is {speed}{place}"), lines, best.records)
 
 
 COMPRESSION: Final = Declaration(87, cost_page, answer=cost_answer)
-
-
-REDUCED: Final = {"quantization": " with rounded weights", "pruning": " with pruned weights"}
-"""Conditions of networks that are compressed themselves."""
 
 
 def bytes_answer(findings: Findings) -> Answer | None:
@@ -230,25 +187,22 @@ def bytes_answer(findings: Findings) -> Answer | None:
     if base is None or not (whole := base.scale.median(Record.bytes_sent_per_rank)):
         return None
     costs = [
-        (sent / whole, row, mean_interval(points))
+        (sent / whole, row, change)
         for row in every
-        if (sent := row.scale.median(Record.bytes_sent_per_rank) or whole) < whole
-        and len(points := row.scale.points_above(base.scale)) > 1
+        for change in [row.scale.change_from(base.scale)]
+        if (sent := row.scale.median(Record.bytes_sent_per_rank) or whole) < whole and math.isfinite(change.low)
     ]
     costs.sort(key=lambda entry: (entry[2].low < -MAX_LOSS, entry[0]))
     lines = {}
     for place, (share, row, loss) in enumerate(costs):
-        conditions = dict(row.scale.record.conditions())
-        reduced = "".join(text for name, text in REDUCED.items() if name in conditions)
+        conditions, weights = dict(row.scale.record.conditions()), {"quantization": "rounded", "pruning": "pruned"}
+        reduced = "".join(f" with {how} weights" for name, how in weights.items() if name in conditions)
         cost = f"changes the accuracy by {points_in_words(loss)}"
         if place == 0 and loss.low >= -MAX_LOSS:
             cost = f"costs at most {max(-loss.low, 0):.1f} percentage points of accuracy"
-        words, sends = (
-            capital(_words(row, scheme=False)),
-            f"sends {digits(100 * share, 2)} % of the uncompressed bytes",
-        )
-        where = problem_words(row.scale.record.but(network=None))
-        lines[f"{words}{reduced} {sends} and {cost} ({where})."] = (place > 0, not reduced)
+        sends = f"{_words(row, scheme=False)}{reduced} sends {digits(100 * share, 2)} % of the uncompressed bytes"
+        text = sentence(f"{sends} and {cost}{where(row.scale.record.but(network=None))}")
+        lines[text] = (place > 0, not reduced)
     headline, *others = sorted(lines, key=lines.__getitem__) or [""]
     return Answer(headline, others) if headline else None
 
@@ -257,10 +211,7 @@ BYTES: Final = Declaration(88, lambda _: Section("Bytes"), answer=bytes_answer, 
 
 
 def break_even_answer(findings: Findings) -> Answer | None:
-    """Return the fastest network up to which each compressor's step is faster than the dense one.
-
-    A line for each problem on several simulated networks, which are ordered by their dense steps.
-    """
+    """Return per problem the fastest simulated network up to which the step of each compressor is faster."""
     groups: dict[Key, list[Pair]] = {}
     for methods in findings.problems:
         if methods[0].record.network:
@@ -285,8 +236,8 @@ def _up_to(pairs: Sequence[Pair]) -> str:
     titles = {network: f"up to {link_title(network)}" for network in networks[::-1]} | {"": "on no network"}
     titles[networks[-1]] += ", the fastest tested network"
     shares = [f"{several(up_to[network])} {title}" for network, title in titles.items() if network in up_to]
-    where = problem_words(ordered[0].scale.record.but(network=None))
-    return f"Compression makes steps faster with {', with '.join(shares)} ({where})."
+    place = where(ordered[0].scale.record.but(network=None))
+    return f"Compression makes steps faster with {', with '.join(shares)}{place}."
 
 
 BREAK_EVEN: Final = Declaration(
@@ -323,14 +274,11 @@ FIDELITY: Final = (
 def fidelity_page(findings: Findings) -> Section:
     """Return one table per problem: gradients and residuals of each compressor."""
 
-    def compressed(methods: Sequence[Method]) -> list[Row]:
-        known = [pair.row for pair in compared(methods)]
-        known = [row for row in known if any(column.cell(row) != NONE for column in FIDELITY[3:])]
+    def shown(methods: Sequence[Method]) -> list[Pair]:
+        known = [row for row in compared(methods) if any(column.cell(row) != NONE for column in FIDELITY[3:])]
         return sorted(known, key=lambda row: row.scale.median(Record.gradient_cosine) or np.inf)
 
-    return per_setting(
-        findings, "Compressed gradients", FIDELITY, compressed, FIDELITY_NOTE, "lowest cosine first"
-    )
+    return per_setting(findings, "Compressed gradients", FIDELITY, shown, FIDELITY_NOTE, "lowest cosine first")
 
 
 def sent_of(row: Row) -> float | None:
@@ -355,25 +303,23 @@ NOT_FULL: Final = "No tested share of the gradient entries reaches full accuracy
 
 def fidelity_answer(findings: Findings) -> Answer | None:
     """Return the smallest share of entries whose mean accuracy is the dense one's, and the bits of an entry."""
-    pairs = [pair for methods in findings.problems for pair in compared(methods) if pair.points]
-    known = [(sent, pair) for pair in pairs if (sent := sent_of(pair.row)) is not None]
+    pairs = [pair for methods in findings.problems for pair in compared(methods) if pair.difference != NONE]
+    known = [(sent, pair) for pair in pairs if (sent := sent_of(pair)) is not None]
     if not known:
         return None
-    full = [entry for entry in known if np.mean(entry[1].points) >= -LOST]
-    sure = [(sent, pair) for sent, pair in full if mean_interval(pair.points).low >= -LOST]
-    if full:
-        sent, best = min(sure or full, key=lambda entry: entry[0])
-    else:
-        sent, best = max(known, key=lambda entry: float(np.mean(entry[1].points)))
-    change = (
-        f"{_percent(sent)} of the gradient entries changes the accuracy by {best.difference}{_where(best.row)}"
-    )
-    doubt = "" if sure else "Not decided whether accuracy is lost: " if full else NOT_FULL
+    full = [(sent, pair) for sent, pair in known if pair.change.value >= -LOST]
+    sure = [(sent, pair) for sent, pair in full if pair.change.low >= -LOST]
+    least = min(sure or full, key=lambda entry: entry[0], default=None)
+    sent, best = least or max(known, key=lambda entry: entry[1].change.value)
+    change = f"{_percent(sent)} of the gradient entries changes the accuracy by {best.difference}"
+    doubt = "Not decided whether accuracy is lost: " if full else NOT_FULL
     bits = [bit for _, pair in known if (bit := pair.scale.median(Record.bits_per_entry)) is not None]
     entropy = best.scale.median(Record.entropy_bits_per_entry)
-    ideal = f"; an ideal encoding would take {digits(entropy)} ({_words(best.row)})" if entropy else ""
+    ideal = f"; an ideal encoding would take {digits(entropy)} ({_words(best)})" if entropy else ""
     lines = [f"A gradient entry that is sent takes {spread(bits)} bits{ideal}."]
-    return Answer(capital(f"{doubt}sending {change}."), lines, best.records)
+    return Answer(
+        sentence(f"{'' if sure else doubt}sending {change}{where(best.scale.record)}"), lines, best.records
+    )
 
 
 FIDELITY_SECTION: Final = Declaration(89, fidelity_page, rows=EVIDENCE, answer=fidelity_answer, name="fidelity")

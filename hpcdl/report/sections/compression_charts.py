@@ -23,8 +23,8 @@ from hpcdl.report.run.curves import (
 )
 from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Scale, rows
-from hpcdl.report.run.literature import in_words, legend
+from hpcdl.report.run.grouping import Method, rows
+from hpcdl.report.run.literature import in_words
 from hpcdl.report.sections.compression import compared, sent_of
 
 
@@ -35,13 +35,11 @@ def _task(methods: Sequence[Method]) -> str:
 
 def over(cost: Cost, findings: Findings) -> list[Lines]:
     """Return the accuracy of compressed and dense methods over what they cost."""
-    groups: dict[str, list[tuple[str, Scale]]] = {}
-    for methods in filter(compared, findings.problems):
-        setting, group = findings.settings.name(methods[0].record), groups.setdefault(_task(methods), [])
-        shown = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
-        words = legend([(row.name, row.scale.record) for row in shown])
-        names = [", ".join(filter(None, (setting, name))) for name in words]
-        group += zip(names, (row.scale for row in shown), strict=True)
+    groups = [
+        (_task(methods), findings.settings.name(methods[0].record), shown)
+        for methods in filter(compared, findings.problems)
+        for shown in [[row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]]
+    ]
     return over_cost(groups, cost)
 
 
@@ -65,7 +63,7 @@ def over_entries(findings: Findings) -> list[Lines]:
     for methods in findings.problems:
         accuracies, bits, dense = dict[str, list[Point]](), dict[str, list[Point]](), list[Point]()
         for pair in compared(methods):
-            family, sent = re.sub(r"=[\d.e-]+", "", str(pair.scale.record.compression)), sent_of(pair.row)
+            family, sent = re.sub(r"=[\d.e-]+", "", str(pair.scale.record.compression)), sent_of(pair)
             for point in accuracy_at(pair.scale, sent):
                 accuracies.setdefault(family, []).append(point)
                 size = pair.scale.median(Record.bits_per_entry) or math.nan

@@ -4,25 +4,21 @@ Over all configurations by performance profiles (Dolan & More 2002): time of eac
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.analysis.run.deciding import MIN_SEEDS, WIDEST, Candidate, Decision, area
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
-from hpcdl.report.formats.tables import Column, Importance, Table, table
+from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, network_name, slowed, title_of
 from hpcdl.report.run.method_names import Names, several
 
-CAUSES: Final = ("disturbed", "failed", "not evaluated")
-"""Causes for which a seed can't be used."""
-PLAIN: Final = " in the plain configuration"
-"""Place of a configuration without conditions of its own."""
 VERDICTS: Final = {"undecided": "others may be first", "not decided": "too few seeds"}
 """Verdicts that the table states in other words."""
 NOTE: Final = (
@@ -40,16 +36,15 @@ class Naming:
     """Names of the methods and configurations of a run."""
 
     def __init__(self, decisions: Sequence[Decision]) -> None:
-        every = [decision.candidates for decision in decisions]
-        self._names: Final = Names(_untuned(candidate) for candidates in every for candidate in candidates)
+        every = [each for decision in decisions for each in decision.candidates]
+        self._names: Final = Names(map(_untuned, every))
         words = [set(_words(decision)) for decision in decisions]
         self._shared: Final = set.intersection(*words) if len(words) > 1 else set[str]()
         self._batches: Final[dict[str, set[int | None]]] = {}
-        for each in (each for candidates in every for each in candidates):
+        for each in every:
             self._batches.setdefault(self.method(each), set()).add(each.record.global_batch)
-        self._by_batch: Final = any(
-            len({each.record.global_batch for each in candidates}) > 1 for candidates in every
-        )
+        batches = ({each.record.global_batch for each in decision.candidates} for decision in decisions)
+        self._by_batch: Final = any(len(sizes) > 1 for sizes in batches)
 
     def method(self, candidate: Candidate) -> str:
         """Return the name of a method, the same in all configurations."""
@@ -79,16 +74,11 @@ def _where(words: Sequence[str]) -> str:
     """Return conditions as the end of a sentence: " on 100 Mbit/s Ethernet with rank 1 slowed 2 times"."""
     text = ""
     for word in (word for word in words if "FLOP/s" not in word and "per node" not in word):
-        is_place = link_title(word) != word or re.fullmatch(r"\d+ ranks?", word)
-        model = network_name(word)
-        text += (
-            f" on {link_title(word)}"
-            if is_place
-            else f" for {model}"
-            if model != word
-            else f" with {slowed(word)}"
-        )
-    return text
+        link, model = link_title(word), network_name(word)
+        is_place = link != word or re.fullmatch(r"\d+ ranks?", word)
+        other = f" for {model}" if model != word else f" with {slowed(word)}"
+        text += f" on {link}" if is_place else other
+    return text or " in the plain configuration"
 
 
 def _untuned(candidate: Candidate) -> Record:
@@ -140,9 +130,7 @@ def _configurations(name: Naming) -> list[Column[Decision]]:
         Column("second / first", lambda each: second(each, digits(each.lead.value)), importance="answer"),
         Column("95 %", lambda each: _later(each) if each.lead.low > 0 else NONE, importance="answer"),
         Column("tied with", lambda each: several([*map(name, each.rivals)])),
-        Column(
-            "budget", lambda each: seconds(each.budget) if np.isfinite(each.budget) else NONE, importance="detail"
-        ),
+        Column("budget", lambda each: _finite(each.budget, seconds), importance="detail"),
         Column("verdict", lambda each: VERDICTS.get(each.verdict, each.verdict), importance="answer"),
     ]
 
@@ -153,14 +141,16 @@ def _later(decision: Decision) -> str:
     return interval(low, high) if np.isfinite(high) else f"at least {digits(low)}"
 
 
-def _missed(name: Naming) -> list[Column[tuple[Decision, Candidate]]]:
-    def compared(candidate: Candidate) -> str:
-        return {
-            "too few seeds": f"no: fewer than {MIN_SEEDS} usable seeds",
-            "not reached": f"yes, counted as later than {seconds(candidate.training)}",
-            "some missed": "yes, missed seeds counted as later than their training",
-        }.get(candidate.state, "yes")
+COMPARED: Final = {
+    "too few seeds": f"no: fewer than {MIN_SEEDS} usable seeds",
+    "not reached": "yes, counted as later than {}",
+    "some missed": "yes, missed seeds counted as later than their training",
+    "reached": "yes",
+}
+"""Whether and how a method is compared, by its state; in braces its longest training."""
 
+
+def _missed(name: Naming) -> list[Column[tuple[Decision, Candidate]]]:
     def lost(cause: str) -> Column[tuple[Decision, Candidate]]:
         return Column(cause, lambda pair: str(pair[1].lost[cause] or NONE))
 
@@ -169,8 +159,10 @@ def _missed(name: Naming) -> list[Column[tuple[Decision, Candidate]]]:
         Column("method", lambda pair: name(pair[1])),
         Column("reached", lambda pair: str(pair[1].reached)),
         Column("missed", lambda pair: str(pair[1].missed or NONE)),
-        *map(lost, CAUSES),
-        Column("compared", lambda pair: compared(pair[1]), importance="answer"),
+        *map(lost, ("disturbed", "failed", "not evaluated")),
+        Column(
+            "compared", lambda pair: COMPARED[pair[1].state].format(seconds(pair[1].training)), importance="answer"
+        ),
     ]
 
 
@@ -184,24 +176,18 @@ def _sentence(name: Naming, decision: Decision, where: str) -> str:
     # a time would be that of its budget, where seeds missed it
     reached = f"with {first.reached} of {seeds}" if first.missed else f"in {time} with {seeds}"
     doubtful = f"{method} reaches the target {reached}; with more seeds or training {rivals} may be first"
-    close = f"{method} reaches the target in {time}, but with {seeds} {rivals} may be as fast"
+    slow = [each for each in decision.candidates[1:] if each not in decision.rivals and not each.missed]
+    last = max(slow, key=Candidate.mean, default=first)
+    slower = f"; {name.words(last)} takes {digits(last.mean() / first.mean())} times as long" if slow else ""
+    close = f"{method} reaches the target in {time}, but with {seeds} {rivals} may be as fast{slower}"
     return {
         "decided": f"{capital(method)} reaches the target first, in {time}{where}; {lead}.",
         "alone": f"Only {method} reaches the target{where}, {reached}.",
-        "tied": f"Not decided{where}: {close}{_slowest(name, decision)}.",
+        "tied": f"Not decided{where}: {close}.",
         "undecided": f"Not decided{where}: {doubtful}.",
         "not reached": f"No method reaches the target{where}.",
         "not decided": f"Not decided{where}: there are fewer than {MIN_SEEDS} usable seeds of {short}.",
     }[decision.verdict]
-
-
-def _slowest(name: Naming, decision: Decision) -> str:
-    """Return the slowest of the methods that are distinguished from the first, as the end of a sentence."""
-    slow = [each for each in decision.candidates[1:] if each not in decision.rivals and not each.missed]
-    if not slow or decision.verdict != "tied":
-        return ""
-    last = max(slow, key=Candidate.mean)
-    return f"; {name.words(last)} takes {digits(last.mean() / decision.first.mean())} times as long"
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -210,7 +196,7 @@ def answer(findings: Findings) -> Answer | None:
     if verdicts <= ({"not decided"} if "deciding" not in findings.answered_by else set()):
         return None
     name, is_one = Naming(decisions), len(decisions) == 1
-    places = ["" if is_one else _where(name.differing(decision)) or PLAIN for decision in decisions]
+    places = ["" if is_one else _where(name.differing(decision)) for decision in decisions]
     lines = [_sentence(name, *pair) for pair in zip(decisions, places, strict=True)]
     basis = [record for record in findings.records if record.target_accuracy is not None]
     return Answer(lines[0], basis=basis) if is_one else Answer(_headline(name, decisions), lines, basis)
@@ -241,7 +227,7 @@ def _among(name: Naming, some: Sequence[Decision], every: Sequence[Decision]) ->
     common = [word for word in name.differing(some[0]) if all(word in name.differing(each) for each in some)]
     own = [word for word in common if not any(word in name.differing(each) for each in others)]
     if others and (own or not name.differing(some[0])):
-        return _where(own) or PLAIN
+        return _where(own)
     if others:
         return f" in {len(some)} of {len(every)} configurations"
     words = [word for each in every for word in name.differing(each)]
@@ -283,14 +269,8 @@ def profiles(findings: Findings) -> tuple[list[Profile], list[str]]:
     return sorted(judged, key=lambda profile: -area(profile.ratios)), left_out
 
 
-def _ratio(
-    heading: str, of: Callable[[Sequence[float]], Any], importance: Importance = "usual"
-) -> Column[Profile]:
-    def cell(profile: Profile) -> str:
-        ratio = of(profile.ratios)
-        return digits(ratio) if np.isfinite(ratio) else NONE
-
-    return Column(heading, cell, importance=importance)
+def _finite(value: float, shown: Callable[[Number], str] = digits) -> str:
+    return shown(value) if np.isfinite(value) else NONE
 
 
 PROFILES_NOTE: Final = (
@@ -300,21 +280,20 @@ PROFILES_NOTE: Final = (
 )
 PROFILES: Final = (
     Column[Profile]("method", lambda profile: profile.method),
-    _ratio("area", area, importance="answer"),
+    Column[Profile]("area", lambda profile: _finite(area(profile.ratios)), importance="answer"),
     Column[Profile]("first", lambda profile: str(profile.ratios.count(1))),
     Column[Profile]("missed", lambda profile: str(profile.ratios.count(np.inf))),
-    _ratio("least", min),
-    _ratio("median", np.median),
-    _ratio("largest", max),
+    Column[Profile]("least", lambda profile: _finite(min(profile.ratios))),
+    Column[Profile]("median", lambda profile: _finite(float(np.median(profile.ratios)))),
+    Column[Profile]("largest", lambda profile: _finite(max(profile.ratios))),
 )
 
 
 def profiles_page(findings: Findings) -> Section:
     """Return a row for each method of every configuration."""
     rows, _ = profiles(findings)
-    return Section(
-        "Over all configurations", tables=[table(PROFILES, rows, notes=[PROFILES_NOTE])] if rows else []
-    )
+    tables = [table(PROFILES, rows, notes=[PROFILES_NOTE])] if rows else []
+    return Section("Over all configurations", tables=tables)
 
 
 def profiles_answer(findings: Findings) -> Answer | None:
@@ -333,23 +312,16 @@ def profiles_answer(findings: Findings) -> Answer | None:
     reached = [method for method, ratio in most.items() if np.isfinite(ratio)]
     missed = [method for method in most if method not in reached]
     worst = sorted(reached[1:], key=lambda method: -most[method])[:2]
-    count, up_to = plural(len(decisions), "configuration"), _up_to({other: most[other] for other in worst})
-    first = (
-        ""
-        if not reached
-        else "is"
-        if most[reached[0]] == 1
-        else f"takes at most {digits(most[reached[0]])} times as long as"
-    )
-    lines = [f"{capital(method)} {first} the fastest method in each of {count}{up_to}." for method in reached[:1]]
+    slower = " and ".join(f"{method} up to {digits(most[method])}" for method in worst)
+    slower = slower and f"; {slower.replace(' up to', ' takes up to', 1)} times as long"
+    lines = []
+    for best in reached[:1]:
+        takes = "is" if most[best] == 1 else f"takes at most {digits(most[best])} times as long as"
+        configurations = plural(len(decisions), "configuration")
+        lines.append(f"{capital(best)} {takes} the fastest method in each of {configurations}{slower}.")
     lines += [f"With {several(missed)} at least one seed missed the target in a configuration."] if missed else []
     lines += [f"Not compared, with too few seeds or configurations: {several(left_out)}."] if left_out else []
     return Answer(lines[0], lines[1:], basis)
-
-
-def _up_to(most: Mapping[str, float]) -> str:
-    listed = " and ".join(f"{method} up to {digits(ratio)}" for method, ratio in most.items())
-    return f"; {listed.replace(' up to', ' takes up to', 1)} times as long" if listed else ""
 
 
 def profile_charts(findings: Findings) -> list[Lines]:
@@ -365,6 +337,4 @@ def profile_charts(findings: Findings) -> list[Lines]:
     return [Lines("Performance profiles", *axes, lines, note)] if lines else []
 
 
-PROFILES_SECTION: Final = Declaration(
-    26, profiles_page, answer=profiles_answer, figures=(profile_charts,), name="profiles"
-)
+OVERALL: Final = Declaration(26, profiles_page, answer=profiles_answer, figures=(profile_charts,), name="profiles")

@@ -1,6 +1,5 @@
 """Staleness of gradients: updates between the reading of the parameters and the use of their gradient."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -26,13 +25,12 @@ NOTE: Final = (
 
 def page(findings: Findings) -> Section:
     """Return one table per problem in which gradients were applied to newer parameters."""
-    shares: dict[Key, list[Sequence[float]]] = {}
-    for record, stale in findings.staleness:
-        shares.setdefault(_key(record), []).append(stale.shares)
+    shares = [(_key(record), stale.shares) for record, stale in findings.staleness]
 
     def at(row: Row, age: int) -> str:
         """Return the share of gradients of a staleness, or at least as many updates as columns, over launches."""
-        launches = [each for key in {*map(_key, row.scale.records)} for each in shares.get(key, ())]
+        keys = {*map(_key, row.scale.records)}
+        launches = [each for key, each in shares if key in keys]
         below = [sum(each[age] for each in launches if age < len(each)) / len(launches) for age in range(SHOWN)]
         return percent(below[age] if age < SHOWN else max(0.0, 1 - sum(below)), 1)
 

@@ -10,7 +10,6 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.report.formats.cells import digits, interval, listed, plural, seconds, sentence, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
-from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
@@ -24,8 +23,8 @@ def reached(scale: Scale) -> float | None:
     return statistics.median(times) if len(times) == len(scale.records) else None
 
 
-def _soonest(methods: Sequence[Method], settings: Settings) -> tuple[float, Verdict, Scale] | None:
-    """Return the gain, a verdict, and the ranks on which the target is reached first, if ranks of a method differ.
+def _soonest(methods: Sequence[Method], settings: Settings) -> tuple[float, str, Scale] | None:
+    """Return gain, sentence, and the ranks on which the target is reached first, if ranks of a method differ.
 
     The gain is the time on the fewest ranks / theirs, 0 if undecided: Welch's test of the logarithms of the seeds'
     times tells other numbers of ranks of that method from it.
@@ -47,35 +46,31 @@ def _soonest(methods: Sequence[Method], settings: Settings) -> tuple[float, Verd
     apart = adjusted(later.p) < ALPHA
     near = [str(scale.record.ranks) for scale, told in zip(others, apart, strict=True) if not told]
     base, seeds = method.scales[0], len(best.records)
-    facts = {
-        "target": f"{100 * (best.record.target_accuracy or 0):g} %",
-        "ranks": plural(best.record.ranks, "rank"),
-        "faster": digits(ratio) + (f" ({interval(low, high)})" if seeds > 1 else ""),
-        "base": str(base.record.ranks),
-        "near": f"; {listed(near)} may be as fast" if near else "",
-    }
-    word = (
-        "on the base"
-        if best is base
-        else "one seed"
-        if seeds == 1
-        else "soonest"
-        if apart[0]
-        else "not distinguished"
-    )
-    name = settings.subject(best.record, in_words(method.name, method.record) if len(methods) > 1 else "")
-    verdict = Verdict(topic="time to target", word=word, case=name, facts=facts)
-    return ratio if word == "soonest" else 0.0, verdict, best
+    case = settings.subject(best.record, in_words(method.name, method.record) if len(methods) > 1 else "")
+    reaches = f"{case} reaches {100 * (best.record.target_accuracy or 0):g} % accuracy"
+    ranks = plural(best.record.ranks, "rank")
+    close = f"; {listed(near)} may be as fast" if near else ""
+    gain = digits(ratio) + (f" ({interval(low, high)})" if seeds > 1 else "") + " times as fast"
+    if best is base:
+        return 0.0, f"More ranks do not save time: {reaches} first on {ranks}{close}", best
+    if seeds == 1:
+        return (
+            0.0,
+            f"One seed decides nothing: with it {reaches} {gain} on {ranks} as on {base.record.ranks}",
+            best,
+        )
+    if apart[0]:
+        return ratio, f"{reaches} first on {ranks}, {gain} as on {base.record.ranks}{close}", best
+    return 0.0, f"Not decided whether {ranks} are faster than {base.record.ranks}: {reaches} {gain}", best
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return per problem on how many ranks the target is reached first, the largest gain first."""
-    named = (_soonest(methods, findings.settings) for methods in findings.problems)
-    every = sorted(filter(None, named), key=lambda soonest: -soonest[0])
-    lines = [sentence(verdict.sentence) for _, verdict, _ in every]
-    return (
-        Answer(lines[0], lines[1:], [record for *_, scale in every for record in scale.records]) if lines else None
-    )
+    known = (_soonest(methods, findings.settings) for methods in findings.problems)
+    every = sorted(filter(None, known), key=lambda soonest: -soonest[0])
+    lines = [sentence(text) for _, text, _ in every]
+    basis = [record for *_, best in every for record in best.records]
+    return Answer(lines[0], lines[1:], basis) if lines else None
 
 
 def charts(findings: Findings) -> list[Lines]:
