@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
-from contract.aggregations import ON_HOSTS, OTHERS, SEGMENTED, called, called_out_of_place
+from contract.aggregations import IN_SEGMENTS, ON_HOSTS, OTHERS, called, called_out_of_place
 from contract.generated import RANKS, generated
 from contract.operands import as_wanted, awkward_lengths, operands
 from hypothesis import strategies as st
 
-from hpcdl.aggregation.parts.collectives import offered, operand
+from hpcdl.aggregation.parts.collectives import offered
 from hpcdl.fabric.virtual.inprocess import in_process
-
-IN_SEGMENTS = [("allreduce", name) for name in SEGMENTED]
-IN_SEGMENTS += [(collective, name) for collective, name in OTHERS if name in {"chain", "double_tree"}]
 
 
 def lengths(collective, ranks):
@@ -79,9 +76,3 @@ def test_the_error_for_a_missing_collective_names_the_schemes_that_have_it():
         offered("allgather", "allgather")
     with pytest.raises(ValueError, match=r"^unknown 'rign'; did you mean 'ring'\?$"):
         offered("allgather", "rign")
-
-
-def test_an_all_to_all_exchanges_equal_parts():
-    for ranks in [2, 3]:
-        with pytest.raises(ValueError, match=f"^all_to_all: 7 elements cannot be cut into {ranks} equal parts"):
-            operand("all_to_all", np.zeros(7), ranks)

@@ -4,8 +4,9 @@ from math import ceil, log2
 
 import numpy as np
 import pytest
-from contract.aggregations import NATIVE, OTHERS, SEGMENTED, SPARSE, UNCOSTED, called, scheme
+from contract.aggregations import IN_SEGMENTS, NATIVE, OTHERS, SEGMENTED, SPARSE, UNCOSTED, called, scheme
 from contract.generated import RANKS, generated, on_any_ranks
+from contract.virtual_time import seconds
 from hypothesis import strategies as st
 
 from hpcdl import registry
@@ -20,8 +21,6 @@ from hpcdl.fabric.virtual.simulated import simulated
 SEVERAL_RANKS = RANKS.filter(lambda ranks: ranks > 1)
 ALLREDUCES = [name for name in registry.names("aggregation") if name not in {*UNCOSTED, *SPARSE}]
 COSTED = [("allreduce", name) for name in ALLREDUCES] + [(one, name) for one, name in OTHERS if name not in NATIVE]
-IN_SEGMENTS = [("allreduce", name) for name in SEGMENTED]
-IN_SEGMENTS += [(one, name) for one, name in COSTED if name in {"chain", "double_tree"} and one != "allreduce"]
 NODES = [
     ("allreduce", name, {"ranks_per_node": size}) for name in ("hierarchical", "leader") for size in (1, 3, 4, 100)
 ]
@@ -83,9 +82,8 @@ def test_simulated_time(collective, name, settings, ranks):
         alpha, beta = network.link.alpha, network.link.beta
         stated = cost.time(function, ranks, payload.nbytes, alpha, beta, network.gamma, settings)
         if stated is not None:
-            world = simulated(ranks, network)
-            world.run(lambda comm: called(collective, name, comm, payload, **settings))
-            assert world.now == pytest.approx(stated, rel=1e-9), network.name
+            took = seconds(ranks, lambda comm: called(collective, name, comm, payload, **settings), network)
+            assert took == pytest.approx(stated, rel=1e-9), network.name
 
 
 @pytest.mark.parametrize("ranks", [2, 7, 16])
@@ -95,19 +93,17 @@ def test_simulated_time_of_unequal_segments(name, ranks):
     network, payload = NETWORKS["ethernet-10g"], phantom(1_000_003)
     stated = cost.time(scheme(name), ranks, payload.nbytes, network.link.alpha, network.link.beta, network.gamma)
     if stated is not None:
-        world = simulated(ranks, network)
-        world.run(lambda comm: scheme(name)(comm, payload))
-        assert world.now == pytest.approx(stated, rel=1e-3)
+        took = seconds(ranks, lambda comm: scheme(name)(comm, payload), network)
+        assert took == pytest.approx(stated, rel=1e-3)
 
 
 @pytest.mark.parametrize("network", MODELS)
 def test_an_unbalanced_tree_receives_from_its_deepest_branch_last(network):
     """0 is below 2; 1 and 2 are below 3. The messages of 0 and 2 overlap with those of 1 and 3."""
     n = 400_000
-    world = simulated(4, network)
-    world.run(lambda comm: tree(comm, phantom(n // 4)))
+    took = seconds(4, lambda comm: tree(comm, phantom(n // 4)), network)
     message = network.link.alpha + n * network.link.beta
-    assert world.now == pytest.approx(4 * message + 2 * n * network.gamma, rel=1e-9)
+    assert took == pytest.approx(4 * message + 2 * n * network.gamma, rel=1e-9)
 
 
 @generated(
@@ -119,11 +115,10 @@ def test_an_unbalanced_tree_receives_from_its_deepest_branch_last(network):
 )
 def test_double_tree_s_time_has_bounds(ranks, segments, network):
     payload, link = phantom(800 * segments), network.link
-    world = simulated(ranks, network)
-    world.run(lambda comm: scheme("double_tree")(comm, payload, segment_bytes=1600))
+    took = seconds(ranks, lambda comm: scheme("double_tree")(comm, payload, segment_bytes=1600), network)
     message, addition = link.alpha + 1600 * link.beta, 1600 * network.gamma
     most = (4 * ceil(log2(ranks)) + 6 * (segments - 1)) * (message + addition)
-    assert 4 * segments * (ranks - 1) / ranks * message * (1 - 1e-9) <= world.now <= most
+    assert 4 * segments * (ranks - 1) / ranks * message * (1 - 1e-9) <= took <= most
 
 
 @pytest.mark.parametrize(("ranks", "rows"), [(6, 1), (6, 2), (6, 3), (16, 2), (12, 12)])

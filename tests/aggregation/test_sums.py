@@ -26,19 +26,12 @@ def test_the_contract_of_a_scheme(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_sums_long_vectors_that_no_number_of_ranks_divides(name):
-    for ranks in (1, 2, 7, 16):
-        rows, expected = operands(ranks, 100_003)
+def test_sums_other_types_and_long_vectors_that_no_number_of_ranks_divides(name):
+    long = [(ranks, 100_003, "float32") for ranks in (1, 2, 7, 16)]
+    for ranks, length, dtype in [*long, (5, 103, "float64"), (5, 103, "int64")]:
+        rows, expected = operands(ranks, length, dtype)
         aggregate(name, rows, ranks)
-        assert (rows == expected).all(), f"{ranks} ranks"
-
-
-@pytest.mark.parametrize("dtype", ["float64", "int64"])
-@pytest.mark.parametrize("name", SCHEMES)
-def test_sums_other_types(name, dtype):
-    rows, expected = operands(5, 103, dtype)
-    aggregate(name, rows, 0)
-    assert (rows == expected).all()
+        assert (rows == expected).all(), f"{ranks} ranks, {dtype}"
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5, 16])

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 from contract.records import with_settings
+from suite.conftest import CASES, text_of
+from test_contributing import EXAMPLES
 
 import hpcdl.aggregation
 from hpcdl import registry, suite
@@ -16,41 +18,12 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.predict import predict
 from hpcdl.prediction.programs import measured_programs
 
-LINE = '''
-from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.aggregation.ring import allgather, reduce_scatter
 
-TRAITS = Aggregation({traits})
-
-
-async def {name}(comm, buffer):
-    """Pass the sum up a line of ranks and back down again. Any p.
-
-    Messages, busiest rank: min(p - 1, 2)
-    Bytes, busiest rank: n*min(p - 1, 2)
-    Time: (p - 1)*(2*alpha + 2*n*beta + n*gamma)
-    """
-    below, above = comm.rank - 1, comm.rank + 1
-    if comm.rank > 0:
-        with comm.scratch(len(buffer), buffer) as inbox:
-            await comm.recv(inbox, below)
-            await comm.add(buffer, inbox)
-    if above < comm.size:
-        await comm.send(buffer, above)
-        await comm.recv(buffer, above)
-    if comm.rank > 0:
-        await comm.send(buffer, below)
-'''
-
-SUITE = """
-[suite]
-name = "own"
-[[case]]
-kind = "collective"
-aggregation = {scheme}
-message_bytes = 4096
-ranks = 4
-"""
+def scheme_text(traits="", name="line"):
+    """Return the example of CONTRIBUTING.md with these traits and name, which imports the phases of a ring."""
+    text = EXAMPLES["aggregation/line.py"].replace("Aggregation(autotuned=False)", f"Aggregation({traits})")
+    text = text.replace("TRAITS =", "from hpcdl.aggregation.ring import allgather, reduce_scatter\n\nTRAITS =")
+    return text.replace("async def line(", f"async def {name}(")
 
 
 @pytest.fixture
@@ -60,7 +33,7 @@ def module(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "mymodule", raising=False)
 
     def write(traits="", name="alternative_ring"):
-        (tmp_path / "mymodule.py").write_text(LINE.format(traits=traits, name=name))
+        (tmp_path / "mymodule.py").write_text(scheme_text(traits, name))
         return f"mymodule:{name}"
 
     return write
@@ -69,7 +42,7 @@ def module(tmp_path, monkeypatch):
 @pytest.fixture
 def dropped(tmp_path, monkeypatch):
     """Return the name of a scheme whose file was added to the folder of schemes."""
-    (tmp_path / "line.py").write_text(LINE.format(traits="", name="line"))
+    (tmp_path / "line.py").write_text(scheme_text())
     monkeypatch.setattr(hpcdl.aggregation, "__path__", [*hpcdl.aggregation.__path__, str(tmp_path)])
     registry.forget()
     yield "line"
@@ -77,35 +50,29 @@ def dropped(tmp_path, monkeypatch):
     sys.modules.pop("hpcdl.aggregation.line", None)
 
 
+CASE = {**CASES["collective"], "message_bytes": 4096, "ranks": 4}
+
+
 def rows(tmp_path, scheme):
     file = tmp_path / "own.toml"
-    file.write_text(SUITE.format(scheme=scheme))
+    file.write_text(text_of({**CASE, "aggregation": scheme}))
     return predict(file, "ethernet-10g").rows
 
 
 def record(scheme):
-    fields = {
-        "kind": "collective",
-        "collective": "allreduce",
-        "aggregation": scheme,
-        "dtype": "float32",
-        "message_bytes": 4096,
-        "ranks": 4,
-        "time_p50_seconds": 1e-3,
-        "correct": True,
-    }
-    return Record.of(with_settings(fields))
+    fields = {**CASE, "collective": "allreduce", "aggregation": scheme, "dtype": "float32"}
+    return Record.of(with_settings({**fields, "time_p50_seconds": 1e-3, "correct": True}))
 
 
 def test_the_name_of_a_users_scheme_does_not_make_it_native(tmp_path, module):
     scheme = module()
-    (row,) = rows(tmp_path, f'"{scheme}"')
+    (row,) = rows(tmp_path, scheme)
     assert not row.library_decides
     assert measured_programs([record(scheme)])
 
 
 def test_a_native_scheme_is_native_as_a_component(tmp_path):
-    (row,) = rows(tmp_path, '{name = "hierarchical", outer = "native"}')
+    (row,) = rows(tmp_path, {"name": "hierarchical", "outer": "native"})
     assert row.library_decides
     assert not measured_programs([record("hierarchical(outer=native)")])
     assert measured_programs([record("hierarchical(outer=tree)")])
@@ -124,7 +91,7 @@ def test_a_declaration_of_another_type_is_refused_in_one_line(module, tmp_path):
     scheme = module()
     file = tmp_path / "mymodule.py"
     file.write_text(file.read_text().replace("TRAITS = Aggregation()", "TRAITS = {'native': True}"))
-    text = SUITE.format(scheme=f'"{scheme}"')
+    text = text_of({**CASE, "aggregation": scheme})
     with pytest.raises(suite.UsageError) as refused:
         suite.parse(text, str(tmp_path / "own.toml"))
     reason = f"aggregation: '{scheme}': TRAITS is of type dict, not Aggregation"
@@ -152,7 +119,7 @@ def test_a_file_in_the_folder_is_enough(tmp_path, dropped):
     assert dropped in {entry["name"] for entry in catalogue("aggregation")}
     assert dropped in candidates()
     assert dropped in choose_by_simulation(4, NETWORKS["ethernet-10g"], [64], "float32").times
-    (row,) = rows(tmp_path, f'"{dropped}"')
+    (row,) = rows(tmp_path, dropped)
     link, gamma = NETWORKS["ethernet-10g"].link, NETWORKS["ethernet-10g"].gamma
     stated = 3 * (2 * link.alpha + 2 * 4096 * link.beta + 4096 * gamma)
     assert row.predicted_seconds == pytest.approx(stated)

@@ -10,7 +10,7 @@ import pytest
 from hpcdl import registry, suite
 from hpcdl.analysis.over_time.archive import read_series
 from hpcdl.commands.parts.output import read_accepted
-from hpcdl.registry import label
+from hpcdl.registry import label, parts
 from hpcdl.trace.older_names import SETTINGS, spelled_now
 from hpcdl.trace.schema import read
 
@@ -97,3 +97,19 @@ def test_each_combination_has_its_strategy():
 def test_the_settings_of_each_strategy_are_its_own():
     for name in SETTINGS:
         assert registry.settings_of(registry.find("training", name)).keys() == SETTINGS[name] - {"stale"}
+
+
+def test_a_label_comes_apart_into_what_it_was_made_of():
+    for choice in [
+        {"name": "ring"},
+        {"name": "tree", "arity": 4},
+        {"name": "hierarchical", "inner": {"name": "tree", "arity": 3, "deep": True}, "outer": "ring"},
+        {"name": "schedule", "steps": [1, 2, 3], "factor": 0.5},
+    ]:
+        settings = {key: label(value) for key, value in choice.items() if key != "name"}
+        assert parts(label(choice)) == (choice["name"], settings)
+
+
+def test_other_text_is_a_name():
+    for text in ["", "SGD (old)", "a(b", "a(b)"]:
+        assert parts(text) == (text, {})

@@ -10,15 +10,8 @@ from hpcdl.fabric.faults import Delays, Straggler
 from hpcdl.fabric.virtual.inprocess import in_process
 
 SCHEMES = (
-    "ring",
-    "tree",
-    "binomial",
-    "butterfly",
-    "direct",
-    "double_tree",
-    "chain",
-    "circulant",
-    "parameter_server",
+    *("ring", "tree", "binomial", "butterfly", "direct"),
+    *("double_tree", "chain", "circulant", "parameter_server"),
 )
 
 

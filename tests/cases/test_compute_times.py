@@ -1,10 +1,14 @@
-"""How long work takes: arithmetic over a rate, or what a run says."""
+"""How long work takes: arithmetic over a rate, what a run says, or times of layers that come with hpcdl."""
+
+from types import SimpleNamespace
 
 import pytest
-from suite.conftest import text_of
+from contract.cases import case_of
 
 from hpcdl import registry, suite
+from hpcdl.cases.keys import shipped_times
 from hpcdl.cases.keys.compute_times import DEVICES, ComputeTimes, at_rate, recorded
+from hpcdl.cases.keys.shipped_times import CORE, FILES, shipped
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
@@ -109,11 +113,80 @@ def test_a_replay_takes_times_of_its_own_images(tmp_path):
     write(tmp_path)
 
     def case(**keys):
-        said = {"kind": "replay", "model": "lenet5", "times": str(tmp_path), "ranks": 2, **keys}
-        (found,) = suite.parse(text_of(said), "s.toml").cases
-        return found.fields()["modelled_compute_seconds"]
+        return case_of("replay", flops=None, times=str(tmp_path), **keys).fields()["modelled_compute_seconds"]
 
     assert case(dataset="digits", batch_per_rank=4) == pytest.approx(138e-6)
     assert case(dataset="digits", batch_per_rank=8) == pytest.approx(269e-6)
     with pytest.raises(suite.UsageError, match=r"^s.toml: \[\[case\]\] 1: times: .* has no measured training"):
         case(batch_per_rank=4)
+
+
+TEXT = """# 2026-01-02, one core of a Test, 0 of 2 cases disturbed
+model,shape,label,1,2,4,64
+lenet5,28x28x1,input,0,0,0,
+lenet5,28x28x1,loss,1,1,1,
+lenet5,28x28x1,forward conv1,10,12,20,
+lenet5,28x28x1,backward conv1,20,24,40,
+lenet5,28x28x1,update,5,5,5,
+"""
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    file = tmp_path / "cpu_times.csv"
+    file.write_text(TEXT)
+    monkeypatch.setitem(shipped_times.FILES, CORE, file)
+    return file
+
+
+@pytest.mark.parametrize(("images", "microseconds"), [(1, 10), (2, 12), (3, 16), (4, 20), (8, 40), (1024, 5120)])
+@pytest.mark.usefixtures("table")
+def test_a_call_is_interpolated_and_then_proportional(images, microseconds):
+    times = shipped(CORE, "lenet5", (28, 28, 1), images)
+    assert times.seconds("forward conv1", images) == pytest.approx(microseconds * 1e-6)
+    assert times.seconds("backward conv1", images) == pytest.approx(2 * microseconds * 1e-6)
+    assert times.seconds("update", images) == pytest.approx(5e-6)
+    assert times.source.startswith("2026-01-02")
+
+
+@pytest.mark.usefixtures("table")
+def test_a_model_or_shape_without_times_has_none():
+    assert shipped(CORE, "nin", (224, 224, 3), 1) is None
+    assert shipped(CORE, "lenet5", (32, 32, 1), 1) is None
+
+
+def replay(model, batch, **keys):
+    keys |= {"network": "gemini", "flops": None, "batch_per_rank": None, "global_batch": batch}
+    return case_of("replay", model=model, **keys)
+
+
+def test_a_replay_without_times_takes_those_of_its_batch():
+    case = replay("nin", 16)
+    known = shipped(CORE, "nin", (224, 224, 3), 8)
+    assert case.spec.compute_times.step_seconds(8) == known.step_seconds(8)
+    assert case.fields()["compute_times"] == known.source
+
+
+def test_a_device_that_was_measured_has_the_times_of_its_batch():
+    case = replay("resnet50", 32, device="h200")
+    known = shipped("h200", "resnet50", (224, 224, 3), 16)
+    assert case.spec.compute_times.step_seconds(16) == known.step_seconds(16)
+    assert case.fields()["compute_times"] == known.source
+    assert set(FILES) - {CORE} <= set(DEVICES), "others are at a rate"
+
+
+def test_a_trace_of_a_gpu_has_no_times_of_layers():
+    """Its events are launches."""
+    trained = {"kind": "train", "model": "lenet5", "image_shape": "28x28x1", "backend": "cupy(graphs=True)"}
+    with pytest.raises(ValueError, match="no measured training of 'lenet5'"):
+        recorded(SimpleNamespace(described=[trained], path="run"), "lenet5", (28, 28, 1))
+
+
+@pytest.mark.parametrize("device", FILES)
+def test_the_file_has_every_layer_at_each_batch_of_its_model(device):
+    for (model, _), rows in shipped_times._rows(FILES[device]).items():
+        assert len({tuple(known) for known in rows.values()}) == 1, model
+        labels = {label.partition(" ")[0] for label in rows}
+        assert {"forward", "backward", "update", "loss"} <= labels
+        forward = {label.partition(" ")[2] for label in rows if label.startswith("forward")}
+        assert forward == {label.partition(" ")[2] for label in rows if label.startswith("backward")}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from contract.cases import case_of
 
 from hpcdl.aggregation.allgather import allgather
 from hpcdl.aggregation.ring import ring
@@ -9,7 +10,6 @@ from hpcdl.aggregation.sharded_parameter_server import sharded_parameter_server
 from hpcdl.cases.keys.compute_times import at_rate
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.keys.scheme import plan
-from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cases.simulation.exchange_costs import exchange_costs
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
@@ -26,34 +26,24 @@ TENSORS = Replica(LAYERS, SHAPE, backend=sizes()).tensors
 SIZE = TENSORS[-1].span.stop
 FREE = Network("free", Link(0.0, 0.0), "test", gamma=0.0)
 EXCHANGES = [
-    (Choice("compression", "fp16"), Choice("aggregation", "ring")),
-    (Choice("compression", "power_sgd", {"rank": 2}), Choice("aggregation", "ring")),
-    (Choice("compression", "one_bit"), Choice("aggregation", "sharded_parameter_server")),
-    (Choice("compression", "top_k", {"density": 0.01}), Choice("aggregation", "allgather")),
-    (Choice("compression", "random_k", {"density": 0.01}), Choice("aggregation", "ring")),
-    (Choice("compression", "terngrad"), Choice("aggregation", "sharded_parameter_server")),
+    ("fp16", "ring"),
+    ({"name": "power_sgd", "rank": 2}, "ring"),
+    ("one_bit", "sharded_parameter_server"),
+    ({"name": "top_k", "density": 0.01}, "allgather"),
+    ({"name": "random_k", "density": 0.01}, "ring"),
+    ("terngrad", "sharded_parameter_server"),
 ]
-
-
-def case(ranks, compression, aggregation):
-    """Return a case that exchanges its gradient once a step, in one piece."""
-    return ReplaySpec(
-        model=Choice("models", "lenet5"),
-        dataset=Choice("datasets", "digits"),
-        training=Choice("training", "synchronous", {"bucket_bytes": 0}),
-        aggregation=aggregation,
-        compression=compression,
-        ranks=ranks,
-        batch_per_rank=1,
-    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 @pytest.mark.parametrize("compression, aggregation", EXCHANGES, ids=str)
 def test_sizes_alone_send_and_touch_the_bytes_of_a_real_exchange(compression, aggregation, ranks):
-    chosen = plan(compression, aggregation)
-    step = virtual_step(case(ranks, compression, aggregation), Conditions(FREE, at_rate(LAYERS, SHAPE, 1e9), 1))
+    """Of one exchange in a step, in one piece."""
+    keys = {"dataset": "digits", "training": {"name": "synchronous", "bucket_bytes": 0}, "batch_per_rank": 1}
+    spec = case_of("replay", **keys, ranks=ranks, compression=compression, aggregation=aggregation).spec
+    chosen = plan(spec.compression, spec.aggregation)
+    step = virtual_step(spec, Conditions(FREE, at_rate(LAYERS, SHAPE, 1e9), 1))
     events = [[] for _ in range(ranks)]
     world = simulated(ranks, FREE, events=events)
 
@@ -63,7 +53,7 @@ def test_sizes_alone_send_and_touch_the_bytes_of_a_real_exchange(compression, ag
     async def exchange(comm):
         vector = np.random.default_rng(comm.rank).standard_normal(SIZE, np.float32)
         side = Compressed(chosen, Layout(size=SIZE, tensors=TENSORS), zeros, lambda _step: False)
-        await side.reduce(comm, slice(0, SIZE), vector, aggregation.bind())
+        await side.reduce(comm, slice(0, SIZE), vector, spec.aggregation.bind())
 
     world.run(exchange)
     assert step.bytes_sent == pytest.approx(max(world.bytes), rel=0.02)  # random positions differ in their gaps
@@ -71,9 +61,7 @@ def test_sizes_alone_send_and_touch_the_bytes_of_a_real_exchange(compression, ag
         touched = sum(size for _, of, _, _, _, size in events[0] if of == label)
         costs = dict.fromkeys(("encode", "decode", "add"), 0.0) | {label: 1.0}
         at_cost = Conditions(FREE, at_rate(LAYERS, SHAPE, 1e18), 1, costs=costs)
-        assert virtual_step(case(ranks, compression, aggregation), at_cost).seconds == pytest.approx(
-            touched, rel=0.02
-        )
+        assert virtual_step(spec, at_cost).seconds == pytest.approx(touched, rel=0.02)
 
 
 def test_prices_are_measured_for_all_arithmetic_of_an_exchange():

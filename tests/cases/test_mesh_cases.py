@@ -3,9 +3,8 @@
 import math
 
 import pytest
-from contract.cases import ran
+from contract.cases import case_of, ran
 
-from hpcdl import suite
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.stage_balance import balanced
 from hpcdl.fabric.network import NETWORKS
@@ -15,31 +14,30 @@ from hpcdl.prediction.steps import predicted_steps
 
 NETWORK, FLOPS = "infiniband-ndr", 1e8
 MESHES = [
-    (2, "{data = 1}", "lenet5"),
-    (3, '{data = 1, linear = "inputs"}', "lenet5"),
-    (3, '{data = 1, split = "space"}', "lenet5"),
-    (2, '{data = 1, split = "space"}', "resnet20"),
-    (4, '{data = 2, model = 2, split = "hybrid"}', "lenet5"),
-    (3, '{data = 1, split = "hybrid", exchange = "turns"}', "lenet5"),
-    (4, '{data = 2, split = "hybrid", exchange = "slices"}', "lenet5"),
-    (3, "{pipeline = 3}", "lenet5"),
-    (4, "{data = 2, pipeline = 2}", "lenet5"),
+    (2, {"data": 1}, "lenet5"),
+    (3, {"data": 1, "linear": "inputs"}, "lenet5"),
+    (3, {"data": 1, "split": "space"}, "lenet5"),
+    (2, {"data": 1, "split": "space"}, "resnet20"),
+    (4, {"data": 2, "model": 2, "split": "hybrid"}, "lenet5"),
+    (3, {"data": 1, "split": "hybrid", "exchange": "turns"}, "lenet5"),
+    (4, {"data": 2, "split": "hybrid", "exchange": "slices"}, "lenet5"),
+    (3, {"pipeline": 3}, "lenet5"),
+    (4, {"data": 2, "pipeline": 2}, "lenet5"),
 ]
 OF_KIND = {
-    "simulated": f'kind = "train"\nlearning_rate = 0.05\nflops = {FLOPS}\nnetwork = "{NETWORK}"\n',
-    "train": 'kind = "train"\nlearning_rate = 0.05\n',
-    "replay": f'kind = "replay"\nflops = {1e4 * FLOPS}\nwarmup = 1\n',
+    "simulated": ("train", {"learning_rate": 0.05, "flops": FLOPS, "network": NETWORK}),
+    "train": ("train", {"learning_rate": 0.05}),
+    "replay": ("replay", {"dataset": "digits", "flops": 1e4 * FLOPS, "warmup": 1, "batch_per_rank": None}),
 }
 
 
 def case(kind, ranks, mesh, steps=4, model="lenet5", **settings):
-    usual = {"microbatches": 4} if "pipeline" in mesh else {"bucket_bytes": 0}
-    given = "".join(f", {key} = {value}" for key, value in {**usual, **settings}.items())
-    name = "pipeline" if "pipeline" in mesh else "synchronous"
-    text = f'[suite]\nname = "s"\n[[case]]\n{OF_KIND[kind]}model = "{model}"\ndataset = "digits"\n'
-    text += f'training = {{name = "{name}"{given}}}\nglobal_batch = 48\n'
-    (only,) = suite.parse(f"{text}steps = {steps}\nranks = {ranks}\nmesh = {mesh}\n", "s.toml").cases
-    return only
+    name, usual = ("pipeline", {"microbatches": 4}) if "pipeline" in mesh else ("synchronous", {"bucket_bytes": 0})
+    kind, keys = OF_KIND[kind]
+    training = {"name": name, **usual, **settings}
+    return case_of(
+        kind, **keys, model=model, ranks=ranks, mesh=mesh, steps=steps, training=training, global_batch=48
+    )
 
 
 def predicted(one, **ranks):
@@ -49,7 +47,7 @@ def predicted(one, **ranks):
 
 @pytest.mark.parametrize(
     ("ranks", "mesh", "model", "settings"),
-    [*((*mesh, {}) for mesh in MESHES), *((*mesh, {"schedule": '"gpipe"'}) for mesh in MESHES[-2:])],
+    [*((*mesh, {}) for mesh in MESHES), *((*mesh, {"schedule": "gpipe"}) for mesh in MESHES[-2:])],
 )
 def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh, model, settings):
     """Of a pipeline, too: its exchanges and its bubble."""
@@ -64,7 +62,7 @@ def test_a_prediction_is_the_simulation_of_a_training(ranks, mesh, model, settin
 
 
 def test_a_prediction_for_ranks_without_whole_pipelines_is_left_out():
-    _, left_out = predicted(case("simulated", 3, "{pipeline = 3}"), ranks=[4])
+    _, left_out = predicted(case("simulated", 3, {"pipeline": 3}), ranks=[4])
     reason = "4 ranks do not fit pipeline 3; data x pipeline must be 4"
     assert left_out == [f"pipeline(microbatches=4) with ring on 4 ranks: {reason}"]
 
@@ -85,7 +83,7 @@ def test_a_replay_sends_the_bytes_of_the_training(ranks, mesh, model):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["replay", "train"])
-@pytest.mark.parametrize("mesh", ["{data = 1}", '{data = 1, linear = "inputs"}', '{data = 1, split = "hybrid"}'])
+@pytest.mark.parametrize("mesh", [{"data": 1}, {"data": 1, "linear": "inputs"}, {"data": 1, "split": "hybrid"}])
 def test_unequal_parts_have_the_same_buckets_of_whole_layers(kind, mesh):
     """Ten classes among three ranks: parts of 4, 3 and 3."""
     one = case(kind, 3, mesh, bucket_bytes=4096)
@@ -95,7 +93,7 @@ def test_unequal_parts_have_the_same_buckets_of_whole_layers(kind, mesh):
 
 
 def test_stages_are_balanced_by_the_times_of_their_layers():
-    spec = case("simulated", 3, "{pipeline = 3}").spec
+    spec = case("simulated", 3, {"pipeline": 3}).spec
     times, layers = spec.compute_times, spec.layers
 
     def seconds(part):
@@ -111,28 +109,31 @@ def test_stages_are_balanced_by_the_times_of_their_layers():
     assert math.isclose(sum(map(seconds, spec.parts)), seconds(slice(None)))
 
 
-def simulated(text):
-    (one,) = suite.parse(f'[suite]\nname = "s"\n[[case]]\nkind = "replay"\n{text}\n', "s.toml").cases
-    (found,), (recorder,) = ran(one)
-    step = recorder.steps[0]
-    return one.spec, found, (step.end - step.begin) * 1e-9, step.compute_ns * 1e-9
+def simulated(**keys):
+    """Return the specification of a replay of one step, and the seconds of its step and of computing."""
+    one = case_of("replay", flops=1e12, steps=1, batch_per_rank=None, **keys)
+    _, (recorder,) = ran(one)
+    (step,) = recorder.steps
+    return one.spec, (step.end - step.begin) * 1e-9, step.compute_ns * 1e-9
 
 
 def test_inception_modules_divided_by_rows_are_simulated():
     """A branch ends with a share of the images; before, the switch to the next one forgot the others."""
-    common = (
-        'model = "googlenet"\nranks = 2\nglobal_batch = 4\nflops = 1e12\nnetwork = "infiniband-edr"\nsteps = 1'
-    )
-    _, _, step, _ = simulated(f'{common}\nmesh = {{data = 1, split = "space"}}')
-    _, _, alone, _ = simulated(common)
+    common = {"model": "googlenet", "global_batch": 4, "network": "infiniband-edr"}
+    _, step, _ = simulated(**common, mesh={"data": 1, "split": "space"})
+    _, alone, _ = simulated(**common)
     assert 0.9 * alone < step < 3 * alone  # both ranks compute; activations move in place of gradients
 
 
 def test_the_wait_of_a_simulated_pipeline_is_of_its_ranks():
     """Before, each rank was said to compute all layers, which took longer than the step."""
-    spec, _, step, computed = simulated(
-        'model = "vgg11"\ntraining = {name = "pipeline", microbatches = 8}\nmesh = {pipeline = 4}\nranks = 4\n'
-        'global_batch = 32\nflops = 1e12\nnetwork = "infiniband-ndr"\nsteps = 1'
-    )
+    common = {
+        "model": "vgg11",
+        "global_batch": 32,
+        "network": "infiniband-ndr",
+        "ranks": 4,
+        "mesh": {"pipeline": 4},
+    }
+    spec, step, computed = simulated(**common, training={"name": "pipeline", "microbatches": 8})
     assert computed == pytest.approx(spec.compute_times.step_seconds(32) / 4, rel=1e-6)
     assert 3 / 11 < 1 - computed / step < 0.7  # the bubble of equal stages, at least

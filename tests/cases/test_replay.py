@@ -5,9 +5,8 @@ from itertools import count
 
 import numpy as np
 import pytest
-from contract.cases import ran
+from contract.cases import case_of, ran
 
-from hpcdl import suite
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.none import none
 from hpcdl.aggregation.parts.collectives import half
@@ -109,40 +108,18 @@ def test_wrong_sums_are_noticed(strategy):
         assert sum(sums.wrong for sums, _ in played) >= 3
 
 
-CASE = """
-[suite]
-name = "s"
-[[case]]
-kind = "replay"
-model = "lenet5"
-flops = 1e12
-ranks = 3
-batch_per_rank = 4
-steps = 4
-training = "layerwise"
-time_scale = 2
-"""
-
-
-def replayed(text, ranks=3):
-    """Return what the record gets from each rank of a replay in this process, the recorders, and the case."""
-    (case,) = suite.parse(text, "s.toml").cases
-    ticks, recorders = count(), [Recorder() for _ in range(ranks)]
-
-    async def program(comm):
-        journal = Journal(recorders[comm.rank], lambda: Counters(next(ticks), 0, 0, 0, 0))
-        return await case.module.program(case.spec, journal)(comm)
-
-    return in_process(ranks).run(program), recorders, case
+case = partial(
+    case_of, "replay", flops=1e12, ranks=3, batch_per_rank=4, steps=4, training="layerwise", time_scale=2
+)
 
 
 def test_a_case_runs_is_right_and_says_what_it_models():
-    answers, recorders, case = replayed(CASE)
+    answers, recorders = ran(one := case())
     for found in answers:
         assert found.pop("bucket_bytes") > 0
         assert found == {"parameters": 431_080, "correct": True}
     assert [len(recorder.steps) for recorder in recorders] == [2 + 4] * 3
-    fields = case.fields()
+    fields = one.fields()
     work = volumes(lenet5((28, 28, 1), 10), (28, 28, 1), 4)
     assert fields["modelled_compute_seconds"] == pytest.approx(2 * work.forward_backward_flop / 1e12)
     assert (fields["dataset"], fields["scaling"], fields["global_batch"]) == ("28x28x1", "weak", 12)
@@ -151,7 +128,7 @@ def test_a_case_runs_is_right_and_says_what_it_models():
 
 @pytest.mark.parametrize(
     ("training", "period", "passes"),
-    [('{name = "synchronous", bucket_bytes = 0}', 1, 0), ('{name = "diloco", period = 4}', 4, 8)],
+    [({"name": "synchronous", "bucket_bytes": 0}, 1, 0), ({"name": "diloco", "period": 4}, 4, 8)],
 )
 @pytest.mark.parametrize("ranks", [1, 5])
 def test_a_simulated_replay_takes_the_time_of_its_formulas(ranks, training, period, passes):
@@ -159,36 +136,35 @@ def test_a_simulated_replay_takes_the_time_of_its_formulas(ranks, training, peri
 
     The mean of a period has a part of them, and of the passes over a change of parameters and an outer step.
     """
-    text = CASE.replace('"layerwise"', training).replace("ranks = 3", f"ranks = {ranks}")
-    (case,) = suite.parse(text + 'network = "gemini"\n', "s.toml").cases
-    assert case.processes == 1
-    (found,), (recorder,) = ran(case)
+    one = case(training=training, ranks=ranks, network="gemini")
+    assert one.processes == 1
+    (found,), (recorder,) = ran(one)
     (step,) = recorder.steps
     link, gamma, piece = NETWORKS["gemini"].link, NETWORKS["gemini"].gamma, 431_080 * 4 / ranks
     message = link.alpha + piece * link.beta
     exchange = (ranks - 1) * (2 * message + piece * gamma) + passes * ranks * piece * gamma
-    expected = case.fields()["modelled_compute_seconds"] + exchange / period
+    expected = one.fields()["modelled_compute_seconds"] + exchange / period
     assert (step.end - step.begin) * 1e-9 == pytest.approx(expected, rel=1e-3)
-    assert step.compute_ns * 1e-9 == pytest.approx(case.fields()["modelled_compute_seconds"], rel=1e-3)
+    assert step.compute_ns * 1e-9 == pytest.approx(one.fields()["modelled_compute_seconds"], rel=1e-3)
     assert found["nodes"] == ranks
     assert step.bytes == pytest.approx(2 * (ranks - 1) * piece / period, abs=1)
 
 
 COMPRESSED = [
-    ("ring", '"fp16"'),
-    ("ring", '{name = "power_sgd", rank = 1}'),
-    ("allgather", '{name = "top_k", density = 0.01}'),
-    ("sparcml", '{name = "dgc", density = 0.01, warmup_steps = 1}'),
-    ("sharded_parameter_server", '"one_bit"'),
+    ("ring", "fp16"),
+    ("ring", {"name": "power_sgd", "rank": 1}),
+    ("allgather", {"name": "top_k", "density": 0.01}),
+    ("sparcml", {"name": "dgc", "density": 0.01, "warmup_steps": 1}),
+    ("sharded_parameter_server", "one_bit"),
 ]
 
 
 def test_a_compressed_replay_sends_what_a_compressor_makes():
     for aggregation, compression in COMPRESSED:
-        answers, _, case = replayed(CASE + f"aggregation = '{aggregation}'\ncompression = {compression}\n")
+        answers, _ = ran(one := case(aggregation=aggregation, compression=compression))
         assert answers[0]["correct"]
         assert {"encode_seconds", "decode_seconds", "compression_ratio", "residual_bytes"} <= set(answers[0])
-        assert case.fields()["compression"] == str(case.spec.compression)
+        assert one.fields()["compression"] == str(one.spec.compression)
 
 
 def test_compressed_sums_that_differ_between_ranks_are_noticed(tmp_path, monkeypatch):
@@ -199,5 +175,5 @@ def test_compressed_sums_that_differ_between_ranks_are_noticed(tmp_path, monkeyp
         "    vector[-1] += comm.rank\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    answers, _, _ = replayed(CASE + "aggregation = 'forgetful:forgetful'\ncompression = 'fp16'\n")
+    answers, _ = ran(case(aggregation="forgetful:forgetful", compression="fp16"))
     assert not answers[0]["correct"]

@@ -9,7 +9,7 @@ import pytest
 from hpcdl import registry
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.replay import ReplaySpec
-from hpcdl.cases.simulation import operations, step_simulation
+from hpcdl.cases.simulation import step_simulation
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.training.parts.split.mesh import Mesh
@@ -134,14 +134,6 @@ def test_messages_that_begin_at_once_take_turns_in_one_order_on_all_hosts(tmp_pa
     own = step(spec, network=NETWORKS["infiniband-hdr"])
     assert results(own) == pytest.approx(results(all_ranks(spec, network=NETWORKS["infiniband-hdr"])), rel=1e-12)
     assert own.simulated_ranks == 1
-
-
-def test_unequal_parts_of_many_messages_are_as_long_as_the_longest(tmp_path, all_ranks, monkeypatch):
-    spec = case(table(tmp_path / "net.csv", [13, 100]), ("synchronous", {}), ("torus", {}), 12, flops=1e11)
-    assert step(spec, 2).simulated_ranks == 12
-    monkeypatch.setattr(operations, "MAX_UNEQUAL", 0)
-    assert step(spec, 2).simulated_ranks == 2
-    assert step(spec, 2).seconds == pytest.approx(all_ranks(spec, 2).seconds, rel=1e-2)
 
 
 def test_ranks_that_differ_are_all_simulated(tmp_path):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from contract.cases import case_of
 from contract.sessions import silent_journal
 
 from hpcdl import suite
@@ -16,29 +17,11 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
 from tests.data.test_validation import Watched
 
-TEXT = """[suite]
-name = "s"
-[[case]]
-kind = "train"
-model = "lenet5"
-dataset = "digits"
-steps = 20
-learning_rate = 0.001
-global_batch = 60
-ranks = 3
-training = {training}
-validation = 0.2
-evaluate_every = 0.2
-target_accuracy = 0.5
-network = "ethernet-10g"
-flops = 1e10
-tune = {tune}
-"""
 
-
-def parsed(training='"synchronous"', tune="{trials = 4, learning_rate = [0.01, 0.5]}"):
-    (case,) = suite.parse(TEXT.format(training=training, tune=tune), "s.toml").cases
-    return case
+def parsed(**keys):
+    usual = {"steps": 20, "learning_rate": 0.001, "global_batch": 60, "ranks": 3, "validation": 0.2}
+    usual |= {"evaluate_every": 0.2, "target_accuracy": 0.5, "network": "ethernet-10g", "flops": 1e10}
+    return case_of("train", **{**usual, "tune": {"trials": 4, "learning_rate": [0.01, 0.5]}, **keys})
 
 
 def run(spec, **options):
@@ -72,7 +55,7 @@ def test_the_best_trial_is_the_one_that_reaches_the_target_first():
 
 def test_a_trial_that_is_quick_by_luck_is_not_taken(monkeypatch):
     """The best quarter is judged by three seeds: one that misses the target there loses to a slower one."""
-    spec = parsed(tune="{trials = 8, learning_rate = [0.01, 0.5]}").spec
+    spec = parsed(tune={"trials": 8, "learning_rate": [0.01, 0.5]}).spec
     rates = [spec.learning_rate, *(point["learning_rate", "learning_rate"] for point in spec.tune.points())]
 
     async def trial(one, _program, _comm):
@@ -103,8 +86,9 @@ def test_tuning_never_reads_a_test_image(monkeypatch):
 
 
 def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():
-    tune = "{trials = 40, learning_rate = [0.01, 1.0], optimizer = {momentum = [0.5, 0.95]}, training = {period = [1, 16]}}"
-    points = parsed('"parameter_averaging"', tune).spec.tune.points()
+    tune = {"trials": 40, "learning_rate": [0.01, 1.0], "optimizer": {"momentum": [0.5, 0.95]}}
+    tune["training"] = {"period": [1, 16]}
+    points = parsed(training="parameter_averaging", tune=tune).spec.tune.points()
     rates, momenta, periods = (
         np.array(column) for column in zip(*(point.values() for point in points), strict=True)
     )
@@ -119,26 +103,22 @@ def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():
 
 def test_a_wrong_search_is_refused_in_one_line():
     for training, tune, message in [
+        ("synchronous", {"trials": 0, "learning_rate": [0.1, 1.0]}, "tune: trials: must be from 1 to 1000, not 0"),
+        ("synchronous", {"trials": 2}, "tune: learning_rate: give a range"),
+        ("synchronous", {"trials": 2, "learning_rate": [1.0, 0.1]}, "tune: learning_rate: must be two numbers"),
+        ("synchronous", {"trials": 2, "training": {"perid": [1, 4]}}, "perid"),
         (
-            '"synchronous"',
-            "{trials = 0, learning_rate = [0.1, 1.0]}",
-            "tune: trials: must be from 1 to 1000, not 0",
-        ),
-        ('"synchronous"', "{trials = 2}", "tune: learning_rate: give a range"),
-        ('"synchronous"', "{trials = 2, learning_rate = [1.0, 0.1]}", "tune: learning_rate: must be two numbers"),
-        ('"synchronous"', "{trials = 2, training = {perid = [1, 4]}}", "perid"),
-        (
-            '"synchronous"',
-            '{trials = 2, learning_rate = [0.1, 1], network = "etherne-10g"}',
+            "synchronous",
+            {"trials": 2, "learning_rate": [0.1, 1], "network": "etherne-10g"},
             "did you mean 'ethernet-",
         ),
         (
-            '"sandblaster"',
-            "{trials = 2, optimizer = {momentum = [0.1, 0.9]}}",
+            "sandblaster",
+            {"trials": 2, "optimizer": {"momentum": [0.1, 0.9]}},
             "'sandblaster' has its own optimizer",
         ),
     ]:
         with pytest.raises(suite.UsageError) as error:
-            parsed(training, tune)
+            parsed(training=training, tune=tune)
         assert message in str(error.value)
         assert "\n" not in str(error.value)

@@ -15,18 +15,9 @@ from hpcdl.prediction.programs import program_of
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections.collectives import answer, at_once, page
 
-CASE = {
-    "collective": "reduce_scatter",
-    "concurrent": "allgather",
-    "ranks": 5,
-    "message_bytes": 4000,
-    "repetitions": 2,
-    "warmup": 1,
-}
 BOTH = sorted(set(schemes("reduce_scatter")) & set(schemes("allgather")))
-
-
-case = partial(case_of, "collective", **CASE)
+TWO = {"collective": "reduce_scatter", "concurrent": "allgather", "ranks": 5, "message_bytes": 4000}
+case = partial(case_of, "collective", **TWO, repetitions=2, warmup=1)
 
 
 @pytest.mark.parametrize("scheme", BOTH)

@@ -91,23 +91,6 @@ def test_sums_are_those_of_a_plain_transcription(ranks, rank):
     np.testing.assert_allclose([side.compressed.residual for side in sides], kept, atol=2e-3)
 
 
-def test_a_rank_as_large_as_the_matrices_gives_exact_sums():
-    rows = np.round(rows_of(3) * 50)
-    sums, sides = side_sums(rows, rank=20)
-    assert (sums == rows.sum(axis=1, keepdims=True)).all()
-    assert not any(side.compressed.residual.any() for side in sides)
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-def test_matrices_of_that_rank_are_found(rank):
-    """A warm start converges to the gradient, if that does not change and has a low rank."""
-    random = np.random.default_rng(3)
-    one = random.standard_normal((20, rank)) @ random.standard_normal((rank, 30))
-    rows = np.tile(one.ravel().astype(np.float32), (2, 4, 1))
-    sums, _ = side_sums(rows, [(20, 30)], rank=rank, error_feedback=False)
-    np.testing.assert_allclose(sums[-1], 4 * rows[-1], atol=1e-3)
-
-
 def test_columns_are_orthonormal():
     for columns in [1, 3, 7]:
         random = np.random.default_rng(columns)

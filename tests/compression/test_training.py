@@ -70,7 +70,9 @@ def test_memory_counts_residuals_and_vectors_of_compressors():
     for name in ("none", "top_k", "dgc"):
         chosen = None if name == "none" else planned(name, "bruck", density=0.2)
         sizes[name] = trained(chosen)[0][0].memory_bytes
-    assert sizes["top_k"] - sizes["none"] == 15 * 8
+    (without, *_), _ = trained(planned("top_k", "bruck", density=0.2, error_feedback=False))
+    assert without.compressed.residual is None
+    assert sizes["top_k"] - sizes["none"] == sizes["top_k"] - without.memory_bytes == 15 * 8
     assert sizes["dgc"] - sizes["none"] == 2 * 15 * 8
 
 

@@ -34,6 +34,11 @@ OTHERS = [
 """(collective, scheme) of all collectives but allreduce."""
 
 
+IN_SEGMENTS = [("allreduce", name) for name in SEGMENTED]
+IN_SEGMENTS += [(collective, name) for collective, name in OTHERS if name in {"chain", "double_tree"}]
+"""(collective, scheme) of those that take segments."""
+
+
 ON_HOSTS = [
     (collective, name)
     for collective in COLLECTIVES

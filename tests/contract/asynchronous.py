@@ -39,6 +39,36 @@ def may_fail(failure, rank):
     return {"before_step": before_step} if failure else {}
 
 
+class Failing:
+    """A communicator whose rank fails when it begins its message number ``lasts`` + 1."""
+
+    def __init__(self, comm, lasts):
+        self.comm, self.lasts = comm, lasts
+
+    def __getattr__(self, name):
+        return getattr(self.comm, name)
+
+    def _count(self):
+        if self.lasts == 0:
+            raise RankFailed
+        self.lasts -= 1
+
+    async def send(self, *arguments):
+        self._count()
+        await self.comm.send(*arguments)
+
+    async def recv(self, *arguments):
+        self._count()
+        return await self.comm.recv(*arguments)
+
+
+def common(sessions):
+    """Return the parameters, which must be equal on all ranks."""
+    first, *others = (session.replica.parameters for session in sessions)
+    assert all(np.array_equal(first, other) for other in others)
+    return first
+
+
 class Run:
     """Training by the strategy of the table ``numbers``, or by ``strategy``."""
 
@@ -54,10 +84,7 @@ class Run:
 
     @property
     def parameters(self):
-        """Parameters, which must be equal on all ranks."""
-        first, *others = (session.replica.parameters for session in self.sessions)
-        assert all(np.array_equal(first, other) for other in others)
-        return first
+        return common(self.sessions)
 
     def updates(self, rank=0):
         return self.recorders[rank].updates
@@ -78,5 +105,5 @@ def batch_gradient(size, global_batch, clock, worker, workers, shares=EQUAL):
 
 def loss_of(parameters):
     """Return the loss of the five test images."""
-    images, _ = quadratic.noise(5).test.batch(np.arange(5), "float64")
+    images, _ = quadratic.images(5).test.batch(np.arange(5), "float64")
     return ((parameters - images.reshape(5, -1)) ** 2).sum() / 2 / 5

@@ -1,13 +1,10 @@
 """Trainings of networks that are divided among model groups, and the same trainings by one rank."""
 
-from functools import cache
-
 import numpy as np
 
-from contract.sessions import SEED, silent_journal, training_session
+from contract.sessions import SEED, noise, silent_journal, training_session
 from contract.training import LEARNING_RATE
 from hpcdl.aggregation.ring import ring
-from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
@@ -139,24 +136,13 @@ CASES = [
 ]
 
 
-@cache
-def images(shape):
-    random = np.random.default_rng(0)
-
-    def split(number):
-        pixels = random.integers(0, 256, (number, *shape)).astype(np.uint8)
-        return pixels, random.integers(0, CLASSES, number)
-
-    return in_memory_dataset("noise", split(96), split(19), classes=CLASSES, source="")
-
-
 def session_of(layers, shape, recorder=None, place=None, division=None, exchange="all", **settings):
     dtype = settings.pop("dtype", "float64")
     replica = Replica(layers, shape, backend=backend("numpy"), dtype=dtype, seed=SEED, division=division)
     defaults = {
         "optimizer": SGD(momentum=0.9, weight_decay=2e-4),
         "aggregate": ring,
-        "dataset": images(shape),
+        "dataset": noise(shape, 96, 19, CLASSES),
         "journal": silent_journal(recorder),
         "learning_rate": lambda _step: LEARNING_RATE,
         "global_batch": 24,
@@ -179,13 +165,8 @@ async def train_divided(comm, layers, shape, mesh, *, strategy=synchronous, reco
 
 def by_one_rank(layers, shape, **settings):
     """Return the session of the same training on one rank."""
-    (mine,) = in_process(1).run(lambda comm: _alone(comm, layers, shape, settings))
-    return mine
-
-
-async def _alone(comm, layers, shape, settings):
     mine = session_of(layers, shape, **settings)
-    await synchronous(comm, mine)
+    in_process(1).run(lambda comm: synchronous(comm, mine))
     return mine
 
 

@@ -33,6 +33,15 @@ async def total(comm, value):
     return result
 
 
+def run(fabric, work, inside):
+    """Run ``work(comm)`` on each rank, ``inside`` a started program if True; return the results."""
+
+    async def program(comm):
+        return await (comm.start(work(comm)) if inside else work(comm))
+
+    return fabric.run(program)
+
+
 # one message
 
 
@@ -78,10 +87,7 @@ def test_a_short_message_leaves_the_rest_of_the_buffer(group, inside):
             assert status == Status(0, 0, comm.rank)
             assert buffer.tolist() == [7.0] * comm.rank + [0.0] * (comm.size + 3 - comm.rank)
 
-    async def program(comm):
-        await (comm.start(talk(comm)) if inside else talk(comm))
-
-    group.run(program)
+    run(group, talk, inside)
 
 
 def test_messages_of_no_elements(fabric):
@@ -120,12 +126,8 @@ def test_every_type_of_element(fabric, dtype):
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("tag", [0, 1, 255])
 def test_tags_from_0_to_255(fabric, tag, inside):
-    async def program(comm):
-        left = sides(comm)[0]
-        work = shift(comm, comm.rank, tag)
-        assert await (comm.start(work) if inside else work) == left
-
-    fabric.run(program)
+    arrived = run(fabric, lambda comm: shift(comm, comm.rank, tag), inside)
+    assert arrived == [(rank - 1) % fabric.ranks for rank in range(fabric.ranks)]
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -138,10 +140,7 @@ def test_other_tags_are_refused(fabric, tag, inside):
         with pytest.raises(ValueError, match=f"tag {tag} is not in 0..255"):
             await comm.exchange(buffer, comm.rank, np.zeros(1), comm.rank, tag)
 
-    async def program(comm):
-        await (comm.start(wrong(comm)) if inside else wrong(comm))
-
-    fabric.run(program)
+    run(fabric, wrong, inside)
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -163,10 +162,7 @@ def test_ranks_outside_the_communicator_are_refused(fabric, inside):
         with pytest.raises(ValueError, match="rank -1 is not in"):
             await comm.exchange(buffer, comm.rank, other, ANY)
 
-    async def program(comm):
-        await (comm.start(wrong(comm)) if inside else wrong(comm))
-
-    fabric.run(program)
+    run(fabric, wrong, inside)
 
 
 # wildcards and order
@@ -246,10 +242,7 @@ def test_messages_do_not_overtake(group, inside, source, tag):
                 assert await comm.recv(buffer, source, tag) == Status(0, 5, length)
                 assert (buffer[:length] == i).all()
 
-    async def program(comm):
-        await (comm.start(talk(comm)) if inside else talk(comm))
-
-    group.run(program)
+    run(group, talk, inside)
 
 
 def test_a_receive_takes_the_first_message_that_fits(group):

@@ -139,7 +139,7 @@ def test_unknown_native_collectives_are_refused(fabric):
 # scratch
 
 
-def test_scratch_is_reused_by_the_next_caller(fabric):
+def test_scratch_is_reused_by_the_next_caller_also_after_an_error(fabric):
     async def program(comm):
         like = np.zeros(1, np.float32)
         with comm.scratch(10, like) as first, comm.scratch(10, like) as second:
@@ -151,13 +151,6 @@ def test_scratch_is_reused_by_the_next_caller(fabric):
             assert (other.shape, other.dtype) == ((10,), np.float64)
         with comm.scratch(0, like) as empty:
             assert empty.size == 0
-
-    fabric.run(program)
-
-
-def test_scratch_is_returned_after_an_error(fabric):
-    async def program(comm):
-        like = np.zeros(1)
         with pytest.raises(Mistake), comm.scratch(3, like) as first:
             raise Mistake
         with comm.scratch(3, like) as again:

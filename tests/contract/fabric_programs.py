@@ -158,23 +158,17 @@ def test_the_main_program_raises(fabric):
         fabric.run(lambda comm: fail(comm, 1))
 
 
-def test_compute_returns_what_the_work_returned(fabric):
+def test_compute_returns_or_raises_what_the_work_does(fabric):
+    def work():
+        raise Mistake("in the work")
+
     async def inside(comm):
         return await comm.compute("inner", lambda: comm.rank * 2)
 
     async def program(comm):
         task = comm.start(inside(comm))
+        with pytest.raises(Mistake, match="in the work"):
+            await comm.compute("work", work)
         return await comm.compute("outer", lambda: (comm.rank, "done")), await task
 
     assert fabric.run(program) == [((rank, "done"), 2 * rank) for rank in range(fabric.ranks)]
-
-
-def test_compute_raises_what_the_work_raised(fabric):
-    def work():
-        raise Mistake("in the work")
-
-    async def program(comm):
-        with pytest.raises(Mistake, match="in the work"):
-            await comm.compute("work", work)
-
-    fabric.run(program)

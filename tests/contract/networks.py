@@ -1,6 +1,25 @@
-"""Networks without dropout, and the parts of a training step."""
+"""Networks of several tests, some without dropout, and the parts of a training step."""
 
 from hpcdl import registry
+from hpcdl.nn.layers.affine import Convolution, Linear
+from hpcdl.nn.layers.composite import Auxiliary
+from hpcdl.nn.layers.elementwise import Dropout, Flatten
+from hpcdl.nn.layers.pooling import MaxPooling
+
+
+def with_classifiers(classes):
+    """Return nine small layers, among them dropout and auxiliary classifiers."""
+    return [
+        Convolution("conv", 4, 3, relu=True),
+        Dropout("drop1", 0.3),
+        Auxiliary("aux1", [Flatten("flat"), Linear("fc", classes)]),
+        MaxPooling("pool", 2),
+        Flatten("flat"),
+        Linear("fc1", 12, relu=True),
+        Auxiliary("aux2", [Linear("fc", classes)]),
+        Dropout("drop2"),
+        Linear("fc2", classes),
+    ]
 
 
 def layers(name, shape, classes, **settings):

@@ -1,12 +1,10 @@
 """A quadratic loss in place of a network: |w - x|^2 / 2 for each image x. Its gradients take microseconds."""
 
 from copy import deepcopy
-from functools import cache
 
 import numpy as np
 
-from contract.sessions import silent_journal, training_session
-from hpcdl.data.parts.splits import in_memory_dataset
+from contract.sessions import noise, silent_journal, training_session
 from hpcdl.nn.backend import backend
 from hpcdl.optim.sgd import SGD
 
@@ -14,14 +12,9 @@ IMAGES = 48
 RATE = 0.125
 
 
-@cache
-def noise(size):
+def images(size):
     """Return a dataset of images of ``size`` numbers: 48 for training, 5 for tests."""
-    random = np.random.default_rng(size)
-    train, test = (
-        (random.integers(0, 256, (n, size, 1, 1)).astype(np.uint8), np.zeros(n, np.int64)) for n in (IMAGES, 5)
-    )
-    return in_memory_dataset("noise", train, test, classes=1, source="")
+    return noise((size, 1, 1), IMAGES, 5, 1, size)
 
 
 class QuadraticLoss:
@@ -68,7 +61,7 @@ def session(size=5, dtype="float64", recorder=None, before_step=lambda step: Non
         "replica": QuadraticLoss(size, dtype),
         "optimizer": SGD(),
         "aggregate": None,
-        "dataset": noise(size),
+        "dataset": images(size),
         "journal": silent_journal(recorder, before_step),
         "learning_rate": lambda step: RATE / (1 + step),
         "global_batch": IMAGES,

@@ -1,5 +1,10 @@
 """Session of one rank from flat settings."""
 
+from functools import cache
+
+import numpy as np
+
+from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.comm import Counters
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.evaluation import Evaluation
@@ -9,6 +14,17 @@ from hpcdl.training.parts.session import Session
 
 SEED = 3
 EVALUATION = {"evaluate_every": "every", "target_accuracy": "target_accuracy", "stop_at_target": "stop_at_target"}
+
+
+@cache
+def noise(shape, train, test, classes, seed=0):
+    """Return a dataset of random images, with so many for training and for tests."""
+    random = np.random.default_rng(seed)
+    splits = [
+        (random.integers(0, 256, (n, *shape)).astype(np.uint8), random.integers(0, classes, n))
+        for n in (train, test)
+    ]
+    return in_memory_dataset("noise", *splits, classes=classes, source="")
 
 
 def silent_journal(recorder=None, *options):

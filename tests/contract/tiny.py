@@ -4,9 +4,9 @@ from functools import cache
 
 import numpy as np
 
-from contract.sessions import silent_journal, training_session
+from contract import networks
+from contract.sessions import noise, silent_journal, training_session
 from hpcdl.aggregation.ring import ring
-from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
@@ -21,16 +21,6 @@ RATE = 0.05
 PARAMETERS = 15
 
 
-@cache
-def noise():
-    random = np.random.default_rng(0)
-
-    def split(images):
-        return random.integers(0, 256, (images, 2, 2, 1)).astype(np.uint8), random.integers(0, 3, images)
-
-    return in_memory_dataset("noise", split(96), split(4), classes=3, source="")
-
-
 def tiny_replica():
     replica = Replica([Flatten("flatten"), Linear("fc", 3)], (2, 2, 1), backend=backend("numpy"), dtype="float64")
     assert replica.parameters.size == PARAMETERS
@@ -42,7 +32,7 @@ def tiny_session(recorder=None, *, start=None, **settings):
     defaults = {
         "optimizer": SGD(),
         "aggregate": ring,
-        "dataset": noise(),
+        "dataset": noise((2, 2, 1), 96, 4, 3),
         "journal": silent_journal(recorder),
         "learning_rate": lambda _step: RATE,
         "global_batch": 48,
@@ -59,11 +49,7 @@ def gradient(mine, step, rank, ranks, at):
     replica = mine.replica
     replica.parameters[:] = at
     x, labels = mine.inputs.batch(step, rank, ranks)
-    for stage in replica.stages:
-        x = stage.forward(x)
-    _, _, dy = replica.loss(x, labels, 1 / max(1, len(labels)))
-    for stage in reversed(replica.stages):
-        dy = stage.backward(dy)
+    networks.step(replica, x, labels, 1 / max(1, len(labels)))
     return replica.gradients.copy()
 
 

@@ -5,10 +5,14 @@ from functools import cache
 import numpy as np
 import pytest
 
+from contract import networks
 from contract.sessions import SEED, silent_journal, training_session
 from hpcdl import registry
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
+from hpcdl.nn.layers.affine import Linear
+from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD
@@ -26,6 +30,12 @@ TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
 @cache
 def digits():
     return registry.find("datasets", "digits")()
+
+
+def normalised():
+    """Return a replica with running statistics, for the digits."""
+    layers = [BatchNorm("norm"), Flatten("flatten"), Linear("fc", 10)]
+    return Replica(layers, (8, 8, 1), backend=backend("numpy"), dtype="float64", seed=1)
 
 
 def learning_rate(step):
@@ -68,12 +78,7 @@ def by_one_rank(dtype):
     mine = session("none", dtype)
     replica = mine.replica
     for step in range(STEPS):
-        x, labels = mine.inputs.batch(step, 0, 1)
-        for stage in replica.stages:
-            x = stage.forward(x)
-        _, _, dy = replica.loss(x, labels, 1 / GLOBAL_BATCH)
-        for stage in reversed(replica.stages):
-            dy = stage.backward(dy)
+        networks.step(replica, *mine.inputs.batch(step, 0, 1), 1 / GLOBAL_BATCH)
         mine.optimizer.update(replica.parameters, replica.gradients, learning_rate(step))
     return replica.parameters
 

@@ -1,5 +1,6 @@
 """Work takes the time it is said to, however long it takes and sleeps last; a straggler's is so much longer."""
 
+import itertools
 import math
 
 import pytest
@@ -118,10 +119,15 @@ def test_a_straggler_alone_is_slow_and_numbers_its_parts_as_the_others_do():
     assert kernel.asked == [1.0, 4.0]
 
 
-def test_pauses_come_before_batches_with_their_probability():
-    delays = Delays(Straggler(rank=0, probability=0.05, seconds=0.2), 0, 7)
+def test_pauses_come_before_batches_with_their_probability_and_follow_seed_and_draw():
+    straggler = Straggler(rank=0, probability=0.05, seconds=0.2)
+    delays = Delays(straggler, 0, 7)
     lost = [delays.before(INPUT) for _ in range(20_000)]
     assert set(lost) == {0.0, 0.2}
     deviation = math.sqrt(0.05 * 0.95 / len(lost))
     assert lost.count(0.2) / len(lost) == pytest.approx(0.05, abs=4 * deviation)
     assert not any(delays.before("forward conv1") for _ in range(1000))
+    fresh = [Delays(straggler, 0, *numbers) for numbers in ((7,), (7, 0), (7, 1), (7, 11), (8,))]
+    first, same, *others = [[one.before(INPUT) for _ in range(500)] for one in fresh]
+    assert first == same == lost[:500]
+    assert all(one != other for one, other in itertools.combinations([first, *others], 2))

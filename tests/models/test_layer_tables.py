@@ -5,6 +5,7 @@ import inspect
 from dataclasses import replace
 
 import pytest
+from contract.cases import case_of
 
 from hpcdl import registry, suite
 from hpcdl.cases.keys.compute_times import flop_of
@@ -66,11 +67,11 @@ def table(tmp_path):
 
 
 WAYS = [
-    "aggregation = 'ring'",
-    "aggregation = 'halving_doubling'",
-    "training = 'layerwise'\naggregation = 'double_tree'",
-    "training = {name = 'pipeline', microbatches = 4}\nmesh = {pipeline = 3}",
-    "aggregation = 'allgather'\ncompression = {name = 'top_k', density = 0.01}",
+    {"aggregation": "ring"},
+    {"aggregation": "halving_doubling"},
+    {"training": "layerwise", "aggregation": "double_tree"},
+    {"training": {"name": "pipeline", "microbatches": 4}, "mesh": {"pipeline": 3}},
+    {"aggregation": "allgather", "compression": {"name": "top_k", "density": 0.01}},
 ]
 
 
@@ -82,22 +83,10 @@ def test_a_network_and_its_table_have_equal_messages_bytes_and_seconds(way, tmp_
     monkeypatch.setattr(
         step_simulation, "simulated", lambda *one, **more: worlds.append(simulated(*one, **more)) or worlds[-1]
     )
-    text = f"""
-[suite]
-name = "s"
-[[case]]
-kind = "replay"
-model = ["googlenet", {{name = "layers", path = "g.csv"}}]
-flops = 1e12
-ranks = 6
-batch_per_rank = 8
-network = "gemini"
-{way}
-"""
     steps = []
-    for case in suite.parse(text, "s.toml").cases:
-        conditions = Conditions(case.spec.cluster, case.spec.compute_times, case.spec.images, 1 << 20)
-        steps.append(virtual_step(case.spec, conditions))
+    for model in ("googlenet", {"name": "layers", "path": "g.csv"}):
+        spec = case_of("replay", model=model, flops=1e12, ranks=6, network="gemini", **way).spec
+        steps.append(virtual_step(spec, Conditions(spec.cluster, spec.compute_times, spec.images, 1 << 20)))
     assert steps[0].seconds == steps[1].seconds > 0
     traffic = [(world.messages, world.bytes) for world in worlds]
     half = len(traffic) // 2
@@ -105,16 +94,10 @@ network = "gemini"
     assert sum(worlds[-1].bytes) > 0
 
 
-REPLAY = """
-[suite]
-name = "s"
-[[case]]
-kind = "replay"
-model = {{name = "layers", path = "{path}"}}
-ranks = 2
-batch_per_rank = 6
-steps = 2
-"""
+def replay(path, **keys):
+    """Return a replay of the network of a table of layers."""
+    return case_of("replay", model={"name": "layers", "path": str(path)}, **keys)
+
 
 SECONDS = """# recorded by hand
 name,parameters,activations,forward_seconds,backward_seconds,batch,update_seconds,group
@@ -126,13 +109,13 @@ stem,100,8,0.25,0.5,2,0.125,
 def test_a_table_of_seconds_gives_the_times_of_a_replay(table):
     path = table(SECONDS)
     assert [layer.group for layer in read_table(path)] == [None, "blocks"]
-    (case,) = suite.parse(REPLAY.format(path=path), "s.toml").cases
-    assert case.spec.compute_times.step_seconds(6) == 6 * (0.75 / 2 + 3 / 4) + 0.125
-    assert case.spec.compute_times.seconds("update stem", 6) == 0.125
+    times = replay(path, flops=None).spec.compute_times
+    assert times.step_seconds(6) == 6 * (0.75 / 2 + 3 / 4) + 0.125
+    assert times.seconds("update stem", 6) == 0.125
     with pytest.raises(suite.UsageError, match="flops: the table of layers has no FLOP of 'stem'; leave this key"):
-        suite.parse(REPLAY.format(path=path) + "flops = 1e9\n", "s.toml")
+        replay(path)
     with pytest.raises(suite.UsageError, match="device: give exactly one of device, flops, times"):
-        suite.parse(REPLAY.format(path=table(HEAD + "a,1,1,1,1\n")), "s.toml")
+        replay(table(HEAD + "a,1,1,1,1\n"), flops=None)
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
@@ -204,7 +187,7 @@ BAD = {
 def test_a_bad_table_is_refused_in_one_line_with_file_line_and_column(text, table):
     path = table(text)
     with pytest.raises(suite.UsageError) as refused:
-        suite.parse(REPLAY.format(path=path) + "flops = 1e9\n", "s.toml")
+        replay(path)
     message = str(refused.value)
     assert f"model: {path}: " in message
     assert BAD[text] in message
@@ -218,7 +201,7 @@ def test_a_table_that_is_no_file_is_refused(tmp_path):
         ("", "path must be"),
     ]:
         with pytest.raises(suite.UsageError, match=f"model: .*{reason}"):
-            suite.parse(REPLAY.format(path=path) + "flops = 1e9\n", "s.toml")
+            replay(path)
 
 
 def test_a_table_is_read_as_it_was_written(table):

@@ -4,7 +4,7 @@ import pytest
 
 from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.elementwise import Dropout, Flatten
+from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.nn.layers.normalization import LRN, BatchNorm
 from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 
@@ -35,42 +35,6 @@ from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
 def test_pooling(kind, size, kernel, stride, padding, mode, expected):
     layer = kind("p", kernel, stride=stride, padding=padding, mode=mode)
     assert layer.output((size, size + stride, 5)) == (expected, expected + 1, 5)
-
-
-def test_convolution_rounds_down():
-    for size, kernel, stride, padding, expected in [
-        (227, 11, 4, 0, 55),
-        (224, 11, 4, 0, 54),
-        (224, 7, 2, 3, 112),
-        (224, 3, 1, 1, 224),
-        (13, 5, 1, 2, 13),
-    ]:
-        layer = Convolution("c", 7, kernel, stride=stride, padding=padding)
-        assert layer.output((size, size, 3)) == (expected, expected, 7)
-
-
-def test_declared_variables():
-    declared = Convolution("c", 6, (3, 5), groups=2).declare((8, 8, 4))
-    assert [(v.name, v.shape, v.decay, v.trained) for v in declared] == [
-        ("weight", (6, 3, 5, 2), True, True),
-        ("bias", (6,), False, True),
-    ]
-    declared = BatchNorm("b").declare((8, 8, 4))
-    assert [(v.name, v.shape, v.decay, v.trained) for v in declared] == [
-        ("gamma", (4,), False, True),
-        ("beta", (4,), False, True),
-        ("mean", (4,), False, False),
-        ("variance", (4,), False, False),
-    ]
-    concat = Concat("m", [[Convolution("a", 2, 1)], [Convolution("b", 3, 1, bias=None)]])
-    assert [v.name for v in concat.declare((4, 4, 3))] == ["a.weight", "a.bias", "b.weight"]
-
-
-def test_shapes_of_composite_layers():
-    concat = Concat("m", [[Convolution("a", 2, 1)], [], [Convolution("b", 4, 3, padding=1)]])
-    assert concat.output((5, 6, 3)) == (5, 6, 9)
-    assert Flatten("f").output((5, 6, 3)) == (90,)
-    assert GlobalAverage("g").output((5, 6, 3)) == (3,)
 
 
 def test_impossible_shapes_name_the_layer():

@@ -1,4 +1,6 @@
-"""Dropout masks, running statistics and initial parameters."""
+"""Dropout masks, running statistics, initial parameters, and the loss."""
+
+import math
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from hpcdl.nn.initial import constant
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
+from hpcdl.nn.loss import SoftmaxCrossEntropy
 from hpcdl.nn.replica import Replica
 
 from .conftest import host
@@ -66,3 +69,42 @@ def test_initialisers_reach_their_tensors(kernels):
     assert 0.99 * bound < np.abs(views["l.weight"]).max() <= bound
     assert views["l.weight"].std() == pytest.approx(np.sqrt(1 / 200), rel=0.02)
     np.testing.assert_array_equal(views["l.bias"], 0.0)
+
+
+@pytest.fixture
+def loss(kernels):
+    op = SoftmaxCrossEntropy(3, kernels, "float64")
+
+    def run(logits, labels, scale=1.0):
+        total, correct, gradient = op(
+            kernels.asarray(np.asarray(logits, float)), kernels.asarray(np.asarray(labels)), scale
+        )
+        return total, correct, kernels.to_host(gradient).copy()
+
+    return run
+
+
+def test_equal_logits_cost_log_of_the_classes(loss):
+    total, correct, gradient = loss([[2.0, 2.0, 2.0]] * 2, [0, 1], scale=0.5)
+    assert total == pytest.approx(2 * math.log(3))
+    assert correct == 1  # the first of the largest is class 0
+    np.testing.assert_allclose(gradient, [[-1 / 3, 1 / 6, 1 / 6], [1 / 6, -1 / 3, 1 / 6]])
+
+
+def test_huge_logits_stay_finite(loss):
+    total, correct, gradient = loss([[1e5, 0.0, -1e5], [-1e5, 1e5, 0.0]], [0, 0])
+    assert total == pytest.approx(2e5)
+    assert correct == 1
+    np.testing.assert_allclose(gradient, [[0, 0, 0], [-1, 1, 0]])
+
+
+@pytest.mark.parametrize("labels", [[0, 3], [-1, 0]])
+def test_labels_outside_the_classes(loss, labels):
+    with pytest.raises(ValueError, match=r"^labels from -?\d to \d, but classes are 0 to 2$"):
+        loss(np.zeros((2, 3)), labels)
+
+
+def test_shapes_that_do_not_fit(loss):
+    for logits, labels in [((2, 3), 3), ((2, 4), 2)]:
+        with pytest.raises(ValueError, match=r"^loss: logits"):
+            loss(np.zeros(logits), np.zeros(labels, int))

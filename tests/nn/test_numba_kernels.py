@@ -209,22 +209,18 @@ def test_after_preparation_nothing_is_compiled(dtype, count, zoo, batch, step, m
     with threads(count):
         kernels.prepare(dtype)
         monkeypatch.setattr(parts, "MIN_OPERATIONS", 1)
-        check_that_nothing_is_compiled(kernels, dtype, zoo, batch, step)
-
-
-def check_that_nothing_is_compiled(kernels, dtype, zoo, batch, step):
-    before = compiled()
-    assert len(before) > 20
-    replica = Replica(zoo(), (9, 8, 3), backend=kernels, dtype=dtype)
-    images, labels = batch(3, dtype=dtype)
-    step(replica, images, labels, 1.0)
-    replica.predict(images)
-    for places in WINOGRAD.values():
-        op = kernels.convolution(geometry(places.image, places.output[2], places.kernel[0], dtype=dtype))
-        weight = np.ones((places.output[2], *places.kernel, places.image[2]), dtype)
-        weights = Weights(weight, None, np.empty_like(weight), None)
-        op.backward(op.forward(np.ones((1, *places.image), dtype), weights), weights, needs_dx=False)
-    assert compiled() == before
+        before = compiled()
+        assert len(before) > 20
+        replica = Replica(zoo(), (9, 8, 3), backend=kernels, dtype=dtype)
+        images, labels = batch(3, dtype=dtype)
+        step(replica, images, labels, 1.0)
+        replica.predict(images)
+        for places in WINOGRAD.values():
+            op = kernels.convolution(geometry(places.image, places.output[2], places.kernel[0], dtype=dtype))
+            weight = np.ones((places.output[2], *places.kernel, places.image[2]), dtype)
+            weights = Weights(weight, None, np.empty_like(weight), None)
+            op.backward(op.forward(np.ones((1, *places.image), dtype), weights), weights, needs_dx=False)
+        assert compiled() == before
 
 
 def test_kernels_are_prepared_with_the_threads_of_each_case(monkeypatch):

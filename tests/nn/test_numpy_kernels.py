@@ -1,6 +1,10 @@
-"""numpy kernels: chunks, and the pool of activations."""
+"""numpy kernels: chunks, and the pool of activations; several bindings of the same layers."""
+
+from itertools import pairwise
 
 import numpy as np
+import pytest
+from contract.networks import with_classifiers
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import WindowGeometry
@@ -73,15 +77,6 @@ def test_a_step_leaves_no_activation_behind(zoo, batch, step):
         assert _POOL.in_use() == idle
 
 
-def test_release_predictions_frees_all_memory(zoo, batch):
-    replica = Replica(zoo(), (9, 8, 3), backend=backend("numpy"), dtype="float64")
-    idle = _POOL.in_use()
-    replica.predict(batch(4)[0])
-    assert _POOL.in_use() > idle
-    replica.release_predictions()
-    assert _POOL.in_use() == idle
-
-
 class Steps:
     """A pool, and steps that allocate and free blocks of all sizes."""
 
@@ -103,3 +98,56 @@ def test_a_smaller_batch_between_steps_needs_no_new_memory():
     addresses = steps.step()
     assert not steps.step(1 / 7) & addresses
     assert steps.step() == addresses
+
+
+SHAPE, CLASSES, IMAGES = (6, 6, 2), 3, 7
+
+
+def made(kernels="numpy"):
+    replica = Replica(with_classifiers(CLASSES), SHAPE, backend=backend(kernels), dtype="float64", seed=4)
+    replica.reseed(1, 2)
+    return replica
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(IMAGES, *SHAPE)), rng.integers(0, CLASSES, IMAGES)
+
+
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+@pytest.mark.parametrize("bounds", [(0, 7), (0, 3, 7), (0, 1, 2, 4, 7)])
+@pytest.mark.parametrize("order", [1, -1])
+def test_microbatches_add_up_to_the_batch(data, kernels, bounds, order, step):
+    """All forwards precede all backwards; dropout draws one mask for the batch, whatever its division."""
+    images, labels = data
+    whole, split = made(kernels), made(kernels)
+    expected, _ = step(whole, images, labels, 1 / IMAGES)
+    parts = [slice(*pair) for pair in pairwise(bounds)]
+    bound = split.bindings(len(parts))
+    outputs = []
+    for part, binding in zip(parts, bound, strict=True):
+        x = images[part]
+        for stage in binding:
+            x = stage.forward(x)
+        outputs.append(x)
+    split.gradients[:] = np.nan
+    loss, first = 0.0, True
+    for part, binding, y in list(zip(parts, bound, outputs, strict=True))[::order]:
+        summed, _, dy = split.loss(y, labels[part], 1 / IMAGES)
+        heads = [head for stage in binding for head in stage.heads]
+        for head in heads:
+            head.aim(labels[part], 1 / IMAGES)
+        for stage in reversed(binding):
+            dy = stage.backward(dy, first=first)
+        loss += summed + sum(head.value for head in heads)
+        first = False
+    np.testing.assert_allclose(loss, expected, rtol=1e-13)
+    np.testing.assert_allclose(split.gradients, whole.gradients, rtol=0, atol=1e-14)
+
+
+def test_bindings_share_the_gradient_of_the_longest_layer():
+    replica = made()
+    assert not replica.layer_gradient.size
+    replica.bindings(3)
+    assert replica.layer_gradient.size == max(stage.span.stop - stage.span.start for stage in replica.stages)

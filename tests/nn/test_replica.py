@@ -177,11 +177,3 @@ def test_a_backend_whose_library_is_missing_is_refused(monkeypatch):
 
 def _missing():
     raise ModuleNotFoundError("No module named 'libgpu'")
-
-
-def test_arrays_go_to_the_device_and_back(kernels):
-    host = np.arange(6, dtype=np.float32).reshape(2, 3)
-    np.testing.assert_array_equal(kernels.to_host(kernels.asarray(host)), host)
-    zeros = kernels.to_host(kernels.zeros(5, "float64"))
-    assert zeros.dtype == np.float64
-    np.testing.assert_array_equal(zeros, np.zeros(5))

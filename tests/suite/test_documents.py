@@ -1,17 +1,19 @@
-"""Names in the documents exist: commands, options, files, functions, keys, settings and their values."""
+"""Names in documents and messages exist, and their numbers stand in the reports that they name."""
 
 import ast
 import dataclasses
 import importlib
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from hpcdl import cli, suite
 from hpcdl.cli import main
-from hpcdl.commands.list import catalogue
+from hpcdl.commands.help import BESIDE_THEIR_SUBJECT, pages
+from hpcdl.commands.list import SUBJECTS, catalogue
 from hpcdl.registry import find, names, settings_of
 
 from .tables import REPORT, SCHEMA, schema, with_columns, with_tables
@@ -153,26 +155,14 @@ def words_of_settings():
 KEY_OF = {"training": "training", "aggregation": "aggregation", "models": "model"}
 """Key of a case by folder of the registry."""
 
-CASE = """
-[suite]
-name = "s"
-[[case]]
-kind = "train"
-learning_rate = 0.1
-ranks = 4
-global_batch = 16
-steps = 4
-dataset = {name = "synthetic", shape = [32, 32, 3]}
-"""
 
-
-def test_values_of_settings_are_the_documented_ones():
+def test_values_of_settings_are_the_documented_ones(parsed):
     def load(setting, owner, word):
         key = next(key for folder, key in KEY_OF.items() if owner in names(folder))
-        strength = ", strength = 0.5" if setting == "delay_compensation" and word != "none" else ""
-        model = "" if key == "model" else 'model = "lenet5"\n'
-        scheme = 'aggregation = "binomial"\n' if setting == "updates" else ""
-        suite.parse(f'{CASE}{model}{scheme}{key} = {{name = "{owner}", {setting} = "{word}"{strength}}}', "s.toml")
+        strength = {"strength": 0.5} if setting == "delay_compensation" and word != "none" else {}
+        scheme = {"aggregation": "binomial"} if setting == "updates" else {}
+        dataset = {"name": "synthetic", "shape": [32, 32, 3]}
+        parsed(ranks=4, steps=4, dataset=dataset, **scheme, **{key: {"name": owner, setting: word, **strength}})
 
     for setting, owner, words in words_of_settings():
         for word in words:
@@ -214,3 +204,150 @@ def test_no_sentence_stands_in_two_documents():
         for sentence in re.split(r"(?<=[.:])\s+", " ".join(prose.split())):
             if len(sentence) > 60:
                 assert seen.setdefault(sentence, document) == document, sentence
+
+
+PROSE = [*(ROOT / "hpcdl").rglob("*.md"), *(ROOT / f"{name}README.md" for name in ("", "suites/", "slurm/"))]
+PLACE = r"(?<![\w/~.$])(?:hpcdl|suites|slurm|reports|tests)/[\w./-]+\.(?:md|toml|py)\b"
+"""A file of the source."""
+
+
+def messages(file):
+    """Return the texts of a module that are no docstrings: a string, or the constant parts of a format string."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documented)
+    return [node.value for node in constants if isinstance(node.value, str)]
+
+
+def test_what_a_hint_names_is_there():
+    texts = [(file, text) for file in (ROOT / "hpcdl").rglob("*.py") for text in messages(file)]
+    texts += [(file, file.read_text(encoding="utf-8")) for file in PROSE]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    seen = set()
+    for file, text in texts:
+        for command, name in re.findall(r"\bhpcdl (help|list) ([\w-]+)", text):
+            assert name in (*(pages() if command == "help" else SUBJECTS), "TOPIC", "SUBJECT"), (file, name)
+            seen.add(command)
+        for place, wanted in re.findall(r"(?:pip install|, or) '([\w.]*)\[([\w,-]+)\]'", text):
+            # of an installed package, in any folder; README installs the folder of the source
+            assert place == "hpcdl" or file.name == "README.md", (file, place)
+            assert set(wanted.split(",")) <= set(extras), (file, wanted)
+            seen.add("pip")
+        for path in re.findall(PLACE, text):
+            assert path == text or (ROOT / path).exists(), (file, path)
+            seen.add("path")
+    assert seen == {"help", "list", "pip", "path"}
+
+
+def test_a_file_that_is_a_page_is_named_by_its_topic():
+    """An installed package has no ``suites/README.md``, but ``hpcdl help suites``."""
+    files = [
+        f"{folder if folder == 'suites' else f'hpcdl/{folder}'}/README.md"
+        for folder in BESIDE_THEIR_SUBJECT.values()
+    ]
+    texts = [text for file in (ROOT / "hpcdl").rglob("*.py") for text in messages(file)]
+    texts += [file.read_text(encoding="utf-8") for file in pages().values()]
+    assert not [path for path in files for text in texts if path in text]
+
+
+WITH_RESULTS = (*DOCUMENTS, "slurm/README.md", "hpcdl/report/README.md")
+NO_PROSE = re.compile(r"```.*?```|<!-- table.*?<!-- end -->", re.DOTALL)
+"""Blocks of code, and tables that a program writes."""
+NO_RESULT = re.compile(
+    r"`[^`]+`"  # code: commands, settings, their defaults and limits
+    r"|\]\([^)]*\)|<http[^>]*>"  # links
+    r'|"[^"]*"'  # what a program prints
+    r"|(?:Python|version|CC BY)\s[\d.]+"
+    r"|95 %|80 %",  # level of every interval, power of a test
+    re.DOTALL,
+)
+SOURCE = re.compile(r"\b(?:reports|tests)/(?!README)[\w/-]+\.(?:md|txt|py)\b")
+"""A report, a kept output, or a test that asserts the number."""
+NUMBER = re.compile(r"(?<![\w.^])(?<!\w-)-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|-\w|\.\d|,\d)")
+MEASURED = re.compile(r"\s*%|\s+(?:times|[mu]?s|[MG]B/s)\b")
+"""Unit of a measured number; one with a decimal fraction is measured, too."""
+
+
+def blank(match):
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def blocks(text):
+    """Yield section, first line, and text of each paragraph, item of a list, and row of a table."""
+    section, block, first = 0, [], 0
+    for number, line in enumerate([*NO_PROSE.sub(blank, text).splitlines(), ""], 1):
+        if block and (not line.strip() or line.lstrip().startswith(("- ", "|", "#"))):
+            yield section, first, "\n".join(block)
+            block = []
+        if line.startswith("#"):
+            section += 1
+        elif line.strip():
+            first = first if block else number
+            block.append(line)
+
+
+def holds(text, number):
+    return re.search(rf"(?<![\d.]){re.escape(number)}(?!\d|\.\d)", text) is not None
+
+
+def missing(document, text, read):
+    """Return a line for each number that no report holds; ``read`` returns the text of a report.
+
+    A paragraph that names reports has all its numbers there. Of others, measured numbers stand in a report that their
+    section names; those of a row of a table in one line.
+    """
+    found, named = list(blocks(text)), {}
+    for section, _, block in found:
+        named.setdefault(section, []).extend(SOURCE.findall(block))
+    for section, first, block in found:
+        own = SOURCE.findall(block)
+        said = NO_RESULT.sub(blank, block)
+        numbers = [match for match in NUMBER.finditer(said) if own or measured(said, match)]
+        pages = dict.fromkeys(own or named[section])
+        texts = [re.sub(r"(?<=\d),(?=\d{3})", "", read(page)) for page in pages]
+        if block.startswith("|"):
+            texts = [line for page in texts for line in page.splitlines()]
+            texts = [max(texts, key=lambda line: sum(holds(line, digits(match)) for match in numbers), default="")]
+        for match in numbers:
+            if not any(holds(page, digits(match)) for page in texts):
+                line = first + said.count("\n", 0, match.start())
+                where = f"is not in {', '.join(pages)}" if pages else "has no report"
+                yield f"{document}:{line}: {match[0]} {where}"
+
+
+def measured(text, match):
+    return "." in match[0] or MEASURED.match(text, match.end())
+
+
+def digits(match):
+    return match[0].replace(",", "")
+
+
+def test_numbers_of_documents_stand_in_the_reports_that_they_name():
+    def read(page):
+        path = ROOT / page
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    wrong = [line for document in WITH_RESULTS for line in missing(document, text_of(document), read)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_number_without_a_report_is_found():
+    page = "| ring | 16 | 0.970 |\n| tree | 8 | 1024 hosts, 0.376 |"
+    for text, number in {
+        "It takes 3.1 s.": "3.1",
+        "It is twice as fast\nwithin 3 %.": "3",
+        "Of 7 hosts (`reports/a.md`).": "7",
+        "See `reports/a.md`.\n\n| ring | 0.376 | 0.970 |": "0.376",
+        "See `reports/a.md`: -0.970": "-0.970",
+        "See `reports/a.md`: .97": ".97",
+    }.items():
+        (line,) = missing("x.md", text, lambda _: page)
+        assert f": {number} " in line
+    for text in (
+        "With `rate = 0.1` on 16 hosts of version 1.0, ResNet-50, 95 % intervals.",
+        "On 1,024 hosts 0.970 and 0.376: `reports/a.md`.",
+        "See `reports/a.md`.\n\n- 0.970\n\n| tree | 0.376 |",
+    ):
+        assert not list(missing("x.md", text, lambda _: page))

@@ -4,7 +4,13 @@ import tomllib
 
 import pytest
 
-from .conftest import CASES
+from hpcdl import suite
+from hpcdl import suite as memory
+from hpcdl.aggregation.parts import cost
+from hpcdl.cli import main
+from hpcdl.suite import PROCESS_BYTES
+
+from .conftest import CASES, text_of
 
 REFUSED = r"""
 [train]
@@ -201,6 +207,23 @@ network = "gemini", ranks = 100000, ranks_per_host = 7, aggregation = "direct"
     | ranks: 100000 ranks may send 2e+10 messages; at most 1e+09 are simulated
 network = "gemini", ranks = 100000, aggregation = "auto"
     | ranks: 100000 ranks may send 2e+10 messages; at most 1e+09 are simulated
+network = "titan", ranks = 20000 | ranks: 20000 hosts are more than the topology's 19200
+network = "gemini", topology = "fat_tre" | topology: unknown 'fat_tre'; did you mean 'fat_tree'?
+network = "gemini", topology = "torus" | topology:
+network = "gemini", topology = {name = "torus", side = [2]} | topology: unknown setting 'side'; did you mean 'sides'?
+network = "gemini", topology = {name = "torus", sides = [2, 0]} | topology: sides: must be numbers of at least 1
+network = "gemini", topology = {name = "fat_tree", hosts = [4, 2]}, ranks = 9
+    | topology: 9 hosts are more than the topology's 8
+network = "gemini", topology = {name = "fat_tree", hosts = [4, 2], oversubscription = [0.5]}
+    | topology: oversubscription:
+network = "gemini", topology = {name = "fat_tree", hosts = [4, 2], placement = "cycle"}
+    | placement: must be block, cyclic, random, not 'cycle'
+network = "gemini", topology = {name = "fat_tree", hosts = [4, 2], background = 1.0} | topology: background:
+network = "gemini", topology = {name = "fat_tree", hosts = [4, 2], slow = {"switch 0.1 u" = 0.5}}
+    | did you mean 'switch 0.1 up'?
+network = "gemini", topology = {name = "fat_tree", hosts = [4, 2], slow = {"switch 0.1 up" = 2}} | from 0 to 1, not 2
+network = "gemini", ranks = 8, topology = {name = "fat_tree", hosts = [4, 2], slow = {"switch 0.1 up" = 0}}
+    | slow: no route from host 4 to 0, host 4 to 1, host 4 to 2 and 13 other pairs: failed links: switch 0.1 up
 collective = "reduce_scatter", concurrent = "allgather", aggregation = "tree" | 'tree' has no reduce_scatter
 communicators = 2 | communicators: one collective uses one communicator; name another one as concurrent
 collective = "reduce_scatter", concurrent = "gossip" | concurrent: unknown 'gossip'
@@ -259,3 +282,47 @@ def test_a_case_that_cannot_run_is_refused_in_one_line(kind, written, refused):
         message = refused(written(kind, **changed))
         assert message.startswith("[[case]] 1: ")
         assert refusal in message, changed
+
+
+def test_every_message_count_of_a_docstring_can_be_evaluated():
+    from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, schemes
+
+    for collective in COLLECTIVES:
+        for name in schemes(collective):
+            assert (cost.volume("Messages", offered(collective, name), 1024, 1 << 20) or 0) >= 0
+
+
+def test_lists_with_too_many_cases_are_refused(written, refused):
+    """They are counted before they are made: these lists have 10^30 cases."""
+    many = [*range(1000)]
+    keys = ("message_bytes", "repetitions", "warmup", "ranks_per_host", "threads", "ranks", "trace", "dtype")
+    lists = dict.fromkeys(keys, many) | {"start": many, "placement": many}
+    assert refused(written("collective", **lists)) == (
+        f"[[case]] 1: its lists make {10**30} cases; a suite has at most 10000"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--dry-run"], []])
+def test_ranks_that_exceed_the_memory_of_the_node_are_refused(tmp_path, written, monkeypatch, capsys, arguments):
+    monkeypatch.setattr(memory, "node_memory_bytes", lambda: 100 * PROCESS_BYTES)
+    file = tmp_path / "s.toml"
+    file.write_text(written("pairwise", pattern="all_pairs", ranks=101))
+    assert main(["run", str(file), "-o", str(tmp_path / "run"), *arguments]) == 2
+    assert "101 processes: needs at least 101 ranks x 0.06 GB of memory" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+TWO = text_of({**CASES["collective"], "aggregation": ["ring", "tree"]}, CASES["pairwise"])
+
+
+def test_a_value_that_only_unselected_cases_refuse_is_accepted(refused):
+    """Only a tree has an arity, and 6 bytes are not float32; the selected cases can run."""
+    overrides = ["case.aggregation.arity=3"]
+    assert "unknown setting 'arity'" in refused(TWO, overrides)
+    (tree,) = suite.parse(TWO, "s.toml", overrides, ("*tree*",)).cases
+    assert tree.spec.aggregation.written == {"name": "tree", "arity": 3}
+    (exchange,) = suite.parse(TWO, "s.toml", ["case.message_bytes=6"], ("pairwise-*",)).cases
+    assert exchange.spec.message_bytes == 6
+    for glob in ("*ring*", "collective-*"):
+        with pytest.raises(suite.UsageError, match="unknown setting 'arity'"):
+            suite.parse(TWO, "s.toml", overrides, (glob,))

@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from suite.conftest import CASES, text_of
 
 import hpcdl
 
@@ -41,17 +42,8 @@ for source, sink, count in (("host1", "host2", 6_000_000), ("host1", "host3", 1_
 print(json.dumps(found))
 """
 
-COLLECTIVE = """
-[suite]
-name = "tiny"
-[[case]]
-kind = "collective"
-aggregation = ["ring", "native"]
-ranks = 4
-message_bytes = 40000
-repetitions = 6
-warmup = 1
-"""
+COLLECTIVE = {**CASES["collective"], "aggregation": ["ring", "native"], "ranks": 4, "message_bytes": 40000}
+COLLECTIVE |= {"repetitions": 6, "warmup": 1}
 
 WAIT = "sleep 1000 & ssh host2 sleep 1000 & touch ready; wait"
 
@@ -164,7 +156,7 @@ def test_ranks_of_mpirun_go_round_the_hosts_and_check_names_the_transport_betwee
 
 def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(library):
     name, testbed = library
-    (testbed.folder / "tiny.toml").write_text(COLLECTIVE)
+    (testbed.folder / "tiny.toml").write_text(text_of(COLLECTIVE))
     ended = testbed("hpcdl", "run", "tiny.toml", "-o", "o", hosts=4, slow=["host4:100mbit"])
     assert ended.returncode == 0, ended.stderr
     run = hpcdl.read(testbed.folder / "o")
@@ -192,7 +184,7 @@ def test_cases_for_ranks_of_one_host_are_left_out_and_the_others_run(library):
     """And resuming in the same place says the same."""
     _, testbed = library
     suite = testbed.folder / "tiny.toml"
-    suite.write_text(COLLECTIVE.replace('"native"', '"two_shot"'))
+    suite.write_text(text_of({**COLLECTIVE, "aggregation": ["ring", "two_shot"]}))
     for resume in ([], ["--resume"]):
         ended = testbed("hpcdl", "run", suite, "-o", "o", *resume, hosts=2)
         assert ended.returncode == 1, ended.stderr
@@ -206,26 +198,13 @@ def test_cases_for_ranks_of_one_host_are_left_out_and_the_others_run(library):
     testbed.check_nothing_left()
 
 
-SERVER = """
-[suite]
-name = "server"
-[[case]]
-kind = "train"
-model = "lenet5"
-dataset = "digits"
-training = "asynchronous"
-learning_rate = 0.02
-ranks = 3
-global_batch = 48
-steps = 4
-timeout_seconds = 60
-"""
+SERVER = {**CASES["train"], "training": "asynchronous", "ranks": 3, "global_batch": 48, "timeout_seconds": 60}
 
 
 def test_a_server_receives_from_workers_on_other_hosts(library):
     """MPICH 5.0 loses receives from any rank that are posted before their messages arrive from other hosts."""
     _, testbed = library
-    (testbed.folder / "server.toml").write_text(SERVER)
+    (testbed.folder / "server.toml").write_text(text_of(SERVER))
     ended = testbed("hpcdl", "run", testbed.folder / "server.toml", "-o", "o", hosts=3)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     testbed.check_nothing_left()

@@ -4,11 +4,11 @@ import shutil
 
 import h5py
 import pytest
-from contract.traces import changed
+from contract.traces import changed, refused
 
 from hpcdl.launch.environment import describe_job, describe_rank
 from hpcdl.trace.recorder import TraceError
-from hpcdl.trace.schema import merge, read
+from hpcdl.trace.schema import merge
 
 SUITE = "[suite]\nname = 's'\nquestion = 'Which?'\n"
 
@@ -28,13 +28,6 @@ def whole(hand):
         SUITE,
     )
     return hand.folder / "run.h5"
-
-
-def refused(path, *words):
-    with pytest.raises(TraceError) as caught:
-        len(read(path).events)
-    for word in (str(path), *words):
-        assert word in str(caught.value)
 
 
 @pytest.mark.parametrize("place", ["suite", "environment", "cases", "cases/000001", "cases/000001/steps"])

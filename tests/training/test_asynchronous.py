@@ -6,12 +6,11 @@ from itertools import groupby
 import numpy as np
 import pytest
 from contract import quadratic
-from contract.asynchronous import Run, chosen
+from contract.asynchronous import Failing, Run, chosen, common
 from contract.schedules import SCHEDULES, ranks_in
 
 from hpcdl import registry
 from hpcdl.fabric.comm import Counters, PeerLost
-from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
@@ -159,29 +158,6 @@ def test_memory_is_as_documented():
     assert set(run.sessions[1].vectors) == {"accrued", "outgoing", "incoming"}
 
 
-class Failing:
-    """A communicator whose rank fails when it begins its message number ``lasts`` + 1."""
-
-    def __init__(self, comm, lasts):
-        self.comm, self.lasts = comm, lasts
-
-    def __getattr__(self, name):
-        return getattr(self.comm, name)
-
-    def _count(self):
-        if self.lasts == 0:
-            raise RankFailed
-        self.lasts -= 1
-
-    async def send(self, *arguments):
-        self._count()
-        await self.comm.send(*arguments)
-
-    async def recv(self, *arguments):
-        self._count()
-        return await self.comm.recv(*arguments)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "numbers",
@@ -212,8 +188,7 @@ def test_a_worker_fails_between_messages_to_two_servers(numbers, servers):
         partial_pushes += max(pushes) > min(pushes)
         if numbers.get("n_push", 1) == 1:
             assert len(updates[0]) == steps * workers
-        survivors = [session.replica.parameters for session in run.sessions[1:]]
-        assert all(np.array_equal(survivors[0], other) for other in survivors)
+        common(run.sessions[1:])
     assert partial_pushes
 
 

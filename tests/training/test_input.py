@@ -130,18 +130,9 @@ def test_items_in_any_order(depth, order):
         assert [ahead.take(number) for number in order] == [number * number for number in order]
 
 
-def test_one_thread_makes_each_item_once_and_in_order():
-    made = []
-    with Prefetch(lambda number: made.append((number, threading.get_ident())), 20, 3) as ahead:
-        for number in range(20):
-            ahead.take(number)
-    assert [number for number, _ in made] == list(range(20))
-    assert len({thread for _, thread in made} - {threading.get_ident()}) == 1
-
-
-def test_depth_limits_prefetched_items():
-    made = []
-    with Prefetch(made.append, 10, 2) as ahead:
+def test_one_thread_makes_each_item_once_and_in_order_and_depth_limits_them():
+    made, threads = [], set()
+    with Prefetch(lambda number: made.append(number) or threads.add(threading.get_ident()), 10, 2) as ahead:
         ahead.take(3)
         deadline = time.monotonic() + 10
         while len(made) < 3 and time.monotonic() < deadline:
@@ -151,6 +142,7 @@ def test_depth_limits_prefetched_items():
         for number in range(4, 10):
             ahead.take(number)
     assert made == list(range(3, 10))
+    assert len(threads - {threading.get_ident()}) == len(threads) == 1
 
 
 class Mistake(Exception):
@@ -188,13 +180,3 @@ def test_closing_early_drops_what_was_made_ahead(taken):
     ahead.close()
     assert len(made) < 20
     assert not prefetching()
-
-
-def test_an_interrupted_caller_leaves_no_thread():
-    def interrupted():
-        with Prefetch(lambda number: number, 10, 2) as ahead:
-            ahead.take(0)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()

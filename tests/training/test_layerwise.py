@@ -5,12 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 from contract import training
+from contract.cases import case_of
 from contract.training import difference, session
 
 from hpcdl import registry
-from hpcdl.cases.keys.compute_times import DEVICES, at_rate
-from hpcdl.cases.keys.key import Choice
-from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
@@ -51,13 +49,11 @@ def test_priority_of_the_first_layers_shortens_a_step(model, network, images):
     """If the exchange takes longer than backward, the next forward begins earlier."""
 
     def seconds(strategy, **settings):
-        training, scheme = Choice("training", strategy, settings), Choice("aggregation", "halving_doubling")
-        case = ReplaySpec(
-            model=Choice("models", model), training=training, aggregation=scheme, ranks=8, batch_per_rank=images
-        )
-        times, link = at_rate(case.layers, case.shape, DEVICES["k20"].flops), NETWORKS[network].link
+        keys = {"model": model, "training": {"name": strategy, **settings}, "aggregation": "halving_doubling"}
+        keys |= {"ranks": 8, "batch_per_rank": images, "network": network, "device": "k20", "flops": None}
+        spec, link = case_of("replay", **keys).spec, NETWORKS[network].link
         bucket = fitted_bucket_bytes(link.alpha, link.beta, 8)
-        return virtual_step(case, Conditions(NETWORKS[network], times, images, bucket)).seconds
+        return virtual_step(spec, Conditions(spec.cluster, spec.compute_times, images, bucket)).seconds
 
     whole = seconds("layerwise", bucket_bytes=0)
     assert seconds("layerwise") < 0.97 * whole

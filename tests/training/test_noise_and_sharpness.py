@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from contract import networks
 from contract.sessions import silent_journal
 from contract.training import digits
 from scipy.sparse.linalg import LinearOperator, eigsh
@@ -37,13 +38,7 @@ def test_it_is_the_trace_of_the_covariance_by_the_squared_gradient():
     whole = digits().train
     mean, squares = np.zeros(replica.gradients.size), 0.0
     for index in range(len(whole)):
-        images, labels = whole.batch(np.array([index]), "float32")
-        x = images
-        for stage in replica.stages:
-            x = stage.forward(x, train=True)
-        _, _, dx = replica.loss(x, labels, 1.0)
-        for stage in reversed(replica.stages):
-            dx = stage.backward(dx)
+        networks.step(replica, *whole.batch(np.array([index]), "float32"), 1.0)
         mean += replica.gradients
         squares += float(replica.gradients @ replica.gradients)
     mean /= len(whole)
@@ -98,12 +93,7 @@ def test_of_a_convolutional_network_it_is_that_of_lanczos_iterations():
 
     def gradient(at):
         replica.parameters[:] = at
-        y = images
-        for stage in replica.stages:
-            y = stage.forward(y)
-        _, _, y = replica.loss(y, labels, 1 / IMAGES)
-        for stage in reversed(replica.stages):
-            y = stage.backward(y)
+        networks.step(replica, images, labels, 1 / IMAGES)
         return replica.gradients.copy()
 
     def product(v):

@@ -2,10 +2,11 @@
 
 import itertools
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
+from contract.networks import with_classifiers
 from contract.training import GLOBAL_BATCH, SEED, session
 
 from hpcdl import registry
@@ -17,10 +18,8 @@ from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy import activation_pool
 from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.composite import Auxiliary
-from hpcdl.nn.layers.elementwise import Dropout, Flatten
+from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import MaxPooling
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.split.mesh import Place, placed
@@ -41,19 +40,7 @@ def lenet5():
     return registry.find("models", "lenet5")(images().shape, images().classes)
 
 
-def plain():
-    """Small, with dropout and auxiliary classifiers in several layers."""
-    return [
-        Convolution("conv", 4, 3, relu=True),
-        Dropout("drop1", 0.3),
-        Auxiliary("aux1", [Flatten("flat"), Linear("fc", 10)]),
-        MaxPooling("pool", 2),
-        Flatten("flat"),
-        Linear("fc1", 12, relu=True),
-        Auxiliary("aux2", [Linear("fc", 10)]),
-        Dropout("drop2"),
-        Linear("fc2", 10),
-    ]
+plain = partial(with_classifiers, 10)
 
 
 def normalised():
@@ -67,6 +54,15 @@ def normalised():
     ]
 
 
+async def run_stage(comm, layers, part, stages, recorder=None, dtype="float64", settings=None, **keys):
+    """Train on one rank; return its replica."""
+    replica = Replica(layers, images().shape, backend=backend("numpy"), dtype=dtype, seed=SEED, part=part)
+    mine = session("ring", dtype, recorder, replica=replica, dataset=images(), **keys)
+    mine.place = await placed(comm, stages)
+    await pipeline(comm, mine, **settings)
+    return replica
+
+
 def train(network, ranks, stages, *, seed=0, microbatches=4, schedule="1f1b", bucket_bytes=None, **settings):
     """Return parameters and state of each pipeline's whole network, and the recorders of all ranks."""
     recorders = [Recorder(events=False) for _ in range(ranks)]
@@ -74,13 +70,9 @@ def train(network, ranks, stages, *, seed=0, microbatches=4, schedule="1f1b", bu
     cuts = partition([1.0] * len(layers), stages, [1.0] * len(layers))
 
     async def program(comm):
-        part = cuts[comm.rank % stages]
-        replica = Replica(layers, images().shape, backend=backend("numpy"), dtype="float64", seed=SEED, part=part)
-        keys = {"replica": replica, "dataset": images(), **settings}
-        mine = session("ring", "float64", recorders[comm.rank], **keys)
-        keys = {"microbatches": microbatches, "schedule": schedule, "bucket_bytes": bucket_bytes}
-        mine.place = await placed(comm, stages)
-        await pipeline(comm, mine, **keys)
+        part, recorder = cuts[comm.rank % stages], recorders[comm.rank]
+        own = {"microbatches": microbatches, "schedule": schedule, "bucket_bytes": bucket_bytes}
+        replica = await run_stage(comm, layers, part, stages, recorder, settings=own, **settings)
         return replica.parameters, replica.state
 
     found = in_process(ranks, seed).run(program)
@@ -186,10 +178,8 @@ def test_the_bubble_is_that_of_the_formula(times, microbatches, schedule):
 
     async def program(comm):
         part = slice(comm.rank + (comm.rank > 0), comm.rank + 2)
-        replica = Replica(layers, images().shape, backend=backend("numpy"), part=part)
-        mine = session("ring", "float32", replica=replica, dataset=images(), steps=1)
-        mine.place = await placed(comm, stages)
-        await pipeline(comm, mine, microbatches=microbatches, schedule=schedule)
+        settings = {"microbatches": microbatches, "schedule": schedule}
+        await run_stage(comm, layers, part, stages, dtype="float32", settings=settings, steps=1)
 
     network = replace(NETWORKS["ethernet-10g"], link=Link(alpha=0.0, beta=0.0), gamma=0.0)
     world = simulated(stages, network, compute=compute)
@@ -239,10 +229,8 @@ def test_activations_in_flight_take_the_memory_that_the_schedules_differ_in(monk
 
         async def program(comm, schedule=schedule, layers=layers):
             part = slice(comm.rank, comm.rank + 1 if comm.rank < 3 else None)
-            replica = Replica(layers, images().shape, backend=backend("numpy"), part=part)
-            mine = session("ring", "float32", replica=replica, dataset=images(), steps=2, global_batch=64)
-            mine.place = await placed(comm, 4)
-            await pipeline(comm, mine, microbatches=16, schedule=schedule)
+            keys = {"settings": {"microbatches": 16, "schedule": schedule}, "steps": 2, "global_batch": 64}
+            await run_stage(comm, layers, part, 4, dtype="float32", **keys)
 
         simulated(4, NETWORKS["ethernet-10g"], compute=compute).run(program)
         peaks[schedule] = most

@@ -1,14 +1,12 @@
 """Sandblaster equals L-BFGS in a plain loop: in any schedule, with stragglers and after failures."""
 
-import heapq
-import random
 from collections import Counter
 from math import ceil
 
 import numpy as np
 import pytest
 from contract import quadratic, quartic
-from contract.asynchronous import may_fail
+from contract.asynchronous import Failing, Run, common
 from contract.schedules import SCHEDULES, ranks_in
 from contract.training import digits
 
@@ -25,26 +23,16 @@ from hpcdl.trace.recorder import Recorder
 from hpcdl.training import sandblaster as module
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.sandblaster.coordinator import LbfgsCoordinator
-from hpcdl.training.parts.sandblaster.vector_shards import DIRECTION, PAIRS, SLOPE, SUM, Portions, Shard
+from hpcdl.training.parts.sandblaster.vector_shards import DIRECTION, PAIRS, SLOPE, SUM, Shard
 
 LAYOUTS = [(1, 0), (2, 0), (3, 0), (5, 0), (3, 1), (4, 2), (6, 3), (9, 7)]
 """Ranks and dedicated servers; 7 parameters in up to 9 shards, so that some shards are empty."""
 
 
-def descend(world, *, make=quartic.session, settings=None, failure=None, **session):
-    """Return the sessions and recorders of all ranks; no message may be left."""
-    recorders = [Recorder(events=False) for _ in range(world.ranks)]
-    sessions = [make(one, **may_fail(failure, rank), **session) for rank, one in enumerate(recorders)]
-    world.run(lambda comm: quartic.descend(comm, sessions[comm.rank], **settings or {}))
-    assert not [post for group in world.groups for box in group.mailboxes() for post in box.posts()]
-    return sessions, recorders
-
-
-def parameters(sessions):
-    """Return the parameters, which must be equal on all ranks."""
-    first, *others = (session.replica.parameters for session in sessions)
-    assert all(np.array_equal(first, other) for other in others)
-    return first
+def descend(world, *, make=quartic.session, settings=None, **session):
+    """Return the sessions and recorders of all ranks."""
+    run = Run(world, make, lambda comm, mine: quartic.descend(comm, mine, **settings or {}), **session)
+    return run.sessions, run.recorders
 
 
 def rows(recorders):
@@ -54,7 +42,7 @@ def rows(recorders):
 @pytest.mark.parametrize(("ranks", "servers"), [*LAYOUTS, (9, 0), (16, 5)])
 def test_equals_lbfgs_by_a_plain_loop(ranks, servers):
     sessions, recorders = descend(in_process(ranks), settings={"servers": servers})
-    found = parameters(sessions)
+    found = common(sessions)
     np.testing.assert_allclose(found, quartic.by_one_loop(), rtol=0, atol=quartic.TOLERANCE)
     assert sum(row.images for row in rows(recorders)) == quartic.STEPS * quadratic.IMAGES
     start = quartic.session().replica.parameters
@@ -75,7 +63,7 @@ def test_no_schedule_deadlocks_or_counts_a_portion_twice():
         }
         sessions, recorders = descend(in_process(ranks, seed), steps=3, settings=settings)
         close = quartic.by_one_loop(steps=3)
-        np.testing.assert_allclose(parameters(sessions), close, rtol=0, atol=quartic.TOLERANCE)
+        np.testing.assert_allclose(common(sessions), close, rtol=0, atol=quartic.TOLERANCE)
         assert sum(row.images for row in rows(recorders)) == 3 * quadratic.IMAGES
 
 
@@ -100,7 +88,7 @@ def test_backup_tasks_take_over_from_a_slow_worker():
     for backup in (True, False):
         world = slow(6, 100, of=4)
         sessions, recorders = descend(world, settings={"servers": 2, "portions_per_worker": 4, "backup": backup})
-        np.testing.assert_allclose(parameters(sessions), quartic.by_one_loop(), rtol=0, atol=quartic.TOLERANCE)
+        np.testing.assert_allclose(common(sessions), quartic.by_one_loop(), rtol=0, atol=quartic.TOLERANCE)
         assert sum(row.images for row in rows(recorders)) == quartic.STEPS * quadratic.IMAGES
         rejected = [row for row in rows(recorders) if row.images == 0]
         assert bool(rejected) == backup
@@ -207,7 +195,7 @@ def test_the_failure_of_a_worker_does_not_change_the_result(servers, when):
             sessions, recorders = descend(in_process(ranks, seed), steps=6, **keys)
             survivors = [session for rank, session in enumerate(sessions) if rank != failing]
             close = quartic.by_one_loop(steps=6)
-            np.testing.assert_allclose(parameters(survivors), close, rtol=0, atol=quartic.TOLERANCE)
+            np.testing.assert_allclose(common(survivors), close, rtol=0, atol=quartic.TOLERANCE)
             assert recorders[0].evaluations[-1].step == 6
 
 
@@ -231,71 +219,19 @@ def test_memory_is_as_documented():
         assert own == (6 + 2 * history) * size + (ranks - 1 - servers if servers else ranks) * size
 
 
-SHARDS = 3
+@pytest.mark.slow
+@pytest.mark.parametrize("backup", [True, False])
+@pytest.mark.parametrize("servers", [2, 3])
+def test_every_portion_counts_once_if_a_worker_fails_between_messages(servers, backup):
+    """Some shards may have received its last push; others compute its unpushed portions again."""
+    close = quartic.by_one_loop(steps=2)
+    for lasts in range(45):
+        failing = servers + 1 + lasts % 3
+        settings = {"servers": servers, "backup": backup, "push_every": 2 + lasts % 4, "portions_per_worker": 12}
 
+        async def train(comm, mine, lasts=lasts, failing=failing, settings=settings):
+            await quartic.descend(Failing(comm, lasts) if comm.rank == failing else comm, mine, **settings)
 
-def play(assignment, number, workers, seed, failing, push_seconds=0.1):
-    """Run one batch with workers of random speed.
-
-    Return the portions counted by each shard. Workers in ``failing`` stop at a random time, perhaps within a push;
-    worker 0 takes a hundred times as long.
-    """
-    chance = random.Random(seed)
-    shards = [Counter() for _ in range(SHARDS)]
-    failure = {worker: chance.uniform(0, 3 * number / workers) for worker in failing}
-    failed, idle = set(), set()
-    events = [(0.0, worker, "idle", None) for worker in range(workers)]
-    events += [(when, worker, "fails", None) for worker, when in failure.items()]
-    heapq.heapify(events)
-
-    def add(shard, portions):
-        counted = [portion for portion in portions if shard[portion]]
-        assert not counted or len(portions) == 1, "part of a push has been counted"
-        if not counted:
-            shard.update(portions)
-
-    def order(worker, now):
-        idle.discard(worker)
-        if assignment.must_push(worker):
-            push(worker, now)
-        elif (portion := assignment.assign(worker)) is not None:
-            takes = chance.paretovariate(2) * (1 if worker else 100)
-            heapq.heappush(events, (now + takes, worker, "done", portion))
-        else:
-            idle.add(worker)
-
-    def push(worker, now):
-        portions = assignment._unpushed.get(worker, [])
-        # a push that a failure interrupts reaches some of the shards
-        whole = worker not in failure or now + push_seconds < failure[worker]
-        for shard in shards[: SHARDS if whole else chance.randrange(SHARDS)]:
-            add(shard, portions)
-        heapq.heappush(events, (now + push_seconds, worker, "pushed", None))
-
-    while not assignment.complete:
-        now, worker, event, portion = heapq.heappop(events)
-        if worker in failed:
-            continue
-        if event == "fails":
-            failed.add(worker)
-            idle.discard(worker)
-            assignment.lost(worker)
-            for other in sorted(idle):
-                order(other, now)
-            continue
-        if event == "done":
-            assignment.accept(worker, portion, 2.0**-portion)
-        elif event == "pushed":
-            assignment.pushed(worker)
-        order(worker, now)
-    return shards
-
-
-def test_every_portion_counts_once_if_workers_fail():
-    for seed in range(1000):
-        number, workers = 1 + seed % 23, 2 + seed % 7
-        assignment = Portions(number, push_every=1 + seed % 5, backup=seed % 3 > 0)
-        failing = random.Random(seed).sample(range(workers), random.Random(~seed).randrange(workers))
-        shards = play(assignment, number, workers, seed, failing)
-        assert all(shard == Counter(range(number)) for shard in shards)
-        assert assignment.loss == sum(2.0**-portion for portion in range(number))
+        run = Run(in_process(servers + 4, lasts), quartic.session, train, steps=2)
+        survivors = [session for rank, session in enumerate(run.sessions) if rank != failing]
+        np.testing.assert_allclose(common(survivors), close, rtol=0, atol=quartic.TOLERANCE)

@@ -7,17 +7,12 @@ import pytest
 from contract import tiny
 from contract.compression import planned
 from contract.tiny import PARAMETERS, tiny_session
-from contract.training import digits, session
+from contract.training import digits, normalised, session
 
 from hpcdl import registry
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy.activation_pool import _POOL
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.parts.compressed.piece import MessageCodec
 from hpcdl.training.parts.evaluation import test_share as share_of_test
@@ -40,8 +35,7 @@ def test_evaluations_are_due_every_so_many_epochs_and_at_the_end():
 
 def normalizing(rank):
     """Return a network whose running statistics depend on the rank, and whose parameters do not."""
-    layers = [BatchNorm("norm"), Flatten("flatten"), Linear("fc", 10)]
-    replica = Replica(layers, digits().shape, backend=backend("numpy"), dtype="float64", seed=1)
+    replica = normalised()
     replica.state += rank
     return replica
 

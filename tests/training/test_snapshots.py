@@ -5,14 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 from contract import quadratic, training
+from contract.asynchronous import loss_of
 
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
@@ -51,11 +47,6 @@ def evaluated(taken, combine):
     return last[0], notes[0], sessions
 
 
-def loss(parameters):
-    images = quadratic.noise(5).test.batch(np.arange(5), "float64")[0].reshape(5, -1)
-    return pytest.approx(((np.array(parameters) - images) ** 2).sum() / 2 / 5)
-
-
 def test_snapshots_of_servers_are_joined():
     """Three servers, one with an empty shard, and a rank without snapshots. The moment is the last server's.
 
@@ -75,7 +66,7 @@ def test_snapshots_of_servers_are_joined():
         (4, 4, 4 * quadratic.IMAGES),
     ]
     assert [row.training_seconds for row in rows] == pytest.approx([8e-6, 9e-6])
-    assert [row.loss for row in rows] == [loss(first), loss(second)]
+    assert [row.loss for row in rows] == pytest.approx([loss_of(first), loss_of(second)])
     assert all(np.isnan(row.consensus) for row in rows)
 
 
@@ -83,15 +74,13 @@ def test_replicas_are_averaged_and_their_distance_is_recorded():
     """The distance of (2, 0, ...) and (0, 0, ...) from (1, 0, ...) is 1."""
     last, rows, _ = evaluated([[(10, 3, [2, 0, 0, 0, 0], 0)], [(30, 3, [0] * 5, 0)]], "average")
     assert last.tolist() == [1, 0, 0, 0, 0]
-    assert [(row.step, row.consensus, row.loss) for row in rows] == [(3, 1, loss(last))]
+    assert [(row.step, row.consensus, row.loss) for row in rows] == [(3, 1, pytest.approx(loss_of(last)))]
     assert rows[0].training_seconds == pytest.approx(30e-9)
 
 
 def normalised(recorder=None, **settings):
     """Return a session of a network with running statistics."""
-    layers = [BatchNorm("norm"), Flatten("flatten"), Linear("fc", 10)]
-    replica = Replica(layers, (8, 8, 1), backend=backend("numpy"), dtype="float64", seed=1)
-    defaults = {"replica": replica, "optimizer": SGD(), "learning_rate": lambda _step: 0.05}
+    defaults = {"replica": training.normalised(), "optimizer": SGD(), "learning_rate": lambda _step: 0.05}
     return training.session("ring", "float64", recorder, **defaults | settings)
 
 
