@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.parser import CONTRACTS, Arguments, Command, objects_with_a_contract
 from hpcdl.exit_codes import FAILED, OK, UsageError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
-
-    from hpcdl.commands.parts.contracts import Check
+    from hpcdl.launch.preflight import Finding
 
 
 def arguments(parser: Arguments) -> None:
@@ -20,44 +19,30 @@ def arguments(parser: Arguments) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    return _machine() if options.name is None else _contract(options.name)
+    failed = False
+    try:
+        for verdict, subject, detail, advice in _machine() if options.name is None else _contract(options.name):
+            print(f"{verdict:7}  {subject}: {detail}{advice and '; '}{advice}", flush=True)
+            failed |= verdict == "FAILED"
+    except ValueError as error:
+        raise UsageError(f"check: {error}") from None
+    return FAILED if failed else OK
 
 
-def _machine() -> int:
+def _machine() -> Iterable[Finding]:
     import os
 
     from hpcdl.launch.preflight import preflight, preflight_of_job
     from hpcdl.launch.process import check_leftover, launched
 
     check_leftover(os.environ)
-    findings = preflight_of_job() if launched(os.environ) else preflight()
-    failed = False
-    for finding in findings:
-        advice = f"; {finding.advice}" if finding.advice else ""
-        print(f"{finding.verdict:7}  {finding.subject}: {finding.detail}{advice}", flush=True)
-        failed |= finding.verdict == "FAILED"
-    return FAILED if failed else OK
+    return preflight_of_job() if launched(os.environ) else preflight()
 
 
-def _contract(name: str) -> int:
-    from pathlib import Path
-
-    from hpcdl import registry
-
-    registry.trust(name, Path.cwd())
-    failed = False
-    try:
-        for check in _checks(name):
-            print(f"{'ok' if check.holds else 'FAILED':7}  {check.what}: {check.detail}", flush=True)
-            failed |= not check.holds
-    except ValueError as error:
-        raise UsageError(f"check: {error}") from None
-    return FAILED if failed else OK
-
-
-def _checks(name: str) -> Iterator[Check]:
+def _contract(name: str) -> Iterator[Finding]:
     """Return the checks of an object; the kind of a user's object follows from its signature."""
     import inspect
+    from pathlib import Path
 
     from hpcdl import registry
     from hpcdl.aggregation.parts.traits import Aggregation
@@ -66,6 +51,7 @@ def _checks(name: str) -> Iterator[Check]:
     from hpcdl.compression.parts.protocol import Compression
     from hpcdl.training.parts.traits import Strategy
 
+    registry.trust(name, Path.cwd())
     folder = next((folder for folder in CONTRACTS if name in registry.names(folder)), "models")
     if ":" not in name and name not in registry.names(folder):
         raise ValueError(f"unknown {name!r}{registry.nearest(name, objects_with_a_contract())}")

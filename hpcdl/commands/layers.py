@@ -15,16 +15,15 @@ if TYPE_CHECKING:
     from hpcdl.nn.layer import SizedLayer
     from hpcdl.report.formats.document import Document
 
+COUNTED: Final = ("parameters", "activations")
 SHOWN: Final = 10
 """Layers that are printed, those with the most parameters."""
 
 
 def arguments(parser: Arguments) -> None:
-    parser.option(
-        "source MODEL|RUN|TRACE",
-        "a network of `hpcdl list models`, a run (its first training), a PyTorch profiler's trace (.json, "
-        ".json.gz), a Chakra trace (.et), or a table (.csv)",
-    )
+    traces = "a PyTorch profiler's trace (.json, .json.gz), a Chakra trace (.et), or a table (.csv)"
+    effect = f"a network of `hpcdl list models`, a run (its first training), {traces}"
+    parser.option("source MODEL|RUN|TRACE", effect)
     parser.option("-o TABLE.csv", "write all layers", dest="file", type=Path)
     parser.option("--shape HxWxC", "of an image, or the tokens of a sequence", type=_shape)
     parser.option("--batch N", "samples of a forward pass, if a Chakra trace states none", type=whole_number)
@@ -48,7 +47,7 @@ def execute(options: argparse.Namespace) -> int:
         with output_path("-o", options.file) as path:
             path.write_text(table_text(layers), encoding="utf-8", newline="")
     print(summary.plain([_page(options.source, layers)]))
-    for name in ("parameters", "activations"):
+    for name in COUNTED:
         if not any(getattr(layer, name) for layer in layers):
             print(f"warning: the source states no {name}: fill in the column")
     if unassigned := sum(layer.parameters for layer in layers if layer.name == REST):
@@ -58,17 +57,10 @@ def execute(options: argparse.Namespace) -> int:
 
 def _sizes(layers: Sequence[SizedLayer]) -> tuple[float, float, float, float, float]:
     """Return parameters and outputs (MB), GFLOP, FLOP per byte of parameters, and time (ms) of layers together."""
-    weights, outputs = (
-        4e-6 * sum(getattr(each, name) for each in layers) for name in ("parameters", "activations")
-    )
-    flop = 1e-9 * sum((each.forward_flop or 0) + (each.backward_flop or 0) for each in layers)
-    return (
-        weights,
-        outputs,
-        flop,
-        weights and 1e3 * flop / weights,
-        1e3 * sum(sum(each.seconds) for each in layers),
-    )
+    weights, outputs = (4e-6 * sum(getattr(layer, name) for layer in layers) for name in COUNTED)
+    flop = 1e-9 * sum((layer.forward_flop or 0) + (layer.backward_flop or 0) for layer in layers)
+    time = 1e3 * sum(sum(layer.seconds) for layer in layers)
+    return weights, outputs, flop, weights and 1e3 * flop / weights, time
 
 
 def _page(source: str, layers: Sequence[SizedLayer]) -> Document:
@@ -87,12 +79,11 @@ def _page(source: str, layers: Sequence[SizedLayer]) -> Document:
     header = ("layer", "parameters (MB)", "outputs (MB)", "GFLOP", "FLOP / byte", "ms")
     largest = sorted(layers, key=lambda layer: -layer.parameters)[:SHOWN]
     rows = [(layer.name, *(digits(value or None) for value in _sizes([layer]))) for layer in largest]
-    order = [
+    order = (
         f"The {len(rows)} of {len(layers)} layers with most parameters; outputs, GFLOP and ms are for one sample:"
-    ]
-    return Document(
-        source, [Section("Layers", [*answer, *order], tables=[Table("", header, rows).without_empty()])]
     )
+    table = Table("", header, rows).without_empty()
+    return Document(source, [Section("Layers", [*answer, order], tables=[table])])
 
 
 COMMAND: Final = Command(

@@ -49,7 +49,6 @@ def _batches(text: str) -> list[int]:
 
 
 def execute(options: argparse.Namespace) -> int:
-
     if options.batch and options.subject != "models":
         raise UsageError("--batch: only for `hpcdl list models`")
     subjects = [options.subject] if options.subject else list(SUBJECTS)
@@ -76,10 +75,7 @@ def _print(begin: str, text: str) -> None:
 
 
 def catalogue(subject: str, batches: Sequence[int] = (USUAL_BATCH,)) -> list[JsonObject]:
-    """Return the entries of a subject: ``name``, ``summary`` and further fields.
-
-    A model has one entry per batch size in ``batches``, with the volumes of a step.
-    """
+    """Return the entries of a subject: ``name``, ``summary`` and more; of a model one per batch size."""
     from hpcdl import registry
     from hpcdl.aggregation.parts.cost import costs
     from hpcdl.fabric.network import Site
@@ -119,9 +115,8 @@ def _described(entry: JsonObject, *, volumes: bool) -> str:
     if not volumes:
         multiply_adds = entry["multiply_adds_per_image"] / 1e9
         return f"{size:9}  {entry['parameters']:11,} parameters {multiply_adds:8.4f} GMAC  {entry['summary']}"
-    weights, data, activations = (
-        f"{entry[key] / 1e6:10,.1f} MB" for key in ("weight_bytes", "data_bytes", "activation_bytes")
-    )
+    keys = ("weight_bytes", "data_bytes", "activation_bytes")
+    weights, data, activations = (f"{entry[key] / 1e6:10,.1f} MB" for key in keys)
     flop = entry["forward_backward_flop"] / 1e12
     return f"{size:9}  batch {entry['batch']:5}  |W|{weights}  |D|{data}  {flop:9.3f} TFLOP  outputs{activations}"
 
@@ -172,26 +167,22 @@ def _schedules() -> list[JsonObject]:
 
 
 def _suites() -> list[JsonObject]:
+    from hpcdl import registry
     from hpcdl.cases.keys.suite_tables import suites
     from hpcdl.trace.files import read_toml
 
     entries: list[JsonObject] = []
     for name, path in suites().items():
         suite = read_toml(path)
-        needs = _datasets_of_files(suite["case"])
-        question = suite["suite"]["question"]
-        entries.append({"name": name, "summary": question, "needs": needs, "path": str(path)})
+        chosen = [case.get("dataset", []) for case in suite["case"]]
+        every = [one for choice in chosen for one in (choice if isinstance(choice, list) else [choice])]
+        datasets = {one["name"] if isinstance(one, dict) else one for one in every}
+        # the user has to get the datasets that have a path
+        needs = sorted(
+            name for name in datasets if "path" in registry.settings_of(registry.find("datasets", name))
+        )
+        entries.append({"name": name, "summary": suite["suite"]["question"], "needs": needs, "path": str(path)})
     return entries
-
-
-def _datasets_of_files(cases: Sequence[JsonObject]) -> list[str]:
-    """Return the datasets of cases that hpcdl reads from files, which the user has to get: those with a path."""
-    from hpcdl import registry
-
-    chosen = [case.get("dataset", []) for case in cases]
-    every = [one for choice in chosen for one in (choice if isinstance(choice, list) else [choice])]
-    names = {one["name"] if isinstance(one, dict) else one for one in every}
-    return sorted(name for name in names if "path" in registry.settings_of(registry.find("datasets", name)))
 
 
 def _sections() -> list[JsonObject]:

@@ -19,9 +19,8 @@ LIST: Final = "list"
 
 
 def arguments(parser: Arguments) -> None:
-    parser.option(
-        "runs RUN", "a run folder, a folder of --launches, a run.h5, or records, .json.gz", nargs="+", type=path
-    )
+    effect = "a run folder, a folder of --launches, a run.h5, or records, .json.gz"
+    parser.option("runs RUN", effect, nargs="+", type=path)
     effect = "write to a file: .html, .md, .tex, .csv, .json; .svg, .pdf, .png: one figure; .json.gz: records"
     parser.option("-o FILE", effect, dest="output", type=path)
     parser.option("--figure TITLE", "the figure of -o FILE.svg, .pdf, .png; list: print the titles", default="")

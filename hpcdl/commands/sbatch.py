@@ -29,9 +29,8 @@ def arguments(parser: Arguments) -> None:
     parser.option("--nodes N[,N...]", effect, type=_counts, required=True)
     parser.option("--ranks-per-node N", "(default: 1)", type=whole_number, default=1)
     parser.option("--cpus-per-rank N", "cores and threads of a rank", type=whole_number)
-    parser.option(
-        "--gpus-per-node N", "GPUs of a node; the nodes check the cases, not this machine", type=whole_number
-    )
+    effect = "GPUs of a node; the nodes check the cases, not this machine"
+    parser.option("--gpus-per-node N", effect, type=whole_number)
     parser.option("--time LIMIT", "(default: the partition's)")
     effect = "a job array of N independent launches, one at a time"
     parser.option("--launches N", effect, type=whole_number, default=1)
@@ -59,6 +58,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl import suite
     from hpcdl.launch.batch_script import BatchJob, batch_script, directive, report_script, site_profile
     from hpcdl.report.contents import check_answer
+    from hpcdl.trace.files import read_text
 
     for text in options.directives:
         directive(text, "--directive")
@@ -93,7 +93,14 @@ def execute(options: argparse.Namespace) -> int:
     if options.submit and shutil.which("sbatch") is None:
         raise UsageError("--submit: sbatch is not found; this is no node of a Slurm cluster")
     for file, text in texts.items():
-        _check_unedited(file, text)
+        try:
+            if file.is_file() and read_text(file) != text:
+                raise UsageError(
+                    f"-o {file}: another script has this name, perhaps edited; remove it, choose another name, or "
+                    f"submit it: sbatch {shlex.quote(str(file))}"
+                )
+        except ValueError as error:
+            raise UsageError(f"-o {error}") from None
     created = [file for file in texts if not file.exists()]
     for file, text in texts.items():
         write_output("-o", file, text)
@@ -121,19 +128,6 @@ def _check(options: argparse.Namespace, chosen: Suite) -> None:
             "--set 'case.ranks=\"all\"' uses them",
             file=sys.stderr,
         )
-
-
-def _check_unedited(script: Path, text: str) -> None:
-    from hpcdl.trace.files import read_text
-
-    try:
-        if script.is_file() and read_text(script) != text:
-            raise UsageError(
-                f"-o {script}: another script has this name, perhaps edited; remove it, choose another name, or "
-                f"submit it: sbatch {shlex.quote(str(script))}"
-            )
-    except ValueError as error:
-        raise UsageError(f"-o {error}") from None
 
 
 def _without_actions(given: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, check_labels, content, find_files
+from hpcdl.data.parts.dataset import DataError, Dataset, Labelled, check_labels, content, find_files
 from hpcdl.data.parts.splits import in_memory_dataset
 
 SIDE: Final = 32
@@ -32,20 +32,16 @@ class Archive:
 
 
 def cifar_dataset(name: str, path: str, archive: Archive, augmentation: Augmentation) -> Dataset:
-    """Return the dataset ``name`` from the first folder that contains any of its files.
-
-    Raises DataError, naming the file: missing, of a wrong size, a label out of range; and for invalid settings.
-    """
+    """Return the dataset ``name`` from the first folder that has any of its files. Raises DataError."""
     files, labels = [*archive.train, *archive.test], archive.labels
     origin = "get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html"
     hint = f"{origin} and set HPCDL_DATA to a folder that holds {', '.join(files)}"
     folder, present = find_files(name, path, files, subfolders=(name, archive.folder), hint=hint)
 
-    def read(counts: Mapping[str, int]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    def read(counts: Mapping[str, int]) -> Labelled:
         records = np.concatenate([read_records(present[file], count, labels) for file, count in counts.items()])
         planes = records[:, len(labels) :].reshape(-1, CHANNELS, SIDE, SIDE)
-        images = np.ascontiguousarray(np.moveaxis(planes, 1, 3))
-        return images, records[:, len(labels) - 1].astype(np.int64)
+        return np.ascontiguousarray(np.moveaxis(planes, 1, 3)), records[:, len(labels) - 1].astype(np.int64)
 
     train, test, classes = read(archive.train), read(archive.test), list(labels.values())[-1]
     return in_memory_dataset(name, train, test, classes=classes, source=str(folder), augmentation=augmentation)

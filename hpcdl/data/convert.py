@@ -52,13 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=256, help="side of the images (default: 256)")
     options = parser.parse_args(arguments)
     try:
-        write_image_file(
-            options.source,
-            options.output,
-            size=options.size,
-            labels=options.labels,
-            test_share=options.test_share,
-        )
+        write_image_file(**vars(options))
     except (DataError, OSError) as error:
         print(f"hpcdl.data.convert: {error}", file=sys.stderr)
         return 2
@@ -95,11 +89,8 @@ def write_image_file(
     if needed > free:
         raise DataError(f"{output}: needs {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free")
     counts, transparent = PixelCounts(3), 0
-    with (
-        atomic_write(output) as temporary,
-        h5py.File(temporary, "w", locking=False) as file,
-        ThreadPoolExecutor() as pool,
-    ):
+    opened = partial(h5py.File, mode="w", locking=False)
+    with atomic_write(output) as temporary, opened(temporary) as file, ThreadPoolExecutor() as pool:
         for number, (split, listed) in enumerate(splits.items()):
             order = epoch_order(len(listed), number, 0)
             file[f"{split}/labels"] = np.array([listed[index][1] for index in order], np.int64)

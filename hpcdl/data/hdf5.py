@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 SAMPLED: Final = 256
 """Images that determine mean and deviation if the file has no such attributes: 50 MB for ImageNet."""
-DIGESTED: Final = 16
-"""Images of each split in the digest."""
-_CACHE: Final = 1 << 25
-"""Bytes of HDF5's chunk cache, for files with several images per chunk."""
 
 
 class Images:
@@ -88,7 +84,7 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
         samples = [
             array
             for images in (train, test)
-            for array in (np.array((len(images), *images.shape)), images.sample(DIGESTED))
+            for array in (np.array((len(images), *images.shape)), images.sample(16))
         ]
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{source}: damaged or invalid: {_line(error)}") from error
@@ -152,8 +148,8 @@ def _open_file(path: Path) -> h5py.File:
 
     try:
         check_regular(path)
-        # without locks, which some parallel file systems do not support
-        return h5py.File(path, "r", locking=False, rdcc_nbytes=_CACHE)
+        # without locks, which some parallel file systems lack; the cache is for several images per chunk
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=1 << 25)
     except FileNotFoundError as error:
         raise DataError(f"{path}: missing") from error
     except OSError as error:

@@ -33,10 +33,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
 
 
 def read_labelled_images(images_path: Path, labels_path: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return grey images (n, H, W, 1) and labels (n,) of two IDX files; n >= 1.
-
-    Raises DataError, naming the file: empty, unequal counts, or a label that is not below :data:`CLASSES`.
-    """
+    """Return grey images (n, H, W, 1) and labels (n,) of two IDX files; n >= 1. Raises DataError."""
     images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
     if len(images) != len(labels):
         raise DataError(f"{labels_path}: {len(labels)} labels, but {images_path} has {len(images)} images")
@@ -79,11 +76,7 @@ HINT: Final = f"set HPCDL_DATA to a folder that holds {FILES[0]}[.gz], {FILES[1]
 def idx_dataset(
     name: str, path: str, *installed: Path, hint: str, pad_to: int | None, augmentation: Augmentation
 ) -> Dataset:
-    """Return the dataset ``name`` from the first folder that contains any of :data:`FILES`.
-
-    Mean and deviation are those of the padded images. Raises DataError if files are missing or invalid, if test
-    images have another shape than training images, and for invalid settings.
-    """
+    """Return the dataset ``name`` from the first folder that has any of :data:`FILES`. Raises DataError."""
     folder, files = find_files(name, path, FILES, subfolders=(name,), installed=installed, hint=hint)
     train_images, train_labels = read_labelled_images(files[FILES[0]], files[FILES[1]])
     test_images, test_labels = read_labelled_images(files[FILES[2]], files[FILES[3]])

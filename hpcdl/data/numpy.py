@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, class_numbers, found_file
+from hpcdl.data.parts.dataset import DataError, Dataset, Labelled, class_numbers, found_file
 from hpcdl.data.parts.splits import divided, in_memory_dataset
 from hpcdl.fabric.comm import Array
 from hpcdl.trace.files import check_regular
@@ -21,8 +20,6 @@ SPLITS: Final[tuple[tuple[str, str, str, str], ...]] = (
 """Names of the arrays of a source that states its split; the second form is that of Keras."""
 WHOLE: Final[tuple[str, str]] = ("images", "labels")
 """Names of the arrays of a source that states no split."""
-MAX_CHANNELS: Final = 4
-"""More channels than this, and a side of at most this, are another order of the axes."""
 
 
 def numpy(
@@ -55,9 +52,8 @@ def numpy(
             raise DataError(f"{source}: {four[2]} are {', but the training images are '.join(shapes)}")
     elif four is None and names >= {*WHOLE}:
         images, labels = _pair(source, *WHOLE, channels_first)
-        train, test = (
-            (images[part], labels[part]) for part in divided(source, len(images), "test_share", test_share)
-        )
+        parts = divided(source, len(images), "test_share", test_share)
+        train, test = ((images[part], labels[part]) for part in parts)
     elif four is not None:
         raise DataError(f"{source}: has {four[2]}, so that test_share must be left out")
     else:
@@ -94,9 +90,7 @@ def _load(source: Path, name: str) -> Array:
         raise DataError(f"{source}: {name}: cannot be read: {' '.join(str(error).split())}") from error
 
 
-def _pair(
-    source: Path, images_name: str, labels_name: str, channels_first: bool
-) -> tuple[Array, NDArray[np.int64]]:
+def _pair(source: Path, images_name: str, labels_name: str, channels_first: bool) -> Labelled:
     """Return images (n, H, W, C) and labels (n,), n >= 1. Raises DataError, naming file and array."""
     images, labels = _load(source, images_name), _load(source, labels_name)
     where, is_number = f"{source}: {images_name}", images.dtype.kind in "uif"
@@ -108,7 +102,7 @@ def _pair(
     elif channels_first:
         images = np.moveaxis(images, 1, 3)
     _, height, width, channels = images.shape
-    if min(height, width) <= MAX_CHANNELS < channels:
+    if min(height, width) <= 4 < channels:
         size, other = f"{height} x {width} pixels of {channels} channels", str(not channels_first).lower()
         raise DataError(f"{where}: {size}; set channels_first = {other} if these are other axes")
     if not np.isfinite(images).all():

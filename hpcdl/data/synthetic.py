@@ -6,8 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdl.data.parts.dataset import DataError, Dataset, content_digest, is_whole
-from hpcdl.fabric.comm import Array
+from hpcdl.data.parts.dataset import DataError, Dataset, Labelled, content_digest, is_whole
 
 MAX_IMAGES: Final = 1 << 26
 """Images of a split, at most: labels are in memory."""
@@ -46,9 +45,7 @@ class SyntheticSplit:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(
-        self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
-    ) -> tuple[Array, NDArray[np.int64]]:
+    def batch(self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None) -> Labelled:
         """See :meth:`hpcdl.data.parts.dataset.Split.batch`. Values are computed in float32 for every ``dtype``."""
         del key  # no augmentation
         labels = self.labels[indices]
@@ -95,7 +92,9 @@ def synthetic(
     )
     train = SyntheticSplit(images, patterns, (height, width, channels), noise, [seed, 1])
     test = SyntheticSplit(test_images, patterns, (height, width, channels), noise, [seed, 2])
-    settings = json.dumps([[*shape], classes, images, test_images, float(noise), seed])
+    settings = json.dumps([[*shape], classes, images, test_images, float(noise), seed]).encode()
+    few = ((split, np.arange(min(len(split), 16))) for split in (train, test))
+    samples = (array for split, indices in few for array in split.batch(indices, "float32"))
     return Dataset(
         name="synthetic",
         train=train,
@@ -103,11 +102,5 @@ def synthetic(
         shape=(height, width, channels),
         classes=classes,
         source=f"synthetic, seed {seed}, noise {noise}",
-        digest=content_digest(
-            np.frombuffer(settings.encode(), np.uint8), patterns, *_sample(train), *_sample(test)
-        ),
+        digest=content_digest(np.frombuffer(settings, np.uint8), patterns, *samples),
     )
-
-
-def _sample(split: SyntheticSplit) -> tuple[Array, NDArray[np.int64]]:
-    return split.batch(np.arange(min(len(split), 16)), "float32")

@@ -44,10 +44,7 @@ def places(environment: Mapping[str, str]) -> list[Path]:
 
 
 def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> SiteProfile:
-    """Read the profile at ``path``, or the first one of :func:`places`, or return the defaults if there is none.
-
-    Raises UsageError, in one line, for a file that cannot be read, an unknown key and a wrong value.
-    """
+    """Read the profile at ``path``, or the first of :func:`places`, or return the defaults. Raises UsageError."""
     if path is None:
         path = next((file for file in places(environment) if file.is_file()), None)
         if path is None:
@@ -112,10 +109,7 @@ WARNING_SECONDS: Final = 120
 
 @dataclass(frozen=True)
 class BatchJob:
-    """Resources and command of a batch script.
-
-    Raises UsageError for a character that is not printable: a line end would begin a command.
-    """
+    """Resources and command of a batch script. Raises UsageError for a character that is not printable."""
 
     suite: str
     """A suite file or the name of one that comes with hpcdl."""
@@ -183,7 +177,7 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
     words += ["--set", "case.ranks=$SLURM_NTASKS"] if several else []
     words += [] if job.cpus_per_rank is None else ["--set", f"case.threads={job.cpus_per_rank}"]
     # since Slurm 22.05 srun takes no number of cores from sbatch
-    cores = " ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}" * (_program(site) == "srun")
+    cores = " ${SLURM_CPUS_PER_TASK:+--cpus-per-task=$SLURM_CPUS_PER_TASK}" * (site.launcher.split()[0] == "srun")
     body = _BODY.format(
         identity="${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}" if is_array else "$SLURM_JOB_ID",
         name=job.name,
@@ -205,10 +199,6 @@ def report_script(job: BatchJob, site: SiteProfile) -> str:
     return head + _REPORT.replace("NAME", job.name).replace("HPCDL", _hpcdl(site))
 
 
-def _program(site: SiteProfile) -> str:
-    return site.launcher.split()[0]
-
-
 def _hpcdl(site: SiteProfile, *, on_gpus: bool = False) -> str:
     """Return the command line of hpcdl, in the site's container if it has one."""
     if site.container is None:
@@ -226,7 +216,7 @@ def _script(name: str, command: str, about: Iterable[str], options: Options, sit
         if value is not None:
             lines.append(f"#SBATCH --{option}" if value is True else f"#SBATCH --{option}={value}")
     modules = [f"module load {shlex.quote(module)}" for module in site.modules]
-    programs = _PROGRAMS.format(hpcdl=_hpcdl(site).split()[0], launcher=_program(site))
+    programs = _PROGRAMS.format(hpcdl=_hpcdl(site).split()[0], launcher=site.launcher.split()[0])
     return "\n".join([*lines, "", *modules, *site.environment, "set -u", programs])
 
 

@@ -35,10 +35,7 @@ SECRET: Final = re.compile(r"TOKEN|SECRET|PASSW|JWT|CREDENTIAL|_KEY$")
 
 
 def describe_rank() -> JsonObject:
-    """Return a description of this rank: hostname, slurm_node, affinity, threads.
-
-    ``affinity`` has the form "0-3,8"; ``threads`` is the environment's setting for OpenMP or BLAS.
-    """
+    """Return hostname, slurm_node, affinity ("0-3,8") and threads of OpenMP or BLAS by this rank's environment."""
     asked = (os.environ.get(name, "") for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"))
     return {
         "hostname": socket.gethostname(),
@@ -63,7 +60,11 @@ def describe_job(mpi_facts: JsonMapping, root: Path = ROOT) -> JsonObject:
         "mpi": dict(mpi_facts) or UNKNOWN,
         "emulated": emulated(),
         "libraries": machine.loaded_libraries(root),
-        "variables": _variables(),
+        "variables": {
+            name: "(hidden)" if SECRET.search(name) else value.encode("utf-8", "backslashreplace").decode()
+            for name, value in sorted(os.environ.items())
+            if name.startswith(PREFIXES)
+        },
         "cpu": machine.cpu(root),
         "memory_bytes": machine.memory(root),
         "kernel": machine.text(root / "proc/sys/kernel/osrelease") or UNKNOWN,
@@ -150,14 +151,6 @@ def _ranges(numbers: Iterable[int]) -> str:
         else:
             runs.append([number, number])
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def _variables() -> dict[str, str]:
-    return {
-        name: "(hidden)" if SECRET.search(name) else value.encode("utf-8", "backslashreplace").decode()
-        for name, value in sorted(os.environ.items())
-        if name.startswith(PREFIXES)
-    }
 
 
 def _software() -> JsonObject:

@@ -29,8 +29,6 @@ def shortage(needed: int, ranks: int, available: int) -> str | None:
 
 UNKNOWN: Final = "unknown"
 ROOT: Final = Path("/")
-
-
 LIBRARIES: Final = {
     "mpi": r"lib(p?mpi|mpich|open-(rte|pal)|prrte|mpi_\w+)\b",
     "ucx": r"libuc[pstmgc]\w*",
@@ -56,9 +54,8 @@ def loaded_libraries(root: Path = ROOT) -> dict[str, list[str]] | str:
 
 def node_memory_bytes(root: Path = ROOT) -> int:
     """Return the physical memory (bytes), or the limit of a control group (batch system, container) if smaller."""
-    files = [
-        folder / name for folder in _groups("memory", root) for name in ("memory.max", "memory.limit_in_bytes")
-    ]
+    names = ("memory.max", "memory.limit_in_bytes")
+    files = (folder / name for folder in _groups("memory", root) for name in names)
     limits = [int(digits) for file in files if (digits := text(file)).isdecimal()]  # else "max", or no such file
     return min([*limits, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")])
 

@@ -14,15 +14,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.launch.process import Library
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
 
 VARIABLES: Final = {
     "UCX_LOG_LEVEL": "info",
@@ -62,7 +58,6 @@ def is_tcp(names: tuple[str, ...]) -> bool:
 
 MESSAGE: Final = 1 << 17
 """Bytes of the messages that open connections: long ones have transports of their own."""
-STDOUT: Final = 1
 
 
 @dataclass(frozen=True)
@@ -107,8 +102,10 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
 
     with _captured() as printed:
         start()
-        world = MPI.COMM_WORLD
-        _connect(world)
+        world, sent = MPI.COMM_WORLD, np.zeros(MESSAGE, np.uint8)
+        for distance in (1, -1):
+            source, target = (world.rank - distance) % world.size, (world.rank + distance) % world.size
+            world.Sendrecv(sent, target, 0, np.empty_like(sent), source)
         total = world.allreduce(1)
     me = describe_rank()
     hosts = world.allgather(me["hostname"])
@@ -124,24 +121,18 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
     return Probe(name, total, hosts, machines, cores, of_threads, used, skew, max(errors), locals_)
 
 
-def _connect(world: MPI.Intracomm) -> None:
-    sent, got = np.zeros(MESSAGE, np.uint8), np.zeros(MESSAGE, np.uint8)
-    for distance in (1, -1):
-        world.Sendrecv(sent, (world.rank + distance) % world.size, 0, got, (world.rank - distance) % world.size)
-
-
 @contextmanager
 def _captured() -> Iterator[list[str]]:
     """Context manager: yield a list that gets the text which libraries print to standard output in the body."""
     names: list[str] = []
-    kept = os.dup(STDOUT)
+    kept = os.dup(1)
     with tempfile.TemporaryFile() as file:
-        os.dup2(file.fileno(), STDOUT)
+        os.dup2(file.fileno(), 1)
         try:
             yield names
         finally:
             ctypes.CDLL(None).fflush(None)  # C's own buffer
-            os.dup2(kept, STDOUT)
+            os.dup2(kept, 1)
             os.close(kept)
             file.seek(0)
             names.append(file.read().decode(errors="replace"))

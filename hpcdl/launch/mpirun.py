@@ -31,10 +31,7 @@ class NoLauncher(LaunchError):  # noqa: N818 - a state, not an error
 
 
 def mpirun() -> Path:
-    """Return the launcher of this Python's MPI: from its own bin folder, otherwise from PATH.
-
-    Raises NoLauncher.
-    """
+    """Return the launcher of this Python's MPI, from its own bin folder or from PATH. Raises NoLauncher."""
     scripts = Path(sysconfig.get_path("scripts"))
     for name in ("mpirun", "mpiexec"):
         launcher = shutil.which(name, path=str(scripts)) or shutil.which(name)
@@ -98,12 +95,8 @@ def on_terminal() -> bool:
 
 _SEGMENT: Final = re.compile(r"/dev/shm/(?:mpich_|sm_segment\.)[\w.-]+")  # noqa: S108 - the libraries choose it
 """File that ranks of one host share, of MPICH or Open MPI; it stays if the job is killed."""
-PREFIX: Final = "rank-"
-"""Beginning of the name of a rank's pipe, before its number, ``@`` and its host."""
-
-SEGMENTS: Final = "segments-"
-"""Beginning of the name of the file in which a rank records the files in memory that it shares."""
-
+PREFIX, SEGMENTS = "rank-", "segments-"
+"""Beginnings of the names of a rank's pipe, before its number, ``@`` and host, and of its list of shared files."""
 _open: Final[list[int]] = []
 """Pipe of this process, open until it ends."""
 
@@ -119,9 +112,8 @@ def announce(rank: int) -> None:
         pipe, limit = folder / f"{PREFIX}{rank}@{gethostname()}", monotonic() + 2
         with suppress(OSError):  # it only makes a message clearer, and leaves memory free
             mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-            folder.joinpath(f"{SEGMENTS}{rank}").write_text(
-                "\n".join({*_SEGMENT.findall(mapped)}), encoding="utf-8"
-            )
+            shared = "\n".join({*_SEGMENT.findall(mapped)})
+            (folder / f"{SEGMENTS}{rank}").write_text(shared, encoding="utf-8")
             (folder / HEARTBEAT).touch()
             hidden = pipe.with_name(f".{pipe.name}")
             os.mkfifo(hidden)

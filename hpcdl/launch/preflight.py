@@ -61,9 +61,8 @@ def cores(root: Path = machine.ROOT) -> Finding:
     limited = isinstance(quota, float) and quota < available
     limit = f"; the control group limits them to {quota:g}" if limited else ""
     detail = f"{available} of {os.cpu_count()} cores are available{limit}"
-    if available > 1 and not limit:
-        return judged("cores", f"{detail}; start at most so many ranks x threads")
-    return judged("cores", detail, "start no more ranks x threads than that, or ask for more cores")
+    few = "start no more ranks x threads than that, or ask for more cores" * bool(available == 1 or limit)
+    return judged("cores", detail if few else f"{detail}; start at most so many ranks x threads", few)
 
 
 def other_processes(counters: Counters | None = None, seconds: float = 1.0) -> Finding:
@@ -122,12 +121,8 @@ def disk(folder: Path) -> Finding:
         return Finding("FAILED", "disk", f"{folder}: {error.strerror}", advice)
     free = shutil.disk_usage(folder).free
     detail = f"{WRITTEN >> 20} MiB written and synchronised in {took:.2f} s, {free / 1e9:.0f} GB free"
-    advice = ""
-    if free < 1e9:
-        advice = "remove files, or choose another file system for -o"
-    elif took > 2:
-        advice = "choose a faster file system for -o: each finished case is written and synchronised"
-    return judged("disk", detail, advice)
+    slow = "choose a faster file system for -o: each finished case is written and synchronised" * (took > 2)
+    return judged("disk", detail, "remove files, or choose another file system for -o" if free < 1e9 else slow)
 
 
 def gpu() -> Iterator[Finding]:
@@ -229,9 +224,8 @@ def clock_skew(probe: Probe) -> Finding:
         worst = probe.hosts[departures.index(max(departures))]
         advice = f"synchronise {worst} (chronyc tracking): dates of runs disagree; traces are aligned anyway"
     elif probe.alignment > 1_000_000:
-        advice = (
-            "repeat on a quiet network: shorter waits for late ranks cannot be distinguished from clock errors"
-        )
+        shorter = "shorter waits for late ranks cannot be distinguished from clock errors"
+        advice = f"repeat on a quiet network: {shorter}"
     return judged("clock skew", detail, advice)
 
 
@@ -246,13 +240,10 @@ def oversubscription(probe: Probe) -> Finding:
 
     fullest, host, count, threads, cores = max(map(share, dict.fromkeys(probe.machines)))
     detail = f"{count} ranks with {threads} threads on {cores} cores of {host}"
-    if fullest <= 1:
-        return judged("ranks and cores", detail)
-    advice = (
-        f"start at most {max(1, cores * count // threads)} ranks per host, or give them more cores: ranks that "
-        "share cores measure no scaling"
+    most = f"start at most {max(1, cores * count // threads)} ranks per host, or give them more cores"
+    return judged(
+        "ranks and cores", detail, f"{most}: ranks that share cores measure no scaling" if fullest > 1 else ""
     )
-    return judged("ranks and cores", detail, advice)
 
 
 SHOWN: Final = 3
@@ -300,10 +291,7 @@ def _mpi() -> Iterator[Finding]:
 
 
 def preflight_of_job() -> list[Finding]:
-    """Return the findings on rank 0, nothing on other ranks. Collective. Raises LaunchError.
-
-    Writes 16 MiB to the current folder on each host.
-    """
+    """Return the findings, on rank 0. Collective. Writes 16 MiB on each host. Raises LaunchError."""
     from hpcdl.launch.process import abort_on_error, load
 
     os.environ.update(VARIABLES)

@@ -55,13 +55,10 @@ def _in_shell(environment: Mapping[str, str]) -> bool:
 
 def _size_variable(environment: Mapping[str, str]) -> str | None:
     """Return the variable with the innermost launcher's number of processes; None without a launcher."""
-    of_slurm = (
-        {"SLURM_STEP_NUM_TASKS"} if "MPI_LOCALNRANKS" in environment else {"SLURM_STEP_NUM_TASKS", "PMI_SIZE"}
-    )
+    of_slurm = {"SLURM_STEP_NUM_TASKS", *["PMI_SIZE"] * ("MPI_LOCALNRANKS" not in environment)}
+    names = [name for name in _SIZE_VARIABLES if environment.get(name, "").isdecimal()]
     by_hand = of_slurm if _in_shell(environment) else ()
-    return next(
-        (name for name in _SIZE_VARIABLES if environment.get(name, "").isdecimal() and name not in by_hand), None
-    )
+    return next((name for name in names if name not in by_hand), None)
 
 
 def launched(environment: Mapping[str, str]) -> bool:
@@ -179,12 +176,8 @@ def load() -> Library:
     return Library(name, version[0], MPI.Get_library_version())
 
 
-START_LIMIT: Final = 300.0
-"""Time limit of MPI_Init (s); a thousand ranks need less than a minute."""
-
-
-def start(limit: float = START_LIMIT) -> None:
-    """Start MPI after :func:`load`.
+def start(limit: float = 300.0) -> None:
+    """Start MPI after :func:`load`; a thousand ranks need less than a minute.
 
     Ends the process after ``limit`` seconds, with a traceback that names this function. Another process of the job
     may have failed before, which launchers do not always notice.
@@ -242,11 +235,8 @@ STATUS: Final = "HPCDL_STATUS_FILE"
 RELAUNCH: Final = 76
 """Status in place of an exit code: a process failed as a case required, and the remaining cases need all ranks."""
 
-HEARTBEAT: Final = "alive"
-"""File in its folder that rank 0 touches regularly."""
-
-STOP: Final = "stop"
-"""File in its folder that asks the ranks to stop after the running case."""
+HEARTBEAT, STOP = "alive", "stop"
+"""Files in its folder: rank 0 touches one regularly; the other asks the ranks to stop after the running case."""
 
 
 def status_folder() -> Path | None:

@@ -25,8 +25,7 @@ from hpcdl.registry import shortened
 from hpcdl.trace.files import JsonMapping, JsonObject
 
 MAX_HOSTS: Final = 64
-MIN_RATE: Final = 100_000
-MAX_RATE: Final = 100_000_000_000
+MIN_RATE, MAX_RATE = 10**5, 10**11
 """Range of link rates (bit/s)."""
 UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _RATE: Final = re.compile(
@@ -183,10 +182,7 @@ INTERFACE: Final = "eth0"
 
 
 def emulated(environment: Mapping[str, str] = os.environ) -> JsonObject | None:
-    """Return the :class:`hpcdl.launch.testbed.Plan` of this process's testbed; None outside a testbed.
-
-    Raises LaunchError if the variable is invalid.
-    """
+    """Return the :class:`Plan` of this process's testbed; None outside. Raises LaunchError for a wrong one."""
     text = environment.get(TESTBED)
     if not text:
         return None

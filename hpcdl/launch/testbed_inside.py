@@ -63,8 +63,6 @@ NETWORK: Final = "10.77.0"
 SECOND: Final = "switch2"
 HEAD: Final = f"{NETWORK}.254"
 """Address of the command's card, the bridge."""
-
-
 NEW_HOST: Final = ("unshare", "--net", "--uts", "--ipc", "--mount")
 """Command prefix: namespaces of a host; processes and files are shared."""
 

@@ -17,28 +17,17 @@ from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.warnings import diverged, failed_processes, failures, unfinished, without_result
 from hpcdl.suite import Suite, check_named
 
-ROWS: Final = 24
-"""Rows of a section in a short report, all tables together."""
-FURTHER: Final = 12
-"""Rows of a section that does not answer the suite's question, if another one does."""
-WHOLE: Final = 16
-"""Rows of a section, at most, of which a short report leaves none out."""
-POINTS: Final = 8
-"""Points of a section in a short report."""
+ROWS, FURTHER = 24, 12
+"""Rows of a section in a short report, all tables together, if it answers the suite's question, or not."""
+WHOLE, POINTS = 16, 8
+"""Rows of a section, at most, of which a short report leaves none out, and points of a section."""
 FURTHER_SENTENCES: Final = 3
 """Sentences below the headline, at most; the sections have the others."""
-TERMINAL_ROWS: Final = 8
-TERMINAL_POINTS: Final = 3
+TERMINAL_ROWS, TERMINAL_POINTS = 8, 3
 """Rows of the table, and warnings, on a terminal."""
 
-
-NO_ANSWER: Final = Answer("")
-
-
 WARNINGS: Final = Declaration(
-    5,
-    lambda findings: Section("Warnings", points=findings.warnings, folded=True),
-    name="verdict",
+    5, lambda findings: Section("Warnings", points=findings.warnings, folded=True), name="verdict"
 )
 
 
@@ -53,10 +42,7 @@ def verdict_page(findings: Findings) -> Section:
 
 
 def _sentences(findings: Findings) -> tuple[str, list[str], list[Record]]:
-    """Return the headline, the sentences that follow it, and the records that they rest on.
-
-    A suite that names no answer has those of the other sections, too.
-    """
+    """Return the headline, the sentences after it (of other sections too if the suite names none), and records."""
     first, others = (list(answers.values()) for answers in answers(findings))
     headlines = [answer.headline for answer in first]
     further = [*headlines[1:], *(line for answer in first for line in answer.details)]
@@ -111,10 +97,7 @@ def _rank(section: Declaration, findings: Findings) -> int:
 
 
 def answers(findings: Findings) -> tuple[dict[Declaration, Answer], dict[Declaration, Answer]]:
-    """Return the answers that begin the report and those of other sections, each in their order.
-
-    The first are those of the sections that the suite names, or of one section if none of these has an answer.
-    """
+    """Return the answers of the sections that the suite names, or of one, which come first, and the others."""
     ordered = sorted(declared(), key=lambda section: _rank(section, findings))
     known = [(section, answer) for section in ordered if section.answer and (answer := section.answer(findings))]
     first = max(1, sum(_rank(section, findings) < len(findings.answered_by) for section, _ in known))
@@ -122,10 +105,7 @@ def answers(findings: Findings) -> tuple[dict[Declaration, Answer], dict[Declara
 
 
 def document(findings: Findings, *, charts: bool = False) -> Document:
-    """Return all sections to which the run has something to show, with or without their charts.
-
-    The main chart is of the section that answers the suite's question.
-    """
+    """Return all sections with content, with or without charts; the main one is of the section that answers."""
     pages = _pages(findings)
     drawn = []
     if charts:
@@ -164,7 +144,7 @@ def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration,
         page = (section.page if whole else section.short or section.page)(findings)
         answer = others.get(section)
         begin = [answer.headline] if answer and answer.headline not in shown else []
-        details = [line for line in (answer or first.get(section, NO_ANSWER)).details if line not in shown]
+        details = [line for line in (answer or first.get(section, Answer(""))).details if line not in shown]
         pages.append(
             (section, replace(page, paragraphs=[*begin, *page.paragraphs], points=[*details, *page.points]))
         )
@@ -175,11 +155,8 @@ def _document(findings: Findings, pages: Sequence[Section]) -> Document:
     launches = len({fields.get("launch") for fields in findings.run.described})
     title = f"hpcdl: {findings.name}" + (f", {launches} launches" if launches > 1 else "")
     shown = list(filter(None, pages))
-    return Document(title, shown, findings.question, [_verdict(findings, shown[0].paragraphs[0])])
-
-
-def _verdict(findings: Findings, headline: str) -> Verdict:
-    failed = bool(failures(findings.records) or unfinished(findings.run) or not findings.run.complete)
+    failed = failures(findings.records) or unfinished(findings.run) or not findings.run.complete
     good = any(answer.good for answer in [*answers(findings)[0].values()][:1])
-    word = "failed" if failed else "good" if good else "answered"
-    return Verdict(topic="run", word=word, question=findings.question, facts={"headline": headline.rstrip(".")})
+    word, facts = "good" if good else "answered", {"headline": shown[0].paragraphs[0].rstrip(".")}
+    verdict = Verdict(topic="run", word="failed" if failed else word, question=findings.question, facts=facts)
+    return Document(title, shown, findings.question, [verdict])

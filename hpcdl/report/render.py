@@ -141,10 +141,7 @@ def _with_origin(findings: Findings, record: Record) -> Row:
 
 
 def frame(runs: Sequence[Run], *, all_columns: bool = False) -> pd.DataFrame:
-    """Return one row per case and seed; an unknown value is missing.
-
-    Columns without any value, such as those of kinds that no run has, are left out unless ``all_columns``.
-    """
+    """Return one row per case and seed; without ``all_columns`` columns that have no value are left out."""
     import pandas as pd  # late: pages do not need it
 
     rows = pd.DataFrame(cases(findings(runs)))

@@ -146,9 +146,8 @@ def _run_case(
     traces = {rank: of_rank for rank, of_rank, _ in gathered}
     absent = [rank for rank in range(case.processes) if rank not in traces]
     if planned := case.failure:
-        result["process_failure"] = ", ".join(
-            str(planned) if rank == planned.rank else f"rank {rank}" for rank in absent
-        )
+        failed_ranks = (str(planned) if rank == planned.rank else f"rank {rank}" for rank in absent)
+        result["process_failure"] = ", ".join(failed_ranks)
     nothing = [to_bytes(Recorder().pack())]
     every = [from_bytes(trace) for rank in range(case.processes) for trace in traces.get(rank, nothing)]
     if not absent and len(every) == case.processes:  # a simulated case has traces of ranks without processes
@@ -158,10 +157,7 @@ def _run_case(
 
 
 def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], list[bytes], Usage]:
-    """Run a case on this rank; return its results, its traces, and the use of its cores.
-
-    There is one trace, or one per rank that it simulates.
-    """
+    """Return a case's results on this rank, its traces, one per simulated rank, and the use of its cores."""
     mpi = job.mpi
     trace = case.spec.trace
     recorder = Recorder(events=trace != "steps")
@@ -178,11 +174,7 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
     kernels = getattr(case.spec, "kernels", None)
     # threads of BLAS would wait actively on the cores of kernels' threads
     of_blas = 1 if kernels is not None and kernels.divides_products else allowed
-    with (
-        threadpoolctl.threadpool_limits(of_blas, "blas"),
-        threads(allowed),
-        np.errstate(all="ignore"),
-    ):
+    with threadpoolctl.threadpool_limits(of_blas, "blas"), threads(allowed), np.errstate(all="ignore"):
         journal = Journal(recorder, mpi.counters, before_step, job.draw)
         program = case.module.program(case.spec, journal)
         mpi.awake(comm)

@@ -40,11 +40,6 @@ class Failure:
     def __str__(self) -> str:
         return f"{self.case}: {'' if self.rank is None else f'rank {self.rank}: '}{self.error}"
 
-    @property
-    def is_of_this_command(self) -> bool:
-        """True if the failure belongs to the ``hpcdl run`` that started this rank."""
-        return self.command is not None and self.command == os.environ.get(STATUS)
-
 
 def describe(error: BaseException) -> str:
     """Return an exception in one line."""
@@ -70,10 +65,7 @@ def end(part: Path) -> None:
 
 
 def record(part: Path, failure: Failure) -> bool:
-    """Record the failure of the case of ``part``; return False if another rank has recorded one.
-
-    A rank whose node has no access to the run folder records nothing.
-    """
+    """Record the failure of the case of ``part``; return False if another rank has, or without access to it."""
     try:
         descriptor = os.open(_record_path(part, ".failed"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except OSError:
@@ -110,13 +102,16 @@ def _failure(path: Path) -> Failure | None:
     return None
 
 
-def blame(parts: Path, command: str, rank: int, failed_before: Collection[str]) -> None:
-    """Name ``rank``, whose process ended first, in the new failure of ``command`` that no rank recorded.
+def new(parts: Path, command: str, failed_before: Collection[str]) -> dict[str, Failure]:
+    """Return the failures of ``command`` by digest, but of the cases that failed in earlier jobs."""
+    failures = read(parts).items()
+    return {digest: each for digest, each in failures if each.command == command and digest not in failed_before}
 
-    ``failed_before``: digests of cases that failed in earlier jobs.
-    """
-    for digest, failure in read(parts).items():
-        if failure.command == command and failure.error == JOB_ENDED and digest not in failed_before:
+
+def blame(parts: Path, command: str, rank: int, failed_before: Collection[str]) -> None:
+    """Name ``rank``, whose process ended first, in the new failure of ``command`` that no rank recorded."""
+    for digest, failure in new(parts, command, failed_before).items():
+        if failure.error == JOB_ENDED:
             named = replace(failure, rank=rank, error="its process ended during this case, and the job with it")
             _write(parts / f"{digest}.failed", named)
 

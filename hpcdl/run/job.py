@@ -102,10 +102,7 @@ class Job:
         return int(total[0]) if ended else None
 
     def after_failure(self, failure: Failure | None) -> Sequence[Failure]:
-        """Return the failures of all ranks, on rank 0; continue with new communicators. Collective.
-
-        All ranks have left the case.
-        """
+        """Return all ranks' failures, on rank 0, once all have left the case; renew communicators. Collective."""
         failures = self._reserved.gather(failure) or []
         if any(not program.done for program in self.mpi.programs()):
             self._abandoned.append(self.mpi)  # keeps its buffers: messages may still arrive
@@ -120,10 +117,7 @@ class Job:
         return bool(self.world.library.allreduce(int(stop_requested())))
 
     def prepare(self, case: Case, show: Callable[[str], None]) -> None:
-        """Compile or load the kernels of ``case`` before it is timed. Collective.
-
-        One rank of each node compiles; the others load its result from the disk.
-        """
+        """Compile the kernels of ``case`` on one rank of each node, and load them on the others. Collective."""
         chosen, dtype, count = case.setting("backend"), case.setting("dtype"), case.spec.threads
         key = f"{chosen} {dtype} {count}"
         if chosen is None or key in self._prepared:

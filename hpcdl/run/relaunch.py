@@ -15,30 +15,19 @@ from pathlib import Path
 from typing import Final
 
 from hpcdl.exit_codes import FAILED
+from hpcdl.launch import process
 from hpcdl.launch.mpirun import COMMAND, TERMINAL, RankProcesses, launch_environment, python_command
-from hpcdl.launch.process import (
-    HEARTBEAT,
-    RELAUNCH,
-    STATUS,
-    STOP,
-    batch_advice,
-    child_preparation,
-    request_stop,
-    stop_requested,
-)
 from hpcdl.run import failed_cases
 from hpcdl.suite import Suite
 
-PERIOD: Final = 0.25
-"""Seconds between two checks."""
+PERIOD, KILL_DELAY = 0.25, 5.0
+"""Seconds between two checks, and between SIGTERM and SIGKILL."""
 HEARTBEAT_TIMEOUT: Final = 900.0
 """Seconds without a heartbeat of rank 0, which has one every 15 s unless it writes a long trace."""
 START_NOTICE: Final = 20.0
 """Seconds without a rank after which the user sees a line."""
 END_TIMEOUT: Final = 60.0
 """Seconds until the launcher must have ended, once rank 0 has ended or a case has failed."""
-KILL_DELAY: Final = 5.0
-"""Seconds between SIGTERM and SIGKILL."""
 
 
 def supervise(
@@ -65,7 +54,7 @@ def supervise(
         if now != seen:
             quiet, seen, start_notice = 0.0, now, inf
         if quiet >= start_notice:
-            advice = batch_advice(os.environ) or "the start is slow, or mpirun hangs"
+            advice = process.batch_advice(os.environ) or "the start is slow, or mpirun hangs"
             print(f"hpcdl: no rank has started within {quiet:.0f} s; {advice}", file=sys.stderr, flush=True)
             start_notice = inf
         if quiet >= limit:
@@ -102,15 +91,10 @@ def run_cases(suite: Suite, folder: Path, ranks: int, arguments: Sequence[str], 
             if code is None:
                 if first is not None:
                     failed_cases.blame(parts, str(status), first, failed_before)
-                failures = failed_cases.read(parts)
-                new = [
-                    digest
-                    for digest, failure in failures.items()
-                    if failure.command == str(status) and digest not in failed_before
-                ]
-                failed_before |= {*new}
-                for digest in new:
-                    print(f"hpcdl: FAILED {failures[digest]}", file=sys.stderr)
+                new = failed_cases.new(parts, str(status), failed_before)
+                failed_before |= new.keys()
+                for failure in new.values():
+                    print(f"hpcdl: FAILED {failure}", file=sys.stderr)
                 if not new:
                     line = "the ranks ended early; finished cases are kept, continue with --resume"
                     print(f"hpcdl: {line}", file=sys.stderr)
@@ -119,7 +103,7 @@ def run_cases(suite: Suite, folder: Path, ranks: int, arguments: Sequence[str], 
                 left = {case.digest for case in suite.cases} - failed_before - finished
                 aim = "for the remaining cases" if left else "to write the report"
                 print(f"hpcdl: starting the ranks again {aim}", file=sys.stderr)
-            elif code != RELAUNCH:
+            elif code != process.RELAUNCH:
                 return code
             if "--resume" not in arguments:
                 arguments = [*arguments, "--resume"]
@@ -133,19 +117,19 @@ def run_job(
     Rank 0 writes its code to the file ``status``. Each is None if unknown. If this process is killed, the launcher
     receives SIGTERM. Raises NoLauncher, and KeyboardInterrupt as :func:`_handle_signals`.
     """
-    begin, alive, on_terminal = time.time_ns(), status.with_name(HEARTBEAT), sys.stdout.isatty()
+    begin, alive, on_terminal = time.time_ns(), status.with_name(process.HEARTBEAT), sys.stdout.isatty()
     status.unlink(missing_ok=True)
     alive.touch()
-    variables = {STATUS: str(status), TERMINAL: "1" if on_terminal else "", COMMAND: shlex.join(typed)}
+    variables = {process.STATUS: str(status), TERMINAL: "1" if on_terminal else "", COMMAND: shlex.join(typed)}
     variables["COLUMNS"] = str(shutil.get_terminal_size().columns)  # ranks may have another terminal, or none
     with RankProcesses(status.parent, ranks) as processes:
         with subprocess.Popen(
             python_command(ranks, ["-m", "hpcdl", *arguments], fault_tolerant=fault_tolerant),
             env=launch_environment() | variables,
             stdin=subprocess.DEVNULL,
-            preexec_fn=child_preparation(),  # noqa: PLW1509 - this process has no other thread
+            preexec_fn=process.child_preparation(),  # noqa: PLW1509 - this process has no other thread
         ) as launcher:
-            _handle_signals(launcher, status.with_name(STOP))
+            _handle_signals(launcher, status.with_name(process.STOP))
             try:
                 supervise(
                     launcher,
@@ -154,7 +138,7 @@ def run_job(
                     processes.forget,
                 )
             except KeyboardInterrupt:
-                request_stop()  # of further launches, if this one has just finished
+                process.request_stop()  # of further launches, if this one has just finished
                 _end(launcher, 2, 30)
                 if not status.exists():
                     raise
@@ -175,14 +159,14 @@ def _handle_signals(launcher: subprocess.Popen[bytes], stop: Path) -> None:
         raise KeyboardInterrupt
 
     def ask_to_stop(*_signal: object) -> None:
-        request_stop()
+        process.request_stop()
         stop.touch()
 
     signal.signal(signal.SIGUSR1, ask_to_stop)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGHUP under nohup
             signal.signal(number, terminate)
-    if stop_requested():
+    if process.stop_requested():
         ask_to_stop()
 
 

@@ -16,6 +16,7 @@ from hpcdl.exit_codes import UsageError
 from hpcdl.fabric.mpi.comm import library_version
 from hpcdl.launch.environment import describe_job, differences
 from hpcdl.launch.mpirun import LAUNCH, on_terminal
+from hpcdl.launch.process import STATUS
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
 from hpcdl.run.job import Job
@@ -40,15 +41,11 @@ def progress_line(number: int, total: int, name: str, seconds: float, finished: 
     begin, rate = f"[{'#' * (BAR * number // total):.<{BAR}}] {number}/{total} ", ""
     if finished and seconds > 0:
         left = seconds / finished * (total - number)
-        rate = f"  {60 * finished / seconds:.3g} cases/min, {_rounded(left)} left"
+        unit, size = next((unit for unit in _UNITS if left >= 2 * unit[1]), _UNITS[-1])
+        rate = f"  {60 * finished / seconds:.3g} cases/min, {left / size:.0f} {unit} left"
     room = max(0, columns - 1 - len(begin) - len(rate))
     shown = name if len(name) <= room else f"{name[: max(0, room - 3)]}..."
     return CLEAR + f"{begin}{shown}{rate}"[: columns - 1]
-
-
-def _rounded(seconds: float) -> str:
-    unit, size = next((unit for unit in _UNITS if seconds >= 2 * unit[1]), _UNITS[-1])
-    return f"{seconds / size:.0f} {unit}"
 
 
 DAMAGED = ".damaged"
@@ -114,10 +111,7 @@ class FinishedParts:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Lock a run folder by its log, until the process ends. Raises UsageError if another process has the lock.
-
-    A file system without locks gives no protection.
-    """
+    """Lock a run folder by its log, if its file system has locks. Raises UsageError if another process did."""
     try:
         log = open_log(folder / "log.txt")
     except OSError as error:
@@ -202,7 +196,8 @@ class RunFolder:
         self._failures = {
             number: earlier[cases[number].digest] for number in missing if cases[number].digest in earlier
         }
-        self._retried = [number for number, failure in self._failures.items() if not failure.is_of_this_command]
+        this = os.environ.get(STATUS, "")  # the command that started this rank
+        self._retried = [number for number, failure in self._failures.items() if failure.command != this]
         self.todo = [number for number in missing if number not in self._failures] + self._retried
 
     def _part(self, number: int, case: Case) -> Path:
@@ -304,15 +299,12 @@ class RunFolder:
         from hpcdl.analysis.over_time.archive import keep_series
         from hpcdl.report.render import formats, renderings, save
 
-        self._environment["failed_cases"] = [
-            {"case": failure.case, "rank": failure.rank, "error": failure.error}
-            for failure in self._failures.values()
-        ]
-        self._environment["cases_not_run"] = [
-            {"case": self._suite.cases[number].name, "error": why} for number, why in self._not_run.items()
-        ]
-        parts = [part for i, case in enumerate(self._suite.cases) if (part := self._part(i, case)).exists()]
-        complete = len(parts) == len(self._suite.cases)
+        cases, failures = self._suite.cases, self._failures.values()
+        failed = [{"case": each.case, "rank": each.rank, "error": each.error} for each in failures]
+        not_run = [{"case": cases[number].name, "error": why} for number, why in self._not_run.items()]
+        self._environment |= {"failed_cases": failed, "cases_not_run": not_run}
+        parts = [part for number, case in enumerate(cases) if (part := self._part(number, case)).exists()]
+        complete = len(parts) == len(cases)
         # finished cases that --case does not select now
         parts += [self._part(0, case) for case in self._suite.others if self._finished(case)]
         if not parts:

@@ -27,10 +27,8 @@ from hpcdl.trace.files import open_log
 
 STALL: Final = 1800.0
 """Seconds without progress after which a case without a time limit has failed."""
-PERIOD: Final = 15.0
-"""Seconds between two checks; more frequent ones would disturb measurements."""
-GRACE: Final = 3.0
-"""Seconds that other ranks have to log their operations before the process ends."""
+PERIOD, GRACE = 15.0, 3.0
+"""Seconds between two checks, since more would disturb measurements, and for the log of other ranks at the end."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,7 @@ class Watched:
 
 
 class Watchdog:
-    """Watches this rank from its creation on.
-
-    It touches the file ``heartbeat`` regularly, for ``hpcdl run``. ``folder`` is the run folder, once it is known.
-    """
+    """Watches this rank, and touches the file ``heartbeat`` for ``hpcdl run``; ``folder``: of the run."""
 
     folder: Path | None = None
 

@@ -24,9 +24,8 @@ def table(tmp_path, capsys):
 
     def write(*words):
         assert main(["layers", *map(str, words), "-o", str(tmp_path / "t.csv")]) == 0
-        return {
-            layer.name: layer for layer in read_table(tmp_path / "t.csv")
-        }, capsys.readouterr().out.splitlines()
+        layers = {layer.name: layer for layer in read_table(tmp_path / "t.csv")}
+        return layers, capsys.readouterr().out.splitlines()
 
     return write
 
@@ -46,7 +45,7 @@ def test_of_a_model(table):
     assert long.group == "block1"
 
 
-def test_of_a_run_with_its_times_and_of_its_chakra_trace(table, hpcdl, capsys):
+def test_of_a_run_with_its_times_and_of_its_chakra_trace(table, hpcdl, refused):
     suite = hpcdl.suite(
         "[[case]]\nkind = 'train'\nmodel = 'lenet5'\ndataset = 'digits'\nlearning_rate = 0.01\nranks = 1\n"
         "global_batch = 16\nsteps = 4"
@@ -66,8 +65,20 @@ def test_of_a_run_with_its_times_and_of_its_chakra_trace(table, hpcdl, capsys):
     assert main(["trace", str(hpcdl.folder / "o"), "--format", "chakra", "-o", str(trace.parent)]) == 0
     again, _ = table(trace)
     assert again == layers
-    assert main(["layers", str(trace), "--batch", "3"]) == 2
-    assert "--batch is for Chakra traces of other tools: this source states it" in capsys.readouterr().err
+    assert "--batch is for Chakra traces of other tools: this source states it" in refused(trace, "--batch", 3)
+
+
+@pytest.fixture
+def refused(capsys):
+    """Return a function of a source and options: the one line with which it is refused."""
+
+    def refuse(*words):
+        assert main(["layers", *map(str, words)]) == 2
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1
+        return message
+
+    return refuse
 
 
 @pytest.mark.parametrize(
@@ -218,7 +229,7 @@ def test_of_a_profile_that_the_page_records(kind, table, tmp_path):
     assert all(layers[name].backward_seconds > 0 for name in [*layers][:-1] if layers[name].parameters)
 
 
-def test_a_profile_of_steps_that_wait_for_other_ranks_is_refused(tmp_path, capsys):
+def test_a_profile_of_steps_that_wait_for_other_ranks_is_refused(tmp_path, refused):
     torch = pytest.importorskip("torch")
     distributed = torch.distributed
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
@@ -226,8 +237,7 @@ def test_a_profile_of_steps_that_wait_for_other_ranks_is_refused(tmp_path, capsy
         record(torch, "accumulation", tmp_path / "t.json", lambda net: distributed.all_reduce(net.a.weight.grad))
     finally:
         distributed.destroy_process_group()
-    assert main(["layers", str(tmp_path / "t.json")]) == 2
-    assert re.search(r"t\.json: steps wait for other ranks \(.*\): record", capsys.readouterr().err)
+    assert re.search(r"t\.json: steps wait for other ranks \(.*\): record", refused(tmp_path / "t.json"))
 
 
 LATER = {
@@ -259,21 +269,17 @@ OPEN = {
 
 
 @pytest.mark.parametrize("reason", [*LATER, *OPEN])
-def test_a_profile_that_leaves_sizes_or_times_open_is_refused_in_one_line(reason, tmp_path, capsys):
+def test_a_profile_that_leaves_sizes_or_times_open_is_refused_in_one_line(reason, tmp_path, refused):
     step, others = OPEN.get(reason) or (STEP, LATER[reason])
     changed = dict(sorted({**step, **others}.items()))
-    write_marks(tmp_path / "t.json", step, step if reason in LATER else changed, changed, {})
-    assert main(["layers", str(tmp_path / "t.json")]) == 2
-    message = capsys.readouterr().err
-    assert f"t.json: {reason}" in message
-    assert message.count("\n") == 1
+    path = write_marks(tmp_path / "t.json", step, step if reason in LATER else changed, changed, {})
+    assert f"t.json: {reason}" in refused(path)
 
 
-def test_a_profile_of_two_processes_is_refused(tmp_path, capsys):
-    text = write_marks(tmp_path / "t.json", *[STEP] * 3).read_text()
-    (tmp_path / "t.json").write_text(text.replace('"pid": 1', '"pid": 2', 1))
-    assert main(["layers", str(tmp_path / "t.json")]) == 2
-    assert "t.json: marks of processes 2 and 1: give the file of one rank" in capsys.readouterr().err
+def test_a_profile_of_two_processes_is_refused(tmp_path, refused):
+    path = write_marks(tmp_path / "t.json", *[STEP] * 3)
+    path.write_text(path.read_text().replace('"pid": 1', '"pid": 2', 1))
+    assert "t.json: marks of processes 2 and 1: give the file of one rank" in refused(path)
 
 
 def write_nodes(path, *nodes):
@@ -326,16 +332,14 @@ OPEN_NODES = {
 
 
 @pytest.mark.parametrize("reason", OPEN_NODES)
-def test_a_chakra_trace_that_leaves_sizes_open_is_refused_in_one_line(reason, tmp_path, capsys):
+def test_a_chakra_trace_that_leaves_sizes_open_is_refused_in_one_line(reason, tmp_path, refused):
     nodes, samples = OPEN_NODES[reason]
     path = write_nodes(tmp_path / "x.et", *nodes)
-    assert main(["layers", str(path), *(["--batch", str(samples)] if samples else [])]) == 2
-    message = capsys.readouterr().err
-    assert f"x.et: {reason}" in message
-    assert message.count("\n") == 1
+    assert f"x.et: {reason}" in refused(path, *(["--batch", samples] if samples else []))
 
 
 NO_PROFILE = "no trace of a PyTorch profiler with marks of layers: "
+RECORDS = gzip.compress(b'{"hpcdl records of schema": 6}')
 BAD = {
     "lenett": ("unknown 'lenett'; did you mean 'lenet5'?", None),
     "no.json": ("no.json: missing", None),
@@ -344,10 +348,7 @@ BAD = {
     "list.json": ("no two steps with marks of layers; `hpcdl help networks` records them", b"[]"),
     "numbers.json": ("traceEvents[0]: not a dict", b"[1, 2]"),
     "object.json": ("traceEvents: not a list", b"{}"),
-    "records.json.gz": (
-        "it has the records of a run, which lack times of layers; give the folder of the run",
-        gzip.compress(b'{"hpcdl records of schema": 6}'),
-    ),
+    "records.json.gz": ("it has the records of a run, which lack times of layers; give the folder", RECORDS),
     "mark.json": (NO_PROFILE, b'[{"cat": "user_annotation", "name": "hpcdl outputs 6 a", "ts": 0}]'),
     "time.json": (
         "a mark has no finite time",
@@ -362,13 +363,11 @@ BAD = {
 
 
 @pytest.mark.parametrize("source", BAD)
-def test_a_bad_source_is_refused_in_one_line(source, tmp_path, monkeypatch, capsys):
+def test_a_bad_source_is_refused_in_one_line(source, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     reason, content = BAD[source]
     if content is not None:
         (tmp_path / source).write_bytes(content)
-    assert main(["layers", source]) == 2
-    message = capsys.readouterr().err
+    message = refused(source)
     assert message.startswith(f"hpcdl: {source}: ")
     assert reason in message
-    assert message.count("\n") == 1

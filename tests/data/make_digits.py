@@ -24,13 +24,8 @@ def main(path: str) -> None:
     drawn = [order[labels[order] == digit][:HELD_OUT_PER_CLASS] for digit in range(10)]
     test = np.sort(np.concatenate(drawn))
     train = np.setdiff1d(np.arange(len(labels)), test)
-    np.savez_compressed(
-        path,
-        train_images=images[train],
-        train_labels=labels[train],
-        test_images=images[test],
-        test_labels=labels[test],
-    )
+    arrays = {"train_images": images[train], "train_labels": labels[train]}
+    np.savez_compressed(path, **arrays, test_images=images[test], test_labels=labels[test])
 
 
 if __name__ == "__main__":

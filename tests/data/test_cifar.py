@@ -22,10 +22,8 @@ HUNDRED = {**SMALL_HUNDRED, "test.bin": 10}, 20, 100
 def small(monkeypatch):
     """Use files of a few images instead of 184 MB."""
     monkeypatch.delenv("HPCDL_DATA", raising=False)
-    ten = replace(cifar.CIFAR_10, train=SMALL_TEN, test={"test_batch.bin": 10})
-    monkeypatch.setattr(cifar, "CIFAR_10", ten)
-    hundred = replace(cifar.CIFAR_100, train=SMALL_HUNDRED, test={"test.bin": 10})
-    monkeypatch.setattr(cifar, "CIFAR_100", hundred)
+    for name, train, test in (("CIFAR_10", SMALL_TEN, "test_batch.bin"), ("CIFAR_100", SMALL_HUNDRED, "test.bin")):
+        monkeypatch.setattr(cifar, name, replace(getattr(cifar, name), train=train, test={test: 10}))
 
 
 def records(count, *classes):

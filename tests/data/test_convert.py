@@ -17,7 +17,6 @@ from hpcdl.data.parts.splits import in_memory_dataset
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed: pip install 'hpcdl[images]'")
 
 CLASSES = ["ant", "bee", "cat"]
-
 SIZE = 8
 
 
@@ -121,12 +120,10 @@ def refused(source, tmp_path, capsys):
 
     def refuse(*arguments, code=2):
         assert main([str(source), "-o", str(tmp_path / "images.h5"), "--size", str(SIZE), *arguments]) == code
-        said = [
-            line for line in capsys.readouterr().err.splitlines() if not line.startswith(("train: ", "test: "))
-        ]
-        assert len(said) == 1
+        lines = capsys.readouterr().err.splitlines()
+        (said,) = (line for line in lines if not line.startswith(("train: ", "test: ")))
         assert not [path for path in tmp_path.iterdir() if "images.h5" in path.name]
-        return said[0].removeprefix("hpcdl.data.convert: ")
+        return said.removeprefix("hpcdl.data.convert: ")
 
     return refuse
 
@@ -137,14 +134,9 @@ def test_damaged_images_are_named(source, refused):
     whole = source / "whole.png"
     write_image(whole, noise)
     data = whole.read_bytes()
-    for content, said in (
-        (b"", "cannot be converted: "),
-        (b"<html>not found</html>", "cannot be converted: "),
-        (data[:1000], "cannot be converted: "),
-        (data[:200] + b"\xff" * 100 + data[300:], "cannot be converted: "),
-    ):
+    for content in (b"", b"<html>not found</html>", data[:1000], data[:200] + b"\xff" * 100 + data[300:]):
         path.write_bytes(content)
-        assert refused().startswith(f"{path}: {said}")
+        assert refused().startswith(f"{path}: cannot be converted: ")
 
 
 def test_what_is_skipped_or_dropped_is_counted_in_one_line(source, tmp_path, capsys):
@@ -164,10 +156,8 @@ def test_what_is_skipped_or_dropped_is_counted_in_one_line(source, tmp_path, cap
 
 
 def test_images_that_cannot_be_kept_are_refused(source, refused):
-    path, frames = (
-        source / "train" / "ant" / "000.png",
-        {"save_all": True, "append_images": [Image.new("RGB", (9, 11))]},
-    )
+    path = source / "train" / "ant" / "000.png"
+    frames = {"save_all": True, "append_images": [Image.new("RGB", (9, 11))]}
     for array, kind, options, said in (
         (np.full((9, 9), 40_000, np.uint16), "PNG", {}, "its mode is I;16, but 8 bits a channel would be kept"),
         (plain(1, 2, 3), "GIF", {}, "cannot identify image file"),
@@ -189,7 +179,8 @@ def test_folders_that_cannot_be_read_are_named(source, refused, monkeypatch):
     assert refused() == f"{denied}: cannot be read: Permission denied"
 
 
-def test_messages_name_wrong_folders(source, refused):
+def test_messages_name_wrong_folders_and_a_wrong_size(source, refused):
+    assert refused("--size", "0") == "size must be at least 1, not 0"
     (source / "train" / "dog").mkdir()
     assert refused() == f"{source / 'train' / 'dog'}: has no .jpg, .jpeg or .png"
     (source / "train" / "dog").rmdir()
@@ -202,10 +193,6 @@ def test_messages_name_wrong_folders(source, refused):
     assert refused().startswith(f"{source / 'val'}: has no folders, one per class; are its images not")
     (source / "train").rename(source / "training")
     assert refused() == f"{source / 'train'}: cannot be read: No such file or directory"
-
-
-def test_a_size_out_of_range(refused):
-    assert refused("--size", "0") == "size must be at least 1, not 0"
 
 
 def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
@@ -278,6 +265,9 @@ def test_labels_and_split_are_in_a_table(flat, tmp_path):
     assert len(train) == 30
 
 
+SPLIT = "file,label,split\nFIRST,a,train\nSECOND,b"
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -290,16 +280,8 @@ def test_labels_and_split_are_in_a_table(flat, tmp_path):
         ("file,label\nFIRST,\n", [], "labels.csv: image 1: 0_0000.png has no label"),
         ("file,label,split\nFIRST,a,val\n", [], "labels.csv: image 1: split 'val' is neither train nor test"),
         ("file,label\nFIRST,a\nSECOND,b\n", [], "2 images have 2 labels"),
-        (
-            "file,label,split\nFIRST,a,train\nSECOND,b,train\nTHIRD,b,train\n",
-            [],
-            "its column split needs train and test",
-        ),
-        (
-            "file,label,split\nFIRST,a,train\nSECOND,b,test\nTHIRD,b,test\n",
-            ["--test-share", "0.5"],
-            "--test-share is for tables without it",
-        ),
+        (f"{SPLIT},train\nTHIRD,b,train\n", [], "its column split needs train and test"),
+        (f"{SPLIT},test\nTHIRD,b,test\n", ["--test-share", "0.5"], "--test-share is for tables without it"),
     ],
 )
 def test_a_flat_folder_that_leaves_something_open_is_refused(flat, tmp_path, capsys, text, options, message):

@@ -13,13 +13,9 @@ from hpcdl.data.parts.splits import in_memory_dataset
 from .conftest import everything, message_of
 
 RANDOM = np.random.default_rng(0)
-
 TRAIN = RANDOM.integers(0, 256, (50, 12, 10, 3)).astype(np.uint8), RANDOM.integers(0, 7, 50).astype(np.int64)
-
 TEST = RANDOM.integers(0, 256, (20, 12, 10, 3)).astype(np.uint8), RANDOM.integers(0, 7, 20).astype(np.int64)
-
 DATASETS = ("train/images", "train/labels", "test/images", "test/labels")
-
 CONTENT = dict(zip(DATASETS, (*TRAIN, *TEST), strict=True))
 
 
@@ -90,18 +86,14 @@ def test_a_digest_of_a_sample_distinguishes_files(tmp_path):
     other_image[0] ^= 1
     other_label = TEST[1].copy()
     other_label[3] ^= 1
-    digests = [
-        hdf5(path=write(tmp_path / f"{number}.h5", layout=layout, **changed)).digest
-        for number, (layout, changed) in enumerate(
-            [
-                ({}, {}),
-                ({"chunks": (1, 12, 10, 3)}, {"train_labels": TRAIN[1].astype(np.uint8)}),
-                ({}, {"train_images": other_image}),
-                ({}, {"test_labels": other_label}),
-                ({}, {"test_images": TEST[0][:-1], "test_labels": TEST[1][:-1]}),
-            ]
-        )
-    ]
+    written = (
+        {},
+        {"layout": {"chunks": (1, 12, 10, 3)}, "train_labels": TRAIN[1].astype(np.uint8)},
+        {"train_images": other_image},
+        {"test_labels": other_label},
+        {"test_images": TEST[0][:-1], "test_labels": TEST[1][:-1]},
+    )
+    digests = [hdf5(path=write(tmp_path / f"{n}.h5", **changed)).digest for n, changed in enumerate(written)]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 4
 
@@ -116,7 +108,6 @@ def test_threads_may_read_at_once(tmp_path):
 
 
 IMAGES, LABELS = TRAIN
-
 WRONG = [
     ({"train_labels": None}, "lacks train/images or train/labels"),
     ({"train_images": None, "train_images_here": IMAGES}, "lacks train/images or train/labels"),

@@ -11,16 +11,8 @@ import time
 import pytest
 
 from hpcdl.exit_codes import UsageError
-from hpcdl.launch.process import (
-    LaunchError,
-    Library,
-    batch_advice,
-    check_launcher,
-    check_leftover,
-    check_size,
-    is_first,
-    launched,
-)
+from hpcdl.launch import process
+from hpcdl.launch.process import LaunchError, Library, check_launcher, check_size, is_first, launched
 
 
 def of_slurm(**variables):
@@ -110,9 +102,9 @@ def test_a_shell_of_srun_is_known_by_its_terminal():
 def test_variables_of_a_launcher_that_has_ended_are_named():
     variables = {"PMI_FD": "999", "PMI_SIZE": "1", "PATH": "/bin"}
     with pytest.raises(UsageError, match=r"env -u PMI_FD -u PMI_SIZE hpcdl \.\.\.$"):
-        check_leftover(variables)
-    check_leftover({**variables, "PMI_FD": "0"})
-    assert "unset ${!SLURM_*}" in batch_advice(IN_JOB)
+        process.check_leftover(variables)
+    process.check_leftover({**variables, "PMI_FD": "0"})
+    assert "unset ${!SLURM_*}" in process.batch_advice(IN_JOB)
 
 
 def test_a_single_rank_is_accepted():
@@ -156,10 +148,6 @@ def test_compatible_launchers_are_accepted():
 
 
 def test_first_process():
-    for size, rank in [
-        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
-        ("PMI_SIZE", "PMI_RANK"),
-        ("PALS_NRANKS", "PALS_RANKID"),
-        ("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"),
-    ]:
+    names = {"OMPI_COMM_WORLD_SIZE": "OMPI_COMM_WORLD_RANK", "PMI_SIZE": "PMI_RANK", "PALS_NRANKS": "PALS_RANKID"}
+    for size, rank in {**names, "SLURM_STEP_NUM_TASKS": "SLURM_PROCID"}.items():
         assert [is_first({size: "3", rank: str(number)}) for number in range(3)] == [True, False, False]

@@ -4,14 +4,13 @@ import subprocess
 
 import pytest
 
-from hpcdl.launch import machine, preflight
+from hpcdl.launch import preflight
 from hpcdl.launch.disturbance import Sample
 from hpcdl.launch.mpi_probe import Probe, Transports, transports
 from hpcdl.launch.preflight import Finding
 from hpcdl.launch.testbed import TESTBED
 
 CPU = "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
-
 CLOCK = "sys/devices/system/clocksource/clocksource0/current_clocksource"
 
 
@@ -46,8 +45,7 @@ def test_cores_that_others_use_are_a_warning(busy, stolen, words):
     class Counted:
         sample = iter([begin, end]).__next__
 
-    found = preflight.other_processes(Counted(), 0)
-    judge(found, words, words and "flagged as disturbed")
+    judge(preflight.other_processes(Counted(), 0), words, words and "flagged as disturbed")
 
 
 @pytest.mark.parametrize(
@@ -58,8 +56,7 @@ def test_a_slow_or_a_full_disk_is_a_warning(tmp_path, monkeypatch, seconds, free
     monkeypatch.setattr(preflight.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(preflight.os, "fsync", lambda _: now.append(now.pop() + seconds))
     monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
-    found = preflight.disk(tmp_path)
-    judge(found, words)
+    judge(preflight.disk(tmp_path), words)
     assert not list(tmp_path.iterdir())
 
 
@@ -69,20 +66,13 @@ def test_a_slow_or_a_full_disk_is_a_warning(tmp_path, monkeypatch, seconds, free
 )
 def test_a_library_that_takes_no_device_pointers_is_a_warning(monkeypatch, answer, words):
     monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess((), 0, answer, ""))
-    found = preflight.cuda_awareness()
-    judge(found, words)
-
-
-STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "4"}
+    judge(preflight.cuda_awareness(), words)
 
 
 def test_tasks_of_slurm_fit_on_the_cores():
-    for variables, available, words in [
-        (STEP, 4, None),
-        (STEP, 1, "srun --cpus-per-task=$SLURM_CPUS_PER_TASK"),
-    ]:
-        (found,) = preflight.slurm_tasks(variables, available)
-        judge(found, words)
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_CPUS_PER_TASK": "4"}
+    for available, words in [(4, None), (1, "srun --cpus-per-task=$SLURM_CPUS_PER_TASK")]:
+        judge(*preflight.slurm_tasks(step, available), words)
 
 
 UCX = """\
@@ -121,14 +111,10 @@ def test_transports_are_read_from_what_libraries_print():
 def probe(
     hosts=("a", "b"), used=((), ()), skew=(0, 0), alignment=0, cores=((0,), (1,)), machines=None, threads=(1, 1)
 ):
-    offsets = [(one, 1000) for one in skew]
-    used = Transports(*map(tuple, used))
-    machines = list(machines or hosts)
-    nothing = [None] * len(hosts)
-    lists = [list(one) for one in cores]
-    return Probe(
-        "MPICH 5", len(hosts), list(hosts), machines, lists, list(threads), used, offsets, alignment, nothing
-    )
+    offsets, used, nothing = [(one, 1000) for one in skew], Transports(*map(tuple, used)), [None] * len(hosts)
+    machines, cores = list(machines or hosts), [list(one) for one in cores]
+    ranks = (list(hosts), machines, cores, list(threads))
+    return Probe("MPICH 5", len(hosts), *ranks, used, offsets, alignment, nothing)
 
 
 def test_tcp_beside_a_faster_fabric_is_a_fallback():
@@ -165,17 +151,16 @@ def test_clocks_that_differ_are_a_warning():
         ((0, 0), 4_000_000, "quiet network"),
     ]:
         hosts = ("a", "b", "c")[: len(skew)]
-        found = preflight.clock_skew(probe(hosts, skew=skew, alignment=alignment))
-        judge(found, words)
+        judge(preflight.clock_skew(probe(hosts, skew=skew, alignment=alignment)), words)
 
 
 def test_ranks_that_share_cores_are_a_warning():
-    found = preflight.oversubscription(probe(cores=((0,), (0,))))
-    judge(found)  # two machines
-    found = preflight.oversubscription(probe(cores=((0,), (0,)), machines=("m", "m")))
-    judge(found, "2 ranks with 2 threads on 1 cores", "at most 1 ranks")
-    found = preflight.oversubscription(probe(cores=((0, 1), (2, 3)), threads=(4, 2)))
-    judge(found, "1 ranks with 4 threads on 2 cores of a")
+    for given, words in [
+        ({"cores": ((0,), (0,))}, ()),  # two machines
+        ({"cores": ((0,), (0,)), "machines": "mm"}, ("2 ranks with 2 threads on 1 cores", "at most 1 ranks")),
+        ({"cores": ((0, 1), (2, 3)), "threads": (4, 2)}, ("1 ranks with 4 threads on 2 cores of a",)),
+    ]:
+        judge(preflight.oversubscription(probe(**given)), *words)
 
 
 def test_findings_of_many_hosts_are_one_line_for_each_verdict():
@@ -186,10 +171,8 @@ def test_findings_of_many_hosts_are_one_line_for_each_verdict():
 
 
 def test_a_missing_launcher_fails_with_advice(monkeypatch):
-    def none():
-        raise preflight.NoLauncher("no mpirun found: pip install 'hpcdl[mpich]'")
-
-    monkeypatch.setattr(preflight, "mpirun", none)
+    monkeypatch.setenv("PATH", "/absent")
+    monkeypatch.setattr("sysconfig.get_path", lambda _: "/absent")
     found = next(preflight.preflight())
-    assert (found.verdict, found.advice) == ("FAILED", "pip install 'hpcdl[mpich]'")
-    assert machine.UNKNOWN not in found.detail
+    assert found.verdict == "FAILED"
+    assert found.advice == "pip install 'hpcdl[mpich]', or load your site's MPI module"

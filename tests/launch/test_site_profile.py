@@ -3,7 +3,7 @@
 import pytest
 
 from hpcdl.exit_codes import UsageError
-from hpcdl.launch.batch_script import SiteProfile, places, site_profile
+from hpcdl.launch.batch_script import places, site_profile
 
 
 def test_a_users_profile_comes_before_the_systems(tmp_path):
@@ -13,16 +13,6 @@ def test_a_users_profile_comes_before_the_systems(tmp_path):
         path.parent.mkdir(parents=True)
         path.write_text(f'partition = "{partition}"\n')
         assert site_profile(environment=environment).partition == partition
-
-
-def test_all_answers(tmp_path):
-    path = tmp_path / "site.toml"
-    path.write_text(
-        'partition = "p"\naccount = "a"\nmodules = ["mpi", "python/3.11"]\nlauncher = "srun --mpi=pmix"\n'
-        'environment = "source ~/venv/bin/activate"\n'
-    )
-    expected = SiteProfile("p", "a", ("mpi", "python/3.11"), "srun --mpi=pmix", ("source ~/venv/bin/activate",))
-    assert site_profile(path) == expected
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,8 @@ from hpcdl.report.render import render
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 OPTIONS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"),
-    *(
-        "--allow-file-access-from-files",
-        "--virtual-time-budget=5000",
-        "--window-size=1400,900",
-        "--hide-scrollbars",
-    ),
+    *("--allow-file-access-from-files", "--virtual-time-budget=5000", "--window-size=1400,900"),
+    "--hide-scrollbars",
 )
 MEASURE = """<!DOCTYPE html><title>measure</title><body><script>
 const found = [];
@@ -69,7 +65,6 @@ function next() {
 next();
 </script>"""
 
-NIGHT = night(0, [])
 DATA = Path(__file__).resolve().parents[2] / "reports" / "data"
 
 pytestmark = [
@@ -92,7 +87,7 @@ def history(_, name):
 def comparison(_, name):
     numbers = {"baseline": 1.0, "candidate": 1.2, "ratio": 1.2, "low": 1.1, "high": 1.3}
     changes = [Change("s", f"{name} {row}", "step_seconds", ([], []), REGRESSED, **numbers) for row in range(50)]
-    sides = ([NIGHT], [NIGHT])
+    sides = ([night(0, [])],) * 2
     return written([comparison_page(Comparison(changes, "launch", (1, 1), 0.0, 0.03, [], [], sides=sides))])
 
 
@@ -113,12 +108,8 @@ def kept(_, name):
 
 
 PAGES = [
-    *(
-        (form, name, charts)
-        for form, charts in ((report, 9), (history, 2), (comparison, 1))
-        for name in (LONG, HOSTILE)
-    ),
-    (wide, LONG, 0),
+    *((form, LONG, charts) for form, charts in ((report, 9), (history, 2), (comparison, 1), (wide, 0))),
+    *((form, HOSTILE, charts) for form, charts in ((report, 9), (history, 2), (comparison, 1))),
     (kept, "strom", 5),
     (kept, "time-to-accuracy", 3),
 ]
@@ -129,8 +120,7 @@ def measured(request, hand, tmp_path):
     form, name, _ = request.param
     text = form(hand, name)
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
-    measure = tmp_path / "measure.html"
-    measure.write_text(MEASURE, encoding="utf-8")
+    (measure := tmp_path / "measure.html").write_text(MEASURE, encoding="utf-8")
     command = [CHROMIUM, *OPTIONS, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", measure.as_uri()]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     body = re.search(r"<body>(.*)</body>", ended.stdout, re.DOTALL)

@@ -18,18 +18,8 @@ from hpcdl.report.run.findings import findings
 
 
 @pytest.fixture(scope="module")
-def run(illustrated_run):
-    return illustrated_run
-
-
-@pytest.fixture(scope="module")
-def text(run):
-    return render([run], "html")
-
-
-def kinds(run):
-    (page,) = (document(found, charts=True) for found in findings([run]))
-    return {type(chart) for section in page.sections for chart in section.charts}
+def text(illustrated_run):
+    return render([illustrated_run], "html")
 
 
 def test_a_page_is_well_formed_and_needs_nothing_else(text):
@@ -47,19 +37,13 @@ def test_a_page_is_well_formed_and_needs_nothing_else(text):
     assert links <= set(ids)
 
 
-def test_every_figure_has_its_numbers(run, text):
-    assert kinds(run) == {Bars, HeatMap, Lines}
+def test_every_figure_has_its_numbers(illustrated_run, text):
+    (page,) = (document(found, charts=True) for found in findings([illustrated_run]))
+    assert {type(chart) for section in page.sections for chart in section.charts} == {Bars, HeatMap, Lines}
     figures = re.findall(r"<figure.*?</figure>", text, flags=re.DOTALL)
     titles = [re.search("<figcaption>(.*?)<", one)[1] for one in figures]
-    for beginning in (
-        "Speedup",
-        "Where a step",
-        "Accuracy over training time",
-        "Accuracy over epochs",
-        "Time over ranks",
-        "Share of the link",
-        "Links",
-    ):
+    wanted = "Speedup, Where a step, Accuracy over training time, Accuracy over epochs, Time over ranks, Share of the link"
+    for beginning in [*wanted.split(", "), "Links"]:
         assert any(title.startswith(beginning) for title in titles), (beginning, titles)
     for one in figures:
         assert one.count('<svg class="chart"') == 1
@@ -78,9 +62,9 @@ def test_text_of_a_figure_is_text_and_its_colours_follow_the_theme(text):
         assert "<style" not in one
 
 
-def test_the_first_line_answers(run, text):
+def test_the_first_line_answers(illustrated_run, text):
     heading = re.search(r"<h1[^>]*>(.*?)</h1>", text)[1]
-    verdict = render([run], "md").partition("## Verdict")[2]
+    verdict = render([illustrated_run], "md").partition("## Verdict")[2]
     assert verdict.strip().startswith(html.unescape(heading))
     badges = re.findall(r"<li>(.*?)</li>", text.partition('<ul class="badges"')[2].partition("</ul>")[0])
     assert f"\n{' | '.join(badges)}\n" in verdict
@@ -88,19 +72,18 @@ def test_the_first_line_answers(run, text):
     assert text.index("<h1") < text.index("Is it?") < text.index('<ul class="badges"')
 
 
-def luminance(colour):
-    """Relative luminance (WCAG 2.2)."""
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-def contrast(one, other):
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
 def test_text_and_lines_stand_out():
+    """By the contrast of WCAG 2.2, which is of relative luminances."""
+
+    def luminance(colour):
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    def contrast(one, other):
+        dark, light = sorted(map(luminance, (one, other)))
+        return (light + 0.05) / (dark + 0.05)
+
     for theme in [LIGHT, DARK]:
         for text in (theme.ink, theme.muted, theme.link, theme.bad):
             assert contrast(text, theme.paper) >= 4.5
@@ -131,9 +114,8 @@ def test_every_point_is_drawn_at_its_value_and_within_the_axes():
 
 
 def test_lines_beyond_six_are_grey_and_named_in_the_note():
-    chart = Lines(
-        "", Axis("x"), Axis("y"), [Series(f"m{n}", [Point(0, n), Point(1, n)]) for n in range(13)], "Bars."
-    )
+    series = [Series(f"m{n}", [Point(0, n), Point(1, n)]) for n in range(13)]
+    chart = Lines("", Axis("x"), Axis("y"), series, "Bars.")
     axes = Figure().add_subplot()
     lines.draw_lines(chart, axes)
     assert axes.get_legend_handles_labels()[1] == [f"m{n}" for n in range(6)]
@@ -146,15 +128,9 @@ def test_a_step_function_keeps_its_value_and_named_points_are_not_joined():
     series = [Series("steps", points, steps=True), Series("nets", points, names=["a", "b", "c"])]
     series.append(Series("a day", [Point(1, 0.3), Point(5, 0.3)], "reference"))
     axes = Figure().add_subplot()
-    lines.draw_lines(Lines("", Axis("x"), Axis("y"), series), axes)
+    lines.draw_lines(Lines("", Axis("epochs", whole), Axis("y"), series), axes)
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
     steps, nets, _ = axes.lines
     assert (steps.get_drawstyle(), steps.get_marker(), nets.get_linestyle()) == ("steps-post", "", "None")
     assert [text.get_text() for text in axes.texts] == ["a", "b", "c", "a day"]
     assert axes.get_legend_handles_labels()[1] == ["steps"]
-
-
-def test_an_axis_of_whole_numbers_has_whole_ticks():
-    axes = Figure().add_subplot()
-    series = [Series("a", [Point(1, 0), Point(3, 1)])]
-    lines.draw_lines(Lines("", Axis("epochs", whole), Axis("y"), series), axes)
-    assert all(float(tick).is_integer() for tick in axes.get_xticks())

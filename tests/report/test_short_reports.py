@@ -28,12 +28,13 @@ def test_a_long_table_has_its_first_rows_and_says_how_many_there_are():
     assert brief.caption == "The same in all 50 rows: ranks 4, near-linear no."
     assert brief.left_out == "20 of 50 rows, fastest first; all are in report.html."
     assert brief.header == ("method", "step")
+    brief = replace(table("", 50), ascending=True).first(20)
+    assert [row[0] for row in brief.rows] == [f"m{n}" for n in range(30, 50)]
+    assert brief.left_out == "The last 20 of 50 rows, fastest first; all are in report.html."
 
 
 def test_many_settings_share_a_table():
-    tables = [
-        table(f"{name}: measured, 5 epochs", 10, ranks) for name, ranks in (("A", "2"), ("B", "4"), ("C", "8"))
-    ]
+    tables = [table(f"{name}: measured, 5 epochs", 10, ranks) for name, ranks in zip("ABC", "248", strict=True)]
     (brief,) = Section("s", tables=tables, per="setting").shortened(24, 8).tables
     assert brief.header == ("setting", "method", "ranks", "step")
     assert [row[:3] for row in brief.rows[7:9]] == [("A", "m7", "2"), ("B", "m0", "4")]
@@ -42,12 +43,10 @@ def test_many_settings_share_a_table():
 
 def test_points_tables_and_lines_of_a_suite_are_counted():
     points, suite = [f"p{n}" for n in range(10)], "[suite]\n" * 50
-    brief = Section("s", points=points, tables=[table(str(n), 2) for n in range(6)], verbatim=suite).shortened(
-        40, 8
-    )
-    assert brief.points[7:] == [
-        *("p7", "2 more in report.html", "2 more tables in report.html", "50 lines of the suite in report.html"),
-    ]
+    tables = [table(str(n), 2) for n in range(6)]
+    brief = Section("s", points=points, tables=tables, verbatim=suite).shortened(40, 8)
+    more = ["2 more in report.html", "2 more tables in report.html", "50 lines of the suite in report.html"]
+    assert brief.points[7:] == ["p7", *more]
     assert not brief.verbatim
 
 
@@ -55,9 +54,8 @@ def test_points_tables_and_lines_of_a_suite_are_counted():
 def test_markdown_is_short_and_other_formats_have_every_case(hand, whole):
     for ranks in (1, 2):
         for number in range(25):
-            hand.train(
-                [[20.0 + number] * 8] * ranks, aggregation="ring", compression=f"top_k(density=0.{number:02})"
-            )
+            compression = f"top_k(density=0.{number:02})"
+            hand.train([[20.0 + number] * 8] * ranks, aggregation="ring", compression=compression)
     run = hand.read(suite_text="[suite]\nname = 's'\n" + "# a remark\n" * 60)
     page = render([run], "md")
     assert len(page.splitlines()) < 150
@@ -65,12 +63,6 @@ def test_markdown_is_short_and_other_formats_have_every_case(hand, whole):
     assert "lines of the suite in report.html" in page
     assert len(render([run], "csv").splitlines()) == 51
     assert whole(run).count("density=0.24") == 5  # both numbers of ranks, memory, and two contrasts
-
-
-def test_the_last_rows_of_an_ascending_table_are_shown():
-    brief = replace(table("", 50), ascending=True).first(20)
-    assert [row[0] for row in brief.rows] == [f"m{n}" for n in range(30, 50)]
-    assert brief.left_out == "The last 20 of 50 rows, fastest first; all are in report.html."
 
 
 @pytest.mark.parametrize("name", ["near-linear", "large-batch", "compression", "zero"])

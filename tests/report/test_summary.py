@@ -8,16 +8,8 @@ from hpcdl.report.formats.tables import Table
 
 NAMES = ("parameter_server", "hierarchical(inner=ring)", "sharded_parameter_server")
 HEADER = ("method", "ranks", *(f"measured time {n}" for n in range(6)), "near-linear")
-PAGE = Document(
-    "hpcdl: run",
-    [
-        Section(
-            "Scaling",
-            ["DISTURBED: a line of prose. " * 9],
-            tables=[Table("", HEADER, [(name, "2", *["12.34 ms"] * 6, "yes") for name in NAMES])],
-        )
-    ],
-)
+TABLE = Table("", HEADER, [(name, "2", *["12.34 ms"] * 6, "yes") for name in NAMES])
+PAGE = Document("hpcdl: run", [Section("Scaling", ["DISTURBED: a line of prose. " * 9], tables=[TABLE])])
 
 
 def test_tables_fit_the_terminal_with_whole_names_and_the_verdict(monkeypatch):
@@ -82,9 +74,8 @@ def test_a_long_verdict_is_wrapped_before_columns_are_left_out(monkeypatch):
 def test_groups_are_headings_of_their_rows_if_a_terminal_is_narrow(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     names = ("simulated DistBelief's speech network", "replayed GoogLeNet")
-    tables = [
-        Table(name, ("method", "time"), [(f"a_method_of_a_long_name_{n}", "1 s") for n in "ab"]) for name in names
-    ]
+    rows = [(f"a_method_of_a_long_name_{n}", "1 s") for n in "ab"]
+    tables = [Table(name, ("method", "time"), rows) for name in names]
     text = plain([Document("d", [Section("s", tables=Section("s", tables=tables, per="setting").answering(8))])])
     assert "method                     time\n" in text
     for name in names:
@@ -93,7 +84,5 @@ def test_groups_are_headings_of_their_rows_if_a_terminal_is_narrow(monkeypatch):
 
 def test_notes_of_columns_that_are_left_out_are_left_out():
     notes = ["Load balance: mean / longest.", "Step: a median."]
-    table = Table(
-        "", ("method", "step", "load balance"), [("a", "1 s", "0.5")], notes=notes, details=["load balance"]
-    )
-    assert table.first(1).notes == notes[1:]
+    header, details = ("method", "step", "load balance"), ["load balance"]
+    assert Table("", header, [("a", "1 s", "0.5")], notes=notes, details=details).first(1).notes == notes[1:]

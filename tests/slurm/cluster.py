@@ -92,13 +92,8 @@ class Cluster:
         self.environment = {**os.environ, "PATH": _path(), "SLURM_CONF": str(base / "slurm.conf")}
         for name in [key for key in self.environment if key.startswith("SLURM_") and key != "SLURM_CONF"]:
             del self.environment[name]
-        for name in (
-            "state",
-            "log",
-            "pid",
-            "munge",
-            *(f"{kind}/n{i + 1}" for kind in ("tmp", "spool") for i in range(NODES)),
-        ):
+        of_nodes = (f"{kind}/n{i + 1}" for kind in ("tmp", "spool") for i in range(NODES))
+        for name in ("state", "log", "pid", "munge", *of_nodes):
             (base / name).mkdir(parents=True)
         (base / "munge").chmod(0o755)
         port = _free_ports(NODES + 1)
@@ -131,12 +126,8 @@ class Cluster:
         """End all jobs and daemons."""
         with suppress(subprocess.SubprocessError):
             self("scancel", "-u", "root")
-        pids = [
-            *sorted((self.base / "pid").glob("slurmd-*")),
-            self.base / "pid/slurmctld",
-            self.base / "munge/pid",
-        ]
-        for file in pids:
+        nodes = sorted((self.base / "pid").glob("slurmd-*"))
+        for file in [*nodes, self.base / "pid/slurmctld", self.base / "munge/pid"]:
             with suppress(OSError, ValueError):
                 os.kill(int(file.read_text()), signal.SIGTERM)
 

@@ -61,11 +61,8 @@ class Jobs:
     def __init__(self, slurm, folder):
         self.slurm = slurm
         self.folder = folder
-        self.environment = {
-            "OMPI_ALLOW_RUN_AS_ROOT": "1",
-            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "OMP_NUM_THREADS": "1",
-        }
+        names = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMP_NUM_THREADS")
+        self.environment = dict.fromkeys(names, "1")
 
     def path(self, python=sys.executable):
         return {**self.environment, "PATH": f"{Path(python).parent}:{self.slurm.environment['PATH']}"}
@@ -105,9 +102,8 @@ class Jobs:
 
     def restarts(self, number):
         """How often each task of the job was requeued."""
-        return [
-            int(one) for one in re.findall(r"Restarts=(\d+)", self.slurm("scontrol", "show", "job", number).stdout)
-        ]
+        shown = self.slurm("scontrol", "show", "job", number).stdout
+        return [int(count) for count in re.findall(r"Restarts=(\d+)", shown)]
 
     def output(self):
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.out")))
@@ -154,12 +150,8 @@ def test_a_shipped_script_runs(script, job):
     assert all(runs.values())
 
 
-COMBINATIONS = [
-    (sys.executable, "mpirun"),
-    (sys.executable, "srun --mpi=pmi2"),
-    (OTHER, "mpirun"),
-    (OTHER, "srun --mpi=pmix"),
-]
+MINE = sys.executable
+COMBINATIONS = [(MINE, "mpirun"), (MINE, "srun --mpi=pmi2"), (OTHER, "mpirun"), (OTHER, "srun --mpi=pmix")]
 LAUNCHERS = ["mpich-mpirun", "mpich-srun", "openmpi-mpirun", "openmpi-srun"]
 
 
@@ -234,12 +226,8 @@ def test_a_job_has_its_nodes_alone_its_cores_and_its_directives(job):
     number = job(script)
     assert job.ended(number) == [("COMPLETED", "0")], job.output()
     shown = job.output()
-    assert {*re.findall(r"(?:OverSubscribe|ArrayTaskThrottle|Nice)=\S+|Comment=.*\S", shown)} == {
-        "OverSubscribe=NO",
-        "ArrayTaskThrottle=1",
-        "Nice=7",
-        "Comment=a #b",
-    }
+    wanted = {"OverSubscribe=NO", "ArrayTaskThrottle=1", "Nice=7", "Comment=a #b"}
+    assert {*re.findall(r"(?:OverSubscribe|ArrayTaskThrottle|Nice)=\S+|Comment=.*\S", shown)} == wanted
     assert {*re.findall(r"StepId=.*\n.*\n.*\n.*TRES=(cpu=\d+)", shown)} == {"cpu=6"}
 
 
@@ -278,18 +266,8 @@ def test_a_study_is_submitted_with_a_job_that_reports_one_scaling_table(job):
     (job.folder / "suite.toml").write_text(SLOW)
     (job.folder / "venv").write_text("")
     (job.folder / "site.toml").write_text('environment = ["source venv"]\n')
-    words = (
-        "hpcdl",
-        "sbatch",
-        "suite.toml",
-        "--nodes",
-        "1,2",
-        "--submit",
-        "--site",
-        "site.toml",
-        "--no-exclusive",
-    )
-    said = job.run(*words).stdout
+    words = "hpcdl sbatch suite.toml --nodes 1,2 --submit --site site.toml --no-exclusive"
+    said = job.run(*shlex.split(words)).stdout
     *numbers, last = re.findall(r"job (\d+):", said)
     assert [job.ended(number) for number in (*numbers, last)] == [[("COMPLETED", "0")]] * 3, job.output()
     assert job.cases() == {f"slow-{nodes}-nodes-{numbers[nodes - 1]}": CASES for nodes in (1, 2)}
@@ -308,9 +286,7 @@ def test_the_check_of_a_job_is_of_its_tasks(job):
     assert re.search(r"^ok +Slurm tasks: ", shown, re.MULTILINE)
 
 
-FIRST_HOUR = re.findall(r"^\$ (hpcdl sbatch .* --submit)$", (ROOT / "slurm/README.md").read_text(), re.MULTILINE)[
-    -3:
-]
+SHOWN = re.findall(r"^\$ (hpcdl sbatch .* --submit)$", (ROOT / "slurm/README.md").read_text(), re.MULTILINE)
 FEWER = {
     "bus-bandwidth": ("--case", "*-ring-*", "--set", "case.message_bytes=4096"),
     "overlap": ("--case", "replay-*-layerwise-*", "--set", "case.steps=2"),
@@ -319,7 +295,7 @@ FEWER = {
 """Options with which a job of the first hour has done after some seconds."""
 
 
-@pytest.mark.parametrize("command", FIRST_HOUR, ids=lambda command: command.split()[2])
+@pytest.mark.parametrize("command", SHOWN[-3:], ids=lambda command: command.split()[2])
 def test_a_job_of_the_first_hour_leaves_records_that_a_page_takes(command, job):
     """As slurm/README.md says, on four nodes, with fewer cases and steps, and one launch."""
     words = shlex.split(command.replace("--nodes 8", "--nodes 4").replace("--launches 3", "--no-exclusive"))

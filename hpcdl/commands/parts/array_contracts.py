@@ -10,9 +10,10 @@ import numpy as np
 
 from hpcdl.cases.keys.key import Choice, architecture
 from hpcdl.cases.simulation.sizes import sizes
-from hpcdl.commands.parts.contracts import BrokenContractError, Check, results
+from hpcdl.commands.parts.contracts import BrokenContractError, results
 from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.comm import Array
+from hpcdl.launch.preflight import Finding
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
@@ -24,8 +25,6 @@ SHAPES: Final = ((5, 7), (11,), (3, 2, 2, 4), (1,), (257,))
 """Tensors of a gradient of 352 entries; only the first begins at a multiple of 8."""
 SPANS: Final = (slice(0, 352), slice(95, 352), slice(94, 95), slice(352, 352))
 """Whole tensors: all, the last, one of one entry, none."""
-DIRECTIONS: Final = 8
-"""Layers, at most, along whose parameters the loss is varied."""
 IMAGES: Final = 2
 
 
@@ -39,10 +38,7 @@ def layout(shapes: Sequence[Shape], **fields: Any) -> Layout:
 
 
 def compressed(compressor: Any, span: slice, vector: Array, step: int = 0) -> tuple[Array, Array, str]:
-    """Return what one rank sends of ``vector``, (span length,), as values, what it keeps, and the message's bytes.
-
-    Raises BrokenContractError for a message that is not as stated.
-    """
+    """Return what a rank sends and keeps of ``vector``, (span length,), and the message, as text."""
     kept, sent, kind = vector.copy(), np.zeros_like(vector), kind_of(type(compressor))
     if kind == "vectors":
         rest, pieces = np.empty_like(vector), list[Array]()
@@ -70,10 +66,7 @@ def _same(what: str, actual: object, stated: object) -> None:
 
 
 def check_conservation(compressor: Any, span: slice, vector: Array) -> None:
-    """Raise BrokenContractError unless what is sent and kept of ``vector``, (span length,), is the vector.
-
-    It is to the precision of the larger of the two.
-    """
+    """Raise BrokenContractError unless the sum of what is sent and kept is ``vector``, (span length,), rounded."""
     sent, kept, _ = compressed(compressor, span, vector, len(vector))
     error = np.abs(sent.astype("float64") + kept - vector)
     if not (error <= np.finfo(vector.dtype).eps * np.maximum(np.abs(sent), np.abs(kept))).all():
@@ -81,7 +74,7 @@ def check_conservation(compressor: Any, span: slice, vector: Array) -> None:
         raise BrokenContractError(f"{where}: they differ from the input by {error.max():.3g}")
 
 
-def check_compressor(make: Callable[..., Any], traits: Compression) -> Iterator[Check]:
+def check_compressor(make: Callable[..., Any], traits: Compression) -> Iterator[Finding]:
     """Yield the result of each check of a compressor, a class that is made with a layout."""
     spans = SPANS if traits.whole_tensors else (*SPANS, slice(7, 300))
     random = np.random.default_rng(19)
@@ -126,11 +119,8 @@ def check_compressor(make: Callable[..., Any], traits: Compression) -> Iterator[
     )
 
 
-def check_model(name: str, shape: Shape | None = None) -> Iterator[Check]:
-    """Yield the result of each check of a model on images of ``shape``, by default those that it is published for.
-
-    Raises ValueError for a model of sizes alone, or without images of its own.
-    """
+def check_model(name: str, shape: Shape | None = None) -> Iterator[Finding]:
+    """Yield each check of a model on images of ``shape``, or of its own. Raises ValueError for sizes alone."""
     choice = Choice("models", name)
     shape, layers = architecture(choice, None, shape)
     if any(isinstance(layer, SizedLayer) for layer in layers):
@@ -167,14 +157,12 @@ def _sizes(layers: Sequence[Layer], shape: Shape) -> str:
 
 
 def _gradients(layers: Sequence[Layer], shape: Shape) -> str:
-    replica, random = (
-        Replica(layers, shape, backend=backend("numpy"), dtype="float64", seed=1),
-        np.random.default_rng(2),
-    )
+    replica = Replica(layers, shape, backend=backend("numpy"), dtype="float64", seed=1)
+    random = np.random.default_rng(2)
     images = random.standard_normal((IMAGES, *shape))
     labels = random.integers(0, replica.output[0], IMAGES)
     trained = [stage.span for stage in replica.stages if stage.span.stop > stage.span.start]
-    spans = trained[:: -(-len(trained) // DIRECTIONS)]
+    spans = trained[:: -(-len(trained) // 8)]  # at most eight layers
     if wrong := gradient_errors(replica, images, labels, spans):
         raise BrokenContractError(f"not of the parameters {wrong}")
     return f"{len(spans)} layers"

@@ -4,11 +4,10 @@ An aggregation scheme: sums, bits, deadlocks, stated costs. A training strategy:
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import product
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from hpcdl.fabric.task import Program
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.launch.preflight import Finding
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.traits import Strategy
@@ -31,8 +31,8 @@ Scheme: TypeAlias = Callable[..., Program[Any]]
 
 RANKS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17)
 """Powers of two, their neighbours and primes."""
-SCHEDULES: Final = 5
-"""Random orders in which the ranks take turns, for each number of ranks and length."""
+SCHEDULES, TRAINING_SCHEDULES = 5, 3
+"""Random orders in which the ranks take turns, for each number of ranks, and length of a sum."""
 PER_RANK: Final = 64
 """Elements per rank in the cost check, so that every chunk has the same length."""
 NETWORK: Final = NETWORKS["ethernet-10g"]
@@ -41,8 +41,6 @@ PIECES: Final = (1, 300, 2, 700)
 """Elements of vectors that are summed at the same time."""
 
 TRAINING_RANKS: Final = (1, 2, 3, 4)
-TRAINING_SCHEDULES: Final = 3
-"""Random orders in which the ranks take turns, for each number of ranks."""
 STEPS: Final = 6
 BATCH: Final = 24
 """Images of a step, of all ranks: divisible by each of TRAINING_RANKS."""
@@ -61,29 +59,21 @@ ranks = %d
 """
 
 
-class Check(NamedTuple):
-    """Result of one check."""
-
-    holds: bool
-    what: str
-    detail: str
-
-
 class BrokenContractError(Exception):
     """A check found a difference; the message has its place."""
 
 
-def results(checks: Iterable[tuple[str, Callable[[], str]]]) -> Iterator[Check]:
+def results(checks: Iterable[tuple[str, Callable[[], str]]]) -> Iterator[Finding]:
     """Yield the result of each check: what it is about, and a function that returns how it was checked."""
     for what, check in checks:
         try:
-            yield Check(holds=True, what=what, detail=check())
+            yield Finding("ok", what, check())
         except Exception as error:  # noqa: BLE001 - the object is a user's and may raise anything
             reason = str(error) if isinstance(error, BrokenContractError) else f"{type(error).__name__}: {error}"
-            yield Check(holds=False, what=what, detail=reason)
+            yield Finding("FAILED", what, reason)
 
 
-def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Check]:
+def check_scheme(scheme: Scheme, traits: Aggregation) -> Iterator[Finding]:
     """Yield the result of each check of ``scheme``, an ``async def`` over a communicator and a vector.
 
     A scheme states no cost if a library or another scheme decides its messages. Raises ValueError for a scheme
@@ -181,8 +171,7 @@ def _on_row(scheme: Scheme, rows: Array, comm: Comm) -> Program[None]:
 
 def _volume(scheme: Scheme) -> str:
     stated = {line: formula for line, formula in cost.costs(scheme).items() if not line.startswith("Time")}
-    kinds = Counter(line.partition(", ")[0] for line in stated)
-    missing = {"Messages", "Bytes"} - kinds.keys()
+    missing = {"Messages", "Bytes"} - {line.partition(", ")[0] for line in stated}
     if missing:
         example = "Messages, busiest rank: 2*(p - 1)"
         raise BrokenContractError(
@@ -232,11 +221,8 @@ def _symmetry(scheme: Scheme) -> str:
     return f"{RANKS[-1]} ranks at most"
 
 
-def check_strategy(name: str, traits: Strategy) -> Iterator[Check]:
-    """Yield the result of each check of the strategy ``name``, an ``async def`` over a communicator and a session.
-
-    Numbers of ranks that the strategy refuses are left out.
-    """
+def check_strategy(name: str, traits: Strategy) -> Iterator[Finding]:
+    """Yield the result of each check of the strategy ``name``, on the numbers of ranks that it does not refuse."""
     trainings: dict[tuple[int, int], list[Array]] = {}
 
     def trains() -> str:
@@ -259,12 +245,12 @@ def check_strategy(name: str, traits: Strategy) -> Iterator[Check]:
 
     (trained,) = results([("trains", trains)])
     yield trained
-    if not trained.holds:
+    if trained.verdict == "FAILED":
         return
     for what, holds in {**TRAINED, **(IN_LOCKSTEP if traits.lockstep else {})}.items():
         wrong = [key for key, ranks in trainings.items() if not holds(ranks, trainings[key[0], 0])]
         where = "not on {} ranks, schedule {}".format(*wrong[0]) if wrong else f"{len(trainings)} trainings"
-        yield Check(holds=not wrong, what=what, detail=where)
+        yield Finding("FAILED" if wrong else "ok", what, where)
 
 
 TRAINED: Final[dict[str, Callable[[list[Array], list[Array]], bool]]] = {

@@ -16,16 +16,14 @@ def declare(parser: Arguments, metavar: str = "COLLECTIVE") -> None:
     parser.option(f"collective {metavar}", names, nargs="?", default="allreduce")
     parser.option("-b SIZE", "smallest size (default: 8)", dest="least", default="8")
     parser.option("-e SIZE", "largest size (default: 4M)", dest="most", default="4M")
-    parser.option(
-        "-f N", "factor between sizes (default: %(default)s)", dest="factor", type=whole_number, default=2
-    )
+    effect = "factor between sizes (default: %(default)s)"
+    parser.option("-f N", effect, dest="factor", type=whole_number, default=2)
     effect = "schemes, of `hpcdl list aggregation` (default: %(default)s)"
     parser.option("-a --aggregation NAMES", effect, default="native,ring")
     parser.option("-n --ranks RANKS", "ranks (default: one per core)", type=whole_number)
     parser.option("-r --repetitions N", "timed repetitions (default: %(default)s)", type=whole_number, default=20)
-    parser.option(
-        "-w --warmup N", "repetitions before the timed ones (default: %(default)s)", type=whole_number, default=5
-    )
+    effect = "repetitions before the timed ones (default: %(default)s)"
+    parser.option("-w --warmup N", effect, type=whole_number, default=5)
     parser.option("-d --dtype TYPE", "float32 (default) or float64", default="float32")
     parser.option("-o DIR", "keep the run here (default: runs/bench-TIME)", dest="folder", type=path)
     parser.option("--resume", "measure the rows that the run in DIR lacks")

@@ -88,10 +88,7 @@ def analysis_of(folders: Sequence[Path]) -> Iterator[None]:
 
 
 def rendered(folders: Sequence[Path], render: Callable[[Sequence[Run]], Text], *, launches: bool) -> Text:
-    """Return what ``render`` makes of the runs in ``folders``; with ``launches`` the runs are pooled.
-
-    Launches that are left out are named on stderr. Raises UsageError.
-    """
+    """Return what ``render`` makes of runs, with ``launches`` pooled. Launches without a case go to stderr."""
     from hpcdl.analysis.run.pooling import ended_early, read_pooled
 
     for run in (run for folder in folders for run in ended_early(folder)):

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from hpcdl.exit_codes import USAGE
 from hpcdl.launch.process import is_first
-from hpcdl.registry import MAX_INTEGER, nearest, shortened
+from hpcdl.registry import MAX_INTEGER, names, nearest, shortened
 
 _MICROSECONDS: Final = {"us": 1, "ms": 10**3, "s": 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
 
@@ -158,9 +158,7 @@ CONTRACTS: Final = ("training", "aggregation", "compression", "models")
 
 def objects_with_a_contract(**_: object) -> list[str]:
     """Return the names of schemes, strategies, compressors and models."""
-    from hpcdl import registry
-
-    return [name for folder in CONTRACTS for name in registry.names(folder)]
+    return [name for folder in CONTRACTS for name in names(folder)]
 
 
 def cases(parsed_args: argparse.Namespace, **_: object) -> list[str]:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,10 @@ class DataError(Exception):
     """A dataset is missing or damaged, or its settings are invalid; one line."""
 
 
+Labelled: TypeAlias = tuple[Array, NDArray[np.int64]]
+"""Images (n, H, W, C) and labels (n,)."""
+
+
 class Split(Protocol):
     """Training or test split of a dataset."""
 
@@ -29,9 +33,7 @@ class Split(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(
-        self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
-    ) -> tuple[Array, NDArray[np.int64]]:
+    def batch(self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None) -> Labelled:
         """Return the images and labels at ``indices`` (n,), in that order, as new arrays; n may be 0.
 
         Images are (n, H, W, C), C-contiguous, of the floating ``dtype``, normalised to mean 0 and standard
@@ -111,10 +113,7 @@ def find_files(
 
 
 def content(path: Path) -> bytes:
-    """Return the contents of a file, unpacked if its name ends in .gz.
-
-    Raises DataError, naming the file, if it is missing, unreadable, too large, not gzip or truncated gzip.
-    """
+    """Return the contents of a file, unpacked if its name ends in .gz. Raises DataError, naming the file."""
     try:
         return read_bytes(path, MAX_DATA)
     except FileNotFoundError as error:

@@ -61,11 +61,7 @@ def own_images(
 
 
 def steps_per_epoch(images: int, global_batch: int) -> int:
-    """Return the number of whole batches in an epoch.
-
-    The last images % global_batch images of an epoch's order are not used. Raises ValueError if ``global_batch``
-    is not positive or there is not one whole batch.
-    """
+    """Return the number of whole batches in an epoch; other images are not used. Raises ValueError for none."""
     if global_batch < 1:
         raise ValueError(f"the global batch must be positive, but is {global_batch}")
     if global_batch > images:

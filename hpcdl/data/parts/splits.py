@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, Split, content_digest
+from hpcdl.data.parts.dataset import DataError, Dataset, Labelled, Split, content_digest
 from hpcdl.data.parts.sharding import epoch_order
 from hpcdl.fabric.comm import Array
 
@@ -43,10 +43,7 @@ class PixelNormalization:
 
 
 class PixelCounts:
-    """Histogram of the 256 pixel values per channel.
-
-    It is independent of the order of images, so that mean and deviation have equal bits on all ranks.
-    """
+    """Histogram of the 256 pixel values per channel: its sums have equal bits in any order of the images."""
 
     def __init__(self, channels: int) -> None:
         self._counts = np.zeros((channels, 256), np.int64)
@@ -79,15 +76,12 @@ class ImageSplit:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batch(
-        self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
-    ) -> tuple[Array, NDArray[np.int64]]:
+    def batch(self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None) -> Labelled:
         labels = self.labels[indices]  # an index out of range fails before anything is read
         pixels = self.read(indices)
         _, height, width, channels = pixels.shape
-        crops = None
-        if key is not None:
-            crops = self.augmentation.draw(indices, len(self), key, (height, width, channels))
+        draw = self.augmentation.draw
+        crops = None if key is None else draw(indices, len(self), key, (height, width, channels))
         if crops is None:
             return self.normalization(self.augmentation.centre(pixels), dtype), labels
         images = self.normalization(crops.of(pixels), dtype)
@@ -97,8 +91,8 @@ class ImageSplit:
 
 def in_memory_dataset(
     name: str,
-    train: tuple[Array, NDArray[np.int64]],
-    test: tuple[Array, NDArray[np.int64]],
+    train: Labelled,
+    test: Labelled,
     *,
     classes: int,
     source: str,
@@ -165,9 +159,7 @@ class Part:
     def __len__(self) -> int:
         return len(self._indices)
 
-    def batch(
-        self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None
-    ) -> tuple[Array, NDArray[np.int64]]:
+    def batch(self, indices: NDArray[np.int64], dtype: str, key: tuple[int, ...] | None = None) -> Labelled:
         return self._split.batch(self._indices[indices], dtype, key)
 
 

@@ -92,41 +92,14 @@ def theme_css() -> str:
     return f"{variables}@supports(fill:var(--ink)){{{rules}}}"
 
 
-MARKERS: Final = ("o", "s", "^", "D", "v", "P")
-"""matplotlib's names."""
-DASHES: Final[tuple[tuple[float, ...], ...]] = (
-    (),
-    (6, 2),
-    (2, 1.5),
-    (6, 2, 2, 2),
-    (9, 2),
-    (4, 1, 1, 1, 1, 1),
-)
-"""In points; empty: a solid line."""
-
-
 WIDTH: Final = 4.8
 """Inches of a figure; text of 9 points is legible on a phone, where the figure is as wide as the screen."""
-MAX_LABEL: Final = 26
-"""Characters of a label, at most."""
-MAX_NAME: Final = 64
-"""Characters of a name in a legend, at most."""
-HALF: Final = 28
-"""Characters of the longest name, at most, of a legend with two columns."""
-LEGEND_ROW: Final = 0.19
-"""Inches of a row of a legend,"""
-TOP: Final = 0.2
-"""of a line of the title,"""
-ROW: Final = 0.15
-"""of a line of the note,"""
-EDGE: Final = 0.06
-"""and beside both."""
-WIDE: Final = 46
-"""Letters of a line of the title,"""
-LINE: Final = 84
-"""and of the note."""
-DOTS: Final = 200
-"""Dots of an inch of a PNG."""
+MAX_LABEL, MAX_NAME, HALF = 26, 64, 28
+"""Characters, at most, of a label, of a name in a legend, and of one in a legend with two columns."""
+LEGEND_ROW, TOP, ROW, EDGE = 0.19, 0.2, 0.15, 0.06
+"""Inches of a row of a legend, of a line of the title, of a line of the note, and beside both."""
+WIDE, LINE = 46, 84
+"""Letters of a line of the title, and of the note."""
 ORIGIN: Final = {
     "svg": ("Date", "Creator", "Format", "Type"),
     "pdf": ("CreationDate", "Creator", "Producer"),
@@ -186,7 +159,7 @@ def drawn(draw: Callable[[Axes], None], height: float, form: str, title: str = "
             options: dict[str, Any] = {"ncols": columns, "frameon": False, "fontsize": 8.5, "borderaxespad": 0.2}
             figure.legend(handles, names, loc="lower left", bbox_to_anchor=(0, below / total), **options)
         stream = io.BytesIO()
-        figure.savefig(stream, format=form, dpi=DOTS, metadata=dict.fromkeys(ORIGIN[form]))
+        figure.savefig(stream, format=form, dpi=200, metadata=dict.fromkeys(ORIGIN[form]))
     return stream.getvalue()
 
 
@@ -194,9 +167,7 @@ def themed(svg: str, number: int) -> str:
     """Return matplotlib's SVG without its head, with rounded coordinates and unique ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(
-        r'<svg [^>]*viewBox="([^"]*)"[^>]*>', r'<svg class="chart" role="img" viewBox="\1">', svg, count=1
-    )
+    svg = re.sub(r'<svg [^>]*(viewBox="[^"]*")[^>]*>', r'<svg class="chart" role="img" \1>', svg, count=1)
     used = {name: i for i, name in enumerate(dict.fromkeys(re.findall(r"(?:url\(|href=\")#([\w-]+)", svg)))}
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' id="([^"]+)"', lambda element: element[0] if element[1] in used else "", svg)

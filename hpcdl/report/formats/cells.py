@@ -2,9 +2,9 @@
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
+from unicodedata import category
 
 _BLOCK: Final = re.compile(
     r"^(\d*)((?<=\d)[.)](?=\s|$)|(?<!\d)(?:(?:#{1,6}|[-+*])(?=\s|$)|[>|\[]|`{3}|~{3}|([-*_=])\3\3))"
@@ -24,7 +24,8 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        character if _shown(character) else character.encode("unicode_escape").decode() for character in text
+        letter if letter.isprintable() or category(letter) == "Zs" else letter.encode("unicode_escape").decode()
+        for letter in text
     )
 
 
@@ -32,10 +33,6 @@ def message(error: object) -> str:
     """Return the text of an error as one line for a terminal, without its middle if it is very long."""
     text = visible(str(error))
     return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 4 :]}"
-
-
-def _shown(character: str) -> bool:
-    return character.isprintable() or unicodedata.category(character) == "Zs"
 
 
 def markdown(text: str) -> str:
@@ -54,8 +51,7 @@ def _inline(text: str) -> str:
 
 def fenced(text: str, language: str) -> str:
     """Return text as a code block; its fence is longer than any row of backticks inside."""
-    longest = max(map(len, re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
+    fence = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return "\n".join([f"{fence}{language}", visible_lines(text), fence])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +14,12 @@ from hpcdl.report.formats.cells import NONE, Number, digits, interval, visible
 from hpcdl.report.formats.tables import REST, Row, Table, joined, named
 from hpcdl.report.formats.verdicts import Verdict
 
-MAX_TABLES: Final = 4
-"""Tables of a shortened section, at most; others are left out,"""
-MAX_ALIKE: Final = 2
-"""or joined if more than so many are of one kind."""
-MAX_SERIES: Final = 6
-"""Lines of a chart with a colour of their own; further ones are grey."""
-MAX_GREY: Final = 4
-"""Grey lines that a chart's note names, at most."""
-MAX_LINES: Final = 40
-"""Lines of the verbatim text of a shortened section, at most."""
-MAX_POINT: Final = 300
-"""Characters of its points, at most."""
+MAX_TABLES, MAX_ALIKE = 4, 2
+"""Tables of a shortened section, at most; others are left out, or joined if more than so many are of one kind."""
+MAX_SERIES, MAX_GREY = 6, 4
+"""Lines of a chart with a colour of their own, and grey ones that its note names, at most."""
+MAX_LINES, MAX_POINT = 40, 300
+"""Lines of the verbatim text of a shortened section, and characters of its points, at most."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +90,8 @@ class Bars:
 
     def numbers(self) -> list[Row]:
         """Return one row per bar."""
-        lengths = zip(*self.parts.values(), strict=True)
-        rows = zip(self.labels, (map(self.axis.shown, row) for row in lengths), strict=True)
-        return [("", *self.parts), *((label, *row) for label, row in rows)]
+        lengths = (map(self.axis.shown, part) for part in self.parts.values())
+        return [("", *self.parts), *zip(self.labels, *lengths, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -173,10 +166,7 @@ class Section:
     """Basis of the first paragraph, in words; it stands in a line below that."""
 
     def shortened(self, rows: int, points: int, whole: int = 0) -> Section:
-        """Return the first rows of all tables together, the first points and notes; equal notes are stated once.
-
-        Tables with ``whole`` rows together, or fewer, keep all.
-        """
+        """Return the first points and rows of all tables together, or all rows if they are at most ``whole``."""
         shown = [p if len(p) <= MAX_POINT else f"{p[:MAX_POINT]} ..." for p in self.points[:points]]
         tables = named(self.tables) if self.per else self.tables
         every = sum(len(table.rows) for table in tables)

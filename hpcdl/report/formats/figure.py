@@ -13,48 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from hpcdl.report.formats.canvas import (
-    COLOURS,
-    DASHES,
-    GRID,
-    INK,
-    MARKERS,
-    MAX_LABEL,
-    MAX_NAME,
-    MUTED,
-    PAPER,
-    drawn,
-    label,
-    theme_css,
-    themed,
-    ticker,
-)
+from hpcdl.report.formats import canvas
+from hpcdl.report.formats.canvas import COLOURS, GRID, INK, MAX_NAME, MUTED, PAPER, drawn, label, themed, ticker
 from hpcdl.report.formats.cells import seconds, visible, whole
-from hpcdl.report.formats.document import (
-    MAX_SERIES,
-    Axis,
-    Bars,
-    Chart,
-    HeatMap,
-    Intervals,
-    Lines,
-    Point,
-    Series,
-    caption,
-)
+from hpcdl.report.formats.document import MAX_SERIES, Axis, Bars, Chart, HeatMap, Intervals, Lines, Series, caption
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis as Drawn
 
 
-LINE_HEIGHT: Final = 0.24
-"""Inches of a bar."""
-POINT_HEIGHT: Final = 0.18
-"""Inches of a point with its interval."""
-LABEL_LINE: Final = 0.16
-"""Inches of a line of a label."""
-ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+LINE_HEIGHT, POINT_HEIGHT, LABEL_LINE = 0.24, 0.18, 0.16
+"""Inches of a bar, of a point with its interval, and of a line of a label."""
 
 
 def draw_bars(chart: Bars, axes: Axes) -> None:
@@ -90,8 +60,8 @@ def _rows(chart: Bars | Intervals, axes: Axes) -> None:
 
 def _wrapped(text: str) -> str:
     """Return a label on up to four lines, so that names that begin alike are told apart."""
-    parts = textwrap.wrap(visible(text).replace(",", ", "), MAX_LABEL, max_lines=4, placeholder=ELLIPSIS)
-    return "\n".join(parts)
+    words, most = visible(text).replace(",", ", "), canvas.MAX_LABEL
+    return "\n".join(textwrap.wrap(words, most, max_lines=4, placeholder="\N{HORIZONTAL ELLIPSIS}"))
 
 
 def _height(chart: Bars | Intervals, row: float) -> float:
@@ -100,16 +70,15 @@ def _height(chart: Bars | Intervals, row: float) -> float:
     return 0.8 + max(row, LABEL_LINE * lines) * len(chart.labels)
 
 
-HEIGHT: Final = 3.1
-MARKER: Final = 4.5
-"""Points of the first series' marker; each series below it has :data:`LARGER` more."""
-LARGER: Final = 0.7
+MARKERS: Final = ("o", "s", "^", "D", "v", "P")
+DASHES: Final[tuple[tuple[float, ...], ...]] = ((), (6, 2), (2, 1.5), (6, 2, 2, 2), (9, 2), (4, 1, 1, 1, 1, 1))
+"""In points; empty: a solid line."""
+MARKER, LARGER = 4.5, 0.7
+"""Points of the first series' marker, and what each series below it has more."""
 DENSE: Final = 24
 """Points of a line beyond which they have no markers."""
 MARGIN: Final = 0.05
 """Share of the range that is free at each end."""
-MINUTES: Final = 2
-"""Minutes of a linear axis from which on its ticks are at whole minutes."""
 TICKS: Final = 7
 """Labels of an axis, at most, unless its ticks are given."""
 
@@ -152,18 +121,8 @@ def _reference(line: Series, axes: Axes) -> None:
     level = len(set(y)) == 1
     axes.plot(x, y, color=INK, linewidth=1, dashes=(5, 3), label=None if level else label(line.name, MAX_NAME))
     if level:
-        at: dict[str, Any] = {
-            "xycoords": ("axes fraction", "data"),
-            "textcoords": "offset points",
-            "annotation_clip": False,
-        }
-        axes.annotate(line.name, (1, y[0]), (3, 0), va="center", fontsize=8, **at)
-
-
-def _share(axes: Axes, point: Point) -> tuple[float, float]:
-    """Return a point's place as shares of the width and the height of the drawing."""
-    across, up = (axes.transData + axes.transAxes.inverted()).transform(point[:2])
-    return float(across), float(up)
+        at: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        axes.annotate(line.name, (1, y[0]), (3, 0), va="center", fontsize=8, annotation_clip=False, **at)
 
 
 def _series(series: Series, number: int, axes: Axes) -> None:
@@ -205,7 +164,8 @@ PLACES: Final = (
 def _name_points(series: Series, axes: Axes) -> None:
     """Write the name of each point beside it, where it covers no point and no other name; else nowhere."""
     wide, high = LETTER
-    at = [_share(axes, point) for point in series.points]
+    to_share = axes.transData + axes.transAxes.inverted()
+    at = [tuple(map(float, to_share.transform(point[:2]))) for point in series.points]
     taken = [(x - wide / 2, x + wide / 2, y, y) for x, y in at]
     for number, (name, (x, y), point) in enumerate(zip(series.names, at, series.points, strict=True)):
         length = wide * len(label(name))
@@ -229,7 +189,7 @@ def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Cal
         drawn.set_minor_locator(ticker.NullLocator())
     else:
         drawn.set_major_locator(ticker.MaxNLocator(TICKS - 1, integer=axis.shown is whole))
-        if axis.shown is seconds and limits[1] > MINUTES * 60:
+        if axis.shown is seconds and limits[1] > 120:  # from two minutes on, ticks are at whole minutes
             drawn.set_major_locator(ticker.MultipleLocator(60 * math.ceil((limits[1] - limits[0]) / 60 / TICKS)))
     if axis.ticks:
         step = -(-len(axis.ticks) // TICKS)
@@ -268,9 +228,8 @@ MAP_TICKS: Final = 12
 def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
     """Draw values from 0 (dark) on in cividis, which colour-blind readers see alike."""
     rows, columns = chart.values.shape
-    pixels = np.kron(
-        chart.values, np.ones((PIXELS // rows + 1, PIXELS // columns + 1))
-    )  # viewers smooth few pixels
+    # viewers smooth few pixels
+    pixels = np.kron(chart.values, np.ones((PIXELS // rows + 1, PIXELS // columns + 1)))
     extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
     image = axes.imshow(pixels, vmin=0, cmap="cividis", aspect="auto", interpolation="none", extent=extent)
     _labels(chart.rows, chart.columns, axes)
@@ -308,7 +267,7 @@ def figure(chart: Chart, number: int) -> str:
 def _drawn(chart: Chart, form: str, title: str = "") -> bytes:
     match chart:
         case Lines():
-            draw, height = partial(draw_lines, chart), HEIGHT
+            draw, height = partial(draw_lines, chart), 3.1
         case Bars():
             draw, height = partial(draw_bars, chart), _height(chart, LINE_HEIGHT)
         case Intervals():
@@ -328,4 +287,4 @@ def standalone(chart: Chart, form: str) -> bytes:
         f'aria-label="{escape(visible(chart.title))}" font-family="system-ui, sans-serif"'
     )
     svg = re.sub(r'^<svg class="chart" role="img"([^>]*>)', r"\1", themed(drawing.decode(), 1), count=1)
-    return f"{head}{svg.replace('>', f'><style>{theme_css()}</style>', 1)}\n".encode()
+    return f"{head}{svg.replace('>', f'><style>{canvas.theme_css()}</style>', 1)}\n".encode()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import count
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -27,8 +27,7 @@ MAX_FIGURES: Final = 8
 """Figures of a section, at most; the tables have all numbers."""
 
 
-@dataclass(frozen=True)
-class Illustration:
+class Illustration(NamedTuple):
     """A figure of the page."""
 
     title: str
@@ -37,8 +36,7 @@ class Illustration:
     numbers: Table
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A section of the page."""
 
     anchor: str
@@ -47,8 +45,7 @@ class Part:
     left_out: int
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(NamedTuple):
     """A document on the page."""
 
     head: Document
@@ -91,7 +88,9 @@ def _page(page: Document, numbers: Iterator[int]) -> Page:
     )
     figure = None
     parts = []
-    for section in map(_arranged, others):
+    for whole in others:
+        # values that all rows of a table share stand above it, and details come last
+        section = replace(whole, tables=[table.without_constant().with_details_last() for table in whole.tables])
         charts = [_illustration(chart, next(numbers)) for chart in section.charts[:MAX_FIGURES]]
         if charts and section.title == main and figure is None:
             figure, *charts = charts
@@ -100,11 +99,6 @@ def _page(page: Document, numbers: Iterator[int]) -> Page:
             parts.append(Part(f"p{next(numbers)}", section, charts, left_out))
     failed, good = exit_code(page.verdicts) == FAILED, bool(page.verdicts and page.verdicts[0].row.good)
     return Page(page.visible(), verdict, parts, figure, "failed" if failed else "good" if good else "")
-
-
-def _arranged(section: Section) -> Section:
-    """Return the section; values that all rows of a table share stand above it, and details come last."""
-    return replace(section, tables=[table.without_constant().with_details_last() for table in section.tables])
 
 
 def _illustration(chart: Chart, number: int) -> Illustration:

@@ -45,19 +45,10 @@ def _markdown_table(table: Table) -> Iterator[str]:
         yield from (escaped(table.caption), "")
     cells = [tuple(map(markdown_cell, row)) for row in (table.header, *table.rows)]
     widths = [max(3, *map(len, column)) for column in zip(*cells, strict=True)]
-    left = [number < table.left for number in range(len(widths))]
-    rule = "|".join(
-        f":{'-' * width}-" if is_left else f"-{'-' * width}:" for width, is_left in zip(widths, left, strict=True)
-    )
-    for number, row in enumerate(cells):
-        padded = (
-            cell.ljust(width) if is_left else cell.rjust(width)
-            for cell, width, is_left in zip(row, widths, left, strict=True)
-        )
-        yield f"| {' | '.join(padded)} |"
-        if number == 0:
-            yield f"|{rule}|"
-    yield ""
+    dashes = ["-" * width for width in widths]
+    rule = [f":{line}-" if number < table.left else f"-{line}:" for number, line in enumerate(dashes)]
+    head, *rows = (f"| {' | '.join(table.padded(row, widths))} |" for row in cells)
+    yield from (head, f"|{'|'.join(rule)}|", *rows, "")
     for note in filter(None, (table.left_out, *table.notes)):
         yield from (escaped(note), "")
 
@@ -76,21 +67,15 @@ HEAD: Final = (
 \setlength{\tabcolsep}{3pt}
 \begin{document}"""
 )
-SPECIAL: Final = {
-    "\\": r"\textbackslash{}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "-": "{-}",
-    "`": r"\textasciigrave{}",
-    "'": r"\textquotesingle{}",
-    "[": "{[}",
-    "]": "{]}",
-}
+NAMED: Final = (
+    *("\\backslash", "~asciitilde", "^asciicircum", "<less", ">greater", "|bar"),
+    *('"quotedbl', "`asciigrave", "'quotesingle"),
+)
+SPECIAL: Final = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {character: f"{{{character}}}" for character in "-[]"}
+    | {pair[0]: rf"\text{pair[1:]}{{}}" for pair in NAMED}
+)
 """Characters that LaTeX, or its ligatures, would change."""
 WIDE: Final = 40
 """Characters of a column beyond which its cells are wrapped."""
@@ -99,8 +84,11 @@ WIDE: Final = 40
 def latex(pages: Iterable[Document]) -> str:
     """Return documents as one document of LaTeX."""
     lines = [HEAD]
-    for page in pages:
-        lines += _latex_page(page.visible())
+    for page in (page.visible() for page in pages):
+        lines += [rf"\section*{{{latex_text(page.title)}}}"]
+        lines += [rf"\emph{{{latex_text(page.question)}}}"] if page.question else []
+        for section in page.sections:
+            lines += _latex_section(section)
     return "\n".join([*lines, r"\end{document}", ""])
 
 
@@ -111,18 +99,8 @@ def latex_table(table: Table) -> str:
 
 def latex_text(text: str) -> str:
     """Return text in which LaTeX sees text only; characters outside of Latin-1 are given by their numbers."""
-    plain = "".join(
-        character if ord(character) < 256 else f"U+{ord(character):04X}" for character in visible(text)
-    )
-    return re.sub(r"""[\\&%$#_{}~^<>|"`'\[\]-]""", lambda character: SPECIAL[character[0]], plain)
-
-
-def _latex_page(page: Document) -> Iterator[str]:
-    yield rf"\section*{{{latex_text(page.title)}}}"
-    if page.question:
-        yield rf"\emph{{{latex_text(page.question)}}}"
-    for section in page.sections:
-        yield from _latex_section(section)
+    plain = re.sub(r"[^\0-\xff]", lambda character: f"U+{ord(character[0]):04X}", visible(text))
+    return plain.translate(SPECIAL)
 
 
 def _latex_section(section: Section) -> Iterator[str]:
@@ -145,7 +123,10 @@ def _latex_table(table: Table) -> Iterator[str]:
     if table.title:
         yield rf"\paragraph*{{{latex_text(table.title)}}}\mbox{{}}"
     widest = [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
-    columns = "".join(_latex_column(number < table.left, width) for number, width in enumerate(widest))
+    columns = "".join(
+        r">{\raggedright\arraybackslash}p{55mm}" if width > WIDE else "l" if number < table.left else "r"
+        for number, width in enumerate(widest)
+    )
     yield r"{\scriptsize"
     yield rf"\begin{{longtable}}[l]{{@{{}}{columns}@{{}}}}"
     yield rf"\toprule {_latex_row(table.header)} \midrule\endhead"
@@ -154,12 +135,6 @@ def _latex_table(table: Table) -> Iterator[str]:
     yield r"\end{longtable}}"
     for note in table.notes:
         yield from (rf"{{\footnotesize {latex_text(note)}}}", "")
-
-
-def _latex_column(is_left: bool, width: int) -> str:
-    if width > WIDE:
-        return r">{\raggedright\arraybackslash}p{55mm}"
-    return "l" if is_left else "r"
 
 
 def _latex_row(cells: Sequence[str]) -> str:

@@ -16,8 +16,6 @@ GAP: Final = 2
 """Spaces between two columns."""
 HALF: Final = 2
 """Part of the terminal that a name may take whole."""
-PROSE: Final = 100
-"""Length of the longest line of a text; tables are as wide as the terminal."""
 COLOURS: Final = {
     "1": r"^[A-Z][^a-z]+$",
     "31": r"\b(FAILED|WRONG|REGRESSED|MISSING)\b",
@@ -32,10 +30,7 @@ def columns() -> int:
 
 
 def coloured(text: str, *, terminal: bool | None = None) -> str:
-    """Return text with colours for a terminal; unchanged with $NO_COLOR (no-color.org), or for another output.
-
-    ``terminal``: whether the output is a terminal; None: whether stdout is.
-    """
+    """Return text with colours if the output, or stdout, is a terminal, but not with $NO_COLOR (no-color.org)."""
     if not (sys.stdout.isatty() if terminal is None else terminal):
         return text
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -88,11 +83,7 @@ def _table(table: Table) -> Iterator[str]:
             yield from _wrapped(f"{group}:")
         cells = [_wrapped(cell, width) or [""] for cell, width in zip(row, widths, strict=True)]
         for line in itertools.zip_longest(*cells, fillvalue=""):
-            words = (
-                part.ljust(width) if number < table.left else part.rjust(width)
-                for number, (part, width) in enumerate(zip(line, widths, strict=True))
-            )
-            yield (" " * GAP).join(words).rstrip()
+            yield (" " * GAP).join(table.padded(line, widths)).rstrip()
     left_out = f"More columns on a wider terminal: {', '.join(reversed(dropped))}." if dropped else ""
     yield from _wrapped(" ".join(filter(None, (table.left_out, left_out))))
 
@@ -130,4 +121,5 @@ def _widths(table: Table, part: int) -> list[int]:
 
 
 def _wrapped(text: str, width: int | None = None, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, width or min(columns(), PROSE), subsequent_indent=indent, break_on_hyphens=False)
+    """Break a text into lines; those of prose have at most 100 letters, on any terminal."""
+    return textwrap.wrap(text, width or min(columns(), 100), subsequent_indent=indent, break_on_hyphens=False)

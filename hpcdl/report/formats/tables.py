@@ -52,6 +52,11 @@ class Table:
         header, *rows = (tuple(row[number] for number in columns) for row in (self.header, *self.rows))
         return replace(self, header=header, rows=rows, left=sum(number < self.left for number in columns))
 
+    def padded(self, cells: Sequence[str], widths: Sequence[int]) -> list[str]:
+        """Return the cells of a row as wide as their columns: numbers end at the right."""
+        pairs = enumerate(zip(cells, widths, strict=True))
+        return [cell.ljust(width) if number < self.left else cell.rjust(width) for number, (cell, width) in pairs]
+
     @property
     def key(self) -> str:
         """Header of the column that answers; else of the last one that is no detail."""
@@ -100,10 +105,7 @@ class Table:
         return replace(self.without(*shared), caption=f"The same in all {len(self.rows)} rows: {values}.")
 
     def first(self, most: int) -> Table:
-        """Return the first rows, or the last if they ascend, and the most important columns.
-
-        They are at most ``most``, and :data:`MAX_COLUMNS`.
-        """
+        """Return ``most`` rows, the first, or the last if they ascend, and the :data:`MAX_COLUMNS` that matter."""
         table = self.without(*self.details).without_empty().without_constant()
         lines = [self.left_out] if self.left_out else []
         if len(self.rows) > most:
@@ -138,16 +140,14 @@ def joined(tables: Sequence[Table], heading: str, most: int) -> Table:
     ][:most]
     order = tables[0].order
     rest = f"{len(rows)} of {every} rows, at most {each} of each {heading}{order and ', '}{order}; all are {REST}."
-    notes = [note for note in tables[0].notes if all(note in table.notes for table in tables)]
-    left_out = rest if every > len(rows) else ""
     return replace(
         tables[0],
         title="",
         header=(heading, *header),
         rows=rows,
         left=tables[0].left + 1,
-        notes=notes,
-        left_out=left_out,
+        notes=[note for note in tables[0].notes if all(note in table.notes for table in tables)],
+        left_out=rest if every > len(rows) else "",
         details=[name for table in tables for name in table.details],
         answers=list(dict.fromkeys(name for table in tables for name in table.answers)),
         is_grouped=True,

@@ -35,18 +35,14 @@ class Sentence(NamedTuple):
     """True if a page may show it in green."""
 
 
-def _sentences() -> tuple[Sentence, ...]:
-    topics = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    return tuple(
-        Sentence(topic, word, row["when"], row["says"], CODES[row.get("code", "ok")], row.get("good", False))
-        for topic, rows in topics.items()
-        for word, row in rows.items()
-    )
-
-
-FILE: Final = Path(__file__).parent / "sentences.toml"
 CODES: Final = {"ok": OK, "failed": FAILED, "inconclusive": INCONCLUSIVE}
-SENTENCES: Final = _sentences()
+_TABLE: Final = tomllib.loads(Path(__file__).with_name("sentences.toml").read_text(encoding="utf-8"))
+SENTENCES: Final = tuple(
+    Sentence(topic, word, row["when"], row["says"], CODES[row.get("code", "ok")], row.get("good", False))
+    for topic, rows in _TABLE.items()
+    for word, row in rows.items()
+)
+_ROWS: Final = {(row.topic, row.word): row for row in SENTENCES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +113,3 @@ def exit_code(verdicts: Iterable[Verdict]) -> int:
 def words(topic: str) -> set[str]:
     """Return the words of a topic, each of which a test makes appear."""
     return {row.word for row in SENTENCES if row.topic == topic}
-
-
-_ROWS: Final = {(row.topic, row.word): row for row in SENTENCES}

@@ -36,10 +36,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Declaration:
-    """A section: a constant of a file in ``hpcdl/report/sections``, such as ``SECTION``.
-
-    A section that does not apply to a run returns a ``Section`` without content, and None instead of an answer.
-    """
+    """A section: a constant of a file in ``report/sections``. It has no content for runs that it is not about."""
 
     order: int
     """Place on the page, ascending; answers have the same order."""

@@ -166,12 +166,10 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
         if record.oversubscribed:
             worst[record.ranks] = max(wanted(run, record), worst.get(record.ranks, 0))
     if worst:
-        scales = ", ".join(
-            f"{plural(ranks, 'rank')} want{'s' * (ranks == 1)} {most}" for ranks, most in sorted(worst.items())
-        )
+        scales = (f"{plural(ranks, 'rank')} want{'s' * (ranks == 1)} {worst[ranks]}" for ranks in sorted(worst))
         yield (
-            f"A node has {plural(cores, 'core')}, and {scales}: these cases do not measure scaling. Start fewer "
-            "ranks or threads per node."
+            f"A node has {plural(cores, 'core')}, and {', '.join(scales)}: these cases do not measure scaling. "
+            "Start fewer ranks or threads per node."
         )
 
 
