@@ -77,7 +77,7 @@ def _runs(comparison: Comparison) -> list[str]:
         lines.append(f"{name}: {', '.join(filter(None, [launches, when, first]))}.")
     if comparison.between_jobs and len(baseline) + len(candidate) > 2:
         share = f"{100 * comparison.between_jobs:g} % (--between-jobs)"
-        lines.append(f"Each side is one job. Jobs are taken to vary by {share}: compare several jobs.")
+        lines.append(f"Each side is one job. Jobs are assumed to differ by {share}: compare several jobs.")
     if comparison.drift.correlation:
         neighbours = f"each resembles the one before it (correlation {comparison.drift.correlation:.2f})"
         lines.append(f"Launches of one job drift: {neighbours}. Intervals allow for it.")

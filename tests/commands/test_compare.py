@@ -96,7 +96,7 @@ def test_what_launches_left_is_taken_as_it_is(tmp_path, capsys):
     assert '<header class="">' in (tmp_path / "page.html").read_text(encoding="utf-8")
     page = " ".join(capsys.readouterr().out.split())
     assert "Baseline: 5 launches of 1 job" in page
-    assert "Jobs are taken to vary by 2 % (--between-jobs): compare several jobs." in page
+    assert "Jobs are assumed to differ by 2 % (--between-jobs): compare several jobs." in page
     assert main(["compare", *sides, "--between-jobs", "0.5%"]) == 0
 
 

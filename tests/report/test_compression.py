@@ -102,9 +102,9 @@ def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypat
     asked = SimpleNamespace(problems=([],), answered_by=["bytes"])
     headline, details, _, _ = compression.bytes_answer(asked)
     costs = "costs at most 0.3 percentage points of accuracy (LeNet-5, 4 ranks)."
-    assert headline == f"Float16 sends 50 % of the uncompressed bytes and {costs}"
+    assert headline == f"Float16 sends 50 % of an uncompressed ring's bytes and {costs}"
     change = "changes the accuracy by -9.7 percentage points (-11.1 to -8.2) (LeNet-5, 4 ranks)."
-    assert details == [f"Top-k with pruned weights sends 5.0 % of the uncompressed bytes and {change}"]
+    assert details == [f"Top-k with pruned weights sends 5.0 % of an uncompressed ring's bytes and {change}"]
     assert compression.bytes_answer(SimpleNamespace(problems=([],), answered_by=[])) is None
 
 

@@ -35,12 +35,12 @@ def test_a_report_has_the_name_of_its_suite():
         assert report.get("printed", False) == ("question" in report), "others have their suite's"
 
 
-def test_all_are_measured_within_half_a_working_day_and_each_in_20_minutes():
+def test_all_are_measured_within_half_a_working_day_and_each_in_half_an_hour():
     """By the minutes that they took; two of the simulated ones run at once, and peers are measured apart."""
     made = json.loads((ROOT / "reports/data/made.json").read_text())
     known = [report for report in REPORTS if "needs" not in report and report["name"] in made]
     minutes = {report["name"]: made[report["name"]]["minutes"] for report in known}
-    assert max(minutes.values()) <= 20
+    assert max(minutes.values()) <= 30
     assert sum(minutes[report["name"]] / (2 if report.get("simulated") else 1) for report in known) <= 240
 
 
@@ -77,6 +77,8 @@ def test_the_uplinks_answer_is_of_undisturbed_times(monkeypatch):
     uplink = importlib.import_module("uplink")
     rows = [(1.06, False), (0.95, False), (2.0, True)]
     cases = [{"predicted_seconds": of, "time_p50_seconds": 1.0, "disturbed": disturbed} for of, disturbed in rows]
+    taken = [case | {"disturbed": "rank 0"} for case in cases]
+    assert uplink.answer({1: taken}) == "Not decided: other load disturbed all measured times."
     assert uplink.answer({1: cases, 4: cases[1:]}) == (
         "Predicted allreduce times differ from undisturbed measured ones by at most 6 % at 1:1 and 5 % at 4:1."
     )

@@ -19,13 +19,15 @@ TREE = '{links}\n[topology]\nname = "fat_tree"\nhosts = [4, 2]\noversubscription
 def answer(cases):
     """Return the answer in a sentence; ``cases``: records of ``hpcdl predict --json`` by the ratio."""
     errors = {
-        ratio: max(
-            abs(row["predicted_seconds"] / row["time_p50_seconds"] - 1) for row in rows if not row["disturbed"]
-        )
+        ratio: max(every)
         for ratio, rows in cases.items()
+        if (every := [abs(r["predicted_seconds"] / r["time_p50_seconds"] - 1) for r in rows if not r["disturbed"]])
     }
-    *parts, last = [f"{100 * error:.0f} % at {ratio}:1" for ratio, error in errors.items()]
-    return f"Predicted allreduce times differ from undisturbed measured ones by at most {', '.join(parts)} and {last}."
+    if not errors:
+        return "Not decided: other load disturbed all measured times."
+    parts = " and ".join(f"{100 * error:.0f} % at {ratio}:1" for ratio, error in errors.items())
+    parts = parts.replace(" and ", ", ", len(errors) - 2)
+    return f"Predicted allreduce times differ from undisturbed measured ones by at most {parts}."
 
 
 def main():

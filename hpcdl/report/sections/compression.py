@@ -109,8 +109,8 @@ def bandwidth(saved_bytes: float, added_seconds: float) -> float:
 
 COST_NOTE: Final = (
     "Dense: without compression. Dense / sent bytes: bytes of a dense ring / bytes on the wire. Dense step: the "
-    "fastest dense step of the same problem on as many ranks. Break-even: bytes saved / (encoding time + decoding "
-    "time); on links with a lower bandwidth compression is faster than this dense step, without overlap. Accuracy "
+    "fastest dense step of the same problem on as many ranks. Break-even: link bandwidth at which both are "
+    "equally fast, bytes saved / (encoding time + decoding time), if nothing overlaps. Accuracy "
     "- dense: difference of final accuracies in percentage points, mean over seeds with its 95 % interval."
 )
 COST: Final = (
@@ -193,6 +193,7 @@ def bytes_answer(findings: Findings) -> Answer | None:
         if (sent := row.scale.median(Record.bytes_sent_per_rank) or whole) < whole and math.isfinite(change.low)
     ]
     costs.sort(key=lambda entry: (entry[2].low < -MAX_LOSS, entry[0]))
+    scheme = title_of(scheme_name(base.scale.record)).removeprefix("an ").removeprefix("a ")
     lines = {}
     for place, (share, row, loss) in enumerate(costs):
         conditions, weights = dict(row.scale.record.conditions()), {"quantization": "rounded", "pruning": "pruned"}
@@ -200,8 +201,10 @@ def bytes_answer(findings: Findings) -> Answer | None:
         cost = f"changes the accuracy by {points_in_words(loss)}"
         if place == 0 and loss.low >= -MAX_LOSS:
             cost = f"costs at most {max(-loss.low, 0):.1f} percentage points of accuracy"
-        sends = f"{_words(row, scheme=False)}{reduced} sends {digits(100 * share, 2)} % of the uncompressed bytes"
-        text = sentence(f"{sends} and {cost}{where(row.scale.record.but(network=None))}")
+        sends = f"{_words(row, scheme=False)}{reduced} sends {digits(100 * share, 2)} %"
+        text = sentence(
+            f"{sends} of an uncompressed {scheme}'s bytes and {cost}{where(row.scale.record.but(network=None))}"
+        )
         lines[text] = (place > 0, not reduced)
     headline, *others = sorted(lines, key=lines.__getitem__) or [""]
     return Answer(headline, others) if headline else None
@@ -248,8 +251,8 @@ BREAK_EVEN: Final = Declaration(
 FIDELITY_NOTE: Final = (
     "Sent: share of the gradient's entries in a message, computed from its bytes and bits (allgather only). "
     "Cosine and error compare the last compressed sum of gradients with the uncompressed sum. Bits: bits of "
-    "a message per gradient entry; entropy: bits with an ideal encoding of the gaps between entries and of values "
-    "or signs. Residual: norm of the entries that are not sent, at the end, and the largest at an evaluation. "
+    "a message / entries sent. Entropy: bits with an ideal code for the distances between sent entries and for "
+    "their values or signs. Residual: norm of the entries not sent yet, at the end; largest: at any evaluation. "
     "Quarters: norm of a rank's residual / norm of its gradient, mean over the steps of each quarter of the "
     "training. Memory: residuals and vectors of the compressor on rank 0."
 )

@@ -17,12 +17,12 @@ from hpcdl.report.run.grouping import Method, Row, largest_first, rows
 from hpcdl.training.parts.split.schedules import bubble_share
 
 PIPELINE_NOTE: Final = (
-    "Bubble: share of a step in which a rank does not compute, mean over ranks. Of these stages: bubble of "
-    "S stages of these times and M microbatches without messages, 1 - M b/(M - 1 + S b), where b is the mean "
-    "compute time of the stages / the longest; 1F1B may have less. (S-1)/(M+S-1): the bubble of equal stages "
-    "(Huang et al. 2019). The measured bubble also contains messages, sums of gradients and waiting. Activations: "
-    "outputs of a stage's layers for all microbatches in flight, on the rank with most; vectors: parameters, "
-    "gradients and optimizer state on the rank with most."
+    'Bubble: share of a step in which a rank does not compute, mean over ranks. Column "of these stages": '
+    "bubble of GPipe with the measured compute times of S stages, if messages took no time: 1 - M b / "
+    "(M - 1 + S b), with M microbatches and b = mean stage time / longest stage time; 1F1B's can be smaller. "
+    "(S-1)/(M+S-1): the bubble of equal stages (Huang et al. 2019). The measured bubble also contains messages, "
+    "sums of gradients and waiting. Activations: outputs of a stage's layers for all microbatches in flight, on "
+    "the rank with most; vectors: parameters, gradients and optimizer state on the rank with most."
 )
 
 
