@@ -61,13 +61,12 @@ def _records(folder: Path) -> list[Record]:
     from hpcdl.analysis.run.scaling import records
     from hpcdl.trace.records import SUFFIX
 
-    files = [path for path in (folder, folder.with_name(f"{folder.name}{SUFFIX}")) if path.exists()][:1]
-    if not files:
-        return []
-    with analysis_of(files):
-        run = read_pooled(files)
-        name_copies(run)
-        return marked(run, records(launches(run)))
+    for file in filter(Path.exists, (folder, folder.with_name(f"{folder.name}{SUFFIX}"))):
+        with analysis_of([file]):
+            run = read_pooled([file])
+            name_copies(run)
+            return marked(run, records(launches(run)))
+    return []
 
 
 COMMAND: Final = Command(

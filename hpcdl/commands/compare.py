@@ -38,7 +38,7 @@ def execute(options: argparse.Namespace) -> int:
 
     check_page(options.output, ".html", ".md")
     accepted = [] if options.accept is None else read_accepted(options.accept)
-    baseline, candidate, copies = _series(options.baseline, options.candidate)
+    (baseline, candidate), copies = _series(options.baseline, options.candidate)
     now = dt.datetime.now(dt.UTC)
     try:
         comparison = compare(baseline, candidate, options.min_effect, accepted, now.date(), options.between_jobs)
@@ -55,9 +55,7 @@ def execute(options: argparse.Namespace) -> int:
     return page.verdicts[0].row.code
 
 
-def _series(
-    baseline: Sequence[Path], candidate: Sequence[Path]
-) -> tuple[list[RunSeries], list[RunSeries], list[str]]:
+def _series(*given: Sequence[Path]) -> tuple[list[list[RunSeries]], list[str]]:
     """Read both sides; copies of a run count once, and have one line each.
 
     Raises TraceError for a run that cannot be read, UsageError for one that is on both sides.
@@ -66,15 +64,15 @@ def _series(
     from hpcdl.analysis.run.pooling import Copies, runs_in
 
     sides: list[list[RunSeries]] = []
-    copies = Copies(), Copies()
-    for paths, of_side in zip((baseline, candidate), copies, strict=True):
+    copies = [Copies() for _ in given]
+    for paths, of_side in zip(given, copies, strict=True):
         runs = [run for path in paths for run in runs_in(path)]
         sides.append(without_copies([launch for run in runs for launch in read_launches(run)], of_side))
     of_baseline = {identity: run.path for run in sides[0] for identity in run.identities}
     for run in sides[1]:
         if original := next((of_baseline[name] for name in run.identities if name in of_baseline), None):
             raise UsageError(f"{run.path}: the run is given more than once, also as {original} of the baseline")
-    return sides[0], sides[1], [f"{line}." for side in copies for line in side.lines]
+    return sides, [f"{line}." for side in copies for line in side.lines]
 
 
 COMMAND: Final = Command(

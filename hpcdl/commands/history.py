@@ -3,7 +3,6 @@
 import argparse
 import datetime as dt
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -38,11 +37,18 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report.formats.verdicts import Verdict, exit_code
 
     check_page(options.output, ".html")
-    now = dt.datetime.now(dt.UTC)
+    now, shown = dt.datetime.now(dt.UTC), monotonic()
+
+    def show(done: int, runs: int) -> None:
+        nonlocal shown
+        if monotonic() >= shown + 10:
+            print(f"hpcdl: {done} of {runs} runs read; each is kept as run.series.json", file=sys.stderr)
+            shown = monotonic()
+
     accepted = [] if options.accept is None else read_accepted(options.accept)
     switches = {} if options.switches is None else _switches(options.switches)
     try:
-        runs, skipped, unread = read_archive(options.folder, now, _show_progress())
+        runs, skipped, unread = read_archive(options.folder, now, show)
     except OSError as error:
         raise UsageError(f"{options.folder}: {error.strerror}") from None
     for line in [*skipped, *unread]:
@@ -68,19 +74,6 @@ def execute(options: argparse.Namespace) -> int:
     else:
         print(coloured(plain(history.pages(suites, other))), end="")
     return code
-
-
-def _show_progress() -> Callable[[int, int], None]:
-    """Return a function that prints, every ten seconds, how many runs are read."""
-    shown = monotonic()
-
-    def show(done: int, runs: int) -> None:
-        nonlocal shown
-        if monotonic() >= shown + 10:
-            print(f"hpcdl: {done} of {runs} runs read; each is kept as run.series.json", file=sys.stderr)
-            shown = monotonic()
-
-    return show
 
 
 def _switches(file: Path) -> dict[str, str]:

@@ -20,15 +20,7 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import EVERY_RANK, Link, Network, Site
-from hpcdl.prediction.network_file import (
-    COSTS,
-    MAX_UNCERTAINTY,
-    Certainty,
-    Matrix,
-    NetworkEstimate,
-    Vector,
-    origin_of,
-)
+from hpcdl.prediction.network_file import COSTS, Certainty, Matrix, NetworkEstimate, Vector, origin_of
 from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest
 from hpcdl.trace.run import Run
 
@@ -70,27 +62,12 @@ class Dual(float):
 
 BEGIN: Final = np.array([1e-5, 1e-9, 1e-10, 1e-6, 1e-10])
 """Initial costs; any order of magnitude works."""
-
-FREE: Final = 1e-4 * BEGIN
-"""Lower bound of simulated costs; it breaks ties between chains of equal length."""
-
 MAX_MESSAGES: Final = 10_000
 """Most messages simulated per iteration; programs beyond it count only in the last one."""
-
 MAX_RATIO: Final = 100
 """Largest ratio of predicted and measured time that increases an error."""
-
-MANY: Final = 4
-"""Smallest number of programs per cost for the iterations."""
-
 PATIENCE: Final = 5
 """Consecutive iterations with less than 1 % improvement after which the fit stops."""
-
-EXACT: Final = 1e-3
-"""Smallest assumed relative error of a measured time."""
-
-HUBER: Final = 1.345
-"""Standard deviations beyond which an error counts less; 95 % efficiency for normal errors."""
 
 
 class CannotFitError(Exception):
@@ -129,7 +106,7 @@ class Fit:
         """Return (costs, costs): see :class:`hpcdl.prediction.network_file.Certainty`."""
         rows = self.coefficients / self.measured[:, None]
         spare = len(self.programs) / max(len(self.programs) - len(self.determined), 1)
-        usual = max(float(np.median(np.abs(self.errors))) / 0.6745 * spare**0.5, EXACT)
+        usual = max(float(np.median(np.abs(self.errors))) / 0.6745 * spare**0.5, 1e-3)  # no time is exact
         return np.asarray(rows.T @ rows / usual**2, np.float64)
 
     @property
@@ -190,9 +167,8 @@ def with_own_cores(measured: Sequence[Record]) -> tuple[list[Record], list[str]]
         cases = f"{len(measured) - len(kept)} of {len(measured)} cases"
         notes.append(f"Left out of the fit: {cases}, on {ranks} oversubscribed ranks.")
     if disturbed := sum(bool(record.disturbed) for record in kept):
-        notes.append(
-            f"Other load disturbed {disturbed} of {len(kept)} measured cases; their times may be too long."
-        )
+        part = f"{disturbed} of {len(kept)} measured cases"
+        notes.append(f"Other load disturbed {part}; their times may be too long.")
     return kept, notes
 
 
@@ -211,10 +187,8 @@ def fitted(
     if len(serial) < least * len(costs.determined):
         raise CannotFitError(f"{len(serial)} measured times are too few to show their errors")
     if shared:
-        overheads = np.linspace(0, costs.network.link.alpha / 2, 5).tolist()
-        tried = [
-            replace(costs, layout=replace(costs.layout, site=Site(overhead_seconds=each))) for each in overheads
-        ]
+        sites = (Site(overhead_seconds=each) for each in np.linspace(0, costs.network.link.alpha / 2, 5).tolist())
+        tried = [replace(costs, layout=replace(costs.layout, site=site)) for site in sites]
         costs = min(tried, key=lambda each: sum(abs(error) for *_, error in _times(shared, each.network)))
         names = ", ".join(dict.fromkeys(program.scheme for program in shared))
         occupied = f"a message occupies both its ranks for {costs.network.site.overhead_seconds * 1e6:.3g} us"
@@ -227,10 +201,9 @@ def fitted(
     }
     times = [*costs.certainty.times, *_times(shared, costs.network)]
     certainty = replace(costs.certainty, times=times, errors=errors, notes=notes)
-    name, mpi = run.path.name, run.environment.get("mpi")
+    name, mpi, here = run.path.name, run.environment.get("mpi"), origin_of(run)
     library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
     most_ranks = max(program.ranks for program in serial)
-    here = origin_of(run)
     origin = {**here, "library": library, "times": len(serial), "most_ranks": most_ranks}
     source = f"fitted to {len(serial)} times of {', '.join(filter(None, (name, here['date'])))}"
     network = replace(costs.network, name=f"fitted to {name}", source=source)
@@ -253,7 +226,7 @@ def fit(programs: Sequence[MeasuredProgram], hosts: Sequence[int] = ()) -> Fit:
     if len(programs) < (needed := max(len(begin.determined), 1)):
         raise CannotFitError(f"{len(programs)} measured collectives and exchanges cannot determine {needed} costs")
     light = _linearised(cheapest(programs, MAX_MESSAGES), layout, BEGIN)
-    if len(light.programs) < MANY * needed or light.determined != begin.determined:
+    if len(light.programs) < 4 * needed or light.determined != begin.determined:
         light = begin
     squares = _descend(light, robust=False)  # starting with the robust error could treat most programs as outliers
     return _linearised(programs, layout, _descend(squares, robust=True).costs)
@@ -288,7 +261,8 @@ def _linearised(programs: Sequence[MeasuredProgram], layout: Network, costs: Vec
 
 def _derivatives(times: Callable[[Network], Sequence[float]], layout: Network, costs: Vector) -> Matrix:
     """Return (times, costs): the derivatives of the ``times`` on a network at ``costs``."""
-    duals = zip(costs.clip(FREE).tolist(), np.eye(len(COSTS)).tolist(), strict=True)
+    # a lower bound of simulated costs breaks ties between chains of equal length
+    duals = zip(costs.clip(1e-4 * BEGIN).tolist(), np.eye(len(COSTS)).tolist(), strict=True)
     network = _with_costs(layout, [Dual(cost, tuple(slope)) for cost, slope in duals])
     slopes = [getattr(time, "slope", (0.0,) * len(COSTS)) for time in times(network)]
     return np.array(slopes).reshape(-1, len(COSTS))
@@ -312,14 +286,13 @@ def uncertainty(
     time, margin = float((slopes @ certainty.costs)[0]), certainty.margin(slopes[0])
     share = 1.0 if whole is None else calls * time / whole if whole else 0.0
     half = share * math.hypot(margin, certainty.error_of(scheme, time))
-    return half, bool(certainty.undetermined) and share * margin > MAX_UNCERTAINTY
+    return half, bool(certainty.undetermined) and share * margin > 0.1
 
 
 def _layout(hosts: Sequence[int]) -> Network:
-    several = len(set(hosts)) > 1
-    ranks_per_host = max(map(list(hosts).count, hosts)) if several else EVERY_RANK
-    placed = tuple(hosts) if several else ()
-    return Network("fitted", Link(0.0, 0.0), source="", ranks_per_host=ranks_per_host, hosts=placed)
+    one = Network("fitted", Link(0.0, 0.0), source="", ranks_per_host=EVERY_RANK)
+    most = max(map(list(hosts).count, hosts), default=0)
+    return replace(one, ranks_per_host=most, hosts=tuple(hosts)) if len(set(hosts)) > 1 else one
 
 
 def _with_costs(layout: Network, costs: Sequence[float]) -> Network:
@@ -351,7 +324,7 @@ def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Ve
         pull = np.divide(np.log(ratio), ratio - 1, out=np.ones_like(ratio), where=ratio != 1)
         weights = np.sqrt(pull / ratio)
         if robust:
-            usual = HUBER * max(float(np.median(off)) / 0.6745, 1e-12)
+            usual = 1.345 * max(float(np.median(off)) / 0.6745, 1e-12)  # 95 % efficiency for normal errors
             weights *= np.sqrt(usual / np.maximum(off, usual))
     return np.asarray(costs / size, np.float64)
 

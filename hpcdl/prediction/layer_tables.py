@@ -149,9 +149,8 @@ def _events(trace: bytes) -> list[JsonObject]:
     document = parse_json(trace, "trace")
     if isinstance(document, dict) and RECORDS in document:
         raise ValueError("it has the records of a run, which lack times of layers; give the folder of the run")
-    return from_json(
-        list[JsonObject], document if isinstance(document, list) else document.get("traceEvents"), "traceEvents"
-    )
+    events = document if isinstance(document, list) else document.get("traceEvents")
+    return from_json(list[JsonObject], events, "traceEvents")
 
 
 def _marks(trace: bytes) -> list[Mark]:
@@ -247,9 +246,8 @@ def _sizes(steps: Sequence[ProfiledStep]) -> dict[str, tuple[int, int, int]]:
         sizes[name] = parameters, -(-elements // samples), samples
     rest = total - sum(parameters for parameters, *_ in sizes.values())
     if stated and rest < 0:
-        raise ValueError(
-            f"{-rest} parameters of its layers are not the optimizer's: freeze them, requires_grad_(False)"
-        )
+        line = f"{-rest} parameters of its layers are not the optimizer's: freeze them, requires_grad_(False)"
+        raise ValueError(line)
     return {**sizes, REST: (max(0, rest), 0, samples)}
 
 
@@ -282,11 +280,8 @@ def of_nodes(nodes: Sequence[Node], samples: int | None) -> list[SizedLayer]:
     if samples is None or samples < 1:
         raise ValueError("the samples of its forward passes are not stated: add --batch SAMPLES")
     times = {key: median(seconds) for key, seconds in spent.items()}
-    sizes = {
-        name: (_only(f"{name!r} has gradients of", gradients[name] or [0], " bytes") // 4, 0, samples)
-        for name in names
-    }
-    return _timed(times, sizes)
+    size_of = lambda name: _only(f"{name!r} has gradients of", gradients[name] or [0], " bytes")
+    return _timed(times, {name: (size_of(name) // 4, 0, samples) for name in names})
 
 
 def _timed(times: Mapping[tuple[str, str], float], sizes: Mapping[str, tuple[int, int, int]]) -> list[SizedLayer]:

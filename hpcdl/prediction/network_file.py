@@ -24,21 +24,6 @@ Matrix = npt.NDArray[np.float64]
 COSTS: Final = ("alpha", "beta", "gamma", "inside alpha", "inside beta")
 """Cost parameters: seconds per message, per byte, per byte reduced; then per message and byte within a host."""
 
-DEVIATIONS: Final = 2
-"""Standard deviations on each side of a 95 % interval."""
-
-SINGULAR: Final = 1e-10
-"""Smallest eigenvalue that is not a rounding error, for a diagonal of 1."""
-
-ALIKE: Final = 4.0
-"""Ratio of two times at which their errors are one standard deviation apart: errors depend on the length."""
-OTHER: Final = 0.3
-"""Weight of the error of another scheme."""
-MAX_UNCERTAINTY: Final = 0.1
-"""A prediction whose relative uncertainty is larger is undetermined."""
-MAX_HALF: Final = 10.0
-"""Half of an interval of a logarithm beyond which nothing is known."""
-
 
 @dataclass(frozen=True)
 class Certainty:
@@ -70,13 +55,14 @@ class Certainty:
         """Return half the 95 % interval of the logarithm of a scheme's time, for exact costs; infinity if unknown.
 
         It is Student's, of the fitted times' errors, which weigh the more the nearer their times are to
-        ``seconds``; the degrees of freedom are the effective number of errors (Kish, Survey Sampling, 1965, 11.7).
+        ``seconds``, and 0.3 as much for another scheme; the degrees of freedom are the effective number of errors
+        (Kish, Survey Sampling, 1965, 11.7).
         """
         if not (self.times and seconds > 0):
             return math.inf if seconds > 0 else 0.0
         names, times, errors = zip(*self.times, strict=True)
-        distances = np.log(np.array(times) / seconds) / math.log(ALIKE)
-        weights = np.exp(-(distances.clip(-5, 5) ** 2) / 2) * np.where(np.array(names) == scheme, 1, OTHER)
+        distances = np.log(np.array(times) / seconds) / math.log(4)  # errors depend on the length
+        weights = np.exp(-(distances.clip(-5, 5) ** 2) / 2) * np.where(np.array(names) == scheme, 1, 0.3)
         weights /= weights.sum()
         count = 1 / float(weights @ weights)
         deviation = math.sqrt(float(weights @ np.square(errors)) * (1 + 1 / count))
@@ -89,12 +75,11 @@ class Certainty:
         known = size > 0
         if coefficients[~known].any():
             return math.inf
-        scaled = coefficients[known] / size[known]
-        values, directions = np.linalg.eigh(
-            self.information[np.ix_(known, known)] / np.outer(size[known], size[known])
-        )
-        deviation = math.sqrt(float(((directions.T @ scaled) ** 2 / values.clip(SINGULAR)).sum()))
-        return DEVIATIONS * deviation / predicted if predicted > 0 else math.inf if deviation else 0.0
+        scaled, size = coefficients[known] / size[known], size[known]
+        values, directions = np.linalg.eigh(self.information[np.ix_(known, known)] / np.outer(size, size))
+        # smaller eigenvalues are rounding errors, for a diagonal of 1
+        deviation = math.sqrt(float(((directions.T @ scaled) ** 2 / values.clip(1e-10)).sum()))
+        return 2 * deviation / predicted if predicted > 0 else math.inf if deviation else 0.0
 
 
 @dataclass(frozen=True)
@@ -149,15 +134,11 @@ def bounds(value: float, *margins: float) -> tuple[float | None, float | None]:
     None if they are 0, which means that no error is known, or so large that the value is unknown.
     """
     half = math.hypot(*margins)
-    return (value * math.exp(-half), value * math.exp(half)) if 0 < half < MAX_HALF else (None, None)
+    return (value * math.exp(-half), value * math.exp(half)) if 0 < half < 10 else (None, None)
 
 
 ALL: Final = "all"
 """Value of ``ranks_per_host`` if all ranks are on one host."""
-MAX_SECONDS: Final = 1
-"""Largest time per message, per byte, or per byte reduced."""
-
-
 TIMES: Final = ("schemes", "seconds", "logarithms")
 """Keys of the columns of :attr:`Certainty.times`."""
 ERROR: Final = {"median": float, "worst": float, "covered": float, "of": int}
@@ -171,12 +152,11 @@ class NetworkFileError(Exception):
 def format_network(estimate: NetworkEstimate) -> str:
     """Return the text of a file for :func:`load_network`."""
     network, certainty = estimate.network, estimate.certainty
-    ranks_per_host = ALL if network.is_one_host else network.ranks_per_host
     tables: dict[str, Mapping[str, Any]] = {
         "network": {
             "name": network.name,
             "source": network.source,
-            "ranks_per_host": ranks_per_host,
+            "ranks_per_host": ALL if network.is_one_host else network.ranks_per_host,
             "gamma": network.gamma,
             "overhead": network.site.overhead_seconds or None,
         },
@@ -207,14 +187,12 @@ def format_network(estimate: NetworkEstimate) -> str:
 
 def load_network(path: Path) -> NetworkEstimate:
     """Read a network with the limits of its fit. Raises NetworkFileError for an unreadable or invalid file."""
+    place = ""
     try:
-        tables = read_toml(path)
-    except ValueError as error:
-        raise NetworkFileError(str(error)) from None
-    try:
+        tables, place = read_toml(path), f"{path}: "
         return _network(tables, path)
     except ValueError as error:
-        raise NetworkFileError(f"{path}: {error}") from None
+        raise NetworkFileError(f"{place}{error}") from None
 
 
 def _network(tables: Mapping[str, Any], path: Path) -> NetworkEstimate:
@@ -249,8 +227,8 @@ def _network(tables: Mapping[str, Any], path: Path) -> NetworkEstimate:
 
 
 def _certainty(tables: Mapping[str, Any]) -> Certainty:
-    table, count = _table(tables, "certainty"), len(COSTS)
-    error_tables = _table({"error": {}, **tables}, "error")
+    table, error_tables = _table(tables, "certainty"), _table({"error": {}, **tables}, "error")
+    count = len(COSTS)
     try:
         costs, information = (np.array(table.get(name), np.float64) for name in ("prices", "information"))
         errors = {
@@ -259,12 +237,11 @@ def _certainty(tables: Mapping[str, Any]) -> Certainty:
         }
         columns = zip(*(table.get(name, []) for name in TIMES), strict=True)
         times = [(str(scheme), float(seconds), float(error)) for scheme, seconds, error in columns]
+        is_complete = costs.shape == (count,) and information.shape == (count, count)
+        is_finite = bool(np.isfinite(costs).all() and np.isfinite(information).all())
+        is_finite = is_finite and all(seconds > 0 and math.isfinite(error) for _, seconds, error in times)
     except (AttributeError, TypeError, ValueError):
-        costs = information = np.empty(0)
-        errors, times = {}, []
-    is_complete = costs.shape == (count,) and information.shape == (count, count)
-    is_finite = bool(np.isfinite(costs).all() and np.isfinite(information).all())
-    is_finite = is_finite and all(seconds > 0 and math.isfinite(error) for _, seconds, error in times)
+        is_complete = False
     if not (is_complete and is_finite and np.array_equal(information, information.T)):
         raise ValueError("certainty: not in the form that --save writes")
     return Certainty(costs, information, errors, times, list(map(str, table.get("notes") or ())))
@@ -278,15 +255,14 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _link(tables: Mapping[str, Any], name: str) -> Link:
-    table = _table(tables, name)
-    return Link(*(_cost_parameter(table, name, key) for key in ("alpha", "beta")))
+    return Link(*(_cost_parameter(_table(tables, name), name, key) for key in ("alpha", "beta")))
 
 
 def _cost_parameter(table: Mapping[str, Any], name: str, key: str) -> float:
     value = table.get(key)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_SECONDS:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         unit = {"beta": "seconds per byte (8e-9 for 1 Gbit/s)", "gamma": "seconds per byte"}.get(key, "seconds")
-        raise ValueError(f"{name}.{key}: must be {unit}, from 0 to {MAX_SECONDS}, not {shortened(value)}")
+        raise ValueError(f"{name}.{key}: must be {unit}, from 0 to 1, not {shortened(value)}")
     return float(value)
 
 

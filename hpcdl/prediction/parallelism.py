@@ -11,7 +11,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import product
 from typing import Any, Final
 
@@ -56,9 +55,6 @@ SPLITTERS: Final[Mapping[type, Mapping[str, Callable[..., object]]]] = {
     Linear: {"outputs": linear_by_outputs, "inputs": linear_by_inputs},
 }
 """Splits of each kind of layer besides that of the batch."""
-
-SHARES_WEIGHTS: Final = (convolution_by_rows,)
-"""Splits after which every rank has all weights, and gradients are summed too."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +116,9 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
         inputs, shape = shape, layer.output(shape)
         if (sizes := volumes.get(layer.name)) is None:
             continue
-        sums = 2 * (ranks - 1) * FLOAT_BYTES * sizes.parameters
-        moved, rounds = {DATA: sums}, {DATA: 2 * (ranks - 1)}
+        turns = 2 * (ranks - 1)
+        sums = turns * FLOAT_BYTES * sizes.parameters
+        moved, rounds = {DATA: sums}, {DATA: turns}
         for split, splitter in SPLITTERS.get(type(layer), {}).items():
             try:
                 numbers = variables(layer, inputs, splitter, batch, ranks)
@@ -130,19 +127,14 @@ def splits(layers: Sequence[Layer], shape: Shape, batch: int, ranks: int, link: 
             # every rank reads the images that it takes, and nothing needs their gradient
             is_first = not rows and splitter is not linear_by_inputs
             elements = 0 if is_first else sum(stated(splitter, way, numbers) for way in ("Forward", "Backward"))
-            shared = splitter in SHARES_WEIGHTS
-            moved[split] = FLOAT_BYTES * elements + (sums if shared else 0)
-            halo = "h" in numbers
-            moving = 0 if is_first else 4 if halo else 2 * (ranks - 1)
-            rounds[split] = moving + (2 * (ranks - 1) if shared else 0)
+            shared = splitter is convolution_by_rows  # each rank has all weights: gradients are summed too
+            moved[split] = FLOAT_BYTES * elements + sums * shared
+            rounds[split] = (0 if is_first else 4 if "h" in numbers else turns) + turns * shared
         seconds = {split: rounds[split] * link.alpha + moved[split] / ranks * link.beta for split in moved}
         volume = (sizes.data_bytes, sizes.weight_bytes, sizes.forward_backward_flop)
         rows.append(LayerSplits(layer.name, *volume, min(seconds, key=seconds.__getitem__), moved, seconds))
     return rows
 
-
-COUNTS: Final = tuple(1 << power for power in range(8))
-"""Numbers of microbatches of a candidate pipeline."""
 
 WAYS: Final = (
     *product(("model", "space", "hybrid"), LINEAR, ("all",)),
@@ -199,11 +191,8 @@ class Parallelism:
     @property
     def best(self) -> Record | None:
         """The mesh with the shortest measured step; None if none was measured."""
-        return min(
-            (mesh for mesh in self.meshes if mesh.step_seconds is not None),
-            key=lambda mesh: mesh.step_seconds or 0.0,
-            default=None,
-        )
+        measured = (mesh for mesh in self.meshes if mesh.step_seconds is not None)
+        return min(measured, key=lambda mesh: mesh.step_seconds or 0.0, default=None)
 
 
 def parallelism(
@@ -214,8 +203,7 @@ def parallelism(
     The second list has the cases and meshes left out, with reasons. Cases that differ in mesh and ranks only are
     one training. Weakly scaled ones keep the images per rank.
     """
-    predictions: list[Parallelism] = []
-    left_out: list[str] = []
+    predictions, left_out = list[Parallelism](), list[str]()
     problems: dict[Any, list[Record]] = {}
     for record in records:
         if record.is_training:
@@ -285,34 +273,30 @@ def _compared(
 
 def _fastest(base: StepSpec, mesh: Mesh, microbatches: int, conditions: Conditions) -> Any:
     """Return the case of a pipeline with its fastest number of microbatches, or with those that are given."""
-    counts = [microbatches] if microbatches else [count for count in COUNTS if count <= conditions.images]
-    cases = [with_mesh(base, mesh, conditions.times, count) for count in counts]
-    # pipelines work alike, and sum equal gradients whatever the microbatches: one alone is compared
-    return min(cases, key=partial(_alone, conditions))
+    counts = [microbatches] if microbatches else [1 << n for n in range(8) if 1 << n <= conditions.images]
 
+    def alone(case: Any) -> float:
+        """Return the time of one pipeline (s): they work alike, and sum equal gradients whatever the counts."""
+        single = replace(case, ranks=case.stages, mesh=replace(case.mesh, data=1))
+        return virtual_step(single.with_parts(case.parts), conditions).seconds
 
-def _alone(conditions: Conditions, case: Any) -> float:
-    """Return the time of a step of a single pipeline of the case (s)."""
-    single = replace(case, ranks=case.stages, mesh=replace(case.mesh, data=1))
-    return virtual_step(single.with_parts(case.parts), conditions).seconds
+    return min((with_mesh(base, mesh, conditions.times, count) for count in counts), key=alone)
 
 
 def _shared(batch: int, copies: int) -> int:
     """Return the images of each copy of the network. ValueError if the shares differ."""
-    images, rest = divmod(batch, copies)
-    if rest:
+    if batch % copies:
         raise ValueError(f"{batch} images are not divisible by {copies} copies of the network")
-    return images
+    return batch // copies
 
 
 def _measured(records: Sequence[Record]) -> dict[tuple[Mesh, int], list[Record]]:
     """Return the measured cases that :func:`with_mesh` predicts, by their mesh and microbatches."""
     cases: dict[tuple[Mesh, int], list[Record]] = defaultdict(list)
     for record in records:
-        spec = record.spec
+        spec, settings = record.spec, record.spec.training.in_full
         mesh = spec.mesh or Mesh(model=1)
         strategy = "synchronous" if mesh.pipeline == 1 else "pipeline"
-        settings = spec.training.in_full
         microbatches = {name: settings[name] for name in settings if name == "microbatches"}
         plain = settings == registry.in_full(registry.find("training", strategy), microbatches)
         unlike = spec.plan is not None or any((record.network, *unequal(record).values()))

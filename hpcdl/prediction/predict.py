@@ -4,6 +4,7 @@ The network is a preset, in a file, or fitted to a run's measurements; see :mod:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,20 +27,10 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
 from hpcdl.prediction.network_file import NetworkEstimate, NetworkFileError, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
-from hpcdl.prediction.programs import (
-    MeasuredProgram,
-    cheapest,
-    measured_programs,
-    network_of,
-    predicted_record,
-    program_of,
-)
+from hpcdl.prediction.programs import cheapest, measured_programs, network_of, predicted_record, program_of
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.run import Run
-
-CHECKED: Final = 3
-"""Smallest number of measured times per cost parameter for a fit in a report."""
 
 MAX_REPORT_MESSAGES: Final = 60_000
 """Most messages that a report simulates for a fit; they take about half a second."""
@@ -130,7 +121,7 @@ def predict(
     else:
         rows, left_out = _operations(cases.records, estimate, ranks)
         steps, others = predicted_steps(
-            cases.records, times, estimate, ranks, fitted_to.records, disturbed, show=show, jitter=jitter
+            cases.records, times, estimate, ranks, fitted_to.records, disturbed, show, jitter
         )
         left_out += [*others, *(line for run in runs for line in run.copies)]
         prediction = Prediction(estimate, rows, steps, papers=list(cases.papers), is_same_network=here)
@@ -141,11 +132,11 @@ def predict(
     return prediction
 
 
-def _program(record: Record) -> tuple[Any, ...]:
-    """Return what identifies a predicted program, apart from the number of ranks."""
-    operation = (record.kind, record.collective, record.concurrent, record.communicators, record.pattern,
-                 record.message_bytes, record.dtype)  # fmt: skip
-    return (*operation, record.aggregation, record.compression)
+OF_PROGRAM: Final = (
+    *("kind", "collective", "concurrent", "communicators", "pattern", "message_bytes", "dtype", "aggregation"),
+    "compression",
+)
+"""Fields of a record that identify a predicted program, apart from the number of ranks."""
 
 
 def _operations(
@@ -155,9 +146,9 @@ def _operations(
     programs: dict[tuple[Any, ...], dict[int, Record]] = {}
     for record in records:
         if not record.is_training:
-            programs.setdefault(_program(record), {})[record.ranks] = record
-    rows: list[Record] = []
-    left_out: list[str] = []
+            key = tuple(getattr(record, name) for name in OF_PROGRAM)
+            programs.setdefault(key, {})[record.ranks] = record
+    rows, left_out = list[Record](), list[str]()
     for cases in programs.values():
         first = next(iter(cases.values()))
         for p in ranks if ranks and first.kind == "collective" else sorted(cases):
@@ -179,8 +170,7 @@ def _predicted(record: Record | None, first: Record, ranks: int, estimate: Netwo
     network, program = network_of(like, estimate.network, ranks), program_of(like, ranks)
     if program is None:
         return None
-    simulation = program.simulate(network)
-    took = perf_counter() - began
+    simulation, took = program.simulate(network), perf_counter() - began
     half, undetermined = uncertainty(program, estimate, str(like.aggregation))
     measured = record is not None and not record.network and record.correct is not False
     return predicted_record(
@@ -204,10 +194,8 @@ def _times(runs: Sequence[Recorded], record: Record, spec: StepSpec) -> ComputeT
         times: ComputeTimes = record.spec.compute_times
         return times
     for measured in runs:
-        try:
+        with suppress(ValueError):
             return measured(record.row, spec.ranks).of_network(spec.layers, spec.shape)
-        except ValueError:
-            continue
     core = shipped(CORE, str(spec.model), spec.shape, spec.images)
     if core is not None and record.backend != "cupy":
         return core.of_network(spec.layers, spec.shape)
@@ -240,11 +228,9 @@ def _network(name: str) -> tuple[NetworkEstimate, Source]:
     """Return the network, and the run to which it is fitted now. Raises UsageError."""
     if name in NETWORKS:
         return NetworkEstimate(NETWORKS[name]), Source()
-    path = Path(name)
+    path, other = Path(name), registry.nearest(name, NETWORKS)
     if not path.exists():
-        raise UsageError(
-            f"--network: unknown {name!r}, not a file or run either{registry.nearest(name, NETWORKS)}"
-        )
+        raise UsageError(f"--network: unknown {name!r}, not a file or run either{other}")
     if path.suffix == ".toml":
         try:
             return load_network(path), Source()
@@ -261,21 +247,24 @@ def _network(name: str) -> tuple[NetworkEstimate, Source]:
 def predict_run(run: Run, measured: Sequence[Record]) -> Prediction | None:
     """Fit a network to the ``measured`` records of a run, within seconds, and predict these and replays.
 
-    Returns None for fewer than :data:`CHECKED` measured times per cost parameter.
+    Returns None for fewer than three measured times per cost parameter.
     """
     predicted = [record.but() for record in measured]
     kept, notes = with_own_cores(predicted)
-    programs = [program for record in kept for program in _simulable(record)]
+    programs = []
+    for record in kept:
+        if ":" not in str(record.aggregation):  # a user's own scheme may not be simulated here
+            with suppress(ValueError):  # a scheme of another version
+                programs += measured_programs([record])
     chosen = cheapest(programs, MAX_REPORT_MESSAGES)
     try:
         # as many costs as times would explain any times, and the page would show errors of 0
-        estimate = fitted(run, chosen, notes, least=CHECKED)
+        estimate = fitted(run, chosen, notes, least=3)
     except CannotFitError:
         return None
     for program in chosen:
         program.record.predicted_seconds = program.predicted(estimate.network)
-    measured_steps = [record for record in predicted if not record.network and not record.error]
-    replays = [record for record in measured_steps if record.kind == "replay"]
+    replays = [record for record in predicted if record.kind == "replay" and not (record.network or record.error)]
     given = lambda record, _spec: record.spec.compute_times
     steps, _ = predicted_steps(replays, given, NetworkEstimate(estimate.network))
     by_case = {step.case: step.predicted_seconds for step in steps}
@@ -285,13 +274,3 @@ def predict_run(run: Run, measured: Sequence[Record]) -> Prediction | None:
     times = f"{more} measured time{'' if more == 1 else 's'} more would take long to simulate"
     left_out = [f"{times}; hpcdl predict does it."] if more else []
     return Prediction(estimate, [program.record for program in chosen], left_out=left_out, records=predicted)
-
-
-def _simulable(record: Record) -> list[MeasuredProgram]:
-    """Return the program of a record that can be simulated here."""
-    if ":" in str(record.aggregation):  # a user's own scheme may not be simulated here
-        return []
-    try:
-        return measured_programs([record])
-    except ValueError:  # a scheme of another version
-        return []

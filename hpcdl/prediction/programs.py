@@ -1,5 +1,6 @@
 """Communication programs of cases, ready to be simulated on a network; measured ones determine its costs."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -97,8 +98,7 @@ def measured_programs(records: Iterable[Record]) -> list[MeasuredProgram]:
         if record.network or failed or record.ranks < 2 or record.concurrent:
             continue
         traits = scheme_traits(record)
-        program = None if traits.native or traits.adaptive else program_of(record, record.ranks)
-        if program is not None:
+        if not (traits.native or traits.adaptive) and (program := program_of(record, record.ranks)) is not None:
             programs.append(MeasuredProgram(record, program))
     return programs
 
@@ -108,12 +108,10 @@ def cheapest(programs: Sequence[MeasuredProgram], messages: int) -> list[Measure
 
     Each number of ranks contributes its cheapest programs, in turn.
     """
-    turns: dict[int, int] = {}
-    order = []
+    turns, order, places = Counter[int](), [], []
     for place in sorted(range(len(programs)), key=lambda place: programs[place].messages):
-        turn = turns[programs[place].ranks] = turns.get(programs[place].ranks, 0) + 1
-        order.append((turn, place))
-    places = []
+        turns[programs[place].ranks] += 1
+        order.append((turns[programs[place].ranks], place))
     for _, place in sorted(order):
         if programs[place].messages <= messages:
             messages -= programs[place].messages

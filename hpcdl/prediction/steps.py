@@ -37,10 +37,6 @@ from hpcdl.training.parts.bucketing import bucket_bytes
 Times = Callable[[Record, Any], ComputeTimes]
 """Returns the compute times of a record's case, given its spec on the ranks. ValueError if they are unknown."""
 
-RANK_STEPS: Final = 256
-"""Simulated steps of all ranks together, without a common step or with jitter; 8 to 32 steps each."""
-MAX_RANK_STEPS: Final = 1 << 12
-"""Simulated steps of all ranks, at most, where :data:`WITHIN` needs more."""
 WITHIN: Final = 0.05
 """Half of the 95 % interval over simulated steps / predicted time, at most."""
 
@@ -68,8 +64,7 @@ def predicted_steps(
         if record.is_training:
             # also on one rank cases differ by aggregation, because predictions may be for more ranks
             groups.setdefault(record.configuration(), {}).setdefault(record.ranks, []).append(record)
-    rows: list[Record] = []
-    left_out: list[str] = []
+    rows, left_out = list[Record](), list[str]()
     for cases in groups.values():
         first = cases[min(cases)][0]
         name = f"{first.training} with {first.aggregation}"
@@ -113,11 +108,8 @@ def _bucket(
     fitted = _measured(here, "bucket_bytes")
     if fitted or ranks == 1:
         return int(fitted) if fitted else None
-    if strategy.settings.get("bucket_bytes") is not None:
-        return None
-    if "bucket_bytes" not in registry.settings_of(strategy.find()):
-        return None
-    if within and like.kind != "replay":
+    is_set = strategy.settings.get("bucket_bytes") is not None
+    if is_set or "bucket_bytes" not in registry.settings_of(strategy.find()) or (within and like.kind != "replay"):
         return None
     if measured:
         nearest = min(measured, key=lambda p: (abs(p - ranks), p))
@@ -147,10 +139,9 @@ def _arithmetic_costs(record: Record) -> dict[str, float]:
     spec.strategy.cycle(spec.training.in_full)
     if spec.plan is None:
         return {}
-    if spec.mesh is not None:
-        raise ValueError(f"compression {spec.compression}: its arithmetic on a mesh has no known cost")
-    if not aggregates:
-        raise ValueError(f"compression {spec.compression}: its arithmetic between two ranks has no known cost")
+    if spec.mesh is not None or not aggregates:
+        where = "between two ranks" if spec.mesh is None else "on a mesh"
+        raise ValueError(f"compression {spec.compression}: its arithmetic {where} has no known cost")
     with about("compression"):
         check_lengths(spec.plan)
     return costs_of(spec)
@@ -181,14 +172,15 @@ def predicted_step(
     """
     jitter, began = conditions.jitter, perf_counter()
     equal = spec.strategy.lockstep and not jitter
-    # In lock-step without jitter every simulated step is the same.
-    counted = 1 if equal else min(32, max(8, RANK_STEPS // spec.ranks))
+    # In lock-step without jitter every simulated step is the same. Else all ranks together simulate 256 steps, and
+    # at most 4096 where the interval needs more.
+    counted = 1 if equal else min(32, max(8, 256 // spec.ranks))
     batch = conditions.images * spec.copies if like.scaling == "weak" else int(like.global_batch or 0)
     step = virtual_step(spec, conditions, counted)
     interval, staleness = _timed(step, batch)
     if jitter and not (half := _half(interval)) <= WITHIN:
         wanted = counted * (half / WITHIN) ** 2 if half < math.inf else math.inf
-        counted = int(min(wanted, max(counted, MAX_RANK_STEPS // spec.ranks)))
+        counted = int(min(wanted, max(counted, 4096 // spec.ranks)))
         interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
     seconds = interval.value
     margin, undetermined = _uncertainty(spec, conditions, estimate, str(like.aggregation), seconds)
@@ -248,9 +240,8 @@ def _uncertainty(
     """Return :func:`hpcdl.prediction.fitting.uncertainty` of a ``step`` (s) with a sum for each of its buckets."""
     if estimate.certainty is None or spec.ranks == 1 or spec.independent:
         return 0.0, False
-    whole = spec.gradient_bytes
+    whole, dtype = spec.gradient_bytes, master(spec.dtype)
     pieces = -(-whole // min(conditions.bucket or whole, whole))
-    dtype = master(spec.dtype)
     length = -(-whole // np.dtype(dtype).itemsize // pieces)
     # a sparse scheme sums entries, of which there are fewer
     sparse = spec.plan is not None and spec.plan.aggregation.sparse

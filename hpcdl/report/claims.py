@@ -41,12 +41,8 @@ def document(
     every = [decision for decisions in shown for decision in decisions]
     known = [decision for decisions in decided for decision in decisions]
     changed = [decision.verdict for decision in known if decision.is_surprising]
-    listed = [
-        _listed(decision)
-        for word in (NO, OPEN)
-        for decision in every
-        if decision.word == word and not decision.is_surprising
-    ]
+    usual = [decision for decision in every if not decision.is_surprising]
+    listed = [_listed(decision) for word in (NO, OPEN) for decision in usual if decision.word == word]
     absent = dict.fromkeys(
         clause.clause.run for decision in every for clause in decision.clauses if clause.verdict == ABSENT
     )

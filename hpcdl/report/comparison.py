@@ -12,18 +12,11 @@ from typing import Final
 import numpy as np
 
 from hpcdl.analysis.over_time.pairing import INCONCLUSIVE, NEW, Change, label
-from hpcdl.analysis.over_time.regressions import (
-    IMPROVED,
-    REGRESSED,
-    UNCHANGED,
-    VERDICTS,
-    Accepted,
-    Comparison,
-)
+from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, UNCHANGED, VERDICTS, Accepted, Comparison
 from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.over_time.suspects import host_list
 from hpcdl.analysis.statistics.estimates import Interval
-from hpcdl.report.formats.cells import NONE, Number, digits, interval, longer, plural, seconds, signed
+from hpcdl.report.formats.cells import NONE, digits, interval, longer, plural, seconds, signed
 from hpcdl.report.formats.document import Axis, Document, Intervals, Section, headed
 from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.formats.tables import Table
@@ -36,35 +29,27 @@ FACTS: Final = 8
 """Differences of the environment, at most; --json has all."""
 SHORT: Final = 60
 """Longest reason in the table (characters)."""
-DRIFT: Final = "Launches of one job drift: start them in several jobs."
 MAX_NAME: Final = 10_000
 """Characters of a name that nothing limits."""
 MAX_RATIO: Final = 10.0
 """Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
-MAX_ROWS: Final = 40
-"""Rows of the figure, at most."""
+MOST_ROWS: Final = 20
+"""Largest ratios, and smallest ones, that the figure has at most."""
 
 
 def page(comparison: Comparison, copies: Sequence[str] = (), width: int = MAX_NAME) -> Document:
     """Return the page; ``copies``: one line per run that was given twice; ``width``: longest name in the table."""
-    figure = _figure(comparison.changes)
+    table, figure = _table(comparison.changes, width), _figure(comparison.changes)
     cases = len({(change.suite, change.case) for change in comparison.changes})
     counts = ", ".join(f"{comparison.count(word)} {word}" for word in VERDICTS if comparison.count(word))
-    return headed(
-        "Comparison of runs",
-        [verdict(comparison)],
-        [
-            Section("Runs and environment", [*_runs(comparison), *copies], _facts(comparison)),
-            link_counters.compared(_link_counters(comparison)),
-            Section(
-                "All measures, worst first",
-                tables=[_table(comparison.changes, width)],
-                charts=[figure] if figure.labels else [],
-            ),
-        ],
-        state=f"{plural(len(comparison.changes), 'measure')} of {plural(cases, 'case')}: {counts}.",
-        notes=[*_power(comparison), *_notes(comparison)],
-    )
+    sections = [
+        Section("Runs and environment", [*_runs(comparison), *copies], _facts(comparison)),
+        link_counters.compared(_link_counters(comparison)),
+        Section("All measures, worst first", tables=[table], charts=[figure] if figure.labels else []),
+    ]
+    state = f"{plural(len(comparison.changes), 'measure')} of {plural(cases, 'case')}: {counts}."
+    notes = [*_power(comparison), *_notes(comparison)]
+    return headed("Comparison of runs", [verdict(comparison)], sections, state=state, notes=notes)
 
 
 def _runs(comparison: Comparison) -> list[str]:
@@ -99,17 +84,16 @@ def _environment(comparison: Comparison) -> list[str]:
 
 
 def _facts(comparison: Comparison) -> list[str]:
-    facts = _environment(comparison)
-    more = [f"{len(facts) - FACTS} more differences; --json has all"] if len(facts) > FACTS else []
-    return facts[:FACTS] + more or ["the environments are the same in all recorded facts"]
+    facts = _environment(comparison) or ["the environments are the same in all recorded facts"]
+    return facts[:FACTS] + [f"{len(facts) - FACTS} more differences; --json has all"] * (len(facts) > FACTS)
 
 
 def verdict(comparison: Comparison) -> Verdict:
     """Return the verdict of all measures: the deciding one, its hosts, and the widest undecided one."""
     changes, undecided, word = comparison.changes, comparison.undecided[:1], comparison.verdict
     alike = [change for change in changes if change.verdict == word]
-    size = lambda change: abs(math.log(change.ratio))
-    deciding = {INCONCLUSIVE: undecided, IMPROVED: alike[-1:], UNCHANGED: sorted(alike, key=size)[-1:]}
+    by_size = sorted(alike, key=lambda change: abs(math.log(change.ratio)))
+    deciding = {INCONCLUSIVE: undecided, IMPROVED: alike[-1:], UNCHANGED: by_size[-1:]}
     worst = (deciding.get(word) or changes)[0]
     sentence = verdict_of(worst, SHORT, _hosts(comparison))
     text = sentence.headline.removesuffix(".")
@@ -123,7 +107,7 @@ def verdict(comparison: Comparison) -> Verdict:
         size=sentence.size,
         launches=sentence.launches,
         cause=" ".join(filter(None, [sentence.cause, *(links if word == REGRESSED else ()), *others])),
-        remedy=DRIFT if comparison.drift.correlation else "",
+        remedy="Launches of one job drift: start them in several jobs." if comparison.drift.correlation else "",
         facts={
             "worst": text,
             "state": worst.verdict.upper(),
@@ -205,18 +189,14 @@ def _label(change: Change, width: int = MAX_NAME) -> str:
 
 def _table(changes: Sequence[Change], width: int) -> Table:
     header = ("measure", "verdict", "before", "after", "change", "95 %", "visible")
-    rows = [
-        (
-            ": ".join(
-                filter(None, [label(_end(change.case, width), change.measure), shortened(change.reason, SHORT)])
-            ),
-            change.verdict,
-            *(seconds(_known(time)) for time in (change.baseline, change.candidate)),
-            *(signed(change.ratio), interval(_known(change.low), _known(change.high), signed)),
-            signed(change.smallest) if change.smallest < MAX_RATIO else NONE,
-        )
-        for change in changes
-    ]
+    rows = []
+    for change in changes:
+        name = change.case if len(change.case) <= width else f"...{change.case[3 - width :]}"
+        words = filter(None, [label(name, change.measure), shortened(change.reason, SHORT)])
+        times = (seconds(_known(time)) for time in (change.baseline, change.candidate))
+        bounds = interval(_known(change.low), _known(change.high), signed)
+        visible = signed(change.smallest) if change.smallest < MAX_RATIO else NONE
+        rows.append((": ".join(words), change.verdict, *times, signed(change.ratio), bounds, visible))
     notes = [
         "Before, after: geometric means over launches or jobs. Change: after / before.",
         "Visible: smallest slowdown that would be found with 80 % probability.",
@@ -230,28 +210,15 @@ def name_width(terminal: int) -> int:
     return max(20, terminal - 60)
 
 
-def _end(name: str, width: int) -> str:
-    return name if len(name) <= width else f"...{name[3 - width :]}"
-
-
 def _figure(changes: Sequence[Change]) -> Intervals:
     known = sorted((one for one in changes if math.isfinite(one.ratio)), key=lambda one: -one.ratio)
-    half = MAX_ROWS // 2
-    shown = known if len(known) <= MAX_ROWS else [*known[:half], *known[-half:]]
-    left_out = f" {len(known) - len(shown)} between the {half} largest and the {half} smallest are left out."
-    return Intervals(
-        "Time after / before",
-        [_label(one) for one in shown],
-        [(one.ratio, _known(one.low), _known(one.high)) for one in shown],
-        Axis("ratio of times", _ratio),
-        1.0,
-        "Right of the line the candidate is slower; bars are 95 % intervals."
-        + (left_out if len(shown) < len(known) else ""),
-    )
-
-
-def _ratio(value: Number) -> str:
-    return NONE if value is None else f"{value:.3f}"
+    shown, note = known, "Right of the line the candidate is slower; bars are 95 % intervals."
+    if left_out := known[MOST_ROWS:-MOST_ROWS]:
+        shown = [*known[:MOST_ROWS], *known[-MOST_ROWS:]]
+        note += f" {len(left_out)} between the {MOST_ROWS} largest and the {MOST_ROWS} smallest are left out."
+    ratios = [(one.ratio, _known(one.low), _known(one.high)) for one in shown]
+    axis = Axis("ratio of times", lambda value: NONE if value is None else f"{value:.3f}")
+    return Intervals("Time after / before", [_label(one) for one in shown], ratios, axis, 1.0, note)
 
 
 def record(comparison: Comparison, copies: Sequence[str]) -> dict[str, object]:
@@ -267,7 +234,7 @@ def record(comparison: Comparison, copies: Sequence[str]) -> dict[str, object]:
         "drift": comparison.drift.correlation,
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
-        "copies": list(copies),
+        "copies": copies,
         "environment_differences": _environment(comparison),
         "link_counters": link_counters.records(_link_counters(comparison)),
         "measures": [_change(change) for change in comparison.changes],
@@ -277,17 +244,17 @@ def record(comparison: Comparison, copies: Sequence[str]) -> dict[str, object]:
 
 
 def _run(run: RunSeries) -> dict[str, object]:
-    return {
-        "run": run.path,
-        "date": run.date or None,
-        "job": run.job,
-        "complete": run.complete,
-        "environment_keys": list(run.environments),
-    }
+    where = {"run": run.path, "date": run.date or None, "job": run.job}
+    return {**where, "complete": run.complete, "environment_keys": list(run.environments)}
 
 
 def _change(change: Change) -> dict[str, object]:
-    numbers = {
+    return {
+        **{name: getattr(change, name) for name in ("suite", "case", "measure", "verdict")},
+        "reason": change.reason or None,
+        "sentence": verdict_of(change).sentence,
+        "baseline_launches": change.launches[0],
+        "candidate_launches": change.launches[1],
         "baseline_seconds": change.baseline,
         "candidate_seconds": change.candidate,
         "ratio": change.ratio,
@@ -295,18 +262,7 @@ def _change(change: Change) -> dict[str, object]:
         "ratio_high": change.high,
         "p_adjusted": change.p,
         "smallest_visible_ratio": change.smallest,
-        "largest_undecided_ratio": change.largest if change.verdict == INCONCLUSIVE else math.nan,
-    }
-    return {
-        "suite": change.suite,
-        "case": change.case,
-        "measure": change.measure,
-        "verdict": change.verdict,
-        "reason": change.reason or None,
-        "sentence": verdict_of(change).sentence,
-        "baseline_launches": change.launches[0],
-        "candidate_launches": change.launches[1],
-        **{name: _known(value) for name, value in numbers.items()},
+        "largest_undecided_ratio": change.largest if change.verdict == INCONCLUSIVE else None,
     }
 
 
@@ -320,8 +276,8 @@ def _known(value: float) -> float | None:
 
 def tests(comparison: Comparison, text: str) -> list[TestSuite]:
     """Return a test case per case and measure; ``text`` is the page on a terminal."""
-    cases = []
-    for change in comparison.changes:
-        one = [verdict_of(change)]
-        cases.append(TestCase.of(change.suite, f"{change.case} {change.measure}", one))
+    cases = [
+        TestCase.of(change.suite, f"{change.case} {change.measure}", [verdict_of(change)])
+        for change in comparison.changes
+    ]
     return [TestSuite("hpcdl compare", cases, text.split("\n"))]

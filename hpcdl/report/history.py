@@ -15,7 +15,7 @@ from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Ch
 from hpcdl.analysis.over_time.series import History, Job
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict
-from hpcdl.analysis.statistics.estimates import Interval, Vector
+from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.report.formats.cells import NONE, Number, interval, longer, plural, seconds, signed
 from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, headed
@@ -27,8 +27,6 @@ from hpcdl.trace.link_counters import recorded
 
 LEAST: Final = f"{100 * MIN_EFFECT:g} %"
 """Smallest change that is a regression."""
-RUNS_BEFORE: Final = 30
-"""Runs with which counters of links are compared, at most."""
 CASES: Final = 10
 """Cases of a new event in the page, at most; --json has all."""
 
@@ -36,10 +34,9 @@ CASES: Final = 10
 def page(verdict: SuiteVerdict, *, whole: bool = False) -> Document:
     """Return the page of one suite; ``whole``: with all measures, and figures of those that changed."""
     history, calibration = verdict.history, verdict.calibration
-    first, last = history.jobs[0], history.jobs[-1]
-    measures = sum(bool(np.isfinite(times[-1])) for times in history.seconds)
-    series = f"{plural(measures, 'measure')} in the newest"
-    runs = f"{plural(len(history.jobs), 'run')}, {day(first)} to {day(last)}, {series}."
+    measures = plural(sum(bool(np.isfinite(times[-1])) for times in history.seconds), "measure")
+    when = f"{day(history.jobs[0])} to {day(history.jobs[-1])}"
+    runs = f"{plural(len(history.jobs), 'run')}, {when}, {measures} in the newest."
     slow = [f"{_name(suspect)} {_slowness(history, suspect)}." for suspect in verdict.suspects]
     environments = [f"{day(history.jobs[job])}: {'; '.join(_environment(history, job))}."
                     for job in history.environment_changes()]  # fmt: skip
@@ -91,12 +88,7 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     """
     history, changes = verdict.history, verdict.unaccepted(event) or event.open or event.changes
     newest, more, size = len(history.jobs) - 1, len(changes) - 1, changes[0].ratio
-    facts = {
-        "most": longer(*size),
-        "date": day(history.jobs[event.first]),
-        "others": _others(more),
-        "least": LEAST,
-    }
+    facts = {"most": longer(*size), "date": day(history.jobs[event.first]), "others": _others(more)}
     word: str = event.verdict
     if word == "unstable start":
         series = {change.series for change in event.changes}
@@ -122,7 +114,7 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
         size=size,
         cause=" ".join(_causes(verdict, event)),
         remedy=remedy,
-        facts=facts,
+        facts={**facts, "least": LEAST},
         tests=frozenset(group(history, change.series) for change in event.open),
     )
 
@@ -143,24 +135,15 @@ def _causes(verdict: SuiteVerdict, event: Event) -> list[str]:
 
 def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     """Return all verdicts on a suite today, the worst first; exit codes are made of them."""
-    newest = verdict.history.jobs[-1]
+    history, newest = verdict.history, verdict.history.jobs[-1]
     news = [of_event(verdict, event) for event in verdict.open_events]
     news += [
-        _says(
-            "slow",
-            _name(suspect),
-            refusal=verdict.of_suspect(suspect)[1],
-            slowness=_slowness(verdict.history, suspect),
-        )
+        _says("slow", _name(suspect), verdict.of_suspect(suspect)[1], slowness=_slowness(history, suspect))
         for suspect in verdict.open_suspects
     ]
-    news += [
-        _says("missing", case, refusal=verdict.acceptance(case)[1], reason=reason)
-        for case, reason in verdict.missing
-    ]
+    news += [_says("missing", case, verdict.acceptance(case)[1], reason=why) for case, why in verdict.missing]
     if verdict.age is not None:
-        hours = f"{verdict.age.total_seconds() / 3600:.0f}"
-        news.append(_says("stale", date=day(newest), hours=hours))
+        news.append(_says("stale", date=day(newest), hours=f"{verdict.age.total_seconds() / 3600:.0f}"))
     news += [of_event(verdict, event) for event in verdict.news]
     unstable = [of_event(verdict, event) for event in verdict.events if event.verdict == "unstable start"]
     news += [said for said in unstable if said.word == "unstable start"]
@@ -170,8 +153,8 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
         case, cause = next(iter(newest.disturbed.items()))
         old.append(_says("disturbed", case, cases=plural(len(newest.disturbed), "case"), reason=cause))
     short = verdict.waiting("short")
-    wait = {"least": str(BEFORE + AFTER)}
-    wait["when"] = verdict.date_after(max((series.runs for series in short), default=BEFORE + AFTER))
+    when = verdict.date_after(max((series.runs for series in short), default=BEFORE + AFTER))
+    wait = {"least": str(BEFORE + AFTER), "when": when}
     if not verdict.judged and not verdict.waiting("unstable start"):
         old.append(_says("too few runs", **wait))
     else:
@@ -184,9 +167,8 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     return [*news, *old, *_far(verdict, "outlier")]
 
 
-def _says(word: str, case: str = "", *, refusal: str = "", **facts: str) -> Verdict:
-    cause = f"It is {refusal}." if refusal else ""
-    return Verdict(topic="history", word=word, case=case, cause=cause, facts=facts)
+def _says(word: str, case: str = "", refusal: str = "", **facts: str) -> Verdict:
+    return Verdict(topic="history", word=word, case=case, cause=refusal and f"It is {refusal}.", facts=facts)
 
 
 def _far(verdict: SuiteVerdict, reason: str) -> list[Verdict]:
@@ -210,8 +192,7 @@ def _others(number: int) -> str:
 
 def worst(said: Sequence[Verdict]) -> str:
     """Return the worst of a suite's verdicts in a word: regressed, not judged, too few runs, improved or fine."""
-    words = {verdict.word for verdict in said}
-    code = exit_code(said)
+    words, code = {verdict.word for verdict in said}, exit_code(said)
     if code == FAILED:
         return "regressed"
     if code == INCONCLUSIVE:
@@ -221,25 +202,19 @@ def worst(said: Sequence[Verdict]) -> str:
 
 def _cases(history: History, event: Event) -> Section:
     rows = [
-        (label(history, change.series), signed(change.ratio.value), _bounds(change.ratio))
+        (label(history, change.series), signed(change.ratio.value), interval(*change.ratio[1:], signed))
         for change in event.changes
     ]
     left_out = f"{len(rows) - CASES} more in --json" if len(rows) > CASES else ""
     table = Table("", ("measure", "change", "95 %"), rows[:CASES], left_out=left_out)
-    first = history.jobs[event.first]
-    runs = [f"First run: {first.path}."]
-    return Section(f"{event.verdict.capitalize()} since {day(first)}", runs, tables=[table])
-
-
-def _bounds(ratio: Interval) -> str:
-    return interval(ratio.low, ratio.high, signed)
+    title = f"{event.verdict.capitalize()} since {day(history.jobs[event.first])}"
+    return Section(title, [f"First run: {history.jobs[event.first].path}."], tables=[table])
 
 
 def _events(verdict: SuiteVerdict) -> Table:
-    history = verdict.history
     rows = [
         (
-            day(history.jobs[event.first]),
+            day(verdict.history.jobs[event.first]),
             event.verdict,
             "open" if event in verdict.open_events else "accepted" if event in verdict.accepted_events else NONE,
             ", ".join(suspect.name for suspect in event.suspects)
@@ -259,9 +234,8 @@ def _events(verdict: SuiteVerdict) -> Table:
 
 
 def _name(suspect: Suspect) -> str:
-    if suspect.kind == "neighbours":
-        return f"hosts {suspect.name} (one switch?)"
-    return suspect.name if suspect.kind == "hosts" else f"{suspect.kind} {suspect.name}"
+    names = {"neighbours": f"hosts {suspect.name} (one switch?)", "hosts": suspect.name}
+    return names.get(suspect.kind, f"{suspect.kind} {suspect.name}")
 
 
 def _slowness(history: History, suspect: Suspect) -> str:
@@ -276,7 +250,7 @@ def link_counters(history: History, job: int) -> Beyond:
     """Return the counters of links that grew more in a job than in the jobs before it."""
     before, now = (
         [recorded(run.environment) for job in jobs for run in job.runs]
-        for jobs in (history.jobs[max(0, job - RUNS_BEFORE) : job], history.jobs[job : job + 1])
+        for jobs in (history.jobs[max(0, job - 30) : job], history.jobs[job : job + 1])
     )
     return grown_beyond(before, now)
 
@@ -299,7 +273,7 @@ def of_changed(verdict: SuiteVerdict) -> list[Lines]:
     sizes = {row: max(abs(np.log(change.ratio.value)) for change in mine) for row, mine in changes.items()}
     ordered = sorted(sizes, key=lambda row: (row not in new, -sizes[row]))
     measures = dict.fromkeys(verdict.history.keys[row][:3] for row in ordered)
-    return [_chart(verdict, verdict.history.measures[key], changes) for key in measures]
+    return [_chart(verdict.history, verdict.history.measures[key], changes) for key in measures]
 
 
 def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
@@ -309,17 +283,16 @@ def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
     return changes
 
 
-def _chart(verdict: SuiteVerdict, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
-    history = verdict.history
+def _chart(history: History, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
     x = [(job.began - EPOCH) / dt.timedelta(days=1) for job in history.jobs]
     lines, levels = [], []
     for number, row in enumerate(rows, 1):
         values, cuts = history.seconds[row], [change.first for change in changes.get(row, ())]
-        name = "time" if len(rows) == 1 else f"environment {number}"
         times = [Point(x[run], float(values[run])) for run in np.flatnonzero(np.isfinite(values))]
-        lines.append(Series(name, times))
+        lines.append(Series("time" if len(rows) == 1 else f"environment {number}", times))
         levels.append(Series("level", levels_of(values, cuts, x), "reference"))
-    text = "; ".join(_words(history, change) for row in rows for change in changes.get(row, ()))
+    every = [change for row in rows for change in changes.get(row, ())]
+    text = "; ".join(f"{longer(*change.ratio)} since {day(history.jobs[change.first])}" for change in every)
     note = f"The measure takes {text}. {NOTE}" if text else NOTE
     return Lines(label(history, rows[0]), _dates(x), Axis("time", seconds), [*lines, *levels], note)
 
@@ -332,27 +305,20 @@ def levels_of(values: Vector, cuts: Sequence[int], x: Sequence[float]) -> list[P
     points = []
     for begin, end in zip([0, *cuts], [*cuts, len(values)], strict=True):
         runs = begin + np.flatnonzero(np.isfinite(values[begin:end]))
-        if not len(runs):  # a change before the first run in its environment
-            continue
-        level = float(np.median(values[runs]))
-        points += [Point(x[runs[0]], level), Point(x[end if end < len(values) else runs[-1]], level)]
+        if len(runs):  # else a change before the first run in its environment
+            level = float(np.median(values[runs]))
+            points += [Point(x[runs[0]], level), Point(x[end if end < len(values) else runs[-1]], level)]
     return points
-
-
-def _words(history: History, change: Change) -> str:
-    return f"{longer(*change.ratio)} since {day(history.jobs[change.first])}"
 
 
 def _dates(x: Sequence[float]) -> Axis:
     """Return an axis of dates; of times of day if the runs are of a few days."""
-    first, last = min(x), max(x)
-    few = last - first < TICKS
+    few, ticks = max(x) - min(x) < TICKS, np.linspace(min(x), max(x), TICKS)
     form = "%m-%d %H:%M" if few else "%Y-%m-%d"
 
     def shown(value: Number) -> str:
         return NONE if value is None else (EPOCH + dt.timedelta(days=value)).strftime(form)
 
-    ticks = np.linspace(first, last, TICKS)
     return Axis("run", shown, ticks=(ticks if few else np.unique(ticks.round())).tolist())
 
 
@@ -361,17 +327,15 @@ def _table(verdict: SuiteVerdict) -> Table:
     history, changes, rows = verdict.history, _changes(verdict), []
     far = {series.series: series.ratio for series in verdict.waiting("suspected change", "outlier")}
     for row in sorted(range(len(history.keys)), key=lambda row: row not in changes):
-        values = history.seconds[row]
-        cuts = [change.first for change in changes.get(row, ())]
+        values, cuts = history.seconds[row], [change.first for change in changes.get(row, ())]
         newest = float(values[-1])
         level = newest / far[row] if row in far else float(np.nanmedian(values[max(cuts, default=0) :]))
-        is_measured = np.isfinite(newest)
         rows.append(
             (
                 label(history, row),
                 str(int(np.isfinite(values).sum())),
-                seconds(newest) if is_measured else NONE,
-                signed(newest / level) if is_measured else NONE,
+                seconds(newest) if np.isfinite(newest) else NONE,
+                signed(newest / level),
                 seconds(level),
                 str(len(cuts) or NONE),
                 day(history.jobs[max(cuts)]) if cuts else NONE,

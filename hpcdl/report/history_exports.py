@@ -1,7 +1,7 @@
 """A history for JSON, for JUnit XML and for OpenMetrics."""
 
-from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from hpcdl.exit_codes import FAILED, OK
 from hpcdl.report.formats.exports import Gauge, TestCase, TestSuite
 from hpcdl.report.history import group, link_counters, of_event, verdicts, worst
 from hpcdl.report.run.link_counters import records
+
+CALIBRATION: Final = ("rounds", "false_regressions_per_100_runs", "false_improvements_per_100_runs")
+RATIO: Final = ("ratio", "ratio_low", "ratio_high")
 
 
 def record(verdict: SuiteVerdict) -> dict[str, object]:
@@ -44,19 +47,10 @@ def record(verdict: SuiteVerdict) -> dict[str, object]:
         "environment_changes": [history.jobs[change].path for change in history.environment_changes()],
         "link_counters": records(link_counters(history, len(history.jobs) - 1)),
         "measures": [
-            {
-                **_series(history, series),
-                "runs": int(np.isfinite(seconds).sum()),
-                "seconds": [value if np.isfinite(value) else None for value in seconds.tolist()],
-            }
-            for series, seconds in enumerate(history.seconds)
+            {**_series(history, row), "runs": int(np.isfinite(seconds).sum()), "seconds": seconds.tolist()}
+            for row, seconds in enumerate(history.seconds)
         ],
-        "calibration": calibration
-        and {
-            "rounds": calibration.rounds,
-            "false_regressions_per_100_runs": calibration.regressed,
-            "false_improvements_per_100_runs": calibration.improved,
-        },
+        "calibration": calibration and dict(zip(CALIBRATION, calibration, strict=True)),
     }
 
 
@@ -75,9 +69,7 @@ def _event(verdict: SuiteVerdict, event: Event) -> dict[str, object]:
             {
                 **_series(history, change.series),
                 **_runs(history, change.first, change.found),
-                "ratio": change.ratio.value,
-                "ratio_low": change.ratio.low,
-                "ratio_high": change.ratio.high,
+                **dict(zip(RATIO, change.ratio, strict=True)),
                 "p": change.p,
                 "open": change.open,
             }
@@ -88,25 +80,14 @@ def _event(verdict: SuiteVerdict, event: Event) -> dict[str, object]:
 
 def _series(history: History, series: int) -> dict[str, object]:
     key, case = history.keys[series], history.case(series)
-    return {
-        "case": key.case,
-        "measure": key.measure,
-        "environment_key": key.environment_key,
-        "kind": case.kind,
-        "ranks": case.ranks,
-        "message_bytes": case.message_bytes,
-    }
+    names = {"case": key.case, "measure": key.measure, "environment_key": key.environment_key}
+    return {**names, "kind": case.kind, "ranks": case.ranks, "message_bytes": case.message_bytes}
 
 
 def _runs(history: History, *numbers: int) -> dict[str, str]:
     """Return folder and date of the first run and of the run that found it."""
-    first, named = (history.jobs[number] for number in numbers)
-    return {
-        "first_run": first.path,
-        "first_date": first.began.isoformat(),
-        "found_by_run": named.path,
-        "found_date": named.began.isoformat(),
-    }
+    first, found = ((history.jobs[number].path, history.jobs[number].began.isoformat()) for number in numbers)
+    return dict(zip(("first_run", "first_date", "found_by_run", "found_date"), (*first, *found), strict=True))
 
 
 def _suspect(history: History, suspect: Suspect) -> dict[str, object]:
@@ -133,9 +114,9 @@ def tests(verdict: SuiteVerdict) -> TestSuite:
     few = [verdict for verdict in said if verdict.word in {"short", "too few runs"}]
     cases = []
     for name, rows in groups.items():
-        case = TestCase.of(history.suite, name, [verdict for verdict in said if name in verdict.tests])
-        is_young = (measured[rows].sum(axis=1) < BEFORE + AFTER).all()
-        cases.append(case._replace(skipped=few) if is_young else case)
+        cases.append(TestCase.of(history.suite, name, [verdict for verdict in said if name in verdict.tests]))
+        if (measured[rows].sum(axis=1) < BEFORE + AFTER).all():
+            cases[-1] = cases[-1]._replace(skipped=few)
     others = [verdict for verdict in said if not verdict.tests & groups.keys()]
     cases.append(TestCase.of(history.suite, "hosts, links and cases", others))
     events = [of_event(verdict, event).sentence for event in verdict.events]
@@ -144,18 +125,17 @@ def tests(verdict: SuiteVerdict) -> TestSuite:
 
 def gauges(suites: Sequence[SuiteVerdict], exit_code: int) -> list[Gauge]:
     """Return the metrics of all suites."""
-    newest = [suite.history.jobs[-1].began.timestamp() for suite in suites]
-    said = [Counter((verdict.word, verdict.row.code) for verdict in verdicts(suite)) for suite in suites]
-    missing = [counts["missing", FAILED] for counts in said]
-    failed = [sum(number for (_, code), number in counts.items() if code == FAILED) for counts in said]
-    red = [every - lacking for every, lacking in zip(failed, missing, strict=True)]
+    newest = [int(suite.history.jobs[-1].began.timestamp()) for suite in suites]
+    said = [[(verdict.word, verdict.row.code) for verdict in verdicts(suite)] for suite in suites]
+    missing = [told.count(("missing", FAILED)) for told in said]
+    red = [sum(code == FAILED for word, code in told if word != "missing") for told in said]
     values = [
         ("runs", "Runs in the archive.", [len(suite.history.jobs) for suite in suites]),
-        ("newest_run_timestamp_seconds", "Start of the newest run.", [int(began) for began in newest]),
+        ("newest_run_timestamp_seconds", "Start of the newest run.", newest),
         ("judged_measures", "Measures with enough runs.", [suite.judged for suite in suites]),
         ("missing_cases", "Cases that the newest run lacks.", missing),
         ("open_regressions", "Regressions and slow hosts, neither repaired nor accepted.", red),
-        ("accepted_regressions", "Accepted regressions.", [counts["accepted", OK] for counts in said]),
+        ("accepted_regressions", "Accepted regressions.", [told.count(("accepted", OK)) for told in said]),
     ]
     names = [{"suite": suite.history.suite} for suite in suites]
     slow = [

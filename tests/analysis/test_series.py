@@ -17,16 +17,8 @@ from hpcdl.trace import schema
 from hpcdl.trace.files import verified_checksum
 from hpcdl.trace.recorder import SCHEMA, TraceError
 
-COLLECTIVE = {
-    "suite": "s",
-    "kind": "collective",
-    "case": "ring",
-    "collective": "allreduce",
-    "aggregation": "ring",
-    "message_bytes": 64,
-    "warmup_steps": 0,
-    "environment_key": "k",
-}
+COLLECTIVE = {"suite": "s", "kind": "collective", "case": "ring", "collective": "allreduce", "aggregation": "ring"}
+COLLECTIVE |= {"message_bytes": 64, "warmup_steps": 0, "environment_key": "k"}
 ENVIRONMENT = {
     "key": "k",
     "date": "2026-11-22T01:00:00+00:00",
@@ -71,40 +63,26 @@ def test_series_are_kept_beside_the_run_and_equal(run, monkeypatch):
     assert read_series(run / "run.h5").cases == first.cases
 
 
-@pytest.mark.parametrize("damage", ["{", "", "\xff", "x\n{}"])
-def test_kept_series_that_do_not_fit_are_computed_anew(run, damage):
-    first = read_series(run)
-    kept = run / "run.series.json"
+def test_kept_series_that_do_not_fit_are_computed_anew_and_a_damaged_run_is_refused(run):
+    """Among those that do not fit are other contents with a right checksum."""
+    first, file, kept = read_series(run), run / "run.h5", run / "run.series.json"
     whole = kept.read_bytes()
-    kept.write_bytes(whole[: len(whole) // 2] + damage.encode("latin-1"))
-    assert read_series(run) == first
-    assert kept.read_bytes() == whole
-
-
-@pytest.mark.parametrize(
-    "change", [lambda _: None, lambda kept: [kept], lambda kept: kept | {"cases": [{}]}, lambda _: {}]
-)
-def test_kept_series_with_other_contents_and_a_right_checksum_are_computed_anew(run, change):
-    first = read_series(run)
-    kept = run / "run.series.json"
-    body = json.dumps(change(json.loads(kept.read_text().partition("\n")[2])))
-    kept.write_text(f"{series_file._head(verified_checksum(run / 'run.h5'), body, SCHEMA)}\n{body}")
-    assert read_series(run) == first
-
-
-def test_a_damaged_run_is_refused_although_its_series_are_kept(run):
-    read_series(run)
-    file = run / "run.h5"
+    contents = json.loads(whole.partition(b"\n")[2])
+    bodies = [json.dumps(other) for other in (None, [contents], contents | {"cases": [{}]}, {})]
+    heads = [series_file._head(verified_checksum(file), body, SCHEMA) for body in bodies]
+    damaged = [whole[: len(whole) // 2] + end for end in (b"{", b"", b"\xff", b"x\n{}")]
+    for other in [*damaged, *(f"{head}\n{body}".encode() for head, body in zip(heads, bodies, strict=True))]:
+        kept.write_bytes(other)
+        assert read_series(run) == first
+        assert kept.read_bytes() == whole
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(TraceError, match=r"run\.h5: damaged or truncated"):
         read_series(run)
 
 
 def test_settings_of_sampling_make_no_other_case(hand, tmp_path):
-    for number, settings in enumerate(
-        ({"ranks": 2, "repetitions": 5}, {"ranks": 2}, {"ranks": 2, "start": "window"})
-    ):
-        hand.case([[1.0]], **{**COLLECTIVE, "case": str(number)}, settings=settings)
+    for number, settings in enumerate(({"repetitions": 5}, {}, {"start": "window"})):
+        hand.case([[1.0]], **{**COLLECTIVE, "case": str(number)}, settings={"ranks": 2, **settings})
     hand.read()
     first, second, third = (case.settings for case in read_series(tmp_path).cases)
     assert first == second != third
@@ -170,9 +148,8 @@ def test_nights_with_several_offsets_from_utc_are_sorted_by_time():
     """The clocks go back: as text the night at 02:10+01:00 is before the one at 02:50+02:00, 20 minutes earlier."""
     dates = ("2026-10-25T02:50:00+02:00", "2026-10-25T02:10:00+01:00", "2026-10-25T01:30:00+00:00")
     nights = [replace(night(number, [case("c", 1.0)]), date=date) for number, date in enumerate(dates)]
-    undated = [
-        replace(nights[0], date=date) for date in ("", "soon", "2026-10-25T01:00:00", "0001-01-01T00:00:00+09:00")
-    ]
+    wrong = ("", "soon", "2026-10-25T01:00:00", "0001-01-01T00:00:00+09:00")
+    undated = [replace(nights[0], date=date) for date in wrong]
     (history,) = histories([nights[1], *undated, nights[2], nights[0]])
     assert [job.path for job in history.jobs] == [night.path for night in nights]
     assert [day(job) for job in history.jobs] == [f"2026-10-25 {time}" for time in ("00:50", "01:10", "01:30")]

@@ -86,13 +86,10 @@ def test_one_rank_a_host(network):
     assert_fits(found, network)
 
 
-def test_inside_and_between_hosts():
+def test_inside_and_between_hosts_and_within_one_host():
     hosts = (0, 1, 0, 1, 2, 2)  # filled in turn, as some launchers do
     network = replace(SLOW_ADDER, hosts=hosts)
     assert_fits(fit(timed(network), hosts), network, slice(5), 0.01)
-
-
-def test_within_one_host():
     network = replace(SLOW_ADDER, ranks_per_host=EVERY_RANK)
     found = fit(timed(network), [7] * 6)
     assert found.network.is_one_host
@@ -121,7 +118,7 @@ def test_twice_and_half_the_time_are_equally_wrong():
     assert sent_and_reduced == pytest.approx(1, abs=0.2)
 
 
-def test_expensive_programs_are_predicted_by_the_others():
+def test_expensive_programs_are_predicted_by_the_others_and_one_wild_time_does_not_move_the_fit():
     programs = timed(SLOW_ADDER)
     for each in programs:
         each.record.messages_per_rank = MAX_MESSAGES if each.ranks == 6 else 1
@@ -129,10 +126,6 @@ def test_expensive_programs_are_predicted_by_the_others():
     found = fit(programs, range(6))
     assert len(found.predicted) == len(programs)
     assert_fits(found, SLOW_ADDER)
-
-
-def test_one_wild_time_does_not_move_the_fit():
-    programs = timed(SLOW_ADDER)
     programs[5].record.time_p50_seconds *= 20
     found = fit(programs, range(6))
     assert costs(found.network)[:3] == pytest.approx(costs(SLOW_ADDER)[:3], rel=0.01)
@@ -151,13 +144,11 @@ def test_one_scheme_does_not_determine_all_costs():
     """A ring sends and reduces bytes in a fixed proportion, for any p and n."""
     found = fit(timed(SLOW_ADDER, schemes=["ring"]), range(6))
     assert found.certainty.undetermined == ["beta", "gamma"]
-    ring, butterfly = (
-        uncertainty(cell(name, 16, 1 << 20).program, estimate(found), name) for name in ("ring", "butterfly")
-    )
-    assert ring[0] < 0.01
-    assert butterfly[0] > 1
-    assert (ring[1], butterfly[1]) == (False, True)
     program = cell("butterfly", 16, 1 << 20).program
+    ring = uncertainty(cell("ring", 16, 1 << 20).program, estimate(found), "ring")
+    butterfly = uncertainty(program, estimate(found), "butterfly")
+    assert ring[0] < 0.01 and butterfly[0] > 1
+    assert (ring[1], butterfly[1]) == (False, True)
     time = program.simulate(found.network).seconds
     part = uncertainty(program, estimate(found), "butterfly", calls=2, whole=200 * butterfly[0] * time)
     assert part == (pytest.approx(0.01), False)
@@ -172,10 +163,8 @@ def test_a_latency_that_long_messages_hide_is_undetermined():
     found = fit(timed(slow, schemes, sizes=(1 << 16, 1 << 19, 1 << 22), factor=noise(0.02)), range(6))
     assert "alpha" in found.certainty.undetermined
     assert "beta" not in found.certainty.undetermined
-    short, long = (
-        uncertainty(cell("ring", 64, size).program, estimate(found), "ring") for size in (4096, 1 << 26)
-    )
-    assert (short[1], long[1]) == (True, False)
+    for size, unknown in ((4096, True), (1 << 26, False)):
+        assert uncertainty(cell("ring", 64, size).program, estimate(found), "ring")[1] == unknown
     assert fit(timed(slow, schemes), range(6)).certainty.undetermined == []
 
 
@@ -202,19 +191,15 @@ def test_no_interval_without_the_errors_of_fitted_times():
 def test_errors_of_a_scheme_count_more_for_itself():
     times = [(scheme, 1e-3, error) for scheme, error in (("ring", 0.01), ("tree", 0.5))] * 4
     certainty = Certainty(np.ones(5), np.eye(5), times=times)
-    assert (
-        certainty.error_of("ring", 1e-3) < certainty.error_of("butterfly", 1e-3) < certainty.error_of("tree", 1e-3)
-    )
+    ring, butterfly, tree = (certainty.error_of(scheme, 1e-3) for scheme in ("ring", "butterfly", "tree"))
+    assert ring < butterfly < tree
 
 
-def test_wrong_and_simulated_results_are_not_fitted():
+def test_wrong_and_simulated_results_are_not_fitted_but_oversubscribed_ranks_of_emulated_hosts_are():
+    """There the limited rate of the links dominates."""
     (right,) = timed(SLOW_ADDER, ["ring"], [2], [4])
     wrong, simulated = right.record.but(correct=False), right.record.but(network="gemini")
     assert [each.record for each in measured_programs([right.record, wrong, simulated])] == [right.record]
-
-
-def test_oversubscribed_ranks_of_emulated_hosts_are_fitted():
-    """There the limited rate of the links dominates."""
     records = [Record(ranks=4, oversubscribed=True, emulated=emulated) for emulated in (True, False)]
     assert with_own_cores(records[:1]) == (records[:1], [])
     assert with_own_cores(records[1:])[0] == []

@@ -102,22 +102,17 @@ def steps(folder, *ranks, network=NETWORK):
 AT_ONCE = "synchronous(bucket_bytes=0)"
 
 
-def test_one_piece_after_backward_takes_computing_and_the_ring(trained):
-    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring").merged(), 1, 2, 4)
+@pytest.mark.parametrize("weak", [{}, {"scaling": "weak", "batch_per_rank": 64}])
+def test_one_piece_after_backward_takes_computing_and_the_ring(trained, weak):
+    """With weak scaling a rank computes as much on any number of ranks."""
+    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring", **weak).merged(), 1, 2, 4)
     for ranks in (1, 2, 4):
-        row = rows[AT_ONCE, "ring", ranks]
-        stated = computing(64 // ranks) + (ring(ranks) if ranks > 1 else 0)
-        assert row.predicted_seconds == pytest.approx(stated, abs=1e-8)
-        assert row.predicted_images_per_second == pytest.approx(64 / stated, rel=1e-4)
+        row, batch = rows[AT_ONCE, "ring", ranks], 64 * ranks if weak else 64
+        stated = computing(batch // ranks) + (ring(ranks) if ranks > 1 else 0)
+        assert (row.predicted_seconds, row.global_batch) == (pytest.approx(stated, abs=1e-8), batch)
+        assert row.predicted_images_per_second == pytest.approx(batch / stated, rel=1e-4)
     assert rows[AT_ONCE, "ring", 1].step_seconds == pytest.approx(0.01)
     assert rows[AT_ONCE, "ring", 2].step_seconds is None
-
-
-def test_weak_scaling_computes_as_much_on_any_number_of_ranks(trained):
-    weak = {"scaling": "weak", "batch_per_rank": 64}
-    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring", **weak).merged(), 1, 4)
-    assert rows[AT_ONCE, "ring", 4].predicted_seconds == pytest.approx(computing(64) + ring(4), abs=1e-8)
-    assert rows[AT_ONCE, "ring", 4].global_batch == 256
 
 
 def test_a_compressed_step_takes_computing_messages_and_the_costs_of_its_arithmetic(trained, monkeypatch):
@@ -135,16 +130,12 @@ def test_a_compressed_step_takes_computing_messages_and_the_costs_of_its_arithme
 
 
 def test_compressed_steps_of_every_kind_of_exchange_are_predicted(trained):
-    for aggregation, compression in (
-        ("ring", "power_sgd(rank=1)"),
-        ("allgather", "dgc(density=0.01)"),
-        ("sharded_parameter_server", "one_bit"),
-        ("allgather", "qsgd"),
-    ):
+    compressions = ("power_sgd(rank=1)", "dgc(density=0.01)", "one_bit", "qsgd")
+    schemes = ("ring", "allgather", "sharded_parameter_server", "allgather")
+    for aggregation, compression in zip(schemes, compressions, strict=True):
         trained.case(training=AT_ONCE, aggregation=aggregation, compression=compression)
-    folder = trained.merged()
-    _, found = steps(folder, 3)
-    assert [row.compression for row in found.steps] == ["power_sgd(rank=1)", "dgc(density=0.01)", "one_bit"]
+    _, found = steps(trained.merged(), 3)
+    assert tuple(row.compression for row in found.steps) == compressions[:3]
     assert [row.compute_seconds for row in found.steps] == pytest.approx([computing(22)] * 3, rel=1e-4)
     assert "compression: lengths of its messages depend on values" in " ".join(found.left_out)
 
@@ -222,42 +213,36 @@ def test_computing_is_that_on_the_next_smaller_number_of_ranks(trained):
 
 def test_disturbed_computing_is_a_flag_and_a_sentence_although_its_case_is_not_selected(trained, monkeypatch):
     trained.case(1, training=AT_ONCE, aggregation="none").case(2, training=AT_ONCE, aggregation="ring")
-    disturbed = lambda _, records: [
-        record.but(disturbed="load") if record.ranks == 1 else record for record in records
-    ]
+    disturbed = lambda _, records: [one.but(disturbed="load" if one.ranks == 1 else None) for one in records]
     monkeypatch.setattr("hpcdl.prediction.predict.marked", disturbed)
     found = predict(trained.merged(), NETWORK, [2], globs=["train-1"])
     assert "computing disturbed by other load" in predicted_answers.badges(found)
-    (sentence,) = predicted_answers.notes(
-        replace(found, steps=[row.but(step_seconds=None) for row in found.steps])
-    )
+    hidden = replace(found, steps=[row.but(step_seconds=None) for row in found.steps])
+    (sentence,) = predicted_answers.notes(hidden)
     assert sentence.startswith("Other load disturbed the compute times of 1 of 1 predicted steps (train-0)")
 
 
 def test_jitter_and_level_of_computing_are_those_of_the_steps_in_the_trace(trained):
     """Logarithms 0.1 above and below twice the sum of the layers' medians."""
     middle = 2e9 * computing(64)
-    trained.case(
-        training=AT_ONCE, aggregation="none", computed=[middle * np.exp(s) for s in (0.1, -0.1, -0.1, 0.1)]
-    )
-    rows, _ = steps(trained.merged(), 1)
+    computed = [middle * np.exp(s) for s in (0.1, -0.1, -0.1, 0.1)]
+    rows, _ = steps(trained.case(training=AT_ONCE, aggregation="none", computed=computed).merged(), 1)
     row = rows[AT_ONCE, "none", 1]
     assert row.jitter == pytest.approx(np.sqrt(np.expm1(0.1**2 * 4 / 3)), rel=1e-6)
     assert row.compute_seconds == pytest.approx(2 * computing(64), rel=1e-6)
 
 
 def test_steps_that_sizes_do_not_determine_are_omitted(trained):
-    trained.case(training=AT_ONCE, aggregation="ring")
-    trained.case(training="sandblaster", aggregation="own")
-    trained.case(training="asynchronous", aggregation="own", compression="fp16")
-    trained.case(training="synchronous", aggregation="auto")
-    trained.case(training="parameter_averaging(period=4,local_from=9)", aggregation="ring")
-    trained.case(
-        training=AT_ONCE,
-        aggregation="ring",
-        straggler="rank 1 x 4",
-        settings={"straggler": {"rank": 1, "factor": 4}},
-    )
+    late = {"straggler": "rank 1 x 4", "settings": {"straggler": {"rank": 1, "factor": 4}}}
+    for training, aggregation, more in (
+        (AT_ONCE, "ring", {}),
+        ("sandblaster", "own", {}),
+        ("asynchronous", "own", {"compression": "fp16"}),
+        ("synchronous", "auto", {}),
+        ("parameter_averaging(period=4,local_from=9)", "ring", {}),
+        (AT_ONCE, "ring", late),
+    ):
+        trained.case(training=training, aggregation=aggregation, **more)
     _, found = steps(trained.merged(), 2, 128)
     assert [row.ranks for row in found.steps] == [2]
     reasons = " | ".join(found.left_out)
@@ -274,13 +259,12 @@ def test_steps_that_sizes_do_not_determine_are_omitted(trained):
 
 def test_compute_times_of_a_suite_come_from_the_run(trained, tmp_path, capsys):
     file = tmp_path / "suite.toml"
-    case = (
-        'kind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.1\nglobal_batch = 64\nsteps = 9'
-    )
-    file.write_text(f'[suite]\nname = "s"\n[[case]]\n{case}\nranks = [2, 4]\n')
+    case = '[suite]\nname = "s"\n[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.1\n'
+    case = f"{case}global_batch = 64\nsteps = 9\nranks = 2\n"
+    file.write_text(case)
     assert main(["predict", str(file), "--network", NETWORK]) == 2
     assert "its compute times are unknown" in capsys.readouterr().err
-    file.write_text(f'[suite]\nname = "s"\n[[case]]\n{case}\nranks = 2\nnetwork = "gemini"\nflops = 1e9\n')
+    file.write_text(f'{case}network = "gemini"\nflops = 1e9\n')
     assert main(["predict", str(file), "--network", NETWORK, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["cases"]
     assert row["predicted_seconds"] > row["compute_seconds"] > 0
@@ -335,10 +319,8 @@ def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(t
         'training = ["synchronous", {name = "layerwise", bucket_bytes = 0}, "layerwise"]\n'
     )
     rows, _ = steps(file, network="ethernet-1g")
-    buckets, whole, first = (
-        rows[training, "ring", 4].predicted_seconds
-        for training in ("synchronous", "layerwise(bucket_bytes=0)", "layerwise")
-    )
+    trainings = ("synchronous", "layerwise(bucket_bytes=0)", "layerwise")
+    buckets, whole, first = (rows[training, "ring", 4].predicted_seconds for training in trainings)
     assert first < 0.95 * whole < 0.95 * buckets
     monkeypatch.setattr(step_simulation, "UNSETTLED", 6)
     monkeypatch.setattr(step_simulation, "CYCLES", 8)

@@ -25,12 +25,8 @@ def said(suite):
     return [verdict.word for verdict in figures.verdicts(suite)]
 
 
-@pytest.fixture(scope="module")
-def changed():
-    return archive(12, 40, [(row, 36 - 3 * row, 1.3) for row in range(3)])
-
-
-def test_a_page_is_well_formed_and_needs_nothing_else(changed):
+def test_a_page_is_well_formed_and_measures_that_changed_come_first_with_their_levels():
+    changed = archive(12, 40, [(row, 36 - 3 * row, 1.3) for row in range(3)])
     text = written(figures.pages([changed, changed], whole=True))
     page = Page(text)
     assert not page.open
@@ -40,9 +36,6 @@ def test_a_page_is_well_formed_and_needs_nothing_else(changed):
     for tag, attributes in page.seen:
         for name in ("src", "href"):
             assert attributes.get(name, "#").startswith("#"), (tag, attributes)
-
-
-def test_measures_that_changed_come_first_with_their_levels_and_each_measure_is_in_the_table(changed):
     charts = {chart.title: chart for chart in figures.of_changed(changed)}
     assert charts.keys() >= {f"allreduce {row}" for row in (1, 2)}
     first = charts["allreduce 1"]
@@ -53,7 +46,6 @@ def test_measures_that_changed_come_first_with_their_levels_and_each_measure_is_
     assert after / before == pytest.approx(1.3, rel=0.03)
     assert re.match(r"The measure takes \d\d\.\d % longer \(.* %\) since 2026-", first.note)
     assert len(first.numbers()) == 1 + 40 + len(level.points)
-    text = written(figures.pages([changed], whole=True))
     figure = next(part for part in re.findall("<figure.*?</figure>", text, re.DOTALL) if first.title in part)
     assert figure.count("<tr>") == len(first.numbers())
     assert text.index("Measures that changed</h2>") < text.index("All measures</h2>")
@@ -105,9 +97,8 @@ def test_slow_neighbours_are_the_likely_cause():
     logs = rng.normal(0, 0.01, (6, 70))
     logs[:, [night > 20 and bool({"n05", "n06", "n07"} & {*here}) for night, here in enumerate(hosts)]] += 0.2
     texts = " ".join(verdict.sentence for verdict in figures.verdicts(archive_of(logs, hosts)))
-    assert re.search(
-        r"hosts n\[05-07\] \(one switch\?\) takes? 2\d\.\d % longer than usual in \d+ runs since 2026-01-2", texts
-    )
+    slow = r"hosts n\[05-07\] \(one switch\?\) takes? 2\d\.\d % longer than usual in \d+ runs since 2026-01-2"
+    assert re.search(slow, texts)
 
 
 def test_a_slow_host_is_a_cause_of_its_regression_or_open_itself_unless_it_was_cleared():
@@ -122,14 +113,11 @@ def test_a_slow_host_is_a_cause_of_its_regression_or_open_itself_unless_it_was_c
     assert suite.open_suspects == [hosts[3]]
 
 
-def test_a_value_that_lasts_and_is_no_change_yet_is_not_judged():
+def test_a_value_that_lasts_and_is_no_change_yet_is_not_judged_and_a_series_bimodal_from_its_start_is():
     """Its noise is that of all, so that three values are no change among 200 series; the fifth decides."""
     logs = np.random.default_rng(1).normal(0, 0.06, (200, 23))
     logs[0] = np.r_[[0.0] * 20, [0.11] * 3]
     assert said(archive_of(logs)) == ["suspected change"]
-
-
-def test_a_series_bimodal_from_its_start_is_judged():
     logs = np.random.default_rng(1).normal(0, 0.01, (4, 60))
     logs[0] += 0.2 * (np.arange(60) // 7 % 2)
     reasons = [archive_of(logs[:, :runs]).waiting("unstable start") for runs in range(13, 61)]
@@ -176,12 +164,10 @@ def test_each_sentence_of_history_appears(wandering):
     assert [verdict.headline for verdict in every if len(verdict.headline.split()) > 30] == []
     assert {verdict.word for verdict in every} | {"no runs", "not read"} == words("history")
     for suite in archives:  # metrics, JSON and exit code say the same
-        told = figures.verdicts(suite)
-        metrics = {
-            gauge.name: dict(enumerate(gauge.samples)) for gauge in exports.gauges([suite], exit_code(told))
-        }
+        code = exit_code(figures.verdicts(suite))
+        metrics = {gauge.name: gauge.samples for gauge in exports.gauges([suite], code)}
         red = sum(metrics[f"hpcdl_history_{name}"][0][1] for name in ("open_regressions", "missing_cases"))
-        assert (red > 0) == (exit_code(told) == FAILED) == (exports.record(suite)["verdict"] == "regressed")
+        assert (red > 0) == (code == FAILED) == (exports.record(suite)["verdict"] == "regressed")
     records = [exports.record(suite) for suite in archives]
     expected = (
         "fine, regressed, improved, regressed, fine, not judged, fine, not judged, too few runs, regressed, fine"
@@ -199,14 +185,10 @@ def test_a_change_at_a_new_environment_names_it_and_its_figure_has_a_line_for_ea
     suite = archive(4, 30, [(row, 20, 1.3) for row in range(4)], kind="normal", new_environment=20)
     (event,) = suite.events
     assert (event.first, event.environment, len(event.open)) == (20, True, 4)
-    assert (
-        "Slower since the environment changed: its key differs, in no recorded fact."
-        in figures.of_event(suite, event).sentence
-    )
-    lines = [
-        (line.name, len(line.points)) for line in figures.of_changed(suite)[0].series if line.role == "method"
-    ]
-    assert lines == [("environment 1", 20), ("environment 2", 10)]
+    cause = "Slower since the environment changed: its key differs, in no recorded fact."
+    assert cause in figures.of_event(suite, event).sentence
+    drawn = [line for line in figures.of_changed(suite)[0].series if line.role == "method"]
+    assert [(line.name, len(line.points)) for line in drawn] == [("environment 1", 20), ("environment 2", 10)]
     assert said(suite) == ["regressed"]
 
 

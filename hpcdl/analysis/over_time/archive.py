@@ -21,8 +21,6 @@ from hpcdl.trace.run import Run, check_environment
 
 VERSION: Final = 5
 """Of the file; a change of what :mod:`hpcdl.analysis.over_time.series` computes needs another."""
-AHEAD: Final = dt.timedelta(hours=1)
-"""Time by which clocks may differ."""
 
 
 def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
@@ -60,8 +58,7 @@ def without_copies(runs: Iterable[RunSeries], copies: Copies) -> list[RunSeries]
     """Return the runs without the cases that a run before has."""
     kept = []
     for run in runs:
-        new = {run.identities[index] for index in copies.new(run.path, run.identities)}
-        if new:
+        if new := {run.identities[index] for index in copies.new(run.path, run.identities)}:
             cases = (case for case in run.cases if not case.identity or case.identity in new)
             kept.append(replace(run, cases=tuple(cases)))
     return kept
@@ -78,8 +75,7 @@ def keep_series(run: Run) -> None:
     """Write the series of a run folder that has just been read, for later comparisons."""
     file = run.path / "run.h5"
     with suppress(OSError):
-        checksum = verified_checksum(file)
-        if checksum is not None:
+        if (checksum := verified_checksum(file)) is not None:
             _keep(series_of(run), file, checksum)
 
 
@@ -138,10 +134,8 @@ def read_archive(
             skipped.append(str(error))
         else:
             reason = _wrong_date(series, now)
-            if reason:
-                skipped.append(f"{path}: {reason}")
-            else:
-                runs += without_copies([series], copies)
+            skipped += [f"{path}: {reason}"] if reason else []
+            runs += [] if reason else without_copies([series], copies)
         if progress is not None and path in new:
             progress(new.index(path) + 1, len(new))
     return runs, skipped + copies.lines, unread
@@ -153,7 +147,8 @@ def _wrong_date(run: RunSeries, now: dt.datetime) -> str:
         return "has no date"
     if run.began is None:
         return f"has the wrong date {run.date!a}"
-    return f"is dated {run.date}, later than now" if run.began > now + AHEAD else ""
+    # clocks may differ
+    return f"is dated {run.date}, later than now" if run.began > now + dt.timedelta(hours=1) else ""
 
 
 def _runs(folder: Path, unread: list[str]) -> Iterator[Path]:

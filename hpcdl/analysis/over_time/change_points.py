@@ -44,20 +44,14 @@ BEFORE: Final = 10
 """Values that make a level; a change with fewer before it is an unstable start."""
 BEFORE_FIRST: Final = 5
 """Values before an unstable start, at least; :data:`LEVEL` where values before the window are not examined."""
-BEFORE_AGAIN: Final = 3
-"""Values between two changes, at least; their variance is pooled with that of the segment before."""
 AFTER: Final = 3
 """Values after a change, at least."""
 LASTING: Final = 5
 """Values after a change whose mean counts; with fewer, each value counts."""
 RECORD: Final = 1.5
-"""Least size of a change by the largest departure before it of as many runs."""
-TICKS: Final = 1.5
-"""Least size of a change by the smallest difference of values before it, their resolution."""
+"""Least size of a change by the largest departure before it of as many runs, and by the values' resolution."""
 SINGLE_RECORD: Final = 2.0
 """Least departure of single runs by the largest of any run before."""
-AGREEING: Final = 0.75
-"""Least share of the values after a change that are beyond half its size."""
 LARGE: Final = 3.0
 """Robust deviations of :data:`LEVEL` runs beyond which half of all series must wander to matter; twice: none."""
 RECENT: Final = 10
@@ -68,20 +62,10 @@ WINDOW: Final = 100
 """Runs that are examined for a change, at most."""
 REMEMBERED: Final = 30
 """Runs after which a level that a series left is a new one."""
-FAR: Final = 0.1
-"""Departure of the newest runs, as a share, beyond which a series waits for the next runs."""
 SAME_LEVEL: Final = 0.03
 """Largest difference of two levels, as a logarithm, that are one."""
 CHANCE: Final = 2e-4
 """Chance of a false change in a run, by t (chosen by simulation: tests/analysis/history_figures.py)."""
-CHANCE_OF_LAST: Final = 5e-5
-"""Chance of a false change by the variance of the last runs alone."""
-PROMISING: Final = 2.5
-"""Least t statistic of a split that is examined further."""
-WANDERING: Final = 2.0
-"""Excess of half of the series beyond which they wander; noise has 0.8 to 1.5, a correlation of .6 has 2.4."""
-BLOCK: Final = 5
-"""Runs that stay together, so that noise which lasts for some runs does so when shuffled."""
 
 
 @dataclass(frozen=True)
@@ -184,8 +168,11 @@ class Search:
 
     @property
     def drifts(self) -> bool:
-        """True if half of the series drift: neighbouring runs are so alike that chance makes steps."""
-        return bool(self.excess) and float(np.median([half for _, half in self.excess])) > WANDERING
+        """True if half of the series drift: neighbouring runs are so alike that chance makes steps.
+
+        Noise has an excess of 0.8 to 1.5, and a correlation of 0.6 has 2.4.
+        """
+        return bool(self.excess) and float(np.median([half for _, half in self.excess])) > 2
 
     def _search(self, rows: Counts, now: int) -> list[Change]:
         """Return the changes that the run ``now`` makes significant, of the series ``rows``, which it has."""
@@ -207,13 +194,14 @@ class Search:
 
         before = np.broadcast_to(np.arange(values.shape[1]), values.shape)
         after = count[:, None] - before
-        allowed = (before >= np.where(last > begin, BEFORE_AGAIN, least)) & (after >= AFTER)
+        # three values between two changes: their variance is pooled with that of the segment before
+        allowed = (before >= np.where(last > begin, 3, least)) & (after >= AFTER)
         t = splits(np.nan_to_num(departures), before, np.maximum(after, 1), squares, freedom)
         student = np.where(allowed, t, 0)
         tested = allowed.any(axis=1)
         excess = self._excess(student[tested], allowed[tested])
         points = []
-        for row in np.flatnonzero(student.max(axis=1) > PROMISING):
+        for row in np.flatnonzero(student.max(axis=1) > 2.5):
             split, end = int(student[row].argmax()), int(count[row])
             left, right = cleaned[row, :split], cleaned[row, split:end]
             logs = self.logs[rows[row], begin + runs[row, :end]]
@@ -289,12 +277,12 @@ def change_points(logs: Matrix) -> list[Change]:
 
 
 def far_above(values: Vector) -> int:
-    """Return how many of the newest of a series' ``values`` are far above all before, at most LASTING."""
+    """Return how many of the newest of a series' ``values`` are 10 % or more above all before, at most LASTING."""
     for number in range(LASTING, 0, -1):
         old, new = values[:-number], values[-number:]
         if len(old) >= BEFORE_FIRST:
             level = np.median(old)
-            if (new - level).min() > max(math.log1p(FAR), SINGLE_RECORD * float(np.abs(old - level).max())):
+            if (new - level).min() > max(math.log1p(0.1), SINGLE_RECORD * float(np.abs(old - level).max())):
                 return number
     return 0
 
@@ -310,7 +298,7 @@ def is_large(left: Vector, right: Vector, values: Vector, logs: Vector) -> bool:
     departures = np.sign(size) * (values - level)
     after = departures[len(left) :]
     old, new = logs[: len(left)], logs[len(left) :]
-    least = max(math.log1p(MIN_EFFECT), TICKS * min(np.diff(np.unique(old)), default=0.0))
+    least = max(math.log1p(MIN_EFFECT), RECORD * min(np.diff(np.unique(old)), default=0.0))
     if min(abs(size), abs(np.median(new) - np.median(old))) < least:
         return False
     if len(right) < LASTING:
@@ -318,7 +306,7 @@ def is_large(left: Vector, right: Vector, values: Vector, logs: Vector) -> bool:
     width = min(len(right), len(left) // 2) or 1
     sums = np.cumsum(np.concatenate([[0.0], left]))
     record = np.abs((sums[width:] - sums[:-width]) / width - level).max()
-    return bool(abs(size) > RECORD * record and np.mean(after > abs(size) / 2) >= AGREEING)
+    return bool(abs(size) > RECORD * record and np.mean(after > abs(size) / 2) >= 0.75)
 
 
 def lasts(left: Vector, right: Vector) -> bool:
@@ -329,7 +317,7 @@ def lasts(left: Vector, right: Vector) -> bool:
     freedom = len(near) + len(right) - 2
     squares = float(((near - np.median(near)) ** 2).sum() + ((right - right.mean()) ** 2).sum())
     error = max(math.sqrt(squares / freedom), MIN_DEVIATION) / math.sqrt(len(right))
-    return bool(2 * stdtr(freedom, -abs(right.mean() - left.mean()) / error) <= CHANCE_OF_LAST)
+    return bool(2 * stdtr(freedom, -abs(right.mean() - left.mean()) / error) <= CHANCE / 4)
 
 
 def _null(left: Vector, right: Vector, most: float, half: float) -> float:
@@ -364,9 +352,9 @@ class Calibration(NamedTuple):
 
 
 def calibrate(logs: Matrix, changes: Sequence[Change], *, rounds: int = 10, seed: int = 0) -> Calibration:
-    """Shuffle blocks of the runs of ``logs`` (series, runs), without their ``changes``, and search them.
+    """Shuffle blocks of five runs of ``logs`` (series, runs), without their ``changes``, and search them.
 
-    All series have the same shuffle, so that common effects of a run stay together.
+    All series have the same shuffle: common effects of a run stay together, and noise that lasts for some runs.
     """
     residuals, generator = logs.copy(), np.random.default_rng(seed)
     runs = logs.shape[1]
@@ -376,11 +364,11 @@ def calibrate(logs: Matrix, changes: Sequence[Change], *, rounds: int = 10, seed
             level = residuals[row, begin:end]
             if np.isfinite(level).any():
                 level -= np.nanmedian(level)
-    blocks = np.array_split(np.arange(runs), max(1, runs // BLOCK))
-    false = {True: 0, False: 0}
+    blocks = np.array_split(np.arange(runs), max(1, runs // 5))
+    false = [0, 0]
     for _ in range(rounds):
         order = np.concatenate([blocks[block] for block in generator.permutation(len(blocks))])
         for _, slower in {(change.found, change.ratio.value > 1) for change in change_points(residuals[:, order])}:
             false[slower] += 1
-    scale = 100 / (rounds * runs)
-    return Calibration(rounds, false[True] * scale, false[False] * scale)
+    improved, regressed = (number * (100 / (rounds * runs)) for number in false)
+    return Calibration(rounds, regressed, improved)

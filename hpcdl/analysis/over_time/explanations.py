@@ -25,16 +25,10 @@ WINDOW: Final = 60
 """Runs that are explained together, or tell what chance does; a host in none of them is slow no more."""
 EVIDENCE: Final = 4.0
 """Least advantage of a named host, in nats (chosen by simulation: tests/analysis/history_figures.py)."""
-SURE: Final = 2
-"""Hosts that a search finds; a description with more of them may not be the shortest: one nat more for each."""
 CHANGE: Final = 1.0
 """Cost of a change of the rate, in nats."""
 ACCUSATIONS: Final = 3
 """Slow runs of a named host, at least."""
-TOGETHER: Final = 4
-"""Hosts of which one is slow, at most; more are not worth a name."""
-NEIGHBOURS: Final = 64
-"""Neighbours that are examined together, at most."""
 
 _LOG_FACTORIALS: Final = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, WINDOW + 2)))])
 
@@ -66,9 +60,7 @@ def explanations(slow: Flags, measured: Flags, there: Flags, lines: Sequence[Seq
     orders = [np.array(line) for line in lines]
     since = np.zeros(len(there), np.int64)  # run after the last usual one
     accused, episodes = np.zeros(len(there), bool), np.zeros(len(there))
-    named: list[Explanation] = []
-    ended: list[Explanation] = []
-    groups: list[Explanation] = []
+    named, ended, groups = list[Explanation](), list[Explanation](), list[Explanation]()
     for run in np.flatnonzero(measured).tolist():
         here = there[:, run]
         for suspect in named:
@@ -99,10 +91,8 @@ def explanations(slow: Flags, measured: Flags, there: Flags, lines: Sequence[Seq
             within = [suspect for suspect in named if {*suspect.hosts} & {*hosts}]
             first = min([first, *(suspect.first for suspect in within)])
             found = min([run, *(suspect.found for suspect in within)])
-            named = [
-                *(suspect for suspect in named if suspect not in within),
-                Explanation(hosts, first, found, run),
-            ]
+            named = [suspect for suspect in named if suspect not in within]
+            named.append(Explanation(hosts, first, found, run))
     return sorted([*ended, *named, *groups], key=lambda explanation: explanation.found)
 
 
@@ -111,13 +101,13 @@ def _candidates(
 ) -> Iterator[tuple[list[int], Flags, float]]:
     """Yield hosts that explain a slow one of ``runs``, and neighbours that explain several; these runs; the cost.
 
-    Neighbours explain the slow runs since the last usual one with any of them; they cost the square of their
-    number, too. Those that explain no more than fewer of them are left out.
+    Up to 64 neighbours explain the slow runs since the last usual one with any of them; they cost the square of
+    their number, too. Those that explain no more than fewer of them are left out.
     """
     for order in orders:
         alone = there[order] & slow
         together, begin, most = alone, since[order], np.zeros(len(order) + 1, np.int64)
-        for size in range(1, min(len(order), NEIGHBOURS) + 1):
+        for size in range(1, min(len(order), 64) + 1):
             explained = together & (runs >= begin[:, None])
             count, most = explained.sum(axis=1), np.maximum(most[:-1], most[1:])
             for position in np.flatnonzero((count > most) & (count >= (1 if size == 1 else ACCUSATIONS))).tolist():
@@ -140,7 +130,7 @@ def _needed(
     if not accused.any() or _length(explains, slow, costs, []) < EVIDENCE + costs[accused].min():
         return
     shortest, chosen = _described(explains, slow, costs)
-    evidence = EVIDENCE + max(0, len(chosen) - SURE)
+    evidence = EVIDENCE + max(0, len(chosen) - 2)  # a description with more hosts may not be the shortest
     for row in [row for row in chosen if accused[row]]:
         groups = [[row]]
         if members[row].sum() == 1:
@@ -151,7 +141,8 @@ def _needed(
         for group in groups:
             suspected = members[group].any(axis=0)
             others = explains & ~(members & suspected).any(axis=1, keepdims=True)
-            if len(group) <= TOGETHER and _described(others, slow, costs)[0] - shortest >= evidence:
+            # more than four hosts, of which one is slow, are not worth a name
+            if len(group) <= 4 and _described(others, slow, costs)[0] - shortest >= evidence:
                 yield np.flatnonzero(suspected).tolist(), len(group) > 1
                 break
 

@@ -103,11 +103,10 @@ def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list
     candidate needs a result of each case in each of its runs of that suite. A disturbed launch is neither compared
     nor missing; a case without undisturbed launches on a side is inconclusive.
     """
-    measured = [(case.suite, case.case) for run in baseline for case in run.cases]
-    others = [(case.suite, case.case) for run in candidate for case in run.cases]
-    others += [(run.suite, case) for run in candidate for case in (*run.without_result, *run.disturbed)]
+    names = [(case.suite, case.case) for run in (*baseline, *candidate) for case in run.cases]
+    names += [(run.suite, case) for run in candidate for case in (*run.without_result, *run.disturbed)]
     paired: list[Change] = []
-    for suite, case in dict.fromkeys([*measured, *others]):
+    for suite, case in dict.fromkeys(names):
         before, now = (_side(runs, suite, case) for runs in (baseline, candidate))
         paired += _of_case(suite, case, before, now) if before.launches else [_new(suite, case, before, now)]
     return paired
@@ -135,13 +134,12 @@ def _new(suite: str, case: str, before: _Side, now: _Side) -> Change:
     """Return a case without a value in the baseline, which may have it disturbed."""
     newest = now.launches[-1][1] if now.launches else None
     measure = next((name for name in MEASURE_NAMES if newest and name in newest.values), "result")
-    candidate = now.values(measure, newest.settings) if newest else []
-    verdict, reason = NEW, "not in the baseline"
+    values = ([], now.values(measure, newest.settings) if newest else [])
     if now.failures:
-        verdict, reason = FAILED, now.failure
-    elif before.disturbed:
-        verdict, reason = INCONCLUSIVE, "disturbed in all launches of the baseline"
-    return Change(suite, case, measure, ([], candidate), verdict, reason)
+        return Change(suite, case, measure, values, FAILED, now.failure)
+    if before.disturbed:
+        return Change(suite, case, measure, values, INCONCLUSIVE, "disturbed in all launches of the baseline")
+    return Change(suite, case, measure, values, NEW, "not in the baseline")
 
 
 def _of(part: int, total: int) -> str:
@@ -151,9 +149,8 @@ def _of(part: int, total: int) -> str:
 def _of_case(suite: str, case: str, before: _Side, now: _Side) -> list[Change]:
     settings = before.launches[-1][1].settings
     good = sum(launch.settings == settings and not launch.failure for _, launch in before.launches)
-    values = {
-        name: values for name in MEASURE_NAMES if (values := before.values(name, settings)) and len(values) == good
-    }
+    every = {name: before.values(name, settings) for name in MEASURE_NAMES}
+    values = {name: values for name, values in every.items() if 0 < len(values) == good}
     first = next(iter(values), "result")
 
     def row(verdict: str, reason: str, measure: str = first) -> Change:

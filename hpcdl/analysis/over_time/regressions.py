@@ -41,9 +41,6 @@ SIDES: Final = {IMPROVED: (1,), UNCHANGED: (0, 1)}
 SHARE: Final = 0.25
 """Probability of a share below which it does: two more slow launches than on the other side."""
 
-BAD: Final = (FAILED, REGRESSED, MISSING)
-"""Verdicts with which a comparison fails."""
-
 
 @dataclass(frozen=True)
 class Accepted:
@@ -75,8 +72,8 @@ def acceptance(
 ) -> tuple[Accepted | None, str]:
     """Return the entry that covers a case and its ratio of times, else why none of those that match it does."""
     entries = [(entry, entry.refuses(ratio, min_effect, today)) for entry in accepted if entry.matches(name)]
-    covering = next((entry for entry, refusal in entries if not refusal), None)
-    return covering, "" if covering or not entries else entries[0][1]
+    refused = None, entries[0][1] if entries else ""
+    return next((entry for entry in entries if not entry[1]), refused)
 
 
 def _accepted(change: Change, accepted: Sequence[Accepted], min_effect: float, today: dt.date) -> Change:
@@ -123,7 +120,7 @@ class Comparison:
         measure may exceed twice ``min_effect``, or if at least half of the measures are: a comparison of too few
         launches must not pass.
         """
-        if self.count(*BAD):
+        if self.count(FAILED, REGRESSED, MISSING):
             return REGRESSED
         compared = self.count(ACCEPTED, INCONCLUSIVE, IMPROVED, UNCHANGED)
         largest = max((change.largest for change in self.undecided[:1]), default=0.0)
@@ -165,8 +162,9 @@ def compare(
     changes, drift = changes_of(compared, min_effect, math.log1p(between), by_job=by_job)
     changes += [change for change in paired if change.verdict]
     changes = [_accepted(change, accepted, min_effect, today) for change in changes]
+    changes.sort(key=lambda change: -change.ratio if math.isfinite(change.ratio) else 0.0)
     return Comparison(
-        changes=sorted(changes, key=_badness),
+        changes=sorted(changes, key=lambda change: VERDICTS.index(change.verdict)),
         unit="job" if by_job else "launch",
         jobs=jobs,
         between_jobs=between,
@@ -176,11 +174,6 @@ def compare(
         drift=drift,
         sides=(baseline, candidate),
     )
-
-
-def _badness(change: Change) -> tuple[int, float]:
-    ratio = change.ratio if math.isfinite(change.ratio) else 0.0
-    return VERDICTS.index(change.verdict), -ratio
 
 
 def changes_of(
@@ -199,10 +192,8 @@ def changes_of(
     p = adjusted(difference.p)
     of_shares = [group.p(1) if group and group.p(1, least=True) < ALPHA else math.nan for group in result.groups]
     shares = adjusted(np.array(of_shares))
-    low, high = difference.bounds()
-    total = int(np.count_nonzero(~np.isnan(p)))
-    visible = smallest_visible(difference, limit, max(total, 1))
-    unit = "job" if by_job else "launch"
+    (low, high), unit = difference.bounds(), "job" if by_job else "launch"
+    visible = smallest_visible(difference, limit, max(int(np.count_nonzero(~np.isnan(p))), 1))
     changes = []
     for number, (untested, group) in enumerate(zip(compared, result.groups, strict=True)):
         before, after = np.exp(result.means[number]).tolist()
@@ -218,9 +209,8 @@ def changes_of(
         size = abs(math.log(group.factor)) if group else 0.0
         if verdict != REGRESSED and shares[number] < ALPHA and size > limit + 2 * between:
             before, after = (float(np.exp(np.nanmean(side[number]))) for side in (baseline, candidate))
-            ratio = after / before
-            change = replace(change, baseline=before, candidate=after, ratio=ratio, p=float(shares[number]))
-            change = replace(change, low=math.nan, high=math.nan, by_share=True)
+            change = replace(change, baseline=before, candidate=after, ratio=after / before, by_share=True)
+            change = replace(change, low=math.nan, high=math.nan, p=float(shares[number]))
             verdict = REGRESSED
         elif group and verdict in {IMPROVED, UNCHANGED} and min(map(group.p, SIDES[verdict])) < SHARE:
             verdict = INCONCLUSIVE

@@ -38,10 +38,8 @@ from hpcdl.trace.run import Run
 
 LEFT_OUT: Final = ("counters", "counters_after", "failed_cases", "cases_not_run")
 """Entries of an environment's description that are no property of the environment, and large."""
-
 SERIES_TABLES: Final = ("steps", "evaluations", "ranks")
 """Tables of a run from which series are computed."""
-
 OF_RANK: Final = ("hostname", "slurm_node", "affinity", "threads")
 """Entries of a rank's description that are kept."""
 
@@ -148,8 +146,7 @@ def series_of(run: Run) -> RunSeries:
 
 
 def _case(launch: Launch, exchanges: Mapping[str, Links], identity: str) -> CaseSeries:
-    record = launch.record
-    exchange = exchanges.get(str(record.case))
+    record, exchange = launch.record, exchanges.get(str(launch.record.case))
     settings = {key: label(value) for key, value in record.settings.items() if role_of(key) != "sampling"}
     wrong = record.correct is False
     return CaseSeries(
@@ -171,17 +168,11 @@ def _case(launch: Launch, exchanges: Mapping[str, Links], identity: str) -> Case
 
 
 def _values(launch: Launch) -> dict[str, float]:
-    typical = launch.typical(launch.seconds) if len(launch.seconds) else None
-    measures = (
-        {"step_seconds": typical, "seconds_to_target": at_target(launch, "training_seconds")}
-        if launch.record.is_training
-        else {"time_p50_seconds": typical}
-    )
-    return {
-        name: float(value)
-        for name, value in measures.items()
-        if value is not None and value > 0 and math.isfinite(value)
-    }
+    measures = {"time_p50_seconds": launch.typical(launch.seconds) if len(launch.seconds) else None}
+    if launch.record.is_training:
+        target = at_target(launch, "training_seconds")
+        measures = {"step_seconds": measures["time_p50_seconds"], "seconds_to_target": target}
+    return {name: float(value) for name, value in measures.items() if value and 0 < value < math.inf}
 
 
 def job_of(path: Path, environment: JsonMapping) -> str:
@@ -224,11 +215,6 @@ class Job:
         return self.runs[0].path
 
     @property
-    def environment(self) -> JsonObject:
-        """Description of the last run's environment."""
-        return self.runs[-1].environment
-
-    @property
     def keys(self) -> frozenset[str]:
         """Environment keys of the cases."""
         return frozenset(case.environment_key for run in self.runs for case in run.cases)
@@ -254,8 +240,7 @@ class Job:
         rows: dict[Key, list[float]] = {}
         for case in self.good:
             for measure, value in case.values.items():
-                key = Key(case.case, case.settings, measure, case.environment_key)
-                rows.setdefault(key, []).append(value)
+                rows.setdefault(Key(case.case, case.settings, measure, case.environment_key), []).append(value)
         return rows
 
 
@@ -317,16 +302,13 @@ def histories(runs: Iterable[RunSeries]) -> list[History]:
     for run in sorted((run for run in runs if run.began), key=attrgetter("began")):
         if run.cases or run.without_result or run.disturbed:
             by_suite.setdefault(run.suite, {}).setdefault(run.job, []).append(run)
-    return [_history(suite, [Job(job) for job in jobs.values()]) for suite, jobs in by_suite.items()]
+    return [_history(suite, list(map(Job, jobs.values()))) for suite, jobs in by_suite.items()]
 
 
 def _history(suite: str, jobs: Sequence[Job]) -> History:
     measured = [job.measured() for job in jobs]
-    keys = list(dict.fromkeys(key for seconds in measured for key in seconds))
-    rows = {key: row for row, key in enumerate(keys)}
-    seconds = np.full((len(keys), len(jobs)), np.nan)
-    for column, values_of in enumerate(measured):
-        for key, values in values_of.items():
-            seconds[rows[key], column] = median(values)
+    keys = list(dict.fromkeys(key for values in measured for key in values))
+    rows = [[median(values.get(key, [math.nan])) for values in measured] for key in keys]
+    seconds = np.array(rows, np.float64).reshape(len(keys), len(jobs))
     cases = {(case.case, case.settings): case for job in jobs for run in job.runs for case in run.cases}
     return History(suite, jobs, keys, seconds, cases)

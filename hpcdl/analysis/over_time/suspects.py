@@ -36,20 +36,10 @@ CHANCE: Final = 0.05
 """Probability, over all suspects and runs of the archive, of as many slow runs in a row by chance."""
 MIN_RUNS: Final = 5
 """Least number of values for an estimate."""
-PRIOR_SPREAD: Final = 0.03
-"""Standard deviation of the level, as a logarithm, that is expected of hosts of which few are known."""
-USUAL_SPREAD: Final = 3.0
-"""Standard deviations of the level that lasting differences reach (chosen by simulation)."""
 USUAL: Final = (0.05, 0.2)
-"""Quantiles of times of runs that are usual,"""
-USUAL_DEVIATIONS: Final = 0.803
-"""and their distance in standard deviations of the noise."""
-LONG: Final = 1 << 16
-"""Bytes of a message whose time is that of the links, at least."""
+"""Quantiles of times of runs that are usual; noise has 0.803 standard deviations between them."""
 GROUP: Final = 3
-"""Slow hosts of one switch, at least, that are one finding,"""
-GROUP_SHARE: Final = 0.4
-"""if they are at least this share of its hosts."""
+"""Slow hosts of one switch, at least, that are one finding, if they are 40 % of its hosts or neighbours."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +71,8 @@ def suspects(history: History, groups: Mapping[str, str]) -> list[Suspect]:
         return grouped(_by_times(history, groups), [host for job in history.jobs for host in job.hosts], groups)
     named = by_departures(hosts, "host")
     slow = {suspect.name for suspect in named}
-    links = {
-        pair: values
-        for pair, values in _by_links(history, lambda case: case.link_slowness).items()
-        if not slow & set(pair.split(" - "))
-    }
+    links = _by_links(history, lambda case: case.link_slowness)
+    links = {pair: values for pair, values in links.items() if not slow & set(pair.split(" - "))}
     every = [*grouped(named, list(hosts), groups), *by_departures(links, "link")]
     return sorted(every, key=lambda suspect: suspect.found)
 
@@ -103,10 +90,8 @@ def host_list(hosts: Iterable[str]) -> str:
         numbers.setdefault((before, rest), []).append(number)
     names = []
     for (before, rest), mine in numbers.items():
-        parts = itertools.groupby(
-            enumerate(mine), lambda item: int(item[1] or 0) - item[0]
-        )  # that follow each other
-        ranges = [[number for _, number in part] for _, part in parts]
+        following = itertools.groupby(enumerate(mine), lambda item: int(item[1] or 0) - item[0])
+        ranges = [[number for _, number in part] for _, part in following]
         text = ",".join("-".join(dict.fromkeys((part[0], part[-1]))) for part in ranges)
         names.append(f"{before}[{text}]{rest}" if len(mine) > 1 else f"{before}{text}{rest}")
     return ",".join(names)
@@ -173,12 +158,12 @@ def _slow(departures: Matrix) -> Flags:
     for run in range(departures.shape[1]):
         before = departures[:, max(0, run - WINDOW) : run]
         count = np.isfinite(before).sum(axis=1)
-        center, variance = 0.0, PRIOR_SPREAD**2
+        center, variance = 0.0, 0.03**2  # of the level, as a logarithm, of hosts of which few are known
         if count.any():
             center, upper = np.quantile(quantiles(before[count > 0]), [0.4, 0.7])
             measured, number = float(upper - center) / 0.777, int((count > 0).sum())
             variance = (number * measured**2 + MIN_RUNS * variance) / (number + MIN_RUNS)
-        limit = USUAL_SPREAD * math.sqrt(variance)
+        limit = 3 * math.sqrt(variance)  # that lasting differences reach; chosen by simulation
         enough = count >= MIN_RUNS
         levels[enough] = np.minimum(levels[enough], quantiles(before[enough], 0.4))
         every = steps[:, max(0, run - WINDOW) : run]
@@ -208,7 +193,7 @@ def shared_departures(logs: Matrix) -> tuple[Vector, Flags]:
         times = vector[usual][np.isfinite(vector[usual])]
         if len(times) >= MIN_RUNS:
             low, high = np.quantile(times, USUAL)
-            slow[run] = vector[run] - high > max(SLOW, DEVIATIONS * (high - low) / USUAL_DEVIATIONS)
+            slow[run] = vector[run] - high > max(SLOW, DEVIATIONS * (high - low) / 0.803)
     return vector, slow
 
 
@@ -218,7 +203,7 @@ def _by_times(history: History, groups: Mapping[str, str]) -> list[Suspect]:
     if len(names) < 2 or not len(history.keys):
         return []
     cases = [history.case(row) for row in range(len(history.keys))]
-    long = np.array([(case.message_bytes or 0) >= LONG for case in cases])
+    long = np.array([(case.message_bytes or 0) >= 1 << 16 for case in cases])  # their time is that of the links
     rows = np.flatnonzero(long | ~long.any())
     ranks = np.array([cases[row].ranks for row in rows])[:, None]
     logs = history.logs[rows]
@@ -252,10 +237,8 @@ def _episodes(slow: Flags, there: Flags, all_slow: Vector, every: Vector) -> Ite
     Vectors are by run: whether it was slow and took part; number of all that were slow, and that took part.
     """
     others_slow, others, tests = all_slow - slow, every - there, every.cumsum()
-    streak: list[int] = []
-    usual: list[int] = []
+    streak, usual, seen = list[int](), list[int](), 0
     named: tuple[int, int] | None = None
-    seen = 0
     for run in np.flatnonzero(there).tolist():
         if named and run - seen > WINDOW:
             yield *named, seen + WINDOW
@@ -288,7 +271,7 @@ def grouped(suspects: Sequence[Suspect], hosts: Sequence[str], groups: Mapping[s
     kept = list(suspects)
     for switch, members in switches(hosts, groups).items():
         bad = [host for host in members if host in slow]
-        is_share = len(bad) >= GROUP_SHARE * len(members)
+        is_share = len(bad) >= 0.4 * len(members)
         runs = [[*part] for is_bad, part in itertools.groupby(members, slow.__contains__) if is_bad]
         for part in (part for part in ([bad] if is_share else runs) if len(part) >= GROUP):
             kind, name = _named(part, groups)

@@ -32,8 +32,6 @@ EventKind = Literal["regressed", "bimodal", "improved", "restored", "unstable st
 
 TOGETHER: Final = 2
 """Runs by which the first runs of changes may differ that are one event."""
-WITHIN: Final = 10
-"""Jobs before the newest whose cases it lacks if it does not have them."""
 
 
 @dataclass(frozen=True)
@@ -99,24 +97,18 @@ def _together(changes: Sequence[Change]) -> list[list[Change]]:
 
 def _event(group: list[Change], slow: Sequence[Suspect], environments: Mapping[int, int]) -> Event:
     """Return an event; ``environments``: first run of each series in a new environment."""
-    firsts = [change.first for change in group]
-    first = max(sorted(set(firsts)), key=firsts.count)
-    found = min(change.found for change in group)
-    slower = group[0].ratio.value > 1
+    firsts, slower = [change.first for change in group], group[0].ratio.value > 1
+    first, found = max(sorted(set(firsts)), key=firsts.count), min(change.found for change in group)
+    most = lambda flags: 2 * sum(flags) > len(group)
     verdicts: tuple[EventKind, EventKind] = ("regressed", "bimodal") if slower else ("improved", "restored")
-    kind = verdicts[2 * sum(change.returned for change in group) > len(group)]
-    if 2 * sum(change.unstable_start for change in group) > len(group):
+    kind = verdicts[most(change.returned for change in group)]
+    if most(change.unstable_start for change in group):
         kind = "unstable start"
     boundary = [abs(environments.get(change.series, -TOGETHER - 1) - first) <= TOGETHER for change in group]
     causes = [suspect for suspect in slow if slower and abs(suspect.first - first) <= TOGETHER]
-    return Event(
-        kind,
-        sorted(group, key=lambda change: abs(np.log(change.ratio.value)), reverse=True),
-        first,
-        found,
-        [suspect for suspect in causes if suspect.ended is None or suspect.ended > found],
-        2 * sum(boundary) > len(group),
-    )
+    causes = [suspect for suspect in causes if suspect.ended is None or suspect.ended > found]
+    changes = sorted(group, key=lambda change: abs(np.log(change.ratio.value)), reverse=True)
+    return Event(kind, changes, first, found, causes, most(boundary))
 
 
 @dataclass(frozen=True)
@@ -154,8 +146,7 @@ class SuiteVerdict:
     def _all_waiting(self) -> list[Waiting]:
         """Series of the newest run that cannot be judged yet, and outliers."""
         unstable = {change.series: change.first for change in self.search.changes if change.unstable_start}
-        waiting: list[Waiting] = []
-        far: list[Waiting] = []
+        waiting, far = list[Waiting](), list[Waiting]()
         newest = np.flatnonzero(self.search.measured[:, -1]).tolist()
         for row in newest:
             values = self.search.since(row)
@@ -232,23 +223,21 @@ class SuiteVerdict:
     def missing(self) -> list[tuple[str, str]]:
         """Case and reason of each case that the newest job lacks, or that left the suite while regressed.
 
-        Of a case that failed any job before counts, else the last :data:`WITHIN`: a case may leave a suite. A
+        Of a case that failed any job before counts, else the last ten: a case may leave a suite. A
         disturbed case is not missing: it has a value, which does not count.
         """
         history, newest = self.history, self.history.jobs[-1]
         failed: dict[str, str] = {}
         for run in newest.runs:
             failed |= {case.case: case.failure for case in run.cases if case.failure} | run.without_result
-        recent = {key.case for job in history.jobs[-1 - WITHIN : -1] for key in job.measured()}
+        recent = {key.case for job in history.jobs[-11:-1] for key in job.measured()}
         usual = recent | ({key.case for key in history.keys} & failed.keys())
         missing = {case: failed.get(case, "not in the run") for case in usual}
         for event in self.events:
+            since = f"it left the suite, regressed since {history.jobs[event.first].began:%Y-%m-%d}"
             for change in event.changes:
                 if change.ended and change.unrepaired:
-                    since = f"{history.jobs[event.first].began:%Y-%m-%d}"
-                    missing.setdefault(
-                        history.keys[change.series].case, f"it left the suite, regressed since {since}"
-                    )
+                    missing.setdefault(history.keys[change.series].case, since)
         here = {key.case for key in newest.measured()} | newest.disturbed.keys()
         cases = sorted((case, reason) for case, reason in missing.items() if case not in here)
         return [(case, reason) for case, reason in cases if self.acceptance(case)[0] is None]
@@ -257,6 +246,5 @@ class SuiteVerdict:
         """Return the date of a further run, by the median time between runs; with one run their number."""
         dates = [job.began for job in self.history.jobs]
         times = [(after - before).total_seconds() for before, after in itertools.pairwise(dates)]
-        if not times:
-            return f"after {runs} more runs"
-        return f"from {dates[-1] + dt.timedelta(seconds=runs * float(np.median(times))):%Y-%m-%d}"
+        step = dt.timedelta(seconds=runs * float(np.median(times or 0)))
+        return f"from {dates[-1] + step:%Y-%m-%d}" if times else f"after {runs} more runs"

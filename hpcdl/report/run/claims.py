@@ -48,8 +48,7 @@ SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
 """Files, in the order of the page."""
 YES, NO, OPEN, ABSENT = "yes", "no", "not decided", "no run"
 WORST_FIRST: Final = (NO, OPEN, ABSENT, YES)
-SEEDED: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if quantity.seeded)}
-"""Fields that depend on the seed, as those of a target do: one seed decides nothing."""
+BY_SEED: Final = {name for name, quantity in COLUMNS.items() if quantity.seeded}
 SHARES: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if "boolean" in quantity.types)}
 """Fields that are true or false of each seed: their number is a share of seeds, with exact bounds."""
 COUNTED: Final = {
@@ -63,12 +62,11 @@ UNITS: Final = {
     **dict.fromkeys(("step_seconds", "time_p50_seconds", "seconds_to_target"), "s"),
 }
 """Units of numbers that are neither ratios nor differences; others have none."""
-ONE_SEED, ONE_LAUNCH, CORES = "1 seed", "1 launch", "ranks share cores"
 REMEDIES: Final = {
     "": "more seeds or launches, because the interval contains the limit",
-    ONE_SEED: "more seeds than one",
-    ONE_LAUNCH: "more launches than one",
-    CORES: "times of ranks that do not share cores",
+    "1 seed": "more seeds than one",
+    "1 launch": "more launches than one",
+    "ranks share cores": "times of ranks that do not share cores",
 }
 """By the reason for which a number decides nothing."""
 
@@ -92,7 +90,7 @@ class Clause:
     @property
     def unit(self) -> str:
         """Unit of the number as people read it; a ratio is a share if its limit is at most all of it."""
-        if self.field in SHARES or (self.by and (self.below or 2) <= 1) or (self.by and (self.above or 1) < 1):
+        if self.field in SHARES or (self.by and ((self.below or 2) <= 1 or (self.above or 1) < 1)):
             return "%"
         if self.minus and self.field.endswith("accuracy"):
             return "points"
@@ -108,16 +106,14 @@ class Clause:
     def limit(self) -> str:
         """The limits."""
         scale = 100 if self.unit in {"%", "points"} else 1
-        unit = "" if self.unit == "times" else f" {self.unit}".rstrip()
         above, below = (None if limit is None else f"{scale * limit:g}" for limit in (self.above, self.below))
-        if above and below:
-            return f"{above} to {below}{unit}"
-        return f"above {above}{unit}" if above else f"below {below}{unit}"
+        text = f"{above} to {below}" if above and below else f"above {above}" if above else f"below {below}"
+        return text if self.unit == "times" else f"{text} {self.unit}".rstrip()
 
     @property
     def is_seeded(self) -> bool:
-        """True if the number depends on the seed of a training."""
-        return self.field in SEEDED or self.field.endswith("_to_target")
+        """True if the number depends on the seed of a training, so that one seed decides nothing."""
+        return self.field in {"diverged", *BY_SEED} or self.field.endswith("_to_target")
 
     @property
     def is_timed(self) -> bool:
@@ -182,12 +178,11 @@ class ClauseDecision:
     @property
     def here(self) -> tuple[str, str]:
         """Number and bounds, as texts."""
-        value, low, high = self.value
-        shown = self.clause.shown
+        (value, low, high), shown = self.value, self.clause.shown
         bounds = f"at least {shown(low)}" if math.isinf(high) else interval(low, high, shown)
-        bounds = bounds.removesuffix(f" {self.clause.unit}")
+        bounds = NONE if low == high else bounds.removesuffix(f" {self.clause.unit}")
         text = "infinite, because a seed misses the target" if math.isinf(value) else shown(value)
-        return (NONE, NONE) if math.isnan(value) else (text, self.doubt or (NONE if low == high else bounds))
+        return (NONE, NONE) if math.isnan(value) else (text, self.doubt or bounds)
 
     @property
     def sentence(self) -> str:
@@ -204,8 +199,8 @@ class ClauseDecision:
             return NONE
         if self.clause.field in COUNTED or ("bytes" in self.clause.field and not self.clause.is_timed):
             return "arithmetic"
-        simulated = "simulated" in self.marks
-        return ", ".join(["simulated" if simulated else "measured", *(m for m in self.marks if m != "simulated")])
+        first = "simulated" if "simulated" in self.marks else "measured"
+        return ", ".join(dict.fromkeys([first, *self.marks]))
 
 
 @dataclass(frozen=True)
@@ -227,10 +222,9 @@ class Decision:
     @property
     def word(self) -> str:
         """Verdict on the claim: a clause that fails decides it; without a number there is no run."""
-        if all(clause.verdict == ABSENT for clause in self.clauses):
+        if self.deciding is None or all(clause.verdict == ABSENT for clause in self.clauses):
             return ABSENT
-        worst = self.deciding.verdict if self.deciding else ABSENT
-        return OPEN if worst == ABSENT else worst
+        return OPEN if self.deciding.verdict == ABSENT else self.deciding.verdict
 
     @property
     def is_surprising(self) -> bool:
@@ -264,17 +258,16 @@ class Decision:
 
 def sources(names: Sequence[str] = SOURCES) -> list[Source]:
     """Return sources of the package with their claims."""
-    return [_source(name) for name in names]
-
-
-def _source(name: str) -> Source:
-    data = tomllib.loads((PAPERS / "claims" / f"{name}.toml").read_text(encoding="utf-8"))
-    claims = []
-    for table in data["claim"]:
-        own = {key: table.pop(key) for key in ("text", "place", "here", "would_decide") if key in table}
-        clauses = [_clause(table, clause) for clause in table.pop("clause", [{}] if table else [])]
-        claims.append(Claim(**own, source=data["title"], clauses=clauses))
-    return Source(data["title"], data["source"], claims)
+    found = []
+    for name in names:
+        data = tomllib.loads((PAPERS / "claims" / f"{name}.toml").read_text(encoding="utf-8"))
+        claims = []
+        for table in data["claim"]:
+            own = {key: table.pop(key) for key in ("text", "place", "here", "would_decide") if key in table}
+            clauses = [_clause(table, clause) for clause in table.pop("clause", [{}] if table else [])]
+            claims.append(Claim(**own, source=data["title"], clauses=clauses))
+        found.append(Source(data["title"], data["source"], claims))
+    return found
 
 
 def _clause(claim: JsonObject, own: JsonObject) -> Clause:
@@ -285,7 +278,6 @@ def _clause(claim: JsonObject, own: JsonObject) -> Clause:
 
 
 Side = Sequence[tuple[Record, float]]
-"""Records of a case that have a number, with it."""
 
 
 def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
@@ -294,19 +286,23 @@ def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
 
 
 def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
-    other = clause.by or clause.minus
+    other, value = clause.by or clause.minus, NOTHING
     sides = [_side(clause.field, case, records) for case in (clause.case, other) if case is not None]
-    value = _correlated(clause.against, sides[0]) if clause.against else _compared(clause, sides)
+    if not clause.against:
+        value = _compared(clause, sides)
+    elif pairs := [(first, last) for at, first in sides[0] if (last := number(at, clause.against)) is not None]:
+        value = rank_correlation(*zip(*pairs, strict=True))
     if math.isnan(value.value):
         return ClauseDecision(clause)
     marks = dict.fromkeys(mark for side in sides for record, _ in side for mark in record.marks)
     shown = [mark for mark in marks if mark == "simulated" or clause.is_timed]
-    if clause.is_seeded and min(len(_by_seed(side)) for side in sides) < 2:
-        return ClauseDecision(clause, value, shown, ONE_SEED)
     measured = clause.is_timed and "simulated" not in shown
-    single = any(record.launches == 1 for side in sides for record, _ in side)
-    doubt = CORES if "oversubscribed" in shown else ONE_LAUNCH if single else ""
-    return ClauseDecision(clause, value, shown, doubt if measured else "")
+    doubts = {
+        "1 seed": clause.is_seeded and min(len(_by_seed(side)) for side in sides) < 2,
+        "ranks share cores": measured and "oversubscribed" in shown,
+        "1 launch": measured and any(record.launches == 1 for side in sides for record, _ in side),
+    }
+    return ClauseDecision(clause, value, shown, next((doubt for doubt in doubts if doubts[doubt]), ""))
 
 
 def _side(field: str, case: JsonMapping, records: Sequence[Record]) -> Side:
@@ -346,12 +342,6 @@ def _compared(clause: Clause, sides: Sequence[Side]) -> Interval:
             return NOTHING
         return Interval(value.value / at, value.low / most, value.high / least)
     return value
-
-
-def _correlated(other: str, side: Side) -> Interval:
-    """Return Spearman's correlation of the numbers of the records with another field of them."""
-    pairs = [(value, against) for record, value in side if (against := number(record, other)) is not None]
-    return rank_correlation(*zip(*pairs, strict=True)) if pairs else NOTHING
 
 
 def _value(field: str, side: Side) -> Interval:

@@ -10,9 +10,6 @@ from hpcdl.analysis.run.disturbance import facts as table
 from hpcdl.launch.environment import differences
 from hpcdl.trace.files import JsonMapping
 
-OTHER_KEY: Final = "its key differs, in no recorded fact"
-WIDTH: Final = 60
-"""Characters of a value, at most."""
 VARIABLES: Final = re.compile(
     r"(UCX|MPICH|MPIR|FI|I_MPI|NCCL|CUDA|OPENBLAS|MKL|OMP|GOMP|KMP|NUMBA)_|OMPI_MCA_(btl|coll|mpi|mtl|osc|pml)(_|$)"
     r"|SLURM_JOB_PARTITION$"
@@ -25,13 +22,13 @@ def environment_changes(before: Sequence[RunSeries], now: Sequence[RunSeries], *
 
     ``other``: the environment keys of the sides differ.
     """
-    lines = (differences(before[-1].environment, now[-1].environment) or [OTHER_KEY]) if other else []
+    lines = differences(before[-1].environment, now[-1].environment) if other else []
+    lines = lines or ["its key differs, in no recorded fact"] * other
     sides = [[_recorded_facts(run.environment) for run in runs] for runs in (before, now)]
     for name in dict.fromkeys(name for side in sides for facts in side for name in facts):
         texts = [" or ".join(sorted({facts.get(name, "not set") for facts in side})) for side in sides]
         if texts[0] != texts[1]:
-            was, is_now = (shortened(text, WIDTH) for text in texts)
-            lines.append(f"{name} was {was} and is {is_now}")
+            lines.append("{} was {} and is {}".format(name, *(shortened(text, 60) for text in texts)))
     return lines
 
 

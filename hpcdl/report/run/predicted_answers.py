@@ -20,11 +20,14 @@ ANSWERS: Final = {YES: "near-linear", NO: "not near-linear", OPEN: "undecided"}
 """Words of verdicts by the answer to whether a number of ranks is near-linear."""
 
 
-def problem(row: Record) -> str:
-    """Return the problem of a predicted step in words: its rows have one table."""
-    batch = (row.global_batch or 0) // (1 if row.scaling == "strong" else row.ranks)
-    what = ", ".join(filter(None, (f"{row.model} on {row.dataset}", row.backend, row.dtype)))
-    return f"{what}, {row.scaling} scaling, {batch} images"
+def by_problem(rows: Sequence[Record]) -> dict[str, list[Record]]:
+    """Return predicted steps by their problem in words: its rows have one table."""
+    groups: dict[str, list[Record]] = {}
+    for row in rows:
+        batch = (row.global_batch or 0) // (1 if row.scaling == "strong" else row.ranks)
+        what = ", ".join(filter(None, (f"{row.model} on {row.dataset}", row.backend, row.dtype)))
+        groups.setdefault(f"{what}, {row.scaling} scaling, {batch} images", []).append(row)
+    return groups
 
 
 def ratio(row: Record) -> float | None:
@@ -58,14 +61,11 @@ def near_linear(row: Record, gain: Interval) -> str:
 
 def verdicts(prediction: Prediction) -> list[Verdict]:
     """Return an answer per problem, else one per collective, or per mesh."""
-    where = prediction.estimate.title
-    groups: dict[str, list[Record]] = {}
-    for row in prediction.steps:
-        groups.setdefault(problem(row), []).append(row)
-    heads = [parts(str(group[0].model))[0] for group in groups.values()]
+    where, groups = prediction.estimate.title, by_problem(prediction.steps).values()
+    heads = [parts(str(group[0].model))[0] for group in groups]
     told = [
         _of_steps(group, where, network_name(head if heads.count(head) == 1 else str(group[0].model)))
-        for head, group in zip(heads, groups.values(), strict=True)
+        for head, group in zip(heads, groups, strict=True)
     ]
     told += [_of_operation(prediction.rows, where)] if prediction.rows and not told else []
     for training in prediction.meshes:
@@ -73,6 +73,12 @@ def verdicts(prediction: Prediction) -> list[Verdict]:
         case = f"{network_name(str(chosen.model))} in batches of {chosen.global_batch}"
         told.append(_verdict("mesh", chosen, where, case, _fastest(chosen, best), mesh=str(chosen.parallelism)))
     return told
+
+
+def bounds_of(row: Record) -> str:
+    """Return the interval of a predicted time; empty if both bounds read alike."""
+    low, high = row.predicted_low_seconds, row.predicted_high_seconds
+    return "" if seconds(low) == seconds(high) else interval(low, high, seconds)
 
 
 def _of_steps(group: Sequence[Record], where: str, model: str) -> Verdict:
@@ -84,7 +90,7 @@ def _of_steps(group: Sequence[Record], where: str, model: str) -> Verdict:
     case = model + (f" with {in_words(names(best), best)}" if len({*map(names, group)}) > 1 else "")
     gains = [(row, gain) for row in rows if row.ranks > 1 and (gain := speedup(row, group))]
     if not gains:
-        return _verdict("step", best, where, case, bounds=_bounds(best))
+        return _verdict("step", best, where, case)
     judged = [(row, gain, near_linear(row, gain)) for row, gain in gains]
     row, gain, answer = next((each for each in judged if each[2] != YES), judged[-1])
     near = max((one.ranks for one, _, each in judged if each == YES and one.ranks < row.ranks), default=0)
@@ -92,11 +98,6 @@ def _of_steps(group: Sequence[Record], where: str, model: str) -> Verdict:
     facts = {"speedup": f"{digits(gain.value)} times{ends}", "least": digits(NEAR_LINEAR * row.ranks)}
     cause = f"{case} is near-linear up to {near} ranks." if near and answer != YES else ""
     return _verdict(ANSWERS[answer], row, where, case, cause, **facts)
-
-
-def _bounds(row: Record) -> str:
-    low, high = row.predicted_low_seconds, row.predicted_high_seconds
-    return "" if seconds(low) == seconds(high) else f" ({interval(low, high, seconds)})"
 
 
 def _of_operation(rows: Sequence[Record], where: str) -> Verdict:
@@ -107,12 +108,11 @@ def _of_operation(rows: Sequence[Record], where: str) -> Verdict:
     simulated = [row for row in alike if not row.library_decides]  # a library's time is that of another scheme
     best, *others = sorted(simulated or alike, key=lambda row: row.predicted_seconds or 0)
     close = sum((row.predicted_low_seconds or math.inf) <= (best.predicted_high_seconds or 0) for row in others)
-    rest = f"; {plural(close, 'other scheme')} may be as fast" if close else ""
-    name = best.collective or "exchange"
-    rest = rest or (f", the fastest of {plural(len(others) + 1, 'scheme')}" if others else "")
-    scheme = f" with {title_of(scheme_name(best))}" if best.collective else ""
+    rest = f", the fastest of {plural(len(others) + 1, 'scheme')}" if others else ""
+    rest = f"; {plural(close, 'other scheme')} may be as fast" if close else rest
+    name, scheme = best.collective or "exchange", f" with {title_of(scheme_name(best))}" if best.collective else ""
     case = f"{'an' if name[0] in 'aeiou' else 'a'} {name} of {volume(best.message_bytes)}"
-    return _verdict("operation", best, where, case, bounds=_bounds(best), scheme=scheme, others=rest)
+    return _verdict("operation", best, where, case, scheme=scheme, others=rest)
 
 
 def _fastest(chosen: Record, best: Record | None) -> str:
@@ -120,14 +120,17 @@ def _fastest(chosen: Record, best: Record | None) -> str:
     if best is None:
         return ""
     step = chosen.step_seconds
-    also = f", the chosen mesh takes {seconds(step)}" if step and best is not chosen else ""
-    missing = "" if step else "; the chosen mesh was not measured"
-    return f"Measured: {best.parallelism} is the fastest and takes {seconds(best.step_seconds)}{also}{missing}."
+    also = f", the chosen mesh takes {seconds(step)}" if step else "; the chosen mesh was not measured"
+    rest = "" if best is chosen else also
+    return f"Measured: {best.parallelism} is the fastest and takes {seconds(best.step_seconds)}{rest}."
 
 
 def _verdict(word: str, row: Record, where: str, case: str, cause: str = "", **facts: str) -> Verdict:
+    bounds = bounds_of(row) and f" ({bounds_of(row)})"
     known = {"ranks": plural(row.ranks, "rank"), "network": where, "time": seconds(row.predicted_seconds)}
-    return Verdict(topic="prediction", word=word, case=case, cause=cause, facts={**known, **facts})
+    return Verdict(
+        topic="prediction", word=word, case=case, cause=cause, facts={**known, "bounds": bounds, **facts}
+    )
 
 
 def badges(prediction: Prediction) -> list[str]:
@@ -135,37 +138,30 @@ def badges(prediction: Prediction) -> list[str]:
     rows, estimate = [*prediction.rows, *prediction.steps], prediction.estimate
     farthest = max((row.times_the_measured_ranks or 0 for row in rows if "extrapolated" in row.marks), default=0)
     computing = any(row.compute_times in prediction.disturbed for row in prediction.steps)
-    return [
-        "simulated",
-        *([] if estimate.certainty else ["network without known errors"]),
-        *([f"up to {digits(farthest)} times the measured ranks"] if farthest else []),
-        *(["cost parameters undetermined"] if any(row.undetermined for row in rows) else []),
-        *(["computing disturbed by other load"] if computing else []),
-    ]
+    marks = {
+        "simulated": True,
+        "network without known errors": not estimate.certainty,
+        f"up to {digits(farthest)} times the measured ranks": farthest,
+        "cost parameters undetermined": any(row.undetermined for row in rows),
+        "computing disturbed by other load": computing,
+    }
+    return [mark for mark, holds in marks.items() if holds]
 
 
 def notes(prediction: Prediction) -> list[str]:
     """Return how near predicted times are to measured ones, and which computing was disturbed, in sentences."""
-    rows = [*prediction.rows, *prediction.steps]
-    told = within(rows)
-    resting = [row for row in prediction.steps if row.compute_times in prediction.disturbed]
-    if resting:
+    told = list[str]()
+    rows = [row for row in (*prediction.rows, *prediction.steps) if "disturbed" not in row.marks]
+    if ratios := [error for row in rows if (error := ratio(row)) is not None]:
+        low, high = min(ratios), max(ratios)
+        ends = " to ".join(dict.fromkeys((off(low), off(high))))
+        if (low < 1) == (high < 1):
+            ends = f"{spread([abs(low - 1), abs(high - 1)], percent)} too {'short' if low < 1 else 'long'}"
+        told.append(f"Predictions of {plural(len(ratios), 'undisturbed time')} are {ends}.")
+    if resting := [row for row in prediction.steps if row.compute_times in prediction.disturbed]:
         part = f"the compute times of {len(resting)} of {len(prediction.steps)} predicted steps"
         told.append(f"Other load disturbed {part} ({resting[0].compute_times}), which may be too long.")
     return told
-
-
-def within(rows: Sequence[Record]) -> list[str]:
-    """Return in a sentence how near predicted times are to the measured ones that nothing disturbed."""
-    ratios = [error for row in rows if "disturbed" not in row.marks and (error := ratio(row)) is not None]
-    if not ratios:
-        return []
-    low, high = min(ratios), max(ratios)
-    ends = " to ".join(dict.fromkeys((off(low), off(high))))
-    if (low < 1) == (high < 1):  # the smaller error first
-        near, far = sorted([abs(low - 1), abs(high - 1)])
-        ends = f"{spread([near, far], percent)} too {'short' if low < 1 else 'long'}"
-    return [f"Predictions of {plural(len(ratios), 'undisturbed time')} are {ends}."]
 
 
 def off(error: float) -> str:

@@ -9,7 +9,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.prediction.network_file import NetworkEstimate, costs_of, described
 from hpcdl.prediction.parallelism import LayerSplits, Parallelism
 from hpcdl.prediction.predict import Prediction
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, rate, seconds, signed
+from hpcdl.report.formats.cells import NONE, digits, percent, plural, rate, seconds, signed
 from hpcdl.report.formats.document import Document, Section, headed
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run import predicted_answers, published_results
@@ -43,8 +43,6 @@ ERRORS: Final = {
     "scheme_and_ranks_left_out": "each algorithm on each number of ranks, predicted from all others",
     "ranks_left_out": "each number of ranks, predicted from the other numbers",
 }
-
-
 PARALLELISM_NOTE: Final = (
     "Predicted times are those of a simulation of the steps. The name of a mesh is its split and data x model, or "
     "data x pipeline with the best number of microbatches among powers of two."
@@ -63,18 +61,8 @@ def flags(row: Record) -> str:
     return "".join(mark[0].upper() for mark in LETTERS if mark in row.marks)
 
 
-def _error(row: Record) -> str:
-    error = predicted_answers.ratio(row)
-    return NONE if error is None else signed(error)
-
-
 def _scheme(row: Record) -> str:
     return scheme_name(row) + (" (a library's)" if row.library_decides else "")
-
-
-def _interval(row: Record) -> str:
-    low, high = row.predicted_low_seconds, row.predicted_high_seconds
-    return "" if seconds(low) == seconds(high) else interval(low, high, seconds)
 
 
 def _beside(predicted: float | None, measured: float | None) -> str:
@@ -85,7 +73,8 @@ def _beside(predicted: float | None, measured: float | None) -> str:
 
 RANKS: Final = Column[Record]("ranks", lambda row: str(row.ranks), importance="name")
 PREDICTED: Final = value(Record.predicted_seconds, importance="answer")
-INTERVAL: Final = Column[Record]("95 %", _interval, importance="answer")
+INTERVAL: Final = Column[Record]("95 %", predicted_answers.bounds_of, importance="answer")
+ERROR: Final = Column[Record]("error", lambda row: signed(predicted_answers.ratio(row)), importance="answer")
 SIMULATED: Final = Column[Record]("simulated", lambda row: str(row.simulated_ranks or NONE), importance="detail")
 FLAGS: Final = Column[Record]("flags", flags, importance="answer")
 MEASURED: Final = ("step_seconds", "time_p50_seconds", "images_per_second", "staleness_mean")
@@ -95,8 +84,7 @@ OPERATIONS: Final = (
     Column[Record]("algorithm", _scheme),
     *(RANKS, PREDICTED, INTERVAL),
     value(Record.time_p50_seconds, "measured", importance="answer"),
-    Column[Record]("error", _error, importance="answer"),
-    *(SIMULATED, FLAGS),
+    *(ERROR, SIMULATED, FLAGS),
 )
 LAYERS: Final = (
     Column[LayerSplits]("layer", lambda layer: layer.name),
@@ -116,24 +104,21 @@ LAYERS: Final = (
 
 def render(prediction: Prediction) -> str:
     """The document that ``hpcdl predict --json`` prints; SI units."""
-    head = described(prediction.estimate)
     rows = [row.row for row in (*prediction.rows, *prediction.steps)]
     cases = [{name: value for name, value in row.items() if name not in OF_RUNS} for row in rows]
-    whole: JsonObject = {"schema": 1, "network": head, "cases": cases, "left_out": prediction.left_out}
+    whole: JsonObject = {"schema": 1, "network": described(prediction.estimate), "cases": cases}
+    whole["left_out"] = prediction.left_out
     if prediction.meshes:
         whole["parallelism"] = list(map(_mesh_record, prediction.meshes))
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
-def _not_measured(rows: Sequence[Record]) -> list[Record]:
-    return [row.but(**dict.fromkeys(MEASURED)) for row in rows]
-
-
 def document(prediction: Prediction, source: str) -> Document:
     """Return the prediction of a suite or a run, its ``source``, as a document that begins with its answers."""
     if not prediction.is_same_network:
-        rows, trained = map(_not_measured, (prediction.rows, prediction.steps))
-        split = [replace(training, meshes=_not_measured(training.meshes)) for training in prediction.meshes]
+        hidden = lambda rows: [row.but(**dict.fromkeys(MEASURED)) for row in rows]
+        split = [replace(training, meshes=hidden(training.meshes)) for training in prediction.meshes]
+        rows, trained = map(hidden, (prediction.rows, prediction.steps))
         prediction = replace(prediction, rows=rows, steps=trained, meshes=split)
     sections = [
         steps(prediction.steps),
@@ -152,40 +137,33 @@ def network(estimate: NetworkEstimate) -> Section:
     """Its costs; of a fitted one also how well they are known, and how far off it is."""
     cluster, certainty = estimate.network, estimate.certainty
     unknown = certainty.undetermined if certainty else []
-    costs = [
-        (
-            name,
-            seconds(cost) if name.endswith("alpha") else rate(1 / cost) if cost else "0",
-            "undetermined" if name in unknown else "",
-        )
-        for name, cost in costs_of(cluster).items()
-        if certainty is None or name in certainty.determined
+    costs = []
+    for name, cost in costs_of(cluster).items():
+        if certainty is None or name in certainty.determined:
+            shown = seconds(cost) if name.endswith("alpha") else rate(1 / cost) if cost else "0"
+            costs.append((name, shown, "undetermined" if name in unknown else ""))
+    where = plural(cluster.ranks_per_host, "rank", " per node")
+    paragraphs = [
+        f"{cluster.name} ({cluster.source}), {'all ranks on one host' if cluster.is_one_host else where}."
     ]
-    where = (
-        "all ranks on one host" if cluster.is_one_host else f"{plural(cluster.ranks_per_host, 'rank')} per node"
-    )
-    paragraphs = [f"{cluster.name} ({cluster.source}), {where}."]
     tables = [Table("", ("cost parameter", "value", ""), costs).without_empty()]
     points = [TOPOLOGY_NOTE] if cluster.topology is not None else []
-    if certainty:
-        if unknown:
-            points.append(
-                f"The measured times do not determine {', '.join(unknown)}. Predicted times that depend on it by "
-                "10 % or more have the flag U: do not rank schemes by them; measure shorter and longer "
-                "vectors, or more schemes."
-            )
-        points += certainty.notes
-        rows = [
-            (what, *(percent(error[key], 1) for key in ("median", "worst", "covered")), str(error["of"]))
-            for name, what in ERRORS.items()
-            if (error := certainty.errors.get(name))
-        ]
-        header = ("times", "median", "worst", "within 95 %", "number")
-        tables += (
-            [Table("Error of fitted times, and of times left out of the fit", header, rows).without_empty()]
-            if rows
-            else []
+    if unknown:
+        points.append(
+            f"The measured times do not determine {', '.join(unknown)}. Predicted times that depend on it by "
+            "10 % or more have the flag U: do not rank schemes by them; measure shorter and longer "
+            "vectors, or more schemes."
         )
+    points += certainty.notes if certainty else []
+    rows = [
+        (what, *(percent(error[key], 1) for key in ("median", "worst", "covered")), str(error["of"]))
+        for name, what in ERRORS.items()
+        if (error := estimate.errors.get(name))
+    ]
+    if rows:
+        title = "Error of fitted times, and of times left out of the fit"
+        header = ("times", "median", "worst", "within 95 %", "number")
+        tables.append(Table(title, header, rows).without_empty())
     return Section("Network", paragraphs, points, tables)
 
 
@@ -208,11 +186,10 @@ def legend(rows: Sequence[Record]) -> list[str]:
 
 def steps(rows: Sequence[Record]) -> Section:
     """A table per problem: every way of training it by ranks."""
-    groups: dict[str, list[Record]] = {}
-    for row in rows:
-        groups.setdefault(predicted_answers.problem(row), []).append(row)
-    tables = [_steps_table(title, group) for title, group in groups.items()]
-    notes = [STEPS_NOTE, _jitter(rows), *legend(rows)] if rows else []
+    tables = [_steps_table(title, group) for title, group in predicted_answers.by_problem(rows).items()]
+    jitter = sorted(row.jitter or 0.0 for row in rows)
+    size = " to ".join(dict.fromkeys(map(percent, [*jitter[:1], *jitter[-1:]])))
+    notes = [STEPS_NOTE, f"Jitter of a rank's computing in a step: {size}.", *legend(rows)] if rows else []
     return Section("Predicted training steps", notes, tables=tables)
 
 
@@ -225,21 +202,12 @@ def _steps_table(title: str, group: Sequence[Record]) -> Table:
     return table((Column[Record]("method", names), *columns), group, title)
 
 
-def _jitter(rows: Sequence[Record]) -> str:
-    low, high = (percent(bound(row.jitter or 0.0 for row in rows), 1) for bound in (min, max))
-    size = low if low == high else f"{low} to {high}"
-    return f"Jitter of a rank's computing in a step: {size}."
-
-
 def _step_columns(group: Sequence[Record]) -> Sequence[Column[Record]]:
     """Return the columns of a problem's steps; speed-ups are against the predicted step on one rank."""
     gains = {id(row): speedup for row in group if (speedup := predicted_answers.speedup(row, group))}
 
-    def gain(row: Record) -> str:
-        return digits(gains[id(row)].value) if id(row) in gains else NONE
-
-    def efficiency(row: Record) -> str:
-        return digits(gains[id(row)].value / row.ranks) if id(row) in gains else NONE
+    def gain(row: Record, ranks: int = 1) -> str:
+        return digits(gains[id(row)].value / ranks) if id(row) in gains else NONE
 
     def near_linear(row: Record) -> str:
         is_judged = id(row) in gains and row.ranks > 1
@@ -251,11 +219,11 @@ def _step_columns(group: Sequence[Record]) -> Sequence[Column[Record]]:
     return (
         *(RANKS, PREDICTED, INTERVAL),
         value(Record.step_seconds, "measured", importance="answer"),
-        Column("error", _error, importance="answer"),
+        ERROR,
         Column("images/s", images),
         Column("staleness", lambda row: _beside(row.predicted_staleness_mean, row.staleness_mean)),
         Column("speed-up", gain, importance="answer"),
-        Column("efficiency", efficiency),
+        Column("efficiency", lambda row: gain(row, row.ranks)),
         Column("near-linear", near_linear, importance="answer"),
         *(SIMULATED, FLAGS),
     )
@@ -265,9 +233,8 @@ def meshes(parallelisms: Sequence[Parallelism]) -> Section:
     """Return the tables of each training and number of ranks."""
     tables = []
     for training in parallelisms:
-        like, chosen, best = training.meshes[0], training.chosen, training.best
+        like, chosen, best, rows = training.meshes[0], training.chosen, training.best, []
         what = f"{like.model}, {like.global_batch} images, {like.ranks} ranks"
-        rows = []
         for mesh in training.meshes:
             words = ["chosen" * (mesh is chosen), "fastest measured" * (mesh is best), flags(mesh)]
             times = seconds(mesh.predicted_seconds), seconds(mesh.step_seconds)

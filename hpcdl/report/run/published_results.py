@@ -26,8 +26,6 @@ from hpcdl.report.run.declaration import Answer
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping, JsonObject
 
-TITLE: Final = "Published and simulated"
-TOLERANCE: Final = 0.25
 IMAGES: Final = 1_281_167
 """Images of an epoch of ImageNet."""
 TIMES: Final = {"a day": 24, "a week": 168}
@@ -37,15 +35,12 @@ VOLUMES: Final = {
     "data_bytes": ("MB of data (|D|)", 1e6),
     "forward_backward_flop": ("TFLOP", 1e12),
 }
-SHAPE: Final = (224, 224, 3)
-BATCH: Final = 1024
 
 
 def _time(record: Record) -> float:
     """Return the time of a step or an operation, predicted where it is a prediction (s)."""
-    times = (record.predicted_seconds, record.step_seconds, record.time_p50_seconds)
-    if record.kind == "collective" and record.time_p50_seconds:
-        return float(record.time_p50_seconds)
+    measured = record.time_p50_seconds if record.kind == "collective" else None
+    times = (measured, record.predicted_seconds, record.step_seconds, record.time_p50_seconds)
     return next(float(time) for time in times if time)
 
 
@@ -117,9 +112,9 @@ class Figure:
     place: str
 
     @property
-    def reproduced(self) -> bool | None:
-        """True if ours is within the tolerance; None without a published figure."""
-        return None if self.published is None else abs(self.error) <= self.tolerance
+    def reproduced(self) -> bool:
+        """True if ours is within the tolerance; False without a published figure, too."""
+        return abs(self.error) <= self.tolerance
 
     @property
     def error(self) -> float:
@@ -138,8 +133,8 @@ class Figure:
     @property
     def verdict(self) -> str:
         """A word on the reproduction, with the tolerance."""
-        word = {True: "yes", False: "no", None: ""}[self.reproduced]
-        return f"{word} ({100 * self.tolerance:.0f} %)" if word else NONE
+        word = "yes" if self.reproduced else "no"
+        return NONE if self.published is None else f"{word} ({100 * self.tolerance:.0f} %)"
 
 
 FIGURES: Final = (
@@ -164,17 +159,16 @@ def _data(paper: str) -> JsonObject:
 
 def figures(paper: str, records: Sequence[Record]) -> list[Figure]:
     """Return the figures of ``paper`` that ``records`` have a case for, and those of its volumes."""
-    data = _data(paper)
+    data, good = _data(paper), [record for record in records if not record.error]
     ours = [figure for volumes in data.get("volumes", ()) for figure in _volumes(volumes)]
-    for results in data.get("results", ()):
-        ours += _results(results, [record for record in records if not record.error])
-    return ours
+    return ours + [figure for results in data.get("results", ()) for figure in _results(results, good)]
 
 
 def _volumes(stated: JsonMapping) -> Iterator[Figure]:
     model = registry.find("models", stated["name"])
     classes = list(inspect.signature(model).parameters.values())[1].default
-    sizes = volumes(model(SHAPE, classes, **stated.get("settings", {})), SHAPE, BATCH)
+    shape = (224, 224, 3)
+    sizes = volumes(model(shape, classes, **stated.get("settings", {})), shape, 1024)
     for field, value in stated["value"].items():
         quantity, unit = VOLUMES[field]
         here = getattr(sizes, field) / unit
@@ -196,7 +190,7 @@ def _results(stated: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]
             continue
         epochs = stated.get("epochs", {}).get(str(ranks), 0)
         here = QUANTITIES[stated["quantity"]](by_ranks[ranks], by_ranks.get(1, by_ranks[ranks]), epochs)
-        tolerance, place = stated.get("tolerance", TOLERANCE), stated.get("place", "not in the paper")
+        tolerance, place = stated.get("tolerance", 0.25), stated.get("place", "not in the paper")
         yield Figure(stated["name"], stated["quantity"], ranks, values.get(ranks), here, tolerance, place)
 
 
@@ -215,15 +209,21 @@ def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
     return Answer(headline, [figure.sentence for figure in [*untried[-1:], *missed]])
 
 
+def _tasks(
+    papers: Sequence[str], records: Sequence[Record]
+) -> Iterator[tuple[str, JsonMapping, dict[int, float]]]:
+    """Yield each task of the papers with its results on a machine, and the hours that these take by ranks."""
+    for data in (data for data in map(_data, papers) if "task" in data):
+        for results in data["results"]:
+            epochs, alike = max(results["epochs"].values()), _alike(results, records)
+            yield data["task"], results, {one.ranks: _hours(epochs, _images_a_second(one)) for one in alike}
+
+
 def times_answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
     """Return a sentence for each machine on how many take less than a day, and less than a week, for the task."""
-    tasks = [
-        (data["task"], results) for data in map(_data, papers) if "task" in data for results in data["results"]
-    ]
     lines = []
-    for task, results in tasks:
-        epochs, parts = max(results["epochs"].values()), dict[int, str]()
-        hours = {record.ranks: _hours(epochs, _images_a_second(record)) for record in _alike(results, records)}
+    for task, results, hours in _tasks(papers, records):
+        parts = dict[int, str]()
         for time, limit in TIMES.items():
             if within := [ranks for ranks in hours if hours[ranks] <= limit]:
                 machines, shown = plural(min(within), results["machine"]), digits(hours[min(within)])
@@ -235,14 +235,8 @@ def times_answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | N
 def times_charts(papers: Sequence[str], records: Sequence[Record]) -> list[Lines]:
     """Return the hours of each task over the ranks of each machine, with the lines of a day and a week."""
     tasks: dict[str, dict[str, list[Point]]] = {}
-    for data in (data for data in map(_data, papers) if "task" in data):
-        for results in data["results"]:
-            epochs = max(results["epochs"].values())
-            points = [
-                Point(record.ranks, _hours(epochs, _images_a_second(record)))
-                for record in _alike(results, records)
-            ]
-            tasks.setdefault(data["task"], {})[results["name"]] = points
+    for task, results, hours in _tasks(papers, records):
+        tasks.setdefault(task, {})[results["name"]] = list(map(Point, hours, hours.values()))
     axes = Axis("ranks: GPUs or cores", whole, 2), Axis("hours", digits, 10)
     limits = {time: lambda _ranks, hours=hours: hours for time, hours in TIMES.items()}
     return [
@@ -259,4 +253,4 @@ def section(papers: Sequence[str], records: Sequence[Record]) -> Section:
         ours, data = sorted(figures(paper, records), key=lambda figure: -(figure.ranks or 0)), _data(paper)
         title, notes = f"{paper}: {data['source']}", data.get("notes", ())
         tables += [table(FIGURES, ours, title, notes, left=2, order="most ranks first")] if ours else []
-    return Section(TITLE, tables=tables, per="paper")
+    return Section("Published and simulated", tables=tables, per="paper")

@@ -28,11 +28,8 @@ NOTE: Final = (
 def predicted_page(findings: Findings) -> Section:
     """Return each measured time with its prediction, if a network could be fitted."""
     section, rows = predicted_short(findings), findings.predicted.rows if findings.predicted else []
-    return replace(
-        section,
-        paragraphs=[*section.paragraphs, *legend(rows)],
-        tables=[*section.tables, *predicted(rows).tables],
-    )
+    paragraphs, tables = [*section.paragraphs, *legend(rows)], [*section.tables, *predicted(rows).tables]
+    return replace(section, paragraphs=paragraphs, tables=tables)
 
 
 def predicted_short(findings: Findings) -> Section:
@@ -47,14 +44,8 @@ def predicted_short(findings: Findings) -> Section:
         f"Half of the {errors['fitted']['of']} predicted times are within {within} of the measured ones, and "
         f"within {beyond} if each algorithm and number of ranks is predicted from the others."
     )
-    points = [*fabric.points, *prediction.left_out]
-    return Section(
-        title, [line, NOTE, *fabric.paragraphs], points, [_by_algorithm(prediction.rows), *fabric.tables]
-    )
-
-
-NEAR: Final = 0.1
-"""Relative error, at most, of a time that a prediction reaches."""
+    points, tables = [*fabric.points, *prediction.left_out], [_by_algorithm(prediction.rows), *fabric.tables]
+    return Section(title, [line, NOTE, *fabric.paragraphs], points, tables)
 
 
 def predicted_answer(findings: Findings) -> Answer | None:
@@ -64,22 +55,20 @@ def predicted_answer(findings: Findings) -> Answer | None:
     if "predictions" not in findings.answered_by or prediction is None or not rows:
         return None
     ratios = [ratio(row) or math.nan for row in rows]
-    near = sum(abs(each - 1) <= NEAR for each in ratios)
+    near = sum(abs(each - 1) <= 0.1 for each in ratios)
     each, far = max(zip(ratios, rows, strict=True), key=lambda pair: abs(math.log(pair[0])))
     what = f"{volume(far.message_bytes)} with {title_of(scheme_name(far))} on {plural(far.ranks, 'rank')}"
     link = prediction.estimate.network.common_link(max(row.ranks for row in rows))
-    testbed = findings.run.environment.get("emulated")
-    speed = []
-    if link and link.beta and testbed:
-        fitted = bit_rate(round(8 / link.beta, -6))
-        speed = [f"The links of the fitted network carry {fitted}, and the emulated ones {usual_rate(testbed)}."]
-    half = percent(prediction.estimate.errors["fitted"]["median"], 1)
+    half, details = percent(prediction.estimate.errors["fitted"]["median"], 1), list[str]()
+    if link and link.beta and (testbed := findings.run.environment.get("emulated")):
+        rates = bit_rate(round(8 / link.beta, -6)), usual_rate(testbed)
+        details.append("The links of the fitted network carry {}, and the emulated ones {}.".format(*rates))
     return Answer(
-        f"One network model predicts {near} of {len(rows)} measured times within {100 * NEAR:g} %.",
+        f"One network model predicts {near} of {len(rows)} measured times within 10 %.",
         [
             f"The worst prediction, for {what}, is {off(each)}.",
             f"Half of the predictions are within {half} of the measured times.",
-            *speed,
+            *details,
         ],
         rows,
     )

@@ -11,33 +11,22 @@ from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.run import published_results
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import in_words
 from hpcdl.report.run.method_names import Names, text_of
 from hpcdl.trace.files import JsonMapping
 
-
-def published(findings: Findings) -> Answer | None:
-    """Return how many figures of the suite's papers are reproduced, and those that are not."""
-    return published_results.answer(findings.papers, findings.records)
-
-
-def times(findings: Findings) -> Answer | None:
-    """Return the machines that take a day, and a week, for the task of the suite's papers."""
-    return published_results.times_answer(findings.papers, findings.records)
-
-
 PUBLISHED: Final = Declaration(
     20,
     lambda findings: published_results.section(findings.papers, findings.records),
-    answer=published,
+    answer=lambda findings: published_results.answer(findings.papers, findings.records),
     name="published",
 )
 TIMES: Final = Declaration(
     21,
     lambda _: Section("Time of a task"),
-    answer=times,
+    answer=lambda findings: published_results.times_answer(findings.papers, findings.records),
     figures=(lambda findings: published_results.times_charts(findings.papers, findings.records),),
     name="times",
 )
@@ -53,25 +42,19 @@ def settings_page(findings: Findings) -> Section:
 
 def _methods(trained: Sequence[Record]) -> list[Table]:
     """Return a table of the methods if several strategies are compared; shared columns are left out."""
-    names = Names(trained)
-    shown = dict.fromkeys(
-        (
-            names(record),
-            in_words(names(record), record),
-            *(text_of(record, name) or NONE for name in columns_with("method")),
-        )
-        for record in trained
-    )
     if len({record.training for record in trained}) < 2:
         return []
-    header = ("method", "in words", *(name.replace("_", " ") for name in columns_with("method")))
+    names, columns = Names(trained), columns_with("method")
+    shown = dict.fromkeys(
+        (names(record), in_words(names(record), record), *(text_of(record, name) or NONE for name in columns))
+        for record in trained
+    )
+    header = ("method", "in words", *(name.replace("_", " ") for name in columns))
     alike = [name for name, cells in zip(header, zip(*shown, strict=True), strict=True) if len(set(cells)) == 1]
     return [Table("", header, list(shown), len(header)).without(*alike)]
 
 
 SETTINGS: Final = Declaration(900, settings_page, rows=48)
-
-
 LAUNCHERS: Final = (
     *("SLURM_", "HPCDL_", "PMIX_", "PRTE_", "OMPI_MCA_PREFIXES", "OMPI_MCA_cpu_type", "OMPI_MCA_num_procs"),
     *("OMPI_MCA_orte", "OMPI_MCA_initial"),
@@ -81,10 +64,9 @@ LAUNCHERS: Final = (
 
 def job_page(findings: Findings) -> Section:
     """Return one row per fact."""
-    run, env = findings.run, findings.run.environment
+    run, env, cores = findings.run, findings.run.environment, findings.usable_cores
     cpu, mpi, git, software = (facts(env, name) for name in ("cpu", "mpi", "git", "software"))
-    cores, changed = findings.usable_cores, git.get("changed_files")
-    ranks = env.get("ranks") or []
+    changed, ranks = git.get("changed_files"), env.get("ranks") or []
     cards = {**facts(env, "network"), **facts(env, "infiniband")}
     packages = ("hpcdl", "python", "numpy", "mpi4py", "numba", "cupy", "blas")
     cpu_of = f"({cpu.get('physical_cores', UNKNOWN)} cores, SMT {cpu.get('smt', UNKNOWN)})"
@@ -119,8 +101,7 @@ def job_page(findings: Findings) -> Section:
 
 
 def _words(*parts: object) -> str:
-    lines = (str(part).strip("\0 \n").split("\n")[0] for part in parts if part not in {None, UNKNOWN, ""})
-    return " ".join(lines)
+    return " ".join(str(part).strip("\0 \n").split("\n")[0] for part in parts if part not in {None, UNKNOWN, ""})
 
 
 def _settings(variables: Mapping[str, str]) -> str:
@@ -140,8 +121,6 @@ def _gpu(gpu: JsonMapping) -> str:
 
 
 JOB: Final = Declaration(910, job_page, rows=30)
-
-
 HOW: Final = (
     "A step, or one repetition of a collective, takes as long as its slowest rank. Times are medians over the "
     "steps after warm-up. Their 95 % interval is distribution-free (order statistics); fewer than 6 values have "
@@ -166,8 +145,6 @@ THROUGHPUT: Final = (
     "process one global batch. It is measured from the end of the last worker's warm-up until the first worker "
     "ends, without evaluations on the test set. Its interval is Student's t over windows of equally many images."
 )
-
-
 ALL: Final = (
     "All rows and figures: report.html, or `hpcdl report RUN -o page.html`. "
     "All numbers: `-o table.csv`, or `--json`."
@@ -179,10 +156,8 @@ def method_page(findings: Findings) -> Section:
     run, records = findings.run, findings.records
     kinds: dict[tuple[str, int], list[int]] = {}
     for record in records:
-        if record.network:  # simulated: once, exactly
-            continue
-        key = (str(record.kind or "train"), record.warmup_steps)
-        kinds.setdefault(key, []).append(record.measured_steps)
+        if not record.network:  # simulated: once, exactly
+            kinds.setdefault((str(record.kind or "train"), record.warmup_steps), []).append(record.measured_steps)
     counts = [
         f"Cases of kind {kind}: {plural(warmup, 'warm-up step')} left out, then "
         f"{low if low == high else f'{low} to {high}'} measured steps per case."
