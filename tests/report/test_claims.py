@@ -120,7 +120,7 @@ def test_times_of_ranks_that_share_cores_decide_nothing():
     assert decided([record("ring", 1.0, 0.9, 1.1, launches=3)], below=5).word == YES
 
 
-def test_limits_have_reasons_and_each_clause_of_several_is_a_sentence_with_its_number():
+def test_limits_have_reasons_and_each_clause_is_a_sentence_with_its_number_and_its_subject():
     """0 and 1, which compare, need no reason."""
     for claim in claims():
         assert claim.clauses or claim.would_decide, claim
