@@ -280,8 +280,8 @@ def of_nodes(nodes: Sequence[Node], samples: int | None) -> list[SizedLayer]:
     if samples is None or samples < 1:
         raise ValueError("the samples of its forward passes are not stated: add --batch SAMPLES")
     times = {key: median(seconds) for key, seconds in spent.items()}
-    size_of = lambda name: _only(f"{name!r} has gradients of", gradients[name] or [0], " bytes")
-    return _timed(times, {name: (size_of(name) // 4, 0, samples) for name in names})
+    sizes = {name: _only(f"{name!r} has gradients of", gradients[name] or [0], " bytes") for name in names}
+    return _timed(times, {name: (size // 4, 0, samples) for name, size in sizes.items()})
 
 
 def _timed(times: Mapping[tuple[str, str], float], sizes: Mapping[str, tuple[int, int, int]]) -> list[SizedLayer]:

@@ -134,7 +134,7 @@ def _new(suite: str, case: str, before: _Side, now: _Side) -> Change:
     """Return a case without a value in the baseline, which may have it disturbed."""
     newest = now.launches[-1][1] if now.launches else None
     measure = next((name for name in MEASURE_NAMES if newest and name in newest.values), "result")
-    values = ([], now.values(measure, newest.settings) if newest else [])
+    values = list[Value](), now.values(measure, newest.settings) if newest else []
     if now.failures:
         return Change(suite, case, measure, values, FAILED, now.failure)
     if before.disturbed:

@@ -99,16 +99,16 @@ def _event(group: list[Change], slow: Sequence[Suspect], environments: Mapping[i
     """Return an event; ``environments``: first run of each series in a new environment."""
     firsts, slower = [change.first for change in group], group[0].ratio.value > 1
     first, found = max(sorted(set(firsts)), key=firsts.count), min(change.found for change in group)
-    most = lambda flags: 2 * sum(flags) > len(group)
+    half = len(group) / 2
     verdicts: tuple[EventKind, EventKind] = ("regressed", "bimodal") if slower else ("improved", "restored")
-    kind = verdicts[most(change.returned for change in group)]
-    if most(change.unstable_start for change in group):
+    kind = verdicts[sum(change.returned for change in group) > half]
+    if sum(change.unstable_start for change in group) > half:
         kind = "unstable start"
     boundary = [abs(environments.get(change.series, -TOGETHER - 1) - first) <= TOGETHER for change in group]
     causes = [suspect for suspect in slow if slower and abs(suspect.first - first) <= TOGETHER]
     causes = [suspect for suspect in causes if suspect.ended is None or suspect.ended > found]
     changes = sorted(group, key=lambda change: abs(np.log(change.ratio.value)), reverse=True)
-    return Event(kind, changes, first, found, causes, most(boundary))
+    return Event(kind, changes, first, found, causes, sum(boundary) > half)
 
 
 @dataclass(frozen=True)

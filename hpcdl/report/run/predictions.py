@@ -113,12 +113,15 @@ def render(prediction: Prediction) -> str:
     return json.dumps(whole, indent=1, allow_nan=False) + "\n"
 
 
+def _not_measured(rows: Sequence[Record]) -> list[Record]:
+    return [row.but(**dict.fromkeys(MEASURED)) for row in rows]
+
+
 def document(prediction: Prediction, source: str) -> Document:
     """Return the prediction of a suite or a run, its ``source``, as a document that begins with its answers."""
     if not prediction.is_same_network:
-        hidden = lambda rows: [row.but(**dict.fromkeys(MEASURED)) for row in rows]
-        split = [replace(training, meshes=hidden(training.meshes)) for training in prediction.meshes]
-        rows, trained = map(hidden, (prediction.rows, prediction.steps))
+        rows, trained = map(_not_measured, (prediction.rows, prediction.steps))
+        split = [replace(training, meshes=_not_measured(training.meshes)) for training in prediction.meshes]
         prediction = replace(prediction, rows=rows, steps=trained, meshes=split)
     sections = [
         steps(prediction.steps),

@@ -59,10 +59,10 @@ def measured(findings: Findings) -> list[Cost]:
                 sides[(record.warmup_steps + offset) % 2 == 0].append(launch.seconds[offset::2])
     exchanges, traced = list[Cost](), list[Cost]()
     for of, record, sides in (group for group in groups.values() if all(group[-1])):
-        without, having = (np.array([np.median(launch) for launch in side]) for side in sides)
-        is_traced = of == "tracing"
-        ratio = median_interval(having / without) if is_traced else ratio_interval(*reversed(sides))
-        (traced if is_traced else exchanges).append(Cost(of, record, *map(launches_interval, sides), ratio))
+        medians, is_traced = [np.array([np.median(launch) for launch in side]) for side in sides], of == "tracing"
+        ratio = median_interval(medians[1] / medians[0]) if is_traced else ratio_interval(*reversed(sides))
+        without, having = map(launches_interval, sides)
+        (traced if is_traced else exchanges).append(Cost(of, record, without, having, ratio))
     exchanges.sort(key=lambda cost: cost.record.message_bytes or 0)
     return [*exchanges, *sorted(traced, key=lambda cost: cost.ratio.value)]
 
