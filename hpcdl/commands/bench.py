@@ -22,15 +22,8 @@ def arguments(parser: Arguments) -> None:
     late = "seconds by which ranks come late: of each rank, such as 0,0.2,0,0, or RANK:SECONDS of one"
     parser.option("--delays SECONDS", late)
     parser.option("--json", "one JSON document in place of the table")
-    parser.set_defaults(
-        suite=Path("bench"),
-        overrides=[],
-        case=[],
-        full=False,
-        launches=1,
-        mix_environments=False,
-        case_timeout=None,
-    )
+    parser.set_defaults(suite=Path("bench"), overrides=[], case=[], full=False, launches=1)
+    parser.set_defaults(mix_environments=False, case_timeout=None)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product, zip_longest
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -38,8 +39,8 @@ BUCKETS: Final = ", ".join(
 """Strategies that are tried in replays, besides the default."""
 DEFAULTS: Final = {"collective": ("native", ""), "replay": ("synchronous", "")}
 
-Plan = dict[str, list[str]]
-"""Names of cases by the library's algorithm that is forced: ``allreduce ring``; "" if the library chooses."""
+Plan = dict[str, tuple[Mapping[str, str], list[str]]]
+"""By algorithm of the library, ``allreduce ring``, "" if it chooses: variables that force it, names of cases."""
 Tried = dict[tuple[str, str], dict[int, "Launch"]]
 """Launches by round, by scheme of a collective or strategy of a replay, and by algorithm."""
 Configuration = tuple[Any, ...]
@@ -59,20 +60,19 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.report.formats.exports import json_text
 
     cases = _prepare(options)
-    plan: Plan = {"": [case.name for case in cases]}
-    variables: dict[str, dict[str, str]] = {"": {}}
-    for case in cases:
-        collective = case.setting("collective") if str(case.setting("aggregation")) == "native" else None
+    plan: Plan = {"": ({}, [case.name for case in cases])}
+    for case in (case for case in cases if str(case.setting("aggregation")) == "native"):
+        collective = case.setting("collective")
         for name, forced in algorithms(collective).items() if collective else ():
-            variables[f"{collective} {name}"] = forced
-            plan.setdefault(f"{collective} {name}", []).append(case.name)
+            plan.setdefault(f"{collective} {name}", (forced, []))[1].append(case.name)
     left_out: dict[str, str] = {}
-    first, failed = _run(options, "first", SEARCHES, plan, variables, left_out)
+    first, failed = _run(options, "first", SEARCHES, plan, left_out)
     again: Plan = {}
     for tried in first.values():
         for scheme, algorithm in _candidates(tried):
-            again.setdefault(algorithm, []).append(str(_record(tried[scheme, algorithm]).case))
-    second, failed_again = _run(options, "second", options.launches, again, variables, left_out)
+            name = str(_record(tried[scheme, algorithm]).case)
+            again.setdefault(algorithm, (plan[algorithm][0], []))[1].append(name)
+    second, failed_again = _run(options, "second", options.launches, again, left_out)
     rows = _rows(first, second)
     lines = [*_lines(rows), *_write(options.folder, rows), *(f"# {case}: {why}" for case, why in left_out.items())]
     print(json_text({"cases": rows, "left_out": left_out}) if options.json else "\n".join([*lines, ""]), end="")
@@ -106,8 +106,7 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
         raise UsageError(f"-o {options.folder}: exists; choose another folder or add --resume")
     cases = [case for case in chosen.cases if case.kind in DEFAULTS and not case.setting("network")]
     if not cases or options.launches < ROUNDS:
-        least = f"--launches from {ROUNDS} on"
-        raise UsageError(f"{name}: tuning needs collectives or replays on ranks, and {least}")
+        raise UsageError(f"{name}: tuning needs collectives or replays on ranks, and --launches from {ROUNDS} on")
     options.folder.mkdir(parents=True, exist_ok=True)
     if name in COLLECTIVES:
         options.suite = options.folder / "tune.toml"
@@ -116,12 +115,7 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
 
 
 def _run(
-    options: argparse.Namespace,
-    run: str,
-    rounds: int,
-    plan: Plan,
-    variables: Mapping[str, Mapping[str, str]],
-    left_out: dict[str, str],
+    options: argparse.Namespace, run: str, rounds: int, plan: Plan, left_out: dict[str, str]
 ) -> tuple[dict[Configuration, Tried], bool]:
     """Launch the plan in rounds; return launches by configuration, and True if a case without algorithm failed.
 
@@ -134,13 +128,13 @@ def _run(
     from hpcdl.trace.schema import read
 
     failed, launched = False, dict[Configuration, Tried]()
-    for number, name in ((number, name) for number in range(1, rounds + 1) for name in plan):
+    for number, (name, (variables, cases)) in product(range(1, rounds + 1), plan.items()):
         print(f"# {run} run, launch {number}, {name or 'default'}", file=sys.stderr, flush=True)
         folder = options.folder / run / (name or "default") / f"launch-{number}"
-        words = [f"--set={text}" for text in options.overrides] + [f"--case={case}" for case in plan[name]]
-        more = {"folder": folder, "case": plan[name], "resume": True, "ranks": None, "text": None, "full": False}
+        words = [f"--set={text}" for text in options.overrides] + [f"--case={case}" for case in cases]
+        more = {"folder": folder, "case": cases, "resume": True, "ranks": None, "text": None, "full": False}
         given = ["run", str(options.suite), "-o", str(folder), "--resume", *words]
-        with _surroundings({**variables[name], LAUNCH: str(number)}, [1, 2] if name else [1]):
+        with _surroundings({**variables, LAUNCH: str(number)}, [1, 2] if name else [1]):
             code = from_shell(argparse.Namespace(**{**vars(options), **more}), given)
         if code == INTERRUPTED:
             raise KeyboardInterrupt
@@ -242,9 +236,7 @@ def _gains(ratios: Sequence[Sequence[float]]) -> list[Interval]:
 
     if not ratios:
         return []
-    logarithms = np.full((len(ratios), max(map(len, ratios))), np.nan)
-    for row, values in zip(logarithms, ratios, strict=True):
-        row[: len(values)] = np.log(values)
+    logarithms = np.log([*zip_longest(*ratios, fillvalue=np.nan)]).T
     counts, means = np.isfinite(logarithms).sum(axis=1), np.nanmean(logarithms, axis=1)
     variance, freedom = moderated_variances(logarithms - means[:, None], counts - 1.0)
     low, high = Difference(means, np.sqrt(variance / counts), freedom).bounds(1 - 0.05 / len(ratios))
@@ -256,12 +248,8 @@ def _row(base: dict[int, Launch], gains: Mapping[tuple[str, str], Interval]) -> 
     named = {}
     for (scheme, algorithm), times in gains.items():
         confirmed = True if times.low > 1 + MIN_GAIN else False if times.high < 1 + MIN_GAIN else None
-        name = algorithm.partition(" ")[2] or scheme
-        named["library_algorithm" if algorithm else "scheme"] = {
-            "name": name,
-            "confirmed": confirmed,
-            **times._asdict(),
-        }
+        gain = {"name": algorithm.partition(" ")[2] or scheme, "confirmed": confirmed, **times._asdict()}
+        named["library_algorithm" if algorithm else "scheme"] = gain
     record = _record(base)
     record.disturbed = next((launch.disturbed for launch in base.values() if launch.disturbed), None)
     columns = ("kind", "collective", "model", "aggregation", "dtype", "message_bytes", "ranks", "nodes", "marks")
@@ -277,22 +265,19 @@ def _answer(rows: list[JsonObject]) -> str:
     """Return in how many rows the second run confirms a gain, and the largest one."""
     from hpcdl.report.run.literature import title_of
 
-    confirmed = [[gain for gain in row["gains"].values() if gain["confirmed"]] for row in rows]
-    gains = [gain for of_row in confirmed for gain in of_row]
+    gains = [gain for row in rows for gain in row["gains"].values() if gain["confirmed"]]
     if not gains:
         return f"The second run confirms no gain over the default in any of {len(rows)} rows."
     most = max(gains, key=lambda gain: float(gain["value"]))
     fast = f"{most['value']:.3g} ({most['low']:.3g} to {most['high']:.3g}) times as fast"
-    count = f"{sum(map(bool, confirmed))} of {len(rows)} rows"
-    return f"The second run confirms a gain over the default in {count}: {title_of(most['name'])} is up to {fast}."
-
-
-STANDING: Final = {True: "", None: "open: ", False: "no gain: "}
+    count = sum(any(gain["confirmed"] for gain in row["gains"].values()) for row in rows)
+    where = f"in {count} of {len(rows)} rows"
+    return f"The second run confirms a gain over the default {where}: {title_of(most['name'])} is up to {fast}."
 
 
 def _lines(rows: list[JsonObject]) -> list[str]:
     """Return the table in 80 columns; a second gain of a row stands in a line below it."""
-    kinds = {"scheme": "", "library_algorithm": "MPI "}
+    kinds, standing = {"library_algorithm": "MPI "}, {None: "open: ", False: "no gain: "}
     names = [str(row["message_bytes"] or f"{row['model']} {row['aggregation']}") for row in rows]
     width = max(9, *map(len, names))
     lines = [
@@ -307,12 +292,11 @@ def _lines(rows: list[JsonObject]) -> list[str]:
         flags = "".join(letter for flag, letter in LETTERS.items() if flag in row["marks"])
         default = microseconds(row["default_seconds"]) + flags
         begin = f"{name:>{width}}{row['ranks']:>6}{default:>10}{row['times_the_best']:>6.2f}"
-        gains = [
-            f"{STANDING[gain['confirmed']]}{kinds[kind]}{gain['name']} ({gain['low']:.3g} to {gain['high']:.3g})"
-            for kind, gain in row["gains"].items()
-        ]
-        for number, text in enumerate(gains or ["-"]):
-            lines.append(f"{'#'.ljust(len(begin)) if number else begin}  {text}")
+        for kind, gain in row["gains"].items():
+            text = f"{standing.get(gain['confirmed'], '')}{kinds.get(kind, '')}{gain['name']}"
+            lines.append(f"{begin}  {text} ({gain['low']:.3g} to {gain['high']:.3g})")
+            begin = "#".ljust(len(begin))
+        lines += [] if row["gains"] else [f"{begin}  -"]
     return lines
 
 

@@ -41,21 +41,15 @@ def test_schemes_share_a_line_and_a_run_can_be_resumed(either):
     resumed = either("bench", "reduce_scatter", *given, "--resume")
     first, second = rows(resumed.stdout)
     assert (first[:2], second[0]) == (["384", "-"], "6144")  # ring was measured
-    assert len(json.loads(either("bench", "reduce_scatter", *given, "--resume", "--json").stdout)["cases"]) == 6
-
-
-def test_json_is_one_document(hpcdl):
-    ended = hpcdl("bench", "-b", "8", "-e", "8", "-a", "ring,native", "-n", "2", "-r", "2", "-w", "0", "--json")
-    cases = json.loads(ended.stdout)["cases"]
-    assert [(case["aggregation"], case["message_bytes"]) for case in cases] == [("ring", 8), ("native", 8)]
+    cases = json.loads(either("bench", "reduce_scatter", *given, "--resume", "--json").stdout)["cases"]
+    in_order = [(scheme, size) for size in (24, 384, 6144) for scheme in ("ring", "native")]
+    assert [(case["aggregation"], case["message_bytes"]) for case in cases] == in_order
 
 
 def record(aggregation="ring", ms=1.0, low=None, high=None, **fields):
     times = {"time_p50_seconds": ms / 1e3, "time_p50_low_seconds": low and low / 1e3}
-    return Record(
-        aggregation=aggregation, message_bytes=1 << 27, launches=1, launch_seconds=[ms / 1e3],
-        time_p50_high_seconds=high and high / 1e3, **times, **fields,
-    )  # fmt: skip
+    times |= {"time_p50_high_seconds": high and high / 1e3, "launch_seconds": [ms / 1e3]}
+    return Record(aggregation=aggregation, message_bytes=1 << 27, launches=1, **times, **fields)
 
 
 def test_a_line_has_flags_and_quotients_with_intervals():
@@ -68,16 +62,23 @@ def test_a_line_has_flags_and_quotients_with_intervals():
     ]
 
 
+def case(folder, times, scheme, **fields):
+    """Return the file of a case that was made by hand."""
+    hand = Hand(folder / str(len([*folder.iterdir()])) / "parts")
+    hand.folder.mkdir(parents=True)
+    hand.case(
+        [times] * 2, kind="collective", collective="allreduce", aggregation=scheme, dtype="float32", **fields
+    )
+    hand.read({"mpi": {"library": "MPICH", "version": "5"}})
+    return hand.folder / "run.h5"
+
+
 def test_four_schemes_with_long_names_fit_80_columns(tmp_path, capsys):
     schemes = ("native", "halving_doubling", "native_reduce_scatter_allgather", "mypackage.mymodule:my_ring")
     table = BenchTable(schemes)
-    for number, scheme in enumerate(schemes):
-        hand = Hand(tmp_path / str(number) / "parts")
-        hand.folder.mkdir(parents=True)
-        fields = {"kind": "collective", "collective": "allreduce", "message_bytes": 1 << 27, "dtype": "float32"}
-        hand.case([[8888.8] * 9] * 2, aggregation=scheme, warmup_steps=0, correct=False, nodes=1, **fields)
-        hand.read({"mpi": {"library": "MPICH", "version": "5"}})
-        table.add(hand.folder / "run.h5")
+    for scheme in schemes:
+        fields = {"message_bytes": 1 << 27, "warmup_steps": 0, "correct": False, "nodes": 1}
+        table.add(case(tmp_path, [8888.8] * 9, scheme, **fields))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[-1].split()[:2] == ["134217728", "8888800W"]
@@ -86,13 +87,7 @@ def test_four_schemes_with_long_names_fit_80_columns(tmp_path, capsys):
 
 
 def test_a_case_without_times_has_dashes(tmp_path, capsys):
-    hand = Hand(tmp_path / "run/parts")
-    hand.folder.mkdir(parents=True)
-    hand.case(
-        [[]] * 2, kind="collective", collective="allreduce", aggregation="ring", message_bytes=8, error="lost"
-    )
-    hand.read({"mpi": {"library": "MPICH", "version": "5"}})
-    BenchTable(["ring"]).add(hand.folder / "run.h5")
+    BenchTable(["ring"]).add(case(tmp_path, [], "ring", message_bytes=8, error="lost"))
     assert rows(capsys.readouterr().out)[-1] == ["8", *["-"] * 5, "0.000", "0.000"]
 
 

@@ -25,15 +25,10 @@ def measured(*, disturbed=(), **launches):
     for name, seconds in launches.items():
         scheme, algorithm = ("native", f"allreduce {name[1:]}") if name.startswith("_") else (name, "")
         record = Record(kind="collective", collective="allreduce", aggregation=scheme, message_bytes=64, ranks=2)
-        tried[scheme, algorithm] = {
-            number: SimpleNamespace(
-                record=record,
-                seconds=np.array([time]),
-                typical=np.median,
-                disturbed="x" if number in disturbed else None,
-            )
-            for number, time in enumerate(seconds)
-        }
+        tried[scheme, algorithm] = launches = {}
+        for number, time in enumerate(seconds):
+            fields = {"record": record, "seconds": np.array([time]), "typical": np.median}
+            launches[number] = SimpleNamespace(**fields, disturbed="x" if number in disturbed else None)
     return tried
 
 
@@ -70,9 +65,8 @@ def test_a_gain_counts_if_its_interval_in_the_second_run_is_above_the_smallest_g
     assert ("confirms a gain over the default in 1 of 1 rows: a ring is up to" in answer) == (confirmed is True)
     assert ("confirms no gain over the default in any of 1 rows." in answer) == (confirmed is not True)
     assert line.split()[:4] == ["64", "2", "2000000", f"{factor:.2f}"]
-    assert line.split("  ")[-1].startswith(
-        {True: "ring (", None: "open: ring (", False: "no gain: ring ("}[confirmed]
-    )
+    words = {True: "ring (", None: "open: ring (", False: "no gain: ring ("}
+    assert line.split("  ")[-1].startswith(words[confirmed])
 
 
 @pytest.mark.parametrize(("noise", "gain", "least"), [(0.2, 1.0, 0), (0.05, 1.2, 75), (0.01, 1.1, 95)])
@@ -137,12 +131,8 @@ def test_mpich_s_table_is_its_own_with_the_rules_in_it(tmp_path):
     assert len(table) > 30  # MPICH ends if one of its functions is missing
     allreduce = table["collective=allreduce"]["comm_type=intra"]
     usual = {"count": "any"}
-    for size, algorithm in (
-        (64, "intra_ring"),
-        (4095, "intra_ring"),
-        (65536, "allcomm_nb"),
-        (1 << 20, "allcomm_nb"),
-    ):
+    ring, nb = "intra_ring", "allcomm_nb"
+    for size, algorithm in ((64, ring), (4095, ring), (65536, nb), (1 << 20, nb)):
         assert chosen(allreduce, size, **usual) == f"MPIR_Allreduce_{algorithm}"
         assert chosen(allreduce, size, is_commutative="no") != f"MPIR_Allreduce_{algorithm}"
     for size in (0, 63, 4096, 65535):
@@ -162,9 +152,8 @@ def test_open_mpi_s_rules_have_its_numbers(other, tmp_path):
     variables, algorithms = ended.stdout.splitlines()
     assert variables.endswith(f"dynamic_rules_filename={tmp_path}/openmpi-2-ranks.conf")
     ring = json.loads(algorithms)["ring"]["OMPI_MCA_coll_tuned_allreduce_algorithm"]
-    words = [
-        line.partition("#")[0].split() for line in (tmp_path / "openmpi-2-ranks.conf").read_text().splitlines()
-    ]
+    lines = (tmp_path / "openmpi-2-ranks.conf").read_text().splitlines()
+    words = [line.partition("#")[0].split() for line in lines]
     assert words == [["1"], ["2"], ["1"], ["1"], ["2"], ["0", "0", "0", "0"], ["64", ring, "0", "0"]]
 
 
@@ -183,24 +172,20 @@ def test_what_cannot_run_here_is_left_out_and_named(tmp_path, monkeypatch):
         return launch
 
     options = argparse.Namespace(folder=tmp_path, overrides=[], suite="s")
-    outcomes = {
-        "a": launched(refused),
-        "b": launched({**refused, **failed}),
-        "c": launched(refused, correct=False),
-    }
+    outcomes = {"a": launched(refused), "b": launched(refused | failed), "c": launched(refused, correct=False)}
     for number, (run, launch) in enumerate([*outcomes.items(), ("d", lambda *_: FAILED)]):
         monkeypatch.setattr(tune, "from_shell", launch)
         left_out = {}
-        launches, is_failed = tune._run(options, run, 1, {"": ["sum", "two"]}, {"": {}}, left_out)
+        launches, is_failed = tune._run(options, run, 1, {"": ({}, ["sum", "two"])}, left_out)
         assert is_failed == (number > 0)
         assert len(launches) == (number < 2)
         assert left_out == ({"two": "not run: needs all ranks on one host"} if number < 3 else {})
-        launches, is_failed = tune._run(options, run, 1, {"allreduce nb": ["sum"]}, {"allreduce nb": {}}, left_out)
+        launches, is_failed = tune._run(options, run, 1, {"allreduce nb": ({}, ["sum"])}, left_out)
         assert not is_failed
         assert (f"allreduce nb, launch 1 of the {run} run" in left_out) == (number > 0)
     monkeypatch.setattr(tune, "from_shell", lambda *_: INTERRUPTED)
     with pytest.raises(KeyboardInterrupt):
-        tune._run(options, "e", 1, {"allreduce nb": ["sum"]}, {"allreduce nb": {}}, {})
+        tune._run(options, "e", 1, {"allreduce nb": ({}, ["sum"])}, {})
 
 
 def test_the_files_are_for_each_number_of_ranks_and_their_names_can_be_copied(tmp_path):
@@ -224,10 +209,7 @@ def test_a_collective_is_tuned_from_one_command_line(hpcdl):
     assert (row["collective"], row["message_bytes"], row["ranks"]) == ("all_to_all", 64, 2)
     assert row["default_seconds"] > 0
     assert row["times_the_best"] >= 1
-    assert {path.parent.name for path in (hpcdl.folder / "tuned").glob("*/*/launch-1")} <= {
-        "first",
-        "second",
-        "default",
-    }
+    runs = {path.parent.name for path in (hpcdl.folder / "tuned").glob("*/*/launch-1")}
+    assert runs <= {"first", "second", "default"}
     names = {record["aggregation"] for record in hpcdl.report("tuned/first/default")["cases"]}
     assert names == {*schemes("all_to_all")}

@@ -43,10 +43,7 @@ def disturbed(hand, *counted, **fields):
     ("counted", "words"),
     [
         (foreign(0.49), None),
-        (
-            foreign(5.1),
-            "other processes took 0.51 cores from rank 1 (limit 0.05; 2 involuntary context switches/s",
-        ),
+        (foreign(5.1), "took 0.51 cores from rank 1 (limit 0.05; 2 involuntary context switches/s"),
         (foreign(5.1, foreign_error_ns=5 * SECOND), None),
         (foreign(9.0, idle_cores=1), None),
         (foreign(15.0, idle_cores=1), "0.50 cores from rank 1 "),
@@ -121,14 +118,8 @@ def test_undisturbed_launches_of_a_case_decide(hand):
 
 def all_pairs(hand, counters, **fields):
     """Four hosts; exchanges of host1 with host2 take 1.5 times as long as the others."""
-    table = [
-        [
-            1.5 if {rank, partners[rank]} == {1, 2} else 1.0
-            for partners in rounds(4, "all_pairs")
-            for _ in range(20)
-        ]
-        for rank in range(4)
-    ]
+    order = [partners for partners in rounds(4, "all_pairs") for _ in range(20)]
+    table = [[1.5 if {rank, partners[rank]} == {1, 2} else 1.0 for partners in order] for rank in range(4)]
     given = {"kind": "pairwise", "pattern": "all_pairs", "warmup_steps": 0, "message_bytes": 65536, **fields}
     hand.case(table, aggregation="fabric", case="pairs", counters=counters, **given)
     return hand.read({"cpu": {"physical_cores": 8}, "ranks": [{"hostname": f"host{rank}"} for rank in range(4)]})
@@ -136,11 +127,9 @@ def all_pairs(hand, counters, **fields):
 
 def test_a_disturbed_case_accuses_no_link(hand):
     page = render([all_pairs(hand, [rank(), foreign(5), rank(), rank()])], "md")
-    assert (
-        "Not decided: no host can be named as slow, because the case was disturbed: other processes took 0.50 cores from rank 1"
-        in page
-    )
-    assert "the link between" not in page
+    reason = "the case was disturbed: other processes took 0.50 cores from rank 1"
+    assert f"Not decided: no host can be named as slow, because {reason}" in page
+    assert "The link between" not in page
 
 
 def test_an_undisturbed_case_with_steal_names_its_slow_link(hand):

@@ -9,6 +9,8 @@ from hpcdl.report.sections import sharding
 def test_a_stage_is_compared_with_synchronous_training(hand):
     """A step of 25 ms computes for 15 ms, and sends 103 bytes: at 0.9 there is 1.67 ms for what does not overlap."""
     hand.train([[20.0] * 30] * 4, compute=[15.0] * 4, memory=[1600] * 4)
+    (alone,) = findings([hand.read()])
+    assert sharding.answer(alone) is None and not sharding.SECTION.page(alone).tables
     keys = {"training": "zero(stage=3)", "system": "ZeRO-3"}
     hand.train([[25.0] * 30] * 4, compute=[15.0] * 4, memory=[700, 600, 700, 600], **keys)
     (found,) = findings([hand.read()])
@@ -38,10 +40,3 @@ def test_launches_give_the_time_an_interval(hand, times, words):
     (found,) = findings([hand.read()])
     begin = "Compared with synchronous training ZeRO-1 sends as many bytes"
     assert sharding.answer(found).headline == f"{begin} and {words} (LeNet-5, 4 ranks)."
-
-
-def test_runs_without_sharding_have_no_such_section(hand):
-    hand.train([[20.0] * 30] * 4, compute=[15.0] * 4, memory=[1600] * 4)
-    (found,) = findings([hand.read()])
-    assert sharding.answer(found) is None
-    assert not sharding.SECTION.page(found).tables

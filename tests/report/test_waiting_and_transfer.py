@@ -38,11 +38,6 @@ def written(folder, counters=None, **more):
     return findings([read(folder)])
 
 
-@pytest.fixture
-def late_run(tmp_path):
-    return written(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("counters", "fields", "verdict"),
     [
@@ -57,12 +52,20 @@ def test_no_rank_of_a_disturbed_case_or_of_a_pipeline_is_late(tmp_path, counters
     assert [cells[name] for name in ("latest rank", "late by", "verdict")] == ["rank 1", "20.0 ms", verdict]
 
 
-def test_the_late_rank_is_named_with_its_lateness(late_run, row):
-    answer = waiting.WAITING.answer(late_run[0])
-    assert (
-        answer.headline == "Rank 1 is late by 20.0 ms per step: other ranks wait for this rank, not for its links."
-    )
-    assert row(render([one.run for one in late_run], "md"), "one")[1:5] == ["2", "40.0 ms", "10.0 ms", "0.250"]
+def test_the_late_rank_is_named_with_its_lateness_and_the_step_is_split(tmp_path, row):
+    (late_run,) = written(tmp_path)
+    answer = waiting.WAITING.answer(late_run)
+    says = "Rank 1 is late by 20.0 ms per step: other ranks wait for this rank, not for its links."
+    assert answer.headline == says
+    assert row(render([late_run.run], "md"), "one")[1:5] == ["2", "40.0 ms", "10.0 ms", "0.250"]
+    (case,) = cases([late_run])
+    columns = ("waiting_seconds", "transfer_seconds", "late_rank", "late_seconds")
+    assert [case[name] for name in columns] == pytest.approx([0.010, 0.010, 1, 0.020])
+    (chart,) = step_breakdown(late_run)
+    assert chart.numbers() == [
+        ("", "compute", "waiting", "transfer"),
+        ("none", "20.0 ms", "10.0 ms", "10.0 ms"),
+    ]
 
 
 def test_a_rank_that_is_late_in_one_case_of_several_is_named_with_it_and_rows_name_their_launch(tmp_path):
@@ -78,18 +81,3 @@ def test_a_rank_that_is_late_in_one_case_of_several_is_named_with_it_and_rows_na
     assert headline.startswith("Rank 1 is late by 20.0 ms per step in 1 of 2 cases: ")
     (table,) = waiting.WAITING.page(pooled).tables
     assert {row[:2] for row in table.rows} >= {("one", "1"), ("one", "2")}
-
-
-def test_columns_have_waiting_transfer_and_the_late_rank(late_run):
-    (case,) = cases(late_run)
-    assert case["waiting_seconds"] == pytest.approx(0.010)
-    assert case["transfer_seconds"] == pytest.approx(0.010)
-    assert (case["late_rank"], case["late_seconds"]) == (1, pytest.approx(0.020))
-
-
-def test_the_step_is_split_into_compute_waiting_and_transfer(late_run):
-    (chart,) = step_breakdown(late_run[0])
-    assert {name: lengths[0] for name, lengths in chart.parts.items()} == pytest.approx(
-        {"compute": 0.020, "waiting": 0.010, "transfer": 0.010}
-    )
-    assert chart.numbers()[1:] == [("none", "20.0 ms", "10.0 ms", "10.0 ms")]

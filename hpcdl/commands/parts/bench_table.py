@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
     from hpcdl.trace.run import Run
 
-MAX_WIDE: Final = 4
-"""Schemes, at most, that share a line of 80 characters."""
-QUOTIENT: Final = " / "
-"""Sign in the names of columns that have a quotient and its interval."""
 FLAGS: Final = "flags: D disturbed by other load, S ranks share cores, W WRONG"
 LETTERS: Final = {"disturbed": "D", "oversubscribed": "S", "wrong": "W"}
 MEASURED: Final = ("bytes", "avg", "min", "max", "p50", "p99", "algbw", "busbw")
@@ -51,7 +47,7 @@ class BenchTable:
         run = read(part)
         every = launches(pool([run]))
         (record,) = marked(run, records(every))
-        is_wide = 1 < len(self._schemes) <= MAX_WIDE and not record.straggler
+        is_wide = 1 < len(self._schemes) <= 4 and not record.straggler
         if self.folder is None:
             self.folder = run.path.parent.parent
             self._begin(run, record, is_wide=is_wide)
@@ -83,7 +79,7 @@ class BenchTable:
         ]
         self._columns = [*(DELAYED if record.straggler else MEASURED), *(["scheme"] if others else [])]
         if is_wide:
-            self._columns = ["bytes", *self._schemes, *(f"{first}{QUOTIENT}{other}" for other in others)]
+            self._columns = ["bytes", *self._schemes, *(f"{first} / {other}" for other in others)]
             notes += [
                 "times (us): median of the slowest rank; one scheme alone has min, max, busbw",
                 f"{first} / x: above 1 if x is faster; +-: 95 % interval of this launch alone",
@@ -102,7 +98,7 @@ class BenchTable:
     def _print(self, cells: Sequence[str]) -> None:
         """Print right-aligned cells; a first cell ``#`` stands before the others."""
         begin, cells = ("#", cells[1:]) if cells[0] == "#" else ("", cells)
-        widths = [11 if QUOTIENT in name else 9 for name in self._columns]
+        widths = [11 if " / " in name else 9 for name in self._columns]
         text = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
         if self._shown:
             print(begin + text[len(begin) :], flush=True)

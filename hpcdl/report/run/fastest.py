@@ -1,14 +1,13 @@
 """Sentences on the fastest scheme of a collective: over message sizes, or over ranks if there is one size."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.estimates import Interval, ratio_interval
+from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import bounded, plural, volume
+from hpcdl.report.run.grouping import time_ratio
 from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import Group, place, ranked, sizes
@@ -29,15 +28,13 @@ def times_as_fast(record: Record, other: Record) -> Interval:
     With one launch the bounds are of the intervals over its repetitions; simulated times have none.
     """
     if record.network:
-        return Interval(
-            (other.time_p50_seconds or 0.0) / (record.time_p50_seconds or math.nan), math.nan, math.nan
-        )
-    sides = [[np.array([time]) for time in each.launch_seconds or ()] for each in (other, record)]
-    ratio = ratio_interval(*sides)
-    bounds = [(each.time_p50_low_seconds, each.time_p50_high_seconds) for each in (other, record)]
-    if math.isfinite(ratio.low) or any(None in pair for pair in bounds):
+        value = (other.time_p50_seconds or 0.0) / (record.time_p50_seconds or math.nan)
+        return Interval(value, math.nan, math.nan)
+    ratio = time_ratio([other], [record])
+    low, high = other.time_p50_low_seconds, other.time_p50_high_seconds
+    least, most = record.time_p50_low_seconds, record.time_p50_high_seconds
+    if math.isfinite(ratio.low) or low is None or high is None or least is None or most is None:
         return ratio
-    (low, high), (least, most) = ((low or 0.0, high or 0.0) for low, high in bounds)
     return Interval(ratio.value, low / most, high / least)
 
 
@@ -53,6 +50,13 @@ class Point(NamedTuple):
         """The fastest scheme and those that are tied with it; empty if that is not decided."""
         return [record for record in ranked(self.peers) if place(record, self.peers)]
 
+    @property
+    def others(self) -> list[Record]:
+        """Times with which the winner is compared: the library's, then those that are slower."""
+        best = [id(record) for record in self.best]
+        slower = [record for record in ranked(self.peers) if id(record) not in best]
+        return sorted(slower, key=lambda record: record.aggregation != LIBRARY)
+
 
 class Segment(NamedTuple):
     """Successive points with one answer."""
@@ -65,21 +69,6 @@ class Segment(NamedTuple):
     def alone(self) -> bool:
         """True if one scheme is the fastest at all points."""
         return all(len(point.best) == 1 for point in self.points)
-
-
-def segments(points: Iterable[Point]) -> list[Segment]:
-    """Return as few segments as possible; points with fewer than two times are left out."""
-    joined: list[Segment] = []
-    for point in points:
-        if len(ranked(point.peers)) < 2:
-            continue
-        names = [scheme_name(record) for record in point.best]
-        common = [name for name in names if joined and name in joined[-1].schemes]
-        if joined and (common or not (names or joined[-1].schemes)):
-            joined[-1] = Segment([*joined[-1].points, point], common)
-        else:
-            joined.append(Segment([point], names))
-    return joined
 
 
 class Family(NamedTuple):
@@ -95,8 +84,16 @@ class Family(NamedTuple):
 
     @property
     def segments(self) -> list[Segment]:
-        """The points, by their answer."""
-        return segments(self.points)
+        """As few segments of the points as possible; points with fewer than two times are left out."""
+        joined: list[Segment] = []
+        for point in (point for point in self.points if len(ranked(point.peers)) > 1):
+            names = [scheme_name(record) for record in point.best]
+            common = [name for name in names if joined and name in joined[-1].schemes]
+            if joined and (common or not (names or joined[-1].schemes)):
+                joined[-1] = Segment([*joined[-1].points, point], common)
+            else:
+                joined.append(Segment([point], names))
+        return joined
 
     @property
     def decided(self) -> bool:
@@ -113,10 +110,8 @@ class Family(NamedTuple):
         return [f"For {self.subject} {', and '.join(clauses)}.", *between]
 
     def _span(self, points: Sequence[Point]) -> str:
-        unit = f" {self.unit}" if self.unit else ""
-        if len(points) == 1:
-            return f"{'on' if unit else 'at'} {points[0].shown}{unit}"
-        return f"{'on' if unit else 'from'} {points[0].shown} to {points[-1].shown}{unit}"
+        begin = "on" if self.unit else "at" if len(points) == 1 else "from"
+        return f"{begin} {' to '.join(dict.fromkeys((points[0].shown, points[-1].shown)))} {self.unit}".rstrip()
 
     def _clause(self, segment: Segment) -> str:
         span = self._span(segment.points)
@@ -134,7 +129,7 @@ class Family(NamedTuple):
         A scheme that is tied somewhere is compared with the library only.
         """
         *_, point = segment.points
-        others = _others(point) if segment.schemes else []
+        others = point.others if segment.schemes else []
         if not others or not (segment.alone or others[0].aggregation == LIBRARY):
             return ""
         winner = next(record for record in point.best if scheme_name(record) == segment.schemes[0])
@@ -144,39 +139,25 @@ class Family(NamedTuple):
     def _undecided(self) -> str:
         """Return the reason, and the lowest median at the last point that has a time of the library."""
         points = [point for segment in self.segments for point in segment.points]
-        with_library = [point for point in points if _others(point)[0].aggregation == LIBRARY]
+        with_library = [point for point in points if point.others[0].aggregation == LIBRARY]
         point = (with_library or points)[-1]
-        first, reference = ranked(point.peers)[0], _others(point)[0]
-        one = all(record.launches == 1 for record in point.peers)
-        lowest = f"for {self.subject} {_name(first)} has the lowest median {self._span([point])}"
+        first, reference = ranked(point.peers)[0], point.others[0]
+        lowest = f"for {self.subject} {title_of(scheme_name(first))} has the lowest median {self._span([point])}"
         shared = " in which ranks share cores" if any(map(_shares_cores, point.peers)) else ""
-        doubt = (
-            f"One launch{shared} decides nothing" if one else f"Not decided (too few undisturbed launches{shared})"
-        )
-        if shared:
-            return f"{doubt}: {lowest}."
-        gain = "" if reference is first else f", {_gain(first, reference)}"
+        doubt = f"Not decided (too few undisturbed launches{shared})"
+        if all(record.launches == 1 for record in point.peers):
+            doubt = f"One launch{shared} decides nothing"
+        gain = "" if shared or reference is first else f", {_gain(first, reference)}"
         return f"{doubt}: {lowest}{gain}."
 
 
 def _gain(record: Record, other: Record) -> str:
-    return f"{bounded(*times_as_fast(record, other))} times as fast as {_name(other)}"
+    return f"{bounded(*times_as_fast(record, other))} times as fast as {title_of(scheme_name(other))}"
 
 
 def _shares_cores(record: Record) -> bool:
     """Return True if times are those of waiting for a core; on emulated links those of the links are longer."""
     return bool(record.oversubscribed and "emulated" not in record.marks)
-
-
-def _name(record: Record) -> str:
-    return title_of(scheme_name(record))
-
-
-def _others(point: Point) -> list[Record]:
-    """Return the times with which the winner is compared: the library's, then those that are slower."""
-    best = [id(record) for record in point.best]
-    slower = [record for record in ranked(point.peers) if id(record) not in best]
-    return sorted(slower, key=lambda record: record.aggregation != LIBRARY)
 
 
 def families(groups: dict[Group, list[Record]]) -> list[tuple[Family, list[Record]]]:
@@ -192,9 +173,8 @@ def families(groups: dict[Group, list[Record]]) -> list[tuple[Family, list[Recor
         every = [record for rows in of_ranks.values() for record in rows]
         if len(of_ranks) > 1 and len(by_size := sizes(every)) == 1:
             points = [Point(str(group.ranks), rows) for group, rows in of_ranks.items()]
-            subject = _subject(family, f"of {volume(next(iter(by_size)))}")
-            title = family.titled(volume(next(iter(by_size))))
-            described.append((Family(subject, title, points, "ranks"), every))
+            size = volume(next(iter(by_size)))
+            described.append((Family(_subject(family, f"of {size}"), family.titled(size), points, "ranks"), every))
             continue
         for group, rows in sorted(of_ranks.items(), key=lambda item: -item[0].ranks):
             points = [Point(volume(size), peers) for size, peers in sizes(rows).items()]

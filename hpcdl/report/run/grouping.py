@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.run.record import ANY, Key, Record
-from hpcdl.analysis.statistics.estimates import Interval, mean_interval
+from hpcdl.analysis.statistics.estimates import Interval, mean_interval, ratio_interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import percent, plural
 from hpcdl.report.run.literature import link_title, network_name
@@ -67,10 +67,11 @@ class Scale:
         verdicts = {record.near_linear for record in self.records}
         return verdicts.pop() if len(verdicts) == 1 and not self.disturbed else None
 
-    @property
-    def is_one_launch(self) -> bool:
-        """True if a measured case or its base has one launch, which decides nothing."""
-        return any(not record.network and 1 in {record.launches, record.base_launches} for record in self.records)
+
+def time_ratio(records: Iterable[Record], others: Iterable[Record]) -> Interval:
+    """Return the median time of the launches of cases / that of others, with a 95 % interval over launches."""
+    sides = [[np.array([time]) for one in side for time in one.launch_seconds or ()] for side in (records, others)]
+    return ratio_interval(*sides)
 
 
 @dataclass(frozen=True)
@@ -143,15 +144,10 @@ def problems(records: Iterable[Record]) -> list[list[Method]]:
     ]
 
 
-def names_of(methods: Sequence[Method]) -> Names:
-    """Return the names of the methods of one table."""
-    return Names(record for method in methods for scale in method.scales for record in scale.records)
-
-
 def rows(methods: Sequence[Method]) -> list[Row]:
     """Return a row per method and scale; methods that are one program on one rank share a row, the first."""
-    single: dict[Key, list[Row]] = {}
-    others = []
+    single, others = dict[Key, list[Row]](), list[Row]()
+    names = Names(record for method in methods for scale in method.scales for record in scale.records)
     for method in methods:
         for scale in method.scales:
             row = Row(method.name, scale, method.no_communication and scale.record.ranks > 1, method.is_compared)
@@ -159,7 +155,7 @@ def rows(methods: Sequence[Method]) -> list[Row]:
                 single.setdefault(scale.records[0].method, []).append(row)
             else:
                 others.append(row)
-    return [*(_pooled(alike, names_of(methods)) for alike in single.values()), *others]
+    return [*(_pooled(alike, names) for alike in single.values()), *others]
 
 
 def largest_first(methods: Sequence[Method], quantity: Quantity[Any]) -> list[Row]:
@@ -313,19 +309,20 @@ def _networks(records: Sequence[Record]) -> list[str]:
 
 def _words(methods: Sequence[Method]) -> dict[str, str]:
     """Return by subject each known setting of a problem, and those that all methods share."""
-    record, whole = methods[0].record, methods[0].record.global_batch
-    images = record.batch_per_rank or (whole // record.ranks if whole else "equal")
-    batch = {
-        "strong": f"strong scaling, global batch {whole}",
-        "weak": f"weak scaling, {images} images per rank",
-    }.get(record.scaling or "", "scaling not stated")
+    record, batch = methods[0].record, methods[0].record.global_batch
+    names = Names(record for method in methods for scale in method.scales for record in scale.records)
+    per_rank = record.batch_per_rank or ("equal" if batch is None else batch // record.ranks)
+    scaling = {
+        "strong": f"strong scaling, global batch {batch}",
+        "weak": f"weak scaling, {per_rank} images per rank",
+    }
     known = {
         "suite": f"suite {record.suite}",
         "task": f"{record.model or 'unnamed model'} on {record.dataset or 'unnamed data'}",
         "arithmetic": " ".join(filter(None, (record.backend, record.dtype))),
-        **names_of(methods).common,
+        **names.common,
         "threads": plural(record.threads_per_rank, "thread", " per rank"),
-        "batch": batch,
+        "batch": scaling.get(record.scaling or "", "scaling not stated"),
         "length": plural(record.epochs, "epoch") or plural(_suite_steps(record), "step"),
         "target": "" if record.target_accuracy is None else f"target accuracy {percent(record.target_accuracy)}",
         **record.words,

@@ -46,11 +46,10 @@ def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
     groups: dict[Group, list[Record]] = {}
     for record in sorted(records, key=lambda record: record.message_bytes or 0):
         if record.kind == kind:
-            dtype, network = record.dtype or "", record.network or ""
             given = record.settings
             own = [f"{key}={label(given[key])}" for key in ("backend", "threads") if key in given]
-            conditions = (*record.words.values(), *own)
             what = " and ".join(filter(None, (record.collective or kind, record.concurrent)))
+            dtype, network, conditions = record.dtype or "", record.network or "", (*record.words.values(), *own)
             group = Group(what, int(record.ranks), dtype, network, conditions)
             groups.setdefault(group, []).append(record)
     ordered = sorted(
@@ -112,17 +111,63 @@ def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
 def collective_time(findings: Findings) -> list[Lines]:
     """Return times over size and over ranks, first over what has more values; the allreduce comes first."""
     groups = grouped(findings.records, "collective")
-    ranks, lengths = {group.ranks for group in groups}, [len(sizes(rows)) for rows in groups.values()]
-    over_size, over_ranks = _times_over_size(_largest_first(groups)), _times_over_ranks(groups)
-    many_sizes = max(lengths, default=0) >= len(ranks)
-    return [*over_size, *over_ranks] if many_sizes else [*over_ranks, *over_size]
+    networks = {group.network for group in groups}
+    over_size = [
+        (
+            f"Time over size: {group.title.replace(f'simulated on {group.network}', 'simulated')}",
+            ", ".join(filter(None, (scheme_name(record), group.network if len(networks) > 1 else ""))),
+            record.message_bytes or 0,
+            record,
+        )
+        for group, rows in _largest_first(groups)
+        for record in ranked(rows)
+    ]
+    over_ranks = [
+        (f"Time over ranks: {group.titled(volume(size))}", scheme_name(record), group.ranks, record)
+        for group, rows in groups.items()
+        for size, peers in sizes(rows).items()
+        for record in ranked(peers)
+    ]
+    over_ranks.sort(key=lambda timed: -(timed[-1].message_bytes or 0))
+    most_sizes = max((len(sizes(rows)) for rows in groups.values()), default=0)
+    of_sizes, of_ranks = _times(Axis("size", volume, 2), over_size), _times(Axis("ranks", whole, 2), over_ranks)
+    many_sizes = most_sizes >= len({group.ranks for group in groups})
+    return [*of_sizes, *of_ranks] if many_sizes else [*of_ranks, *of_sizes]
+
+
+def _times(axis: Axis, timed: Iterable[tuple[str, str, float, Record]]) -> list[Lines]:
+    """Return one chart per title; each record has a title, the name of a line, and a place on the axis."""
+    charts: dict[str, dict[str, list[Point]]] = {}
+    notes = dict[str, str]()
+    for title, name, place, record in timed:
+        bounds = (record.time_p50_low_seconds, record.time_p50_high_seconds)
+        point = Point(place, record.time_p50_seconds or 0.0, *(bounds if None not in bounds else ()))
+        charts.setdefault(title, {}).setdefault(name, []).append(point)
+        measured = "Median time of the slowest rank; bars are 95 % intervals."
+        notes[title] = "Simulated times." if record.network else measured
+    axes = axis, Axis("time", seconds, 10)
+    return [chart for title in charts for chart in curves(title, axes, charts[title], notes[title], best=LOWEST)]
 
 
 def bus_bandwidth(findings: Findings) -> list[Lines]:
     """Return bus bandwidth over size, / the rate of the links if they are emulated."""
-    link = link_rate(findings)
-    groups = _largest_first(grouped(findings.records, "collective"))
-    return [chart for group, rows in groups for chart in _bus_bandwidth(group, rows, link)]
+    link, made = link_rate(findings), list[Lines]()
+    title, axis = "Bus bandwidth", Axis("busbw", rate, 10)
+    note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
+    if link:
+        title, axis = "Share of the link's rate", Axis("busbw / rate of the link", percent)
+        note = f"Rate of the links: {rate(link)}, emulated. {note}"
+    whole_link = {"the link's rate": lambda _size: 1.0} if link else None
+    for group, rows in _largest_first(grouped(findings.records, "collective")):
+        points: dict[str, list[Point]] = {}
+        for record in rows:
+            busbw = bandwidth(record, link)
+            if math.isfinite(busbw.value) and record.correct is not False:
+                point = busbw if math.isfinite(busbw.low) else busbw[:1]
+                points.setdefault(scheme_name(record), []).append(Point(record.message_bytes or 0, *point))
+        axes = Axis("size", volume, 2), axis
+        made += curves(f"{title}: {group.title}", axes, points, note, references=whole_link)
+    return made
 
 
 def _largest_first(groups: dict[Group, list[Record]]) -> list[tuple[Group, list[Record]]]:
@@ -141,61 +186,3 @@ def bandwidth(record: Record, link: float) -> Interval:
     times = middle, record.time_p50_high_seconds, record.time_p50_low_seconds
     whole = (record.busbw_bytes_per_second or math.nan) * middle / (link or 1.0)
     return Interval(*(whole / (time or math.nan) for time in times))
-
-
-def _bus_bandwidth(group: Group, rows: Sequence[Record], link: float) -> list[Lines]:
-    """Return bus bandwidth over size, / the rate of the emulated links (bytes/s) where ``link`` is known."""
-    points: dict[str, list[Point]] = {}
-    for record in rows:
-        busbw = bandwidth(record, link)
-        if math.isfinite(busbw.value) and record.correct is not False:
-            point = busbw if math.isfinite(busbw.low) else busbw[:1]
-            points.setdefault(scheme_name(record), []).append(Point(record.message_bytes or 0, *point))
-    note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
-    size = Axis("size", volume, 2)
-    if not link:
-        return curves(f"Bus bandwidth: {group.title}", (size, Axis("busbw", rate, 10)), points, note)
-    note = f"Rate of the links: {rate(link)}, emulated. {note}"
-    whole_link = {"the link's rate": lambda _size: 1.0}
-    axes = size, Axis("busbw / rate of the link", percent)
-    return curves(f"Share of the link's rate: {group.title}", axes, points, note, references=whole_link)
-
-
-def _times_over_size(groups: Sequence[tuple[Group, Sequence[Record]]]) -> list[Lines]:
-    """Return one chart per collective and number of ranks; simulated networks share it."""
-    charts: dict[str, dict[str, list[Point]]] = {}
-    networks = {group.network for group, _ in groups}
-    for group, rows in groups:
-        title = group.title.replace(f"simulated on {group.network}", "simulated")
-        for record in ranked(rows):
-            name = ", ".join(filter(None, (scheme_name(record), group.network if len(networks) > 1 else "")))
-            points = charts.setdefault(f"Time over size: {title}", {}).setdefault(name, [])
-            points.append(_timed(record.message_bytes or 0, record))
-    axes = Axis("size", volume, 2), Axis("time", seconds, 10)
-    note = _time_note(simulated="" not in networks)
-    return [chart for title, lines in charts.items() for chart in curves(title, axes, lines, note, best=LOWEST)]
-
-
-def _times_over_ranks(groups: dict[Group, list[Record]]) -> list[Lines]:
-    """Return one chart per collective and size."""
-    families: dict[tuple[Group, int], dict[str, list[Point]]] = {}
-    for group, rows in groups.items():
-        for record in ranked(rows):
-            points = families.setdefault((group._replace(ranks=0), record.message_bytes or 0), {})
-            points.setdefault(scheme_name(record), []).append(_timed(group.ranks, record))
-    axes = Axis("ranks", whole, 2), Axis("time", seconds, 10)
-    return [
-        chart
-        for (family, size), points in sorted(families.items(), key=lambda item: -item[0][1])
-        for title in [f"Time over ranks: {family.titled(volume(size))}"]
-        for chart in curves(title, axes, points, _time_note(simulated=bool(family.network)), best=LOWEST)
-    ]
-
-
-def _timed(place: float, record: Record) -> Point:
-    bounds = (record.time_p50_low_seconds, record.time_p50_high_seconds)
-    return Point(place, record.time_p50_seconds or 0.0, *(bounds if None not in bounds else ()))
-
-
-def _time_note(*, simulated: bool) -> str:
-    return "Simulated times." if simulated else "Median time of the slowest rank; bars are 95 % intervals."

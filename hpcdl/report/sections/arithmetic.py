@@ -27,15 +27,11 @@ NOTE: Final = (
 class Network(NamedTuple):
     """A network at the most ranks that it was replayed on."""
 
+    name: str
     row: Row
     intensity: float
     """FLOP of a step per byte of parameters."""
     efficiency: float
-
-    @property
-    def name(self) -> str:
-        """Name of the network."""
-        return str(self.row.scale.record.model)
 
 
 def networks(findings: Findings) -> list[Network]:
@@ -45,13 +41,13 @@ def networks(findings: Findings) -> list[Network]:
     every = [row for methods in findings.problems for row in rows(methods)]
     largest = max((row.scale.record.ranks for row in every), default=1)
     known = [
-        Network(row, number(row.scale.record, "flop_by_byte_of_parameters") or math.nan, efficiency)
+        Network(str(row.scale.record.model), row, intensity, efficiency)
         for row in every
-        if row.scale.record.ranks == largest and (efficiency := row.scale.median(Record.efficiency)) is not None
+        if row.scale.record.ranks == largest
+        and (efficiency := row.scale.median(Record.efficiency)) is not None
+        and math.isfinite(intensity := number(row.scale.record, "flop_by_byte_of_parameters") or math.nan)
     ]
-    return sorted(
-        (network for network in known if math.isfinite(network.intensity)), key=lambda network: network.intensity
-    )
+    return sorted(known, key=lambda network: network.intensity)
 
 
 COLUMNS: Final[tuple[Column[Network], ...]] = (
@@ -76,25 +72,20 @@ def answer(findings: Findings) -> Answer | None:
     if len(known) < 2:
         return None
     ranks = known[0].row.scale.record.ranks
-    correlation = rank_correlation(
-        [network.intensity for network in known], [network.efficiency for network in known]
-    )
-    measure = (
-        f"Spearman's correlation of both on {ranks} ranks is {bounded(*correlation)}, over {len(known)} networks"
-    )
+    correlation = rank_correlation([n.intensity for n in known], [n.efficiency for n in known])
+    over = f"over {len(known)} networks"
+    measure = f"Spearman's correlation of both on {ranks} ranks is {bounded(*correlation)}, {over}"
+    verb = "Arithmetic intensity " + ("decides" if correlation.low >= DECIDES else "does not decide")
+    if correlation.low < DECIDES <= correlation.high:
+        verb = "Not decided whether arithmetic intensity decides"
+    headline = f"{verb} the efficiency: {measure}."
     if not math.isfinite(correlation.low):
-        headline = (
-            f"Not decided: Spearman's correlation needs at least four networks, and {len(known)} were replayed."
-        )
-    elif correlation.low < DECIDES <= correlation.high:
-        headline = f"Not decided whether arithmetic intensity decides the efficiency: {measure}."
-    else:
-        verb = "decides" if correlation.low >= DECIDES else "does not decide"
-        headline = f"Arithmetic intensity {verb} the efficiency: {measure}."
-    ends = [
-        f"{network_name(name)} has {float(f'{intensity:.3g}'):,g} FLOP/B and an efficiency of {digits(efficiency)}"
-        for name, intensity, efficiency in ((n.name, n.intensity, n.efficiency) for n in (known[0], known[-1]))
-    ]
+        least = "Spearman's correlation needs at least four networks"
+        headline = f"Not decided: {least}, and {len(known)} were replayed."
+    ends = []
+    for name, _, intensity, efficiency in (known[0], known[-1]):
+        flop = f"{float(f'{intensity:.3g}'):,g} FLOP/B"
+        ends.append(f"{network_name(name)} has {flop} and an efficiency of {digits(efficiency)}")
     linear = [network_name(network.name) for network in known if network.row.scale.record.near_linear]
     lines = [
         f"Lowest and highest intensity: {', and '.join(ends)}.",

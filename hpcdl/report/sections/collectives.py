@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import starmap
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, bounded, digits, percent, plural, rate, seconds, spread, volume
@@ -33,8 +33,6 @@ from hpcdl.report.run.operations import (
 )
 from hpcdl.trace.quantity import Quantity
 
-NAMED: Final = 3
-"""Schemes of a size in a sentence."""
 NOTE: Final = (
     "Times are those of the slowest rank, as quantiles over repetitions. Up to 64 KiB a repetition is a loop of "
     "about 2 ms, and its time is divided by the number of its operations (not for broadcast and reduce). algbw = "
@@ -54,84 +52,52 @@ SIMULATED_NOTE: Final = (
 )
 
 
-def is_one_launch(records: Iterable[Record]) -> bool:
-    """Return True if any of the measured records has one launch only."""
-    return any(record.launches == 1 and not record.network for record in records)
-
-
 def one_launch(records: Iterable[Record]) -> list[str]:
     """Return the note of a table with intervals within one launch; nothing for others."""
-    if not is_one_launch(records):
-        return []
-    return ["One launch: intervals only show how its repetitions vary; launches vary more."]
+    note = "One launch: intervals only show how its repetitions vary; launches vary more."
+    return [note] if any(record.launches == 1 and not record.network for record in records) else []
 
 
 def page(findings: Findings) -> Section:
     """Return one table per group, each algorithm by size, unless the section on bus bandwidth has them."""
-    return Section("Collectives") if _asks_for_bandwidth(findings) else _tables(findings)
-
-
-def _asks_for_bandwidth(findings: Findings) -> bool:
-    return "bus_bandwidth" in findings.answered_by
+    return Section("Collectives") if "bus_bandwidth" in findings.answered_by else _tables(findings)
 
 
 def _tables(findings: Findings) -> Section:
     groups, link = grouped(findings.records, "collective"), link_rate(findings)
+    records = [record for rows in groups.values() for record in rows]
     notes = [
-        *([NOTE] if any(not group.network for group in groups) else []),
-        *one_launch([record for rows in groups.values() for record in rows]),
-        *([SIMULATED_NOTE] if any(group.network for group in groups) else []),
-        *([AT_ONCE_NOTE] if any(record.concurrent for rows in groups.values() for record in rows) else []),
+        *[NOTE] * any(not group.network for group in groups),
+        *one_launch(records),
+        *[SIMULATED_NOTE] * any(group.network for group in groups),
+        *[AT_ONCE_NOTE] * any(record.concurrent for record in records),
     ]
-    tables = [
-        table(_columns(simulated=bool(group.network)), _among(rows, link), group.title, left=2, ascending=True)
-        for group, rows in groups.items()
-    ]
+    tables = []
+    for group, rows in groups.items():
+        tables.append(table(_columns(rows, link), rows, group.title, left=2, ascending=True))
     return Section("Collectives", notes, tables=tables)
 
 
-def _among(rows: Sequence[Record], link: float) -> list[Among]:
-    return [Among(record, peers, link) for peers in sizes(rows).values() for record in peers]
+def _share_of(others: Iterable[Record], record: Record) -> str:
+    """Return the time of the fastest of others / that of a record."""
+    return next((_ratio(other.time_p50_seconds, record) for other in ranked(others)), NONE)
 
 
-class Among(NamedTuple):
-    """A record among those of the same size, and the links' rate (B/s); 0 if it is unknown."""
-
-    record: Record
-    peers: Sequence[Record]
-    link: float
-
-    def share_of(self, others: Iterable[Record]) -> str:
-        """Return the time of the fastest of others / its own."""
-        fastest, time = ranked(others)[:1], self.record.time_p50_seconds
-        return digits((fastest[0].time_p50_seconds or 0) / time) if fastest and time else NONE
-
-    @property
-    def natives(self) -> list[Record]:
-        """Those of the MPI library."""
-        return [peer for peer in self.peers if peer.aggregation == LIBRARY]
-
-    @property
-    def predicted_share(self) -> str:
-        """Closed form / simulated time."""
-        stated, time = self.record.predicted_seconds, self.record.time_p50_seconds
-        return digits(stated / time) if stated is not None and time else NONE
-
-    @property
-    def reached(self) -> str:
-        """Bus bandwidth with its interval: as a share of the links' rate, where that is known."""
-        busbw = bandwidth(self.record, self.link)
-        return NONE if math.isnan(busbw.value) else bounded(*busbw, percent if self.link else rate)
+def _ratio(time: float | None, record: Record) -> str:
+    """Return a time / that of a record; a dash if either is unknown or 0."""
+    return digits(time / record.time_p50_seconds) if time and record.time_p50_seconds else NONE
 
 
-def _of(column: Column[Record]) -> Column[Among]:
-    return Column(column.heading, lambda among: column.cell(among.record), importance=column.importance)
+def _reached(record: Record, link: float) -> str:
+    """Return the bus bandwidth with its interval: as a share of the links' rate (B/s), where that is not 0."""
+    busbw = bandwidth(record, link)
+    return NONE if math.isnan(busbw.value) else bounded(*busbw, percent if link else rate)
 
 
-def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) -> Column[Among]:
-    def cell(among: Among) -> str:
-        time = middle.of(among.record)
-        return NONE if time is None else f"{seconds(time)} ({seconds(high.of(among.record))})"
+def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) -> Column[Record]:
+    def cell(record: Record) -> str:
+        time = middle.of(record)
+        return NONE if time is None else f"{seconds(time)} ({seconds(high.of(record))})"
 
     return Column(heading, cell, importance="detail")
 
@@ -140,38 +106,42 @@ def _late_rank(record: Record) -> str:
     return NONE if record.late_rank is None or not record.straggler else str(record.late_rank)
 
 
-def _overlap(record: Record) -> str:
-    time = record.time_p50_seconds
-    return digits(_apart(record) / time) if _apart(record) and time else NONE
-
-
-def _columns(*, simulated: bool) -> list[Column[Among]]:
-    """Return the columns; simulated times have no quantiles, no intervals and no checks."""
+def _columns(rows: Sequence[Record], link: float) -> list[Column[Record]]:
+    """Return the columns of a group; simulated times have no quantiles, no intervals and no checks."""
+    simulated, peers = any(record.network for record in rows), sizes(rows)
+    closed: list[Column[Record]] = [
+        Column("closed form", lambda record: seconds(record.predicted_seconds)),
+        Column("closed / simulated", lambda record: _ratio(record.predicted_seconds, record)),
+    ]
     measured = [
         bounds(Record.time_p50_seconds, importance="answer"),
         *(value(one, importance="detail") for one in (Record.time_p95_seconds, Record.time_p99_seconds)),
         value(Record.time_max_seconds, importance="detail"),
     ]
+
+    def by_native(record: Record) -> str:
+        natives = [peer for peer in peers[record.message_bytes or 0] if peer.aggregation == LIBRARY]
+        return NONE if simulated else _share_of(natives, record)
+
     return [
-        _of(value(Record.message_bytes)),
-        _of(Column("algorithm", lambda record: " = ".join(filter(None, (scheme_name(record), record.chosen))))),
-        _of(value(Record.time_p50_seconds, "simulated" if simulated else "", importance="answer")),
-        *map(_of, [] if simulated else measured),
-        _of(value(Record.algbw_bytes_per_second, importance="detail")),
-        _of(value(Record.busbw_bytes_per_second)),
-        Column("busbw / link", lambda among: among.reached if among.link else NONE, importance="answer"),
-        Column("best / p50", lambda among: among.share_of(among.peers)),
-        Column("native / p50", lambda among: NONE if simulated else among.share_of(among.natives)),
-        Column("fastest", lambda among: place(among.record, among.peers), importance="answer"),
-        Column("closed form", lambda among: seconds(among.record.predicted_seconds) if simulated else NONE),
-        Column("closed / simulated", lambda among: among.predicted_share if simulated else NONE),
-        _of(Column("simulated ranks", lambda record: str(record.simulated_ranks or NONE), importance="detail")),
-        _of(value(Record.from_first_arrival_seconds)),
-        _of(value(Record.from_last_arrival_seconds)),
-        _of(Column("late rank", _late_rank)),
+        value(Record.message_bytes),
+        Column("algorithm", lambda record: " = ".join(filter(None, (scheme_name(record), record.chosen)))),
+        value(Record.time_p50_seconds, "simulated" if simulated else "", importance="answer"),
+        *([] if simulated else measured),
+        value(Record.algbw_bytes_per_second, importance="detail"),
+        value(Record.busbw_bytes_per_second),
+        Column("busbw / link", lambda record: _reached(record, link) if link else NONE, importance="answer"),
+        Column("best / p50", lambda record: _share_of(peers[record.message_bytes or 0], record)),
+        Column("native / p50", by_native),
+        Column("fastest", lambda record: place(record, peers[record.message_bytes or 0]), importance="answer"),
+        *(closed if simulated else ()),
+        Column("simulated ranks", lambda record: str(record.simulated_ranks or NONE), importance="detail"),
+        value(Record.from_first_arrival_seconds),
+        value(Record.from_last_arrival_seconds),
+        Column("late rank", _late_rank),
         *starmap(_alone_and_beside, AT_ONCE),
-        _of(Column("overlap", _overlap)),
-        _of(Column("correct", lambda record: NONE if simulated else CHECKED[record.correct], importance="detail")),
+        Column("overlap", lambda record: _ratio(_apart(record), record)),
+        Column("correct", lambda record: NONE if simulated else CHECKED[record.correct], importance="detail"),
     ]
 
 
@@ -246,26 +216,20 @@ def answer(findings: Findings) -> Answer | None:
 
 def short(findings: Findings) -> Section:
     """Return one row per size: the lowest median, the schemes that are tied with it, and the library's time."""
-    if _asks_for_bandwidth(findings):
+    if "bus_bandwidth" in findings.answered_by:
         return Section("Collectives")
     every = families(grouped(findings.records, "collective"))
     notes = one_launch([record for _, rows in every for record in rows])
-    tables = [
-        table(
-            [Column(family.unit or "size", lambda point: point.shown), *FASTEST],
-            family.points,
-            family.title,
-            left=2,
-        )
-        for family, _ in every
-    ]
+    tables = []
+    for family, _ in every:
+        columns = [Column[Point](family.unit or "size", lambda point: point.shown), *FASTEST]
+        tables.append(table(columns, family.points, family.title, left=2))
     return Section("Collectives", notes, tables=tables, per="operation")
 
 
 def _of_lowest(column: Column[Record]) -> Column[Point]:
     def cell(point: Point) -> str:
-        lowest = next(iter(ranked(point.peers)), None)
-        return column.cell(lowest) if lowest else NONE
+        return next(map(column.cell, ranked(point.peers)), NONE)
 
     return Column(column.heading, cell, importance=column.importance)
 
@@ -275,8 +239,10 @@ def _standing(point: Point) -> str:
     return several(others) if others else "none" if point.best else "not decided"
 
 
-def _library(point: Point) -> Record | None:
-    return next((record for record in point.peers if record.aggregation == LIBRARY), None)
+def _library(point: Point) -> str:
+    return next(
+        (seconds(record.time_p50_seconds) for record in point.peers if record.aggregation == LIBRARY), NONE
+    )
 
 
 FASTEST: Final[tuple[Column[Point], ...]] = (
@@ -284,32 +250,25 @@ FASTEST: Final[tuple[Column[Point], ...]] = (
     _of_lowest(value(Record.time_p50_seconds, importance="answer")),
     _of_lowest(bounds(Record.time_p50_seconds)),
     Column("tied with it", _standing, importance="answer"),
-    Column("native", lambda point: seconds(library.time_p50_seconds) if (library := _library(point)) else NONE),
+    Column("native", _library),
     Column("WRONG", lambda point: several([scheme_name(r) for r in point.peers if r.correct is False])),
 )
 
 
-SECTION = Declaration(
-    110,
-    page,
-    short,
-    100,
-    answer=answer,
-    figures=(collective_time,),
-)
+SECTION = Declaration(110, page, short, 100, answer=answer, figures=(collective_time,))
 
 
 def reached(findings: Findings) -> Answer | None:
     """Return which share of the links' rate the fastest scheme reaches, with the longest and shortest messages."""
     link, lines = link_rate(findings), list[str]()
     of = f" of the links' rate of {rate(link)}" if link else ""
-    groups = grouped(findings.records, "collective") if _asks_for_bandwidth(findings) else {}
+    groups = grouped(findings.records, "collective") if "bus_bandwidth" in findings.answered_by else {}
     for group, rows in groups.items():
         fastest = {
             volume(size): [
-                (title_of(scheme_name(record)), among.reached)
-                for record in ranked(peers)[:NAMED]
-                if (among := Among(record, peers, link)).reached != NONE
+                (title_of(scheme_name(record)), shown)
+                for record in ranked(peers)[:3]
+                if (shown := _reached(record, link)) != NONE
             ]
             for size, peers in sizes(rows).items()
         }
@@ -330,7 +289,7 @@ def reached(findings: Findings) -> Answer | None:
 
 def bandwidth_page(findings: Findings) -> Section:
     """Return the tables of collectives for a suite that asks for bus bandwidths."""
-    return _tables(findings) if _asks_for_bandwidth(findings) else Section("Bus bandwidth")
+    return _tables(findings) if "bus_bandwidth" in findings.answered_by else Section("Bus bandwidth")
 
 
 BUS_BANDWIDTH = Declaration(109, bandwidth_page, answer=reached, figures=(bus_bandwidth,), name="bus_bandwidth")

@@ -14,9 +14,6 @@ from hpcdl.report.run.fastest import collective_name
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import capital, link_title, title_of
 
-TITLE: Final = "Contention"
-LEAST: Final = 2
-"""Topologies on which a collective was simulated, at least."""
 SLOW: Final = 2.0
 """Multiple of the fastest scheme's time from which on a scheme is slow."""
 FAR: Final = 10.0
@@ -30,8 +27,8 @@ Times = dict[str, dict[str, float]]
 """By scheme and topology, seconds."""
 
 
-def _collectives(findings: Findings) -> dict[Operation, Times]:
-    """Return the times of each collective that was simulated on several topologies, the best worst case first."""
+def _collectives(findings: Findings) -> list[tuple[Operation, Times, dict[str, float]]]:
+    """Return collectives simulated on several topologies, the best worst case first, and the fastest times."""
     groups: dict[Operation, Times] = {}
     for record in findings.records:
         topology = record.settings.get("topology")
@@ -39,17 +36,14 @@ def _collectives(findings: Findings) -> dict[Operation, Times]:
             what = (record.collective, record.message_bytes, record.ranks, record.network)
             times = groups.setdefault(what, {}).setdefault(str(record.aggregation), {})
             times[label(topology)] = record.time_p50_seconds
-    return {
-        what: dict(sorted(schemes.items(), key=lambda scheme: _worst(scheme[1], _fastest(schemes))))
-        for what, schemes in groups.items()
-        if len(_fastest(schemes)) >= LEAST
-    }
-
-
-def _fastest(schemes: Times) -> dict[str, float]:
-    """Return the time of the fastest scheme on each topology (s)."""
-    topologies = dict.fromkeys(name for times in schemes.values() for name in times)
-    return {name: min(times.get(name, math.inf) for times in schemes.values()) for name in topologies}
+    made = list[tuple[Operation, Times, dict[str, float]]]()
+    for what, schemes in groups.items():
+        names = dict.fromkeys(name for times in schemes.values() for name in times)
+        fastest = {name: min(times.get(name, math.inf) for times in schemes.values()) for name in names}
+        worst = {scheme: _worst(times, fastest) for scheme, times in schemes.items()}
+        ordered = {scheme: schemes[scheme] for scheme in sorted(worst, key=worst.__getitem__)}
+        made += [(what, ordered, fastest)] if len(fastest) > 1 else []
+    return made
 
 
 def _worst(times: Mapping[str, float], fastest: Mapping[str, float]) -> float:
@@ -60,14 +54,13 @@ def _worst(times: Mapping[str, float], fastest: Mapping[str, float]) -> float:
 def page(findings: Findings) -> Section:
     """Return one table per collective, a column for each topology."""
     tables = []
-    for what, schemes in _collectives(findings).items():
-        fastest = _fastest(schemes)
+    for what, schemes, fastest in _collectives(findings):
         rows = [
             (name, *(seconds(times.get(topology)) for topology in fastest), digits(_worst(times, fastest)))
             for name, times in schemes.items()
         ]
         tables.append(Table(_named(what), ("algorithm", *fastest, "worst"), rows, 1, [NOTE]))
-    return Section(TITLE, tables=tables)
+    return Section("Contention", tables=tables)
 
 
 def _named(what: Operation) -> str:
@@ -78,13 +71,11 @@ def _named(what: Operation) -> str:
 def answer(findings: Findings) -> Answer | None:
     """Return the scheme that is least behind the fastest of each topology, and the fastest on each."""
     lines = []
-    for (collective, message, ranks, network), schemes in _collectives(findings).items():
-        fastest = _fastest(schemes)
+    for (collective, message, ranks, network), schemes, fastest in _collectives(findings):
         best, times = next(iter(schemes.items()))
         worst = _worst(times, fastest)
-        verdict = f"{title_of(best)} is never slow: on every topology it"
-        if worst > SLOW:
-            verdict = f"no scheme is always fast: {title_of(best)}, the best,"
+        slow = f"no scheme is always fast: {title_of(best)}, the best,"
+        verdict = slow if worst > SLOW else f"{title_of(best)} is never slow: on every topology it"
         where = f"{collective_name(collective or '')} of {volume(message)}, {link_title(network or '')}"
         ratio = f"{digits(worst)} times as long as the fastest scheme"
         lines.append(f"On {plural(ranks, 'rank')} {verdict} takes at most {ratio} ({where}).")
@@ -99,17 +90,13 @@ def answer(findings: Findings) -> Answer | None:
 def charts(findings: Findings) -> list[Intervals]:
     """Return the range of each scheme over the topologies."""
     made = []
-    for what, schemes in _collectives(findings).items():
-        best, limit = next((name, max(times.values())) for name, times in schemes.items())
-        known = {name: [*times.values()] for name, times in schemes.items()}
-        near = {
-            name: (median(spans), min(spans), max(spans))
-            for name, spans in known.items()
-            if max(spans) < FAR * limit
-        }
-        note = (
-            f"Median and range of times. Dashed: longest time of {best}. Not drawn: schemes {FAR:g} times as slow."
-        )
+    for what, schemes, _ in _collectives(findings):
+        best = next(iter(schemes))
+        spans = {name: (median(t.values()), min(t.values()), max(t.values())) for name, t in schemes.items()}
+        limit = spans[best][2]
+        near = {name: span for name, span in spans.items() if span[2] < FAR * limit}
+        drawn = f"Dashed: longest time of {best}. Not drawn: schemes {FAR:g} times as slow."
+        note = f"Median and range of times. {drawn}"
         title, axis = f"Times over topologies: {_named(what)}", Axis("time", seconds)
         made.append(Intervals(title, list(near), list(near.values()), axis, limit, note))
     return made

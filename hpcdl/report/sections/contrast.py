@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,17 +23,15 @@ from hpcdl.cases.keys.key import keys, plain
 from hpcdl.cases.keys.suite_tables import column_of, role_of
 from hpcdl.exit_codes import UsageError
 from hpcdl.registry import label, nearest, parts
-from hpcdl.report.formats.cells import FORMATS, Number, bounded, digits, plural, volume
+from hpcdl.report.formats.cells import FORMATS, bounded, digits, plural, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
 from hpcdl.report.run.literature import capital, link_title, title_of
 from hpcdl.report.run.method_names import Names
 from hpcdl.suite import Suite, head
-from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.quantities import QUANTITIES, CommonNumbers, OperationNumbers, TrainingNumbers
 from hpcdl.trace.quantity import Quantity, declared
 
@@ -47,10 +46,6 @@ MEASURES: Final = {
 """Measures by the name that a suite writes."""
 VERBS: Final = {"s": "takes", "B": "needs", "B/s": "reaches", "": "has"}
 """Verb of a sentence about a quotient, by the unit."""
-NOUNS: Final = {"time_p50": "time"}
-"""Names of measures in a sentence, where another one than the column."""
-VERDICTS: Final = {"single": "one launch or seed"}
-"""Cells for words of a verdict."""
 VARIED: Final = ("problem", "method", "condition", "machine")
 """Roles of the keys of which a suite without ``answer`` varies one."""
 
@@ -79,8 +74,10 @@ def value_of(record: Record, key: str) -> str:
     return label(record.settings[key]) if key in record.settings else str(record.stated(column_of(key)) or "none")
 
 
-def _read(table: JsonMapping) -> Compare:
-    """Return what ``compare`` of a suite states. Raises ValueError."""
+def _read(table: object) -> Compare:
+    """Return what ``compare`` of a suite states. Raises TypeError or ValueError."""
+    if not isinstance(table, dict):
+        raise TypeError(f"must be a table, not {table!r}")
     named = {name: values for name, values in table.items() if name != "measure"}
     if len(named) != 1:
         raise ValueError('must have one key of the cases, such as {aggregation = ["ring", "tree"]}')
@@ -95,16 +92,11 @@ def _read(table: JsonMapping) -> Compare:
 
 def check(suite: Suite, source: object) -> None:
     """Raise UsageError if ``compare`` of a suite names a key, a value or a measure that it does not have."""
-    if "compare" not in suite.table:
-        return
-    where, written = f"{source}: [suite]: compare", suite.table["compare"]
-    if not isinstance(written, dict):
-        raise UsageError(f"{where}: must be a table, not {written!r}")
-    cases = (*suite.cases, *suite.others)
+    where, cases = f"{source}: [suite]: compare", (*suite.cases, *suite.others)
     valid = {name for case in cases for name in keys(type(case.spec))}
     try:
-        compare = _read(written)
-    except ValueError as error:
+        compare = _read(suite.table["compare"])
+    except (TypeError, ValueError) as error:
         raise UsageError(f"{where}: {error}") from None
     if compare.key not in valid:
         raise UsageError(f"{where}: unknown {compare.key!r}{nearest(compare.key, valid)}")
@@ -118,14 +110,12 @@ def check(suite: Suite, source: object) -> None:
 def stated(findings: Findings) -> Compare | None:
     """Return what the suite compares: what it states, else, without an ``answer``, the only key that it varies."""
     suite = head(findings.run.suite)
-    if isinstance(suite.get("compare"), dict):
-        try:
+    with suppress(TypeError, ValueError):  # a report cannot mend a suite that has run
+        if "compare" in suite:
             return _read(suite["compare"])
-        except ValueError:  # a report cannot mend a suite that has run
-            return None
     named = {name for record in findings.records for name in record.settings if role_of(name) in VARIED}
     varied = [name for name in named if len({value_of(record, name) for record in findings.records}) > 1]
-    return Compare(varied[0], (), "") if len(varied) == 1 and "answer" not in suite else None
+    return Compare(varied[0], (), "") if len(varied) == 1 and not {"answer", "compare"} & {*suite} else None
 
 
 class Side(NamedTuple):
@@ -158,62 +148,36 @@ class Pair(NamedTuple):
         return self.first.records[0]
 
     @property
-    def records(self) -> list[Record]:
-        """Of both sides."""
-        return [*self.first.records, *self.other.records]
-
-    @property
     def word(self) -> str:
         """The verdict."""
-        quantity = MEASURES[self.measure]
-        exact = (
-            quantity.unit == "B" or "integer" in quantity.types or all(record.is_exact for record in self.records)
-        )
+        quantity, sides = MEASURES[self.measure], (self.first, self.other)
+        records = [record for side in sides for record in side.records]
+        exact = quantity.unit == "B" or "integer" in quantity.types or all(record.is_exact for record in records)
         equal = 0.0 if is_difference(quantity) else 1.0
-        if not (exact or quantity.seeded) and any(record.disturbed for record in self.records):
+        if not (exact or quantity.seeded) and any(record.disturbed for record in records):
             return "disturbed"
         if quantity.seeded or not exact:
-            sides = [
-                undisturbed(side.launches) if quantity in TIMES else side.records
-                for side in (self.first, self.other)
-            ]
-            if min(map(len, sides)) < 2 or not math.isfinite(self.size.low):
+            samples = [undisturbed(side.launches) if quantity in TIMES else side.records for side in sides]
+            if min(map(len, samples)) < 2 or not math.isfinite(self.size.low):
                 return "single"
             if self.size.low <= equal <= self.size.high:
                 return "not distinguished"
-        if self.size.value == equal:
-            return "equal"
         less = self.size.value < equal
-        if not quantity.better:
-            return "less" if less else "more"
+        if self.size.value == equal or not quantity.better:
+            return "equal" if self.size.value == equal else "less" if less else "more"
         return "better" if less == (quantity.better == "lower") else "worse"
-
-    @property
-    def inverse(self) -> str:
-        """Quotient of the other side and the first, with its interval."""
-        value, low, high = (1 / bound if bound else math.inf for bound in self.size)
-        return bounded(value, high, low)
 
     @property
     def shown(self) -> str:
         """Quotient, or difference in percentage points, with its interval."""
         is_share = is_difference(MEASURES[self.measure])
         value, low, high = (100 * bound if is_share else bound for bound in self.size)
-        form = _points if is_share else digits
-        return bounded(value, low, high, form)
-
-
-def _points(value: Number) -> str:
-    return f"{value:+.1f}"
+        return bounded(value, low, high, "{:+.1f}".format if is_share else digits)
 
 
 def is_difference(quantity: Quantity[Any]) -> bool:
     """Return True if a quantity is compared by a difference in percentage points: an accuracy."""
     return quantity.name.endswith("accuracy")
-
-
-Frames: TypeAlias = dict[Key, dict[str, dict[Key, Side]]]
-"""Sides by problem and ranks, by value, and by method."""
 
 
 def pairs(findings: Findings) -> list[Pair]:
@@ -224,27 +188,31 @@ def pairs(findings: Findings) -> list[Pair]:
     compare = stated(findings)
     if compare is None:
         return []
-    frames: Frames = {}
+    frames: dict[Key, dict[str, dict[Key, Side]]] = {}
+    """Sides by problem and ranks, by value, and by method."""
+
+    def side(record: Record) -> Side:
+        problem, *method = _without(record, compare.key).configuration(compare.key)
+        ranks, value = 0 if compare.key == "ranks" else record.ranks, compare.value(record)
+        sides = frames.setdefault((problem, ranks), {}).setdefault(value, {})
+        return sides.setdefault(tuple(method), Side(value, [], []))
+
     for launch in findings.launches:
         if compare.value(launch.record) and len(launch.seconds):
-            _side(frames, compare, launch.record).launches.append(launch)
+            side(launch.record).launches.append(launch)
     for record in findings.records:
         if compare.value(record) and not record.error:
-            _side(frames, compare, record).records.append(record)
+            side(record).records.append(record)
     found = [pair for values in frames.values() for pair in _paired(compare, values)]
     found.sort(key=lambda pair: (not pair.record.is_training, -pair.record.ranks, pair.record.message_bytes or 0))
-    return [
-        pair._replace(where=_where(findings, pair, method))
-        for _, alike in groupby(found, key=lambda pair: pair.record.is_training)
-        for pair, method in _methods(list(alike), compare.key)
-    ]
-
-
-def _methods(found: Sequence[Pair], key: str) -> list[tuple[Pair, str]]:
-    """Return each pair with its method; empty if it is that of all."""
-    cases = [_without(pair.record, key) for pair in found]
-    names = list(map(Names(cases), cases))
-    return list(zip(found, names if len({*names}) > 1 else [""] * len(names), strict=True))
+    shown = list[Pair]()
+    for _, group in groupby(found, key=lambda pair: pair.record.is_training):
+        alike = list(group)
+        cases = [_without(pair.record, compare.key) for pair in alike]
+        names = [*map(Names(cases), cases)]
+        methods = names if len({*names}) > 1 else [""] * len(names)  # that of all is left out
+        shown += [p._replace(where=_where(findings, p, name)) for p, name in zip(alike, methods, strict=True)]
+    return shown
 
 
 def _without(record: Record, key: str) -> Record:
@@ -262,15 +230,6 @@ def _where(findings: Findings, pair: Pair, method: str) -> str:
     operation = "step" if record.is_training else f"{record.collective or record.kind}{size}"
     article = "an" if operation.startswith(("a", "e")) else "a"
     return f"for {article} {operation} on {plural(record.ranks, 'rank')}" + (f" ({named})" if named else "")
-
-
-def _side(frames: Frames, compare: Compare, record: Record) -> Side:
-    """Return the side of a case: of its problem, ranks, value and method."""
-    problem, *method = _without(record, compare.key).configuration(compare.key)
-    ranks = 0 if compare.key == "ranks" else record.ranks
-    value = compare.value(record)
-    sides = frames.setdefault((problem, ranks), {}).setdefault(value, {})
-    return sides.setdefault(tuple(method), Side(value, [], []))
 
 
 def _paired(compare: Compare, values: Mapping[str, Mapping[Key, Side]]) -> list[Pair]:
@@ -299,12 +258,10 @@ def _against(compare: Compare, group: Mapping[str, Side]) -> list[Pair]:
         middles = [sign * (Scale(side.records).median(quantity) or math.inf) for side in sides]
         sides = [sides[place] for place in np.argsort(middles, kind="stable")]
     first, *others = sides
-    sizes = [_size(first, other, quantity) for other in others]
-    return [
-        Pair(compare.key, "", first, other, measure, size, len(others))
-        for other, size in zip(others, sizes, strict=True)
-        if math.isfinite(size.value) and not _is_same_program(compare.key, first.records[0], other.records[0])
-    ]
+    key, record = compare.key, first.records[0]
+    apart = [other for other in others if not _is_same_program(key, record, other.records[0])]
+    every = [Pair(key, "", first, other, measure, _size(first, other, quantity), len(others)) for other in apart]
+    return [pair for pair in every if math.isfinite(pair.size.value)]
 
 
 def _is_same_program(key: str, record: Record, other: Record) -> bool:
@@ -322,46 +279,36 @@ def _size(first: Side, other: Side, quantity: Quantity[Any]) -> Interval:
     return (difference_interval if is_difference(quantity) else ratio_interval)(*vectors)
 
 
-def _verdict(pair: Pair) -> Verdict:
-    """Return the verdict on a pair."""
-    quantity, names = MEASURES[pair.measure], [_in_words(pair.key, side.name) for side in (pair.first, pair.other)]
-    first, other = capital(names[0]), names[1] + (f", the next of {pair.rivals + 1}," if pair.rivals > 1 else "")
-    noun = NOUNS.get(pair.measure) or quantity.heading or pair.measure.replace("_", " ")
+def _sentence(pair: Pair) -> str:
+    quantity, names = MEASURES[pair.measure], (pair.first.name, pair.other.name)
+    first, other = (link_title(name) if pair.key == "network" else title_of(name) for name in names)
+    other += f", the next of {pair.rivals + 1}," if pair.rivals > 1 else ""
+    noun = quantity.heading or quantity.name.removesuffix("_seconds").replace("_", " ")
+    timed = quantity in TIMES
     if is_difference(quantity):
         size = f"changes the {noun} by {pair.shown} percentage points against {other}"
-    elif quantity not in TIMES:
+    elif not timed:
         size = f"{VERBS[quantity.unit]} {pair.shown} times the {noun} of {other}"
     elif pair.word == "better":
-        size = f"is {pair.inverse} times as fast as {other}"
+        value, low, high = (1 / bound if bound else math.inf for bound in pair.size)
+        size = f"is {bounded(value, high, low)} times as fast as {other}"
     else:
         size = f"takes {pair.shown} times as long as {other}"
-    facts = {"sides": f"{first} {size} {pair.where}", **_words(pair)}
-    return Verdict(topic="contrast", word=pair.word, size=pair.size, facts=facts)
-
-
-def _in_words(key: str, value: str) -> str:
-    """Return a value of the key as a sentence names it: "a ring", "100 Gbit/s RDMA"."""
-    return link_title(value) if key == "network" else title_of(value)
-
-
-def _words(pair: Pair) -> dict[str, str]:
-    """Return the words of a verdict that depend on the measure; a sentence about a time states who is faster."""
-    quantity = MEASURES[pair.measure]
-    timed = quantity in TIMES
-    return {
-        "better": "" if timed else ": better",
-        "worse": "" if timed else ": worse",
-        "single": f"one {'launch' if timed else 'seed'}",
-    }
+    ending = f": {'the difference may be chance' if pair.word == 'not distinguished' else pair.word}"
+    if pair.word in {"single", "disturbed"}:
+        single = f"one {'launch' if timed else 'seed'} decides nothing"
+        ending = f": not decided, as {single if pair.word == 'single' else 'other load disturbed it'}"
+    elif timed and pair.word in {"better", "worse"}:  # the sentence states who is faster
+        ending = ""
+    return f"{capital(first)} {size} {pair.where}{ending}."
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return the verdict on the first pair, and on the first one of each further configuration."""
     shown = {pair.where: pair for pair in reversed(pairs(findings))}
-    if not shown:
-        return None
-    headline, *others = (_verdict(pair).sentence for pair in reversed(shown.values()))
-    return Answer(headline, others, [record for pair in shown.values() for record in pair.records])
+    lines = [_sentence(pair) for pair in reversed(shown.values())]
+    basis = [record for pair in shown.values() for side in (pair.first, pair.other) for record in side.records]
+    return Answer(lines[0], lines[1:], basis) if lines else None
 
 
 def page(findings: Findings) -> Section:
@@ -369,31 +316,26 @@ def page(findings: Findings) -> Section:
     columns: list[Column[Pair]] = [
         Column("configuration", lambda pair: pair.where),
         Column("compared", lambda pair: f"{pair.first.name} / {pair.other.name}"),
-        Column(
-            "medians", lambda pair: " / ".join(_middle(side, pair.measure) for side in (pair.first, pair.other))
-        ),
+        Column("medians", _medians),
         Column("quotient", lambda pair: pair.shown, importance="answer"),
-        Column("verdict", lambda pair: VERDICTS.get(pair.word, pair.word), importance="answer"),
+        Column("verdict", lambda pair: pair.word.replace("single", "one launch or seed"), importance="answer"),
     ]
     made = [table(columns, shown, left=2)] if (shown := pairs(findings)) else []
     return Section("Contrast", tables=made)
 
 
-def _middle(side: Side, measure: str) -> str:
-    quantity = MEASURES[measure]
-    return FORMATS[quantity.unit](Scale(side.records).median(quantity))
+def _medians(pair: Pair) -> str:
+    values = (Scale(side.records).median(MEASURES[pair.measure]) for side in (pair.first, pair.other))
+    return " / ".join(map(FORMATS[MEASURES[pair.measure].unit], values))
 
 
 def charts(findings: Findings) -> list[Intervals]:
     """Return the quotients, with the line of equal sides."""
     shown = [pair for pair in pairs(findings) if not is_difference(MEASURES[pair.measure])]
     labels = [f"{pair.first.name} / {pair.other.name} {pair.where}" for pair in shown]
-    axis = Axis("first / other")
-    sizes = [
-        (value, *((low, high) if low < high else (None, None))) for value, low, high in (p.size for p in shown)
-    ]
+    sizes = [(s.value, *((s.low, s.high) if s.low < s.high else (None, None))) for s in (p.size for p in shown)]
     note = "Bars are 95 % intervals; 1: both sides are equal."
-    return [Intervals("Contrast", labels, sizes, axis, 1.0, note)] if len(shown) > 1 else []
+    return [Intervals("Contrast", labels, sizes, Axis("first / other"), 1.0, note)] if len(shown) > 1 else []
 
 
 SECTION: Final = Declaration(1, page, answer=answer, figures=(charts,))

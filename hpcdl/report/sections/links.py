@@ -1,7 +1,6 @@
 """Hosts and links: speed of each and the slow ones, messages of pairs."""
 
 import math
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -52,11 +51,8 @@ SMALL: Final = 4096
 
 def link_map(findings: Findings) -> list[HeatMap]:
     """Return one map per case in which all pairs exchanged."""
-    return [
-        _chart(links)
-        for links in findings.links
-        if links.record.pattern == "all_pairs" and np.isfinite(links.seconds).any()
-    ]
+    mapped = (links for links in findings.links if links.record.pattern == "all_pairs")
+    return [_chart(links) for links in mapped if np.isfinite(links.seconds).any()]
 
 
 def _chart(links: Links) -> HeatMap:
@@ -116,26 +112,16 @@ def _map(links: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def _range(links: Links, cores: float | None) -> str:
-    pairs = [
-        f"{' with '.join(_rank(links, rank) for rank in pair)} in {seconds(time)}"
-        for *pair, time in links.extremes()
-    ]
-    line = (
-        f"{_title(links)}: fastest exchange {pairs[0]}, slowest {pairs[1]}"
-        if pairs
-        else f"{_title(links)}: no times"
-    )
+    hosts = [f" on {host}" if len(links.names) > 1 else "" for host in links.hosts or links.seconds]
+    names = [f"rank {rank}{host}" for rank, host in enumerate(hosts)]
+    pairs = [f"{names[one]} with {names[other]} in {seconds(time)}" for one, other, time in links.extremes()]
+    ends = f"fastest exchange {pairs[0]}, slowest {pairs[1]}" if pairs else "no times"
+    line = f"{_title(links)}: {ends}"
     if obstacle := _obstacle(links, cores):
         return f"{line}; {obstacle}, so that no slow host can be named."
-    slowest = [
-        f"; slowest host {links.names[host]}, at {percent(share.value)} of the other hosts' speed"
-        for host, share in links.shares()
-    ]
-    return f"{line}{slowest[0] if slowest else ''}."
-
-
-def _rank(links: Links, rank: int) -> str:
-    return f"rank {rank} on {links.hosts[rank]}" if len(links.names) > 1 else f"rank {rank}"
+    for host, share in links.shares()[:1]:
+        line += f"; slowest host {links.names[host]}, at {percent(share.value)} of the other hosts' speed"
+    return f"{line}."
 
 
 def _obstacle(links: Links, cores: float | None) -> str:
@@ -155,7 +141,7 @@ def answer(findings: Findings) -> Answer | None:
         for host, share in links.slow_hosts():
             hosts.setdefault(links.names[host], []).append(share)
     lines = [
-        f"The link of {name} runs at {_share(shares[0])} of the other hosts' speed{_seen(shares[1:])}."
+        f"The link of {name} runs at {_speed(*shares)}."
         for name, shares in sorted(hosts.items(), key=lambda item: item[1][0].value)
     ]
     lines += [
@@ -167,34 +153,23 @@ def answer(findings: Findings) -> Answer | None:
     if lines:
         return Answer(lines[0], lines[1:], basis)
     if not clear:
-        obstacles = dict.fromkeys(_obstacle(links, findings.usable_cores) for links in findings.links)
-        reason = " and ".join(obstacles)
+        reason = " and ".join(dict.fromkeys(_obstacle(links, findings.usable_cores) for links in findings.links))
         return Answer(f"Not decided: no host can be named as slow, because {reason}.", basis=basis)
     slowest = [(share, links.names[host]) for links in clear for host, share in links.shares()[:1]]
     if not slowest:
         return Answer("Not decided: a slow host can be named only among at least three hosts.", basis=basis)
     share, name = min(slowest)
-    speed = f"{_share(share)} of the other hosts' speed"
-    return Answer(f"No host or link is slow: the slowest host, {name}, runs at {speed}.", basis=basis)
+    return Answer(f"No host or link is slow: the slowest host, {name}, runs at {_speed(share)}.", basis=basis)
 
 
-def _share(share: Interval) -> str:
-    return bounded(*share, percent)
+def _speed(first: Interval, *others: Interval) -> str:
+    """Return the share of a host's links in one case, and the range in all others."""
+    range_of = spread((other.value for other in others), percent)
+    seen = f", and at {range_of} in {plural(len(others), 'other case')}" if others else ""
+    return f"{bounded(*first, percent)} of the other hosts' speed{seen}"
 
 
-def _seen(others: Sequence[Interval]) -> str:
-    """Return the range of a host's shares in all other cases."""
-    if not others:
-        return ""
-    return f", and at {spread((other.value for other in others), percent)} in {plural(len(others), 'other case')}"
-
-
-LINKS: Final = Declaration(
-    10,
-    page,
-    answer=answer,
-    figures=(link_map,),
-)
+LINKS: Final = Declaration(10, page, answer=answer, figures=(link_map,))
 
 
 COUNTERS: Final = Declaration(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
@@ -20,22 +20,12 @@ STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
 ONE_SUM: Final = ("synchronous", {"bucket_bytes": "0"})
 """Name and settings of the one that sends all gradients after backward."""
-BUCKETS: Final = "sums in buckets"
+BUCKETS: Final = {"synchronous": "sums in buckets"}
 """Name of the one with the usual buckets."""
 NOISE: Final = "~0"
 """Exposed communication that does not differ from 0."""
-
-
-class Timed(NamedTuple):
-    """A strategy, with the shares that it saves and overlaps."""
-
-    name: str
-    """In words."""
-    scale: Scale
-    saved: Interval
-    """Share of the first strategy's step; NaN for the first itself."""
-    overlapped: Interval
-    """Share of the communication; NaN if it is not known."""
+Timed = tuple[str, Scale, Interval, Interval]
+"""A strategy in words, the share that it saves of the first one's step, and the share that overlaps."""
 
 
 def _compared(methods: Sequence[Method]) -> list[list[Timed]]:
@@ -46,19 +36,21 @@ def _compared(methods: Sequence[Method]) -> list[list[Timed]]:
         if record.strategy in STRATEGIES and record.ranks > 1 and not row.no_communication and row.step_seconds:
             key = (record.ranks, record.but(training="").configuration("training"))
             groups.setdefault(key, []).append(row.scale)
-    compared = []
-    for scales in (scales for scales in groups.values() if len(scales) > 1):
-        names = Names(record for scale in scales for record in scale.records)
-        whole = next((scale for scale in scales if parts(str(scale.record.training)) == ONE_SUM), None)
-        timed = []
-        for scale in scales:
-            saved = _less(scale, scales[0], Record.step_seconds)
-            overlapped = _less(scale, whole, Record.exposed_communication_seconds)
-            name = in_words(names(scale.record), scale.record)
-            name = BUCKETS if scale.record.training == STRATEGIES[0] else name
-            timed.append(Timed(name, scale, saved, overlapped))
-        compared.append(timed)
-    return compared
+    return [_timed(scales) for scales in groups.values() if len(scales) > 1]
+
+
+def _timed(scales: Sequence[Scale]) -> list[Timed]:
+    names = Names(record for scale in scales for record in scale.records)
+    whole = next((scale for scale in scales if parts(str(scale.record.training)) == ONE_SUM), None)
+    return [
+        (
+            BUCKETS.get(str(scale.record.training)) or in_words(names(scale.record), scale.record),
+            scale,
+            _less(scale, scales[0], Record.step_seconds),
+            _less(scale, whole, Record.exposed_communication_seconds),
+        )
+        for scale in scales
+    ]
 
 
 def _less(scale: Scale, base: Scale | None, quantity: Quantity[Any]) -> Interval:
@@ -80,35 +72,34 @@ def answer(findings: Findings) -> Answer | None:
     lines = list[str]()
     for about in (_overlapped, _saved):
         for group in groups:
-            record = group[0].scale.record
+            record = group[0][1].record
             where = findings.settings.where(record, title_of(scheme_name(record)).removeprefix("a "))
             lines += [sentence(f"{text} {where}") for text in about(group)]
-    basis = [record for group in groups for timed in group for record in timed.scale.records]
+    basis = [record for group in groups for _, scale, *_ in group for record in scale.records]
     return Answer(lines[0], lines[1:], basis) if lines else None
 
 
 def _overlapped(group: Sequence[Timed]) -> list[str]:
-    known = [(name, share) for name, _, _, share in group if math.isfinite(share.value)]
-    shares = _shares("overlaps", known)
+    shares = _shares("overlaps", [(name, share) for name, _, _, share in group if math.isfinite(share.value)])
     return [f"{shares} of the communication with computing"] if shares else []
 
 
 def _saved(group: Sequence[Timed]) -> list[str]:
     """Return what strategies save of the first one's step or add to it, and which of them noise hides."""
-    first = group[0].name
+    first = group[0][0]
     known = [(name, share) for name, _, share, _ in group[1:] if math.isfinite(share.value)]
     hidden = [(name, share) for name, share in known if share.low <= 0 <= share.high]
-    saves = _shares("saves", [one for one in known if one not in hidden and one[1].value > 0])
-    more = [(name, share) for name, share in known if share.value <= 0 and (name, share) not in hidden]
+    told = [one for one in known if one not in hidden]
+    saves = _shares("saves", [one for one in told if one[1].value > 0])
     lines = [f"{saves} of a step with {first}"] * bool(saves)
-    for name, share in more:
+    for name, share in ((name, share) for name, share in told if share.value <= 0):
         time = longer(*(1 - bound for bound in (share.value, share.high, share.low)))
         lines.append(f"a step with {name} takes {time} {'as' if time.startswith('as') else 'than'} with {first}")
     if any(scale.disturbed for _, scale, *_ in group):
         lines = [f"not decided, as other load disturbed the measurement: {line}" for line in lines]
-    unknown = listed([name for name, _ in hidden])
-    doubt = f"not decided whether time is saved by {unknown}: the difference from {first} may be noise"
-    return lines + [doubt] * bool(unknown)
+    if unknown := listed([name for name, _ in hidden]):
+        lines.append(f"not decided whether time is saved by {unknown}: the difference from {first} may be noise")
+    return lines
 
 
 def _shares(verb: str, shares: Sequence[tuple[str, Interval]]) -> str:

@@ -6,24 +6,14 @@ from typing import Any, Final
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import Network
 from hpcdl.nn.layers.volumes import FLOAT_BYTES
-from hpcdl.report.formats.cells import (
-    NONE,
-    Number,
-    digits,
-    interval,
-    listed,
-    percent,
-    plural,
-    seconds,
-    whole,
-)
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, listed, percent, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.columns import RANKS, median, stated
 from hpcdl.report.run.curves import curves
 from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
+from hpcdl.report.run.grouping import Method, Row, Scale, rows
 from hpcdl.report.run.literature import legend
 from hpcdl.report.run.near_linear import answer, verdict
 from hpcdl.report.sections.collectives import one_launch
@@ -33,7 +23,8 @@ from hpcdl.trace.quantity import Quantity
 
 BACKWARD: Final = 2 / 3
 """Share of backward in computing: two of three products of equal size."""
-BASE: Final = "Base: ranks and step of the case to which speedup and efficiency are relative."
+ALONE: Final = " (no communication)"
+"""End of the name of ranks that do not communicate."""
 POOLED: Final = (
     "One rank does not communicate, so that all schemes run the same program there; these cases are pooled. Their "
     "median is shown and, instead of an interval, their range."
@@ -43,30 +34,20 @@ POOLED: Final = (
 def page(findings: Findings) -> Section:
     """Return one table per problem."""
     network = findings.predicted.estimate.network if findings.predicted else None
-    tables = [_table(methods, findings.settings, network) for methods in findings.problems]
+    rate, order, tables = Record.images_per_second, "most ranks first, then most images/s", list[Table]()
+    for methods in findings.problems:
+        shown = sorted(rows(methods), key=lambda row: (-row.scale.record.ranks, -(row.scale.median(rate) or 0)))
+        bases = {_base(row) for row in shown} - {NONE}
+        missed = "not reached" if any(time_reached(row.scale) for row in shown) else NONE
+        columns, notes = _columns(network, bases, missed), _notes(methods, shown, bases)
+        tables.append(table(columns, shown, findings.settings.title(methods[0].record), notes, order=order))
     return Section("Scaling", tables=tables, per="setting")
 
 
-def _table(methods: Sequence[Method], settings: Settings, network: Network | None) -> Table:
-    shown = sorted(
-        rows(methods),
-        key=lambda row: (-row.scale.record.ranks, -(row.scale.median(Record.images_per_second) or 0)),
-    )
-    bases = {_base(row) for row in shown} - {NONE}
-    return table(
-        _columns(network, several_bases=len(bases) > 1, reached=any(time_reached(row.scale) for row in shown)),
-        shown,
-        settings.title(methods[0].record),
-        _notes(methods, shown, bases),
-        order="most ranks first, then most images/s",
-    )
-
-
-def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> list[Column[Row]]:
-    """Return the columns; ``reached``: a method of the table reached its target."""
-    missed = "not reached" if reached else NONE
+def _columns(network: Network | None, bases: Collection[str], missed: str) -> list[Column[Row]]:
+    """Return the columns; ``missed``: the cell of a method that did not reach its target."""
     return [
-        Column("method", lambda row: row.name + (" (no communication)" if row.no_communication else "")),
+        Column("method", lambda row: row.name + ALONE * row.no_communication),
         RANKS,
         stated(Record.nodes, importance="detail"),
         Column("step", lambda row: seconds(row.step_seconds)),
@@ -78,7 +59,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
         Column("speedup", lambda row: digits(_compared(row, Record.speedup)), importance="detail"),
         Column("efficiency", lambda row: digits(_compared(row, Record.efficiency)), importance="answer"),
         Column("efficiency 95 %", _efficiency_bounds, importance="answer"),
-        Column("base", lambda row: _base(row) if several_bases else NONE, importance="detail"),
+        *([Column("base", _base, importance="detail")] if len(bases) > 1 else []),
         median(
             Record.load_balance,
             note="Load balance: mean compute time over ranks / compute time of the slowest rank. Communication: "
@@ -106,8 +87,7 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
             "to target",
             lambda row: seconds(reach) if (reach := time_reached(row.scale)) else missed,
             "To target: time until an evaluation reached the target accuracy, median over seeds. If batches grow "
-            "with "
-            "the ranks, more ranks need fewer steps only as long as larger batches save steps.",
+            "with the ranks, more ranks need fewer steps only as long as larger batches save steps.",
             importance="answer",
         ),
         Column(
@@ -124,25 +104,26 @@ def _columns(network: Network | None, *, several_bases: bool, reached: bool) -> 
 
 
 def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[str]) -> list[str]:
-    free = [row.scale.records[0].strategy for row in shown if not row.scale.records[0].keeps_step]
+    records = [row.scale.record for row in shown]
+    free = [record.strategy for record in records if not record.keeps_step]
     seeds = max(len(scale.records) for method in methods for scale in method.scales)
-    doubtful = sorted({row.scale.record.ranks for row in shown if row.scale.record.ceiling_disturbed})
-    single = any(row.scale.record.base_ranks == 1 for row in shown)
+    doubtful = sorted({record.ranks for record in records if record.ceiling_disturbed})
+    hidden = any(_exposed(row) == NOISE for row in shown)
+    single = any(record.base_ranks == 1 for record in records)
     relative = "" if single else "; efficiency is relative to this base, not to one rank"
+    base = "".join(f"Base {base}{relative}." for base in bases)
+    if len(bases) > 1:
+        base = "Base: ranks and step of the case to which speedup and efficiency are relative."
     notes = {
         POOLED: any(row.members for row in shown),
         f"Step of {listed([*dict.fromkeys(free)])}: mean time in which all ranks together process one global "
-        "batch, "
-        "because their ranks do not step together or their steps differ.": bool(free),
-        **({BASE: True} if len(bases) > 1 else {f"Base {base}{relative}.": True for base in bases}),
+        "batch, because their ranks do not step together or their steps differ.": bool(free),
+        base: bool(bases),
         f"Medians over up to {seeds} seeds; bounds are the lowest and the highest bound of all seeds.": seeds > 1,
         **dict.fromkeys(one_launch(record for row in shown for record in row.scale.records), True),
-        f"{NOISE}: the step takes no longer than without communication.": any(
-            _exposed(row) == NOISE for row in shown
-        ),
+        f"{NOISE}: the step takes no longer than without communication.": hidden,
         f"Exposed communication at {', '.join(map(str, doubtful))} ranks is doubtful: the case without "
-        "communication was "
-        "disturbed.": bool(doubtful),
+        "communication was disturbed.": bool(doubtful),
     }
     return [note for note, applies in notes.items() if applies]
 
@@ -167,17 +148,15 @@ def _compared(row: Row, quantity: Quantity[Any]) -> float | None:
 
 
 def _efficiency_bounds(row: Row) -> str:
-    if not row.is_compared:
-        return NONE
-    return "base" if row.scale.is_base else _interval(*row.scale.bounds(Record.efficiency), digits)
+    if row.scale.is_base or not row.is_compared:
+        return "base" if row.is_compared else NONE
+    return _interval(*row.scale.bounds(Record.efficiency), digits)
 
 
 def _step_bounds(row: Row) -> str:
     """Return the interval; of pooled methods the range of their medians."""
-    if row.members:
-        steps = row.scale.values(Record.step_seconds)
-        return _interval(min(steps, default=None), max(steps, default=None), seconds)
-    return _interval(*row.scale.bounds(Record.step_seconds), seconds)
+    steps = row.scale.values(Record.step_seconds) if row.members else []
+    return _interval(*((min(steps), max(steps)) if steps else row.scale.bounds(Record.step_seconds)), seconds)
 
 
 def _interval(low: Number, high: Number, shown: Callable[[Number], str]) -> str:
@@ -211,7 +190,7 @@ def charts(findings: Findings) -> list[Lines]:
         record, compared = methods[0].record, [method for method in methods if method.is_compared]
         words = legend([(method.name, method.record) for method in compared])
         lines = {
-            f"{name}{ALONE if method.no_communication else ''}": _speedup_points(method)
+            name + ALONE * method.no_communication: _speedup_points(method)
             for name, method in zip(words, compared, strict=True)
         }
         if len(lines) > 1:
@@ -220,10 +199,6 @@ def charts(findings: Findings) -> list[Lines]:
         else:
             single |= {names.name(record) or name: points for name, points in lines.items()}
     return sorted([*made, *_speedup("Speedup", single)], key=lambda chart: -max(chart.x.ticks))
-
-
-ALONE: Final = " (no communication)"
-"""End of the name of a line of ranks that do not communicate."""
 
 
 def _speedup(title: str, lines: Mapping[str, Sequence[Point]], settings: str = "") -> list[Lines]:
@@ -247,9 +222,4 @@ def _speedup_points(method: Method) -> list[Point]:
     return [*points.values()]
 
 
-SECTION = Declaration(
-    50,
-    page,
-    answer=answer,
-    figures=(charts,),
-)
+SECTION = Declaration(50, page, answer=answer, figures=(charts,))

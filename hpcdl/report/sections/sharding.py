@@ -5,17 +5,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-import numpy as np
-
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.estimates import ratio_interval
-from hpcdl.report.formats.cells import NONE, digits, interval, listed, longer, rate, seconds, sentence, signed
+from hpcdl.report.formats.cells import NONE, digits, interval, listed, longer, rate, seconds, signed
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median
 from hpcdl.report.run.declaration import Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Row, Scale, rows
+from hpcdl.report.run.grouping import Method, Row, Scale, rows, time_ratio
 from hpcdl.report.run.literature import in_words, title_of
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.training.parts.traits import Strategy
@@ -33,26 +30,23 @@ def _compared(methods: Sequence[Method]) -> list[Row]:
     """Return the rows of a problem that shards, on several ranks, the most ranks first."""
     several = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
     several.sort(key=lambda row: -row.scale.record.ranks)
-    return several if any(_shards(row.scale.record) for row in several) else []
+    return several if any(map(_shards, several)) else []
 
 
-def _shards(record: Record) -> bool:
+def _shards(row: Row) -> bool:
     with suppress(ValueError):  # a strategy of another program
-        return registry.traits("training", record.strategy, Strategy).shards_state
+        return registry.traits("training", row.scale.record.strategy, Strategy).shards_state
     return False
 
 
-def _computing(row: Row) -> float:
-    return row.scale.median(Record.compute_seconds) or 0.0
-
-
 def _beyond_computing(row: Row) -> str:
-    return seconds(max(0.0, (row.step_seconds or 0.0) - _computing(row)) if _computing(row) else None)
+    computing = row.scale.median(Record.compute_seconds)
+    return seconds(max(0.0, (row.step_seconds or 0.0) - computing) if computing else None)
 
 
 def _needed_rate(row: Row) -> str:
-    sent, computing = row.scale.median(Record.bytes_sent_per_rank) or 0.0, _computing(row)
-    return interval(0.9 * sent / computing, 9 * sent / computing, rate) if computing else NONE
+    sent, computing = (row.scale.median(one) for one in (Record.bytes_sent_per_rank, Record.compute_seconds))
+    return interval(0.9 * (sent or 0) / computing, 9 * (sent or 0) / computing, rate) if computing else NONE
 
 
 COLUMNS: Final = (
@@ -68,26 +62,22 @@ COLUMNS: Final = (
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return bytes, memory and step of each sharded method relative to synchronous training, on most ranks.
-
-    Disturbed methods are left out.
-    """
+    """Return bytes, memory and step of undisturbed sharded methods / synchronous training, on most ranks."""
     lines, basis = list[str](), list[Record]()
     for methods in findings.problems:
-        most = [row for row in _compared(methods) if row.scale.record.ranks == methods[0].scales[-1].record.ranks]
-        rows = [row for row in most if not row.scale.disturbed]
-        base = next((row.scale for row in rows if row.scale.record.strategy == "synchronous"), None)
+        ranks = methods[0].scales[-1].record.ranks
+        most = [row for row in _compared(methods) if row.scale.record.ranks == ranks and not row.scale.disturbed]
+        sharded = [row for row in most if _shards(row)]
+        schemes = {scheme_name(row.scale.record) for row in sharded}
+        base = next((row.scale for row in most if row.scale.record.strategy == "synchronous"), None)
         if base is None:
             continue
-        sharded = [row for row in rows if _shards(row.scale.record)]
-        schemes = {scheme_name(row.scale.record) for row in sharded}
         for row in sharded:
             record = row.scale.record
             scheme = title_of(scheme_name(record)).removeprefix("a ") if len(schemes) > 1 else ""
             text = f"{record.system or in_words(row.name, record)} {_against(row.scale, base)}"
-            lines.append(
-                sentence(f"compared with synchronous training {text} {findings.settings.where(record, scheme)}")
-            )
+            where = findings.settings.where(record, scheme)
+            lines.append(f"Compared with synchronous training {text} {where}.")
         basis += [record for scale in (base, *(row.scale for row in sharded)) for record in scale.records]
     return Answer(lines[0], lines[1:], basis) if lines else None
 
@@ -98,15 +88,9 @@ def _against(scale: Scale, base: Scale) -> str:
         (scale.median(quantity) or 0.0) / (base.median(quantity) or math.inf)
         for quantity in (Record.bytes_sent_per_rank, Record.memory_bytes_per_rank)
     )
-    words = ["sends as many bytes" if round(sent, 2) == 1 else f"sends {digits(sent)} times the bytes"] * bool(
-        sent
-    )
-    words += [f"needs {100 * memory:.0f} % of the memory"] * bool(memory)
-    sides = [
-        [np.array([time]) for record in side.records for time in record.launch_seconds or ()]
-        for side in (scale, base)
-    ]
-    ratio = ratio_interval(*sides)
+    sends = "sends as many bytes" if round(sent, 2) == 1 else f"sends {digits(sent)} times the bytes"
+    words = [sends] * bool(sent) + [f"needs {100 * memory:.0f} % of the memory"] * bool(memory)
+    ratio = time_ratio(scale.records, base.records)
     time = longer(*ratio)
     if ratio.low <= 1 <= ratio.high and ratio.low < ratio.high:
         time = f"as long within noise ({signed(ratio.low)} to {signed(ratio.high)})"

@@ -7,13 +7,13 @@ from typing import Final
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import NONE, digits, percent, seconds, sentence, spread
+from hpcdl.report.formats.cells import NONE, digits, percent, seconds, spread
 from hpcdl.report.formats.document import Axis, Bars, Section
 from hpcdl.report.formats.tables import Column, Table
 from hpcdl.report.run.columns import METHOD, RANKS, median, stated
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Row, largest_first, rows
+from hpcdl.report.run.grouping import Method, Row, Scale, largest_first, rows
 from hpcdl.training.parts.split.schedules import bubble_share
 
 PIPELINE_NOTE: Final = (
@@ -46,48 +46,37 @@ PIPELINES: Final[tuple[Column[Row], ...]] = (
 )
 
 
-SCHEDULES: Final = {"gpipe": "GPipe", "1f1b": "1F1B"}
-"""Names of schedules in the literature."""
-
-
 def _pipelines(methods: Sequence[Method]) -> list[Row]:
     return [row for row in rows(methods) if row.scale.record.stages]
 
 
-def _size(record: Record) -> tuple[int, int]:
-    """Return stages and microbatches of a pipeline."""
-    return record.stages or 1, record.microbatches or 1
-
-
 def pipeline_answer(findings: Findings) -> Answer | None:
     """Return memory and idle time of 1F1B and GPipe with most stages and microbatches of each problem."""
-    lines, ranges, basis = list[str](), dict[str, list[float | None]](), list[Record]()
+    lines, shares, basis = list[str](), dict[str, list[float | None]](), list[Record]()
     for methods in findings.problems:
-        schedules: dict[Key, dict[str, Row]] = {}
-        for row in _pipelines(methods):
-            record = row.scale.record
+        schedules: dict[tuple[tuple[int, int], Key, int], dict[str, Scale]] = {}
+        for scale in (row.scale for row in _pipelines(methods)):
+            record, size = scale.record, (scale.record.stages or 1, scale.record.microbatches or 1)
             schedule = parts(str(record.training))[1].get("schedule", "gpipe")
-            key = (_size(record), record.but(training="").configuration("training"), record.ranks)
-            schedules.setdefault(key, {})[schedule] = row
-            ranges.setdefault(schedule, []).append(row.scale.median(Record.bubble_share))
-            basis += row.scale.records
-        both = [rows for rows in schedules.values() if SCHEDULES.keys() <= rows.keys()]
-        if both:
-            largest = max(both, key=lambda rows: _size(rows["1f1b"].scale.record))
-            own, other = (largest[name].scale for name in ("1f1b", "gpipe"))
-            stages, microbatches = _size(own.record)
-            sizes = [scale.record.activation_bytes_per_rank or 0 for scale in (own, other)]
-            memory = f"{100 * sizes[0] / sizes[1]:.0f} % of GPipe's memory for activations" if all(sizes) else ""
-            begin = f"1F1B needs {memory}; its ranks" if memory else "the ranks of 1F1B"
-            idle, most = (percent(scale.median(Record.bubble_share)) for scale in (own, other))
+            schedule = {"gpipe": "GPipe", "1f1b": "1F1B"}.get(schedule, schedule)
+            key = (size, record.but(training="").configuration("training"), record.ranks)
+            schedules.setdefault(key, {})[schedule] = scale
+            shares.setdefault(schedule, []).append(scale.median(Record.bubble_share))
+            basis += scale.records
+        both = {key: scales for key, scales in schedules.items() if {"GPipe", "1F1B"} <= scales.keys()}
+        for key in sorted(both, key=lambda key: key[0], reverse=True)[:1]:
+            scales = [both[key][name] for name in ("1F1B", "GPipe")]
+            sizes = [scale.record.activation_bytes_per_rank or 0 for scale in scales]
+            begin = "The ranks of 1F1B"
+            if all(sizes):
+                memory = f"{100 * sizes[0] / sizes[1]:.0f} % of GPipe's memory for activations"
+                begin = f"1F1B needs {memory}; its ranks"
+            idle, most = (percent(scale.median(Record.bubble_share)) for scale in scales)
             as_long = "as long as GPipe's" if idle == most else f"GPipe's for {most}"
-            words = [f"{stages} stages", f"{microbatches} microbatches"]
-            where = findings.settings.where(own.record, *words)
-            lines.append(sentence(f"{begin} idle for {idle} of a step, {as_long} {where}"))
-    lines += [
-        f"With {SCHEDULES.get(schedule, schedule)} ranks idle for {spread(shares, percent)} of a step."
-        for schedule, shares in ranges.items()
-    ]
+            words = [f"{key[0][0]} stages", f"{key[0][1]} microbatches"]
+            where = findings.settings.where(scales[0].record, *words)
+            lines.append(f"{begin} idle for {idle} of a step, {as_long} {where}.")
+    lines += [f"With {name} ranks idle for {spread(some, percent)} of a step." for name, some in shares.items()]
     return Answer(lines[0], lines[1:], basis) if lines else None
 
 
@@ -154,16 +143,16 @@ def step_breakdown(findings: Findings) -> list[Bars]:
     for methods in findings.problems:
         timed = [row for row in rows(methods) if row.step_seconds and row.scale.median(Record.compute_seconds)]
         largest = max((row.scale.record.ranks for row in timed), default=0)
-        shown = [row for row in timed if row.scale.record.ranks in {1, largest}]
-        shown.sort(key=lambda row: (row.scale.record.ranks, not row.no_communication, row.step_seconds))
         if largest <= 1:
             continue
-        split = [_split(row) for row in shown[:MAX_BARS]]
-        labels = [f"{row.name}, 1 rank" if row.scale.record.ranks == 1 else row.name for row in shown[:MAX_BARS]]
-        parts = {name: lengths for name, *lengths in zip(PARTS, *split, strict=True) if any(lengths)}
+        every = [row for row in timed if row.scale.record.ranks in {1, largest}]
+        every.sort(key=lambda row: (row.scale.record.ranks, not row.no_communication, row.step_seconds))
+        shown = every[:MAX_BARS]
+        labels = [row.name + ", 1 rank" * (row.scale.record.ranks == 1) for row in shown]
+        parts = {name: each for name, *each in zip(PARTS, *map(_split, shown), strict=True) if any(each)}
         setting = findings.settings.name(methods[0].record)
         title = ": ".join(filter(None, (f"Where a step's time goes on {largest} ranks", setting)))
-        rest = f" The fastest {MAX_BARS} of {len(shown)}." if len(shown) > MAX_BARS else ""
+        rest = f" The fastest {MAX_BARS} of {len(every)}." if len(every) > MAX_BARS else ""
         note = f"{findings.settings.further(methods[0].record)}{BREAKDOWN_NOTE}{rest}"
         made.append(Bars(title, labels, parts, Axis("step", seconds), note))
     return made

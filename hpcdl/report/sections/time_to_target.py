@@ -24,7 +24,7 @@ def reached(scale: Scale) -> float | None:
 
 
 def _soonest(methods: Sequence[Method], settings: Settings) -> tuple[float, str, Scale] | None:
-    """Return gain, sentence, and the ranks on which the target is reached first, if ranks of a method differ.
+    """Return the gain, a sentence, and the ranks that reach the target first, if ranks of a method differ.
 
     The gain is the time on the fewest ranks / theirs, 0 if undecided: Welch's test of the logarithms of the seeds'
     times tells other numbers of ranks of that method from it.
@@ -45,31 +45,27 @@ def _soonest(methods: Sequence[Method], settings: Settings) -> tuple[float, str,
     ratio, low, high = np.exp([later.value[0], *(bound[0] for bound in later.bounds())])
     apart = adjusted(later.p) < ALPHA
     near = [str(scale.record.ranks) for scale, told in zip(others, apart, strict=True) if not told]
-    base, seeds = method.scales[0], len(best.records)
-    case = settings.subject(best.record, in_words(method.name, method.record) if len(methods) > 1 else "")
-    reaches = f"{case} reaches {100 * (best.record.target_accuracy or 0):g} % accuracy"
-    ranks = plural(best.record.ranks, "rank")
-    close = f"; {listed(near)} may be as fast" if near else ""
-    gain = digits(ratio) + (f" ({interval(low, high)})" if seeds > 1 else "") + " times as fast"
+    base, seeds, ranks = method.scales[0], len(best.records), plural(best.record.ranks, "rank")
+    name = settings.subject(best.record, in_words(method.name, method.record) if len(methods) > 1 else "")
+    reaches = f"{name} reaches {100 * (best.record.target_accuracy or 0):g} % accuracy"
+    tied = f"; {listed(near)} may be as fast" if near else ""
     if best is base:
-        return 0.0, f"More ranks do not save time: {reaches} first on {ranks}{close}", best
+        return 0.0, f"more ranks do not save time: {reaches} first on {ranks}{tied}", best
+    faster = f"{digits(ratio)} ({interval(low, high)})" if seeds > 1 else digits(ratio)
     if seeds == 1:
-        return (
-            0.0,
-            f"One seed decides nothing: with it {reaches} {gain} on {ranks} as on {base.record.ranks}",
-            best,
-        )
+        compared = f"{reaches} {faster} times as fast on {ranks} as on {base.record.ranks}"
+        return 0.0, f"one seed decides nothing: with it {compared}", best
     if apart[0]:
-        return ratio, f"{reaches} first on {ranks}, {gain} as on {base.record.ranks}{close}", best
-    return 0.0, f"Not decided whether {ranks} are faster than {base.record.ranks}: {reaches} {gain}", best
+        return ratio, f"{reaches} first on {ranks}, {faster} times as fast as on {base.record.ranks}{tied}", best
+    doubt = f"not decided whether {ranks} are faster than {base.record.ranks}"
+    return 0.0, f"{doubt}: {reaches} {faster} times as fast", best
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return per problem on how many ranks the target is reached first, the largest gain first."""
-    known = (_soonest(methods, findings.settings) for methods in findings.problems)
-    every = sorted(filter(None, known), key=lambda soonest: -soonest[0])
-    lines = [sentence(text) for _, text, _ in every]
-    basis = [record for *_, best in every for record in best.records]
+    named = (_soonest(methods, findings.settings) for methods in findings.problems)
+    every = sorted(filter(None, named), key=lambda soonest: -soonest[0])
+    lines, basis = [sentence(text) for _, text, _ in every], [r for *_, scale in every for r in scale.records]
     return Answer(lines[0], lines[1:], basis) if lines else None
 
 

@@ -43,18 +43,19 @@ class Slowed(NamedTuple):
 
 def slowed(launches: Iterable[Launch]) -> list[Slowed]:
     """Return all cases that differ in their straggler only, those that keep most of their throughput first."""
-    plain: dict[Key, list[Launch]] = {}
-    slow: dict[Key, list[Launch]] = {}
+    groups: dict[Key, dict[str | None, list[Launch]]] = {}
     for launch in launches:
         record = launch.record
-        if not len(launch.seconds) or not record.is_training:
-            continue
-        straggler = record.straggler
-        key = (record.configuration("straggler"), record.ranks)
-        group = plain.setdefault(key, []) if straggler is None else slow.setdefault((*key, straggler), [])
-        group.append(launch)
-    pairs = [(plain[*key], having) for (*key, _), having in slow.items() if tuple(key) in plain]
-    return sorted((_compared(*pair) for pair in pairs), key=lambda pair: -pair.ratio.value)
+        if len(launch.seconds) and record.is_training:
+            sides = groups.setdefault((record.configuration("straggler"), record.ranks), {})
+            sides.setdefault(record.straggler, []).append(launch)
+    pairs = [
+        _compared(sides[None], sides[straggler])
+        for sides in groups.values()
+        for straggler in sides
+        if straggler is not None and None in sides
+    ]
+    return sorted(pairs, key=lambda pair: -pair.ratio.value)
 
 
 def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
@@ -66,9 +67,9 @@ def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
     ratio = ratio_interval(*times, middles=("mean", "mean"))
     if min(map(len, sides)) == 1:  # steps of one launch do not tell how launches vary
         ratio = Interval(ratio.value, math.nan, math.nan)
-    late = {launch.late_rank for launch in sides[1]}
-    named = late.pop() if len(late) == 1 else None
-    return Slowed(having[0].record, before, after, ratio, named, any(side[0].disturbed for side in sides))
+    late, *others = {launch.late_rank for launch in sides[1]}
+    disturbed = any(side[0].disturbed for side in sides)
+    return Slowed(having[0].record, before, after, ratio, None if others else late, disturbed)
 
 
 def stragglers_page(findings: Findings) -> Section:
@@ -81,11 +82,7 @@ def stragglers_page(findings: Findings) -> Section:
         Column("ranks", lambda pair: str(pair.record.ranks)),
         Column("images/s without", lambda pair: digits(pair.without)),
         Column("with", lambda pair: digits(pair.having)),
-        Column(
-            "with / without",
-            lambda pair: digits(pair.ratio.value) + " DISTURBED" * pair.disturbed,
-            importance="answer",
-        ),
+        Column("with / without", _with_by_without, importance="answer"),
         Column("95 %", lambda pair: interval(*pair.bounds), importance="answer"),
         Column("late rank", lambda pair: NONE if pair.late is None else str(pair.late)),
     ]
@@ -96,6 +93,10 @@ def stragglers_page(findings: Findings) -> Section:
     return Section("Stragglers", tables=made)
 
 
+def _with_by_without(pair: Slowed) -> str:
+    return digits(pair.ratio.value) + " DISTURBED" * pair.disturbed
+
+
 def stragglers_answer(findings: Findings) -> Answer | None:
     """Return, per straggler and number of ranks, the shares of their throughput that methods keep.
 
@@ -103,38 +104,37 @@ def stragglers_answer(findings: Findings) -> Answer | None:
     """
     pairs = slowed(findings.launches)
     names, lines = Names(pair.record for pair in pairs), list[str]()
-    for straggler, ranks in dict.fromkeys((str(pair.record.straggler), pair.record.ranks) for pair in pairs):
-        alike = [pair for pair in pairs if (str(pair.record.straggler), pair.record.ranks) == (straggler, ranks)]
-        called = [in_words(names(pair.record), pair.record) for pair in alike]
+    groups: dict[tuple[str, int], list[Slowed]] = {}
+    for pair in pairs:
+        groups.setdefault((str(pair.record.straggler), pair.record.ranks), []).append(pair)
+    for (straggler, _), alike in groups.items():
         where = findings.settings.where(alike[0].record).replace(f"{straggler}, ", "")
-        fair = [(name, _kept(pair)) for name, pair in zip(called, alike, strict=True) if not pair.disturbed]
+        slower = re.fullmatch(r"rank \d+ (\S+)x slower", straggler)
+        when = f"with one rank {slower[1]} times slower" if slower else f"where {straggler},"
+        called = [(in_words(names(pair.record), pair.record), pair) for pair in alike]
+        fair, texts = [(name, _kept(pair)) for name, pair in called if not pair.disturbed], list[str]()
         if fair:
             (first, most), *others = fair
             last = "".join(f", {name} {share}" for name, share in others[-1:])
-            lines.append(sentence(f"{_when(straggler)} {first} keeps {most} of its throughput{last} {where}"))
+            texts.append(f"{when} {first} keeps {most} of its throughput{last}")
         if between := [f"{name} keeps {share}" for name, share in fair[1:-1]]:
-            lines.append(sentence(f"{listed(between)} {where}"))
-        disturbed = [name for name, pair in zip(called, alike, strict=True) if pair.disturbed]
-        doubt = f"not decided for {listed(disturbed)}: other load disturbed the measurement {where}"
-        lines += [sentence(doubt)] if disturbed else []
+            texts.append(listed(between))
+        if disturbed := [name for name, pair in called if pair.disturbed]:
+            texts.append(f"not decided for {listed(disturbed)}: other load disturbed the measurement")
+        lines += [sentence(f"{text} {where}") for text in texts]
     basis = [record for record in findings.records if record.straggler is not None and not record.disturbed]
     return Answer(lines[0], lines[1:], basis) if lines else None
-
-
-def _when(straggler: str) -> str:
-    slower = re.fullmatch(r"rank \d+ (\S+)x slower", straggler)
-    return f"with one rank {slower[1]} times slower" if slower else f"where {straggler},"
 
 
 def _kept(pair: Slowed) -> str:
     """Return the share of its throughput that a method keeps, with its interval."""
     low, high = pair.bounds
-    bounds = "" if low is None or high is None else f" ({interval(low, high, _percent)})"
+    bounds = "" if low is None else f" ({interval(low, high, _percent)})"
     return ("all" if pair.ratio.value >= WHOLE else _percent(pair.ratio.value)) + bounds
 
 
 def _percent(share: Number) -> str:
-    return NONE if share is None else f"{100 * share:.0f} %"
+    return f"{100 * (share or 0):.0f} %"
 
 
 def stragglers_charts(findings: Findings) -> list[Intervals]:
@@ -169,30 +169,34 @@ class Waited(NamedTuple):
     latest: str
     """Name of the latest rank; a dash if there is none."""
 
+    def share(self, times: Vector) -> float:
+        """Return the mean over ranks of times (s) / the step."""
+        step = float(self.waiting.step_seconds.mean())
+        return float(times.mean()) / step if step else 0.0
+
     @property
-    def share(self) -> float:
-        """Share of the step in which ranks wait."""
-        return _share(self.waiting)
-
-
-def _mean(values: Vector) -> float:
-    return float(values.mean())
+    def verdict(self) -> str:
+        """Late, or the reason why no rank is."""
+        waiting = self.waiting
+        if self.launch.disturbed or waiting.late or not waiting.latest:
+            return "disturbed" if self.launch.disturbed else "late" if waiting.late else NONE
+        if waiting.record.stages:
+            return "stages differ"
+        return "within clock error" if waiting.latest.seconds <= 2 * waiting.clock_error else NONE
 
 
 COLUMNS: Final[tuple[Column[Waited], ...]] = (
     Column("case", lambda row: str(row.waiting.record.case)),
     Column("launch", lambda row: str(row.waiting.record.launch), importance="detail"),
     Column("ranks", lambda row: str(row.waiting.record.ranks)),
-    Column("step", lambda row: seconds(_mean(row.waiting.step_seconds))),
-    Column("wait", lambda row: seconds(_mean(row.waiting.waiting))),
-    Column("wait / step", lambda row: digits(row.share), importance="answer"),
-    Column("move bytes", lambda row: seconds(_mean(row.waiting.transfer)), importance="detail"),
-    Column("move / step", lambda row: digits(_mean(row.waiting.transfer) / _mean(row.waiting.step_seconds))),
+    Column("step", lambda row: seconds(float(row.waiting.step_seconds.mean()))),
+    Column("wait", lambda row: seconds(float(row.waiting.waiting.mean()))),
+    Column("wait / step", lambda row: digits(row.share(row.waiting.waiting)), importance="answer"),
+    Column("move bytes", lambda row: seconds(float(row.waiting.transfer.mean())), importance="detail"),
+    Column("move / step", lambda row: digits(row.share(row.waiting.transfer))),
     Column("latest rank", lambda row: row.latest),
     Column("late by", lambda row: seconds(row.waiting.latest.seconds) if row.waiting.latest else NONE),
-    Column(
-        "verdict", lambda row: _verdict(row.waiting, disturbed=bool(row.launch.disturbed)), importance="answer"
-    ),
+    Column("verdict", lambda row: row.verdict, importance="answer"),
 )
 
 
@@ -201,27 +205,14 @@ def page(findings: Findings) -> Section:
     known = [
         Waited(waits, launch, _rank_name(findings, index, waits.latest.rank) if waits.latest else NONE)
         for index, (waits, launch) in enumerate(zip(findings.waiting, findings.launches, strict=True))
-        if waits and _share(waits)
+        if waits and waits.waiting.any()
     ]
-    known.sort(key=lambda row: (not row.waiting.late, -row.share))
+    known.sort(key=lambda row: (not row.waiting.late, -row.share(row.waiting.waiting)))
     single = len({fields.get("launch") for fields in findings.run.described}) == 1
     columns = [column for column in COLUMNS if not (single and column.heading == "launch")]
     order = "late ranks first, then the longest share of waiting"
     made = [table(columns, known, notes=[NOTE], left=2 if single else 3, order=order)] if known else []
     return Section("Waiting and transfer", tables=made)
-
-
-def _share(waiting: Waiting) -> float:
-    step = _mean(waiting.step_seconds)
-    return _mean(waiting.waiting) / step if step else 0.0
-
-
-def _verdict(waiting: Waiting, *, disturbed: bool) -> str:
-    if disturbed or waiting.late:
-        return "disturbed" if disturbed else "late"
-    if waiting.latest and waiting.record.stages:
-        return "stages differ"
-    return "within clock error" if waiting.latest and waiting.latest.seconds <= 2 * waiting.clock_error else NONE
 
 
 def _rank_name(findings: Findings, index: int, rank: int) -> str:
@@ -235,29 +226,25 @@ def answer(findings: Findings) -> Answer | None:
 
     A rank is late in a case if it is in all of its undisturbed launches.
     """
-    cases: dict[str, list[tuple[str, float]]] = {}
+    cases: dict[str, dict[str, list[float]]] = {}
     for index, (waiting, launch) in enumerate(zip(findings.waiting, findings.launches, strict=True)):
         simulated = launch.record.network and launch.record.straggler
         if (waiting or simulated) and not launch.disturbed:
             rank, late = launch.late_rank, launch.late_seconds
-            pair = ("", 0.0) if rank is None or late is None else (_rank_name(findings, index, rank), late)
-            cases.setdefault(str(launch.record.case), []).append(pair)
-    ranks: dict[str, dict[str, float]] = {}
-    for case, launches in cases.items():
-        names = {name for name, _ in launches}
-        if len(names) == 1 and "" not in names:
-            ranks.setdefault(names.pop(), {})[case] = median(time for _, time in launches)
+            name = "" if rank is None or late is None else _rank_name(findings, index, rank)
+            cases.setdefault(str(launch.record.case), {}).setdefault(name, []).append(late or 0.0)
+    ranks: dict[str, list[float]] = {}
+    for launches in cases.values():
+        (name, times), *others = launches.items()
+        if name and not others:
+            ranks.setdefault(name, []).append(median(times))
     lines = []
-    for name, times in sorted(ranks.items(), key=lambda rank: max(rank[1].values()), reverse=True):
-        low, high = seconds(min(times.values())), seconds(max(times.values()))
-        by = low if low == high else f"{low} to {high}"
-        where = f" in {'all' if len(times) == len(cases) else f'{len(times)} of'} {len(cases)} cases"
-        lines.append(
-            sentence(
-                f"{name} is late by {by} per step{where * (len(cases) > 1)}: other ranks wait for this rank, not "
-                "for its links"
-            )
-        )
+    for name, times in sorted(ranks.items(), key=lambda rank: max(rank[1]), reverse=True):
+        by = " to ".join(dict.fromkeys((seconds(min(times)), seconds(max(times)))))
+        count = "all" if len(times) == len(cases) else f"{len(times)} of"
+        where = f" in {count} {len(cases)} cases" if len(cases) > 1 else ""
+        reason = "other ranks wait for this rank, not for its links"
+        lines.append(sentence(f"{name} is late by {by} per step{where}: {reason}"))
     return Answer(lines[0], lines[1:]) if lines else None
 
 
