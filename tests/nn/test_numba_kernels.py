@@ -227,8 +227,8 @@ def test_kernels_are_prepared_with_the_threads_of_each_case(monkeypatch):
     """Loops over threads are kernels of their own, which a first step would compile."""
     job, seen = Job.__new__(Job), []
     job._prepared, job._leads_node = set(), True
-    job.world = SimpleNamespace(library=SimpleNamespace(Barrier=lambda: None))
-    ready = SimpleNamespace(prepare=lambda dtype: seen.append((dtype, limit())))
+    job.world = SimpleNamespace(sleeping_barrier=lambda: None, library=SimpleNamespace(Barrier=lambda: None))
+    ready = SimpleNamespace(prepare=lambda dtype: seen.append((dtype, limit())), announcement=None)
     monkeypatch.setattr("hpcdl.run.job.backend", lambda _name: ready)
     setting = {"backend": SimpleNamespace(name="numba", settings={}), "dtype": "float32"}.get
     for count in (1, 2, 2):

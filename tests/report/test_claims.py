@@ -240,7 +240,7 @@ def test_a_run_that_contradicts_a_claim_fails_the_command(hand, tmp_path, capsys
     assert "26.0" not in text
     assert main(["claims", str(tmp_path / "runs"), "--open", "--source", "lecture"]) == 3
     text = capsys.readouterr().out
-    assert f"- hpcdl run suites/minima.toml -o {tmp_path}/runs/minima" in " ".join(text.split())
+    assert f"-hpcdlrunsuites/minima.toml-o{tmp_path}/runs/minima" in "".join(text.split())
     assert "seeds" not in text
     assert all(len(line) <= 80 for line in text.splitlines() if str(tmp_path) not in line)
     assert re.search(r"^claim +verdict +number +limit$", text, re.MULTILINE)
