@@ -21,7 +21,8 @@ def test_help_names_the_commands_and_the_exit_codes(hpcdl):
         assert f"{word} " in ended.stdout
 
 
-def test_list_as_text_and_as_json(capsys):
+def test_list_as_text_and_as_json(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     for what in SUBJECTS:
         assert main(["list", what]) == 0
         text = capsys.readouterr().out.splitlines()
@@ -162,7 +163,8 @@ def test_each_model_has_one_record_for_its_natural_image_size(models):
     assert {entry["batch"] for entry in found.values()} == {256}
 
 
-def test_the_table_on_a_terminal(capsys):
+def test_the_table_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     main(["list", "models"])
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
     assert "227x227x3   60,965,224 parameters   0.7244 GMAC  AlexNet: five convolutions" in lines["alexnet"]
