@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Final
@@ -33,7 +33,7 @@ WARNINGS: Final = Declaration(
 
 def verdict_page(findings: Findings) -> Section:
     """Return the answer to the suite's question with its badges, failures, and some further sentences."""
-    headline, further, basis = _sentences(findings)
+    headline, further, basis = _sentences(findings, *answers(findings))
     points = [f"FAILED {failure}" for failure in failures(findings.records)] + without_result(findings.run)
     points += [*further[:FURTHER_SENTENCES], *failed_processes(findings.run)]
     warned = f"{plural(len(findings.warnings), 'warning')}." if findings.warnings else "No warnings."
@@ -41,13 +41,14 @@ def verdict_page(findings: Findings) -> Section:
     return Section("Verdict", paragraphs, points, badges=badges(basis or findings.records) if headline else ())
 
 
-def _sentences(findings: Findings) -> tuple[str, list[str], list[Record]]:
+def _sentences(
+    findings: Findings, first: Mapping[Declaration, Answer], others: Mapping[Declaration, Answer]
+) -> tuple[str, list[str], list[Record]]:
     """Return the headline, the sentences after it (of other sections too if the suite names none), and records."""
-    first, others = (list(answers.values()) for answers in answers(findings))
-    headlines = [answer.headline for answer in first]
-    further = [*headlines[1:], *(line for answer in first for line in answer.details)]
-    further += [answer.headline for answer in others if not findings.answered_by]
-    return "".join(headlines[:1]), further, [record for answer in first for record in answer.basis]
+    headlines = [answer.headline for answer in first.values()]
+    further = [*headlines[1:], *(line for answer in first.values() for line in answer.details)]
+    further += [answer.headline for answer in others.values() if not findings.answered_by]
+    return "".join(headlines[:1]), further, [record for answer in first.values() for record in answer.basis]
 
 
 def _state(findings: Findings) -> str:
@@ -135,7 +136,7 @@ def summary(findings: Findings) -> Document:
 def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration, Section]]:
     """Return all sections, first those that answer or show it, with the sentences that the verdict lacks."""
     first, others = answers(findings)
-    _, further, _ = _sentences(findings)
+    _, further, _ = _sentences(findings, first, others)
     shown = further[:FURTHER_SENTENCES]
     named = {section.table for section in first}
     rest = sorted(declared(), key=lambda section: section.name not in named)
