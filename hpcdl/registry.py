@@ -2,7 +2,7 @@
 
 ``hpcdl/aggregation/ring.py`` offers its function ``ring``. A file in ``hpcdl/optim`` or ``hpcdl/compression``
 offers a class; letter case and underscores do not matter: ``sgd.py`` offers ``SGD``. A file of a family, such as
-``hpcdl/models/vgg.py``, lists what it offers in ``OFFERS``, and may list ``TRAITS`` so. A new file needs no
+``hpcdl/models/imagenet.py``, lists what it offers in ``OFFERS``, and may list ``TRAITS`` so. A new file needs no
 registration.
 
 ``mypackage.mymodule:my_ring`` names an object of the user. Its module is searched on Python's path, then in the

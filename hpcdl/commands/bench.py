@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from hpcdl.commands.parts.bench_table import BenchTable
+from hpcdl.commands.parts.bench_table import BenchTable, declare, suite_text
 from hpcdl.commands.parts.job import from_shell, in_job
-from hpcdl.commands.parts.message_sizes import declare, suite_text
 from hpcdl.commands.parts.output import rendered
 from hpcdl.commands.parts.parser import Arguments, Command
 from hpcdl.exit_codes import FAILED, OK, UsageError

@@ -14,9 +14,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from hpcdl.commands.parts.bench_table import FLAGS, LETTERS, microseconds
+from hpcdl.commands.parts.bench_table import FLAGS, LETTERS, declare, microseconds, suite_text
 from hpcdl.commands.parts.job import folder_of, from_shell
-from hpcdl.commands.parts.message_sizes import declare, suite_text
 from hpcdl.commands.parts.parser import Arguments, Command, whole_number
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, OK, UsageError
 

@@ -1,4 +1,4 @@
-"""Compressors of gradients: one compressor, one file. They compute on arrays and never communicate.
+"""Compressors of gradients: one or a family per file. They compute on arrays and never communicate.
 
 ::
 
@@ -11,5 +11,5 @@ of three protocols, by what a sum needs (``parts/protocol.py``): a ``Summable`` 
 adds, a ``Selector`` picks entries, an ``Encoder`` writes messages that ranks gather.
 
 ``codes/`` has the entropy codes of positions, ``kernels/`` loops over entries for CPUs and GPUs. Open
-``top_k.py`` first; it is the shortest.
+``sparsification.py`` first.
 """

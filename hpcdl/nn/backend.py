@@ -1,16 +1,120 @@
-"""Backend: an array library with its kernels, selected by name."""
+"""Backend: an array library with its kernels (ops), one op per layer, and the protocols of ops and bound layers.
+
+An op owns the arrays that it returns. They are valid until its next forward (gradients: its next backward).
+Forward stores what backward needs; backward releases it, so each forward allows one backward. The caller must not
+change an input until backward. An op writes to no argument except parameter gradients, which it overwrites. The
+batch size may change between calls and may be 0.
+
+All arrays are contiguous and of the geometry's dtype; activations are (N, H, W, C) or (N, F).
+"""
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple, Protocol, Self
 
 from hpcdl.fabric.comm import Array, Device
-from hpcdl.nn import geometry, ops
+from hpcdl.nn import geometry
 from hpcdl.nn.geometry import HALF
-from hpcdl.nn.ops import Bound
+
+
+class Bound(Protocol):
+    """A layer bound to kernels, buffers and its views of the replica's flat vectors."""
+
+    def forward(self, x: Array, train: bool) -> Array:
+        """Return the outputs (N, ...), valid until the next call."""
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        """Overwrite the parameters' gradients; return the last input's gradient, or None unless ``needs_dx``."""
+
+
+class Elementary(Protocol):
+    """Op without parameters: ReLU, sigmoid, pooling, local response normalisation."""
+
+    def forward(self, x: Array) -> Array:
+        """Return the outputs (N, ...)."""
+
+    def backward(self, dy: Array) -> Array:
+        """Return the gradient with respect to the last input."""
+
+
+class Weights(NamedTuple):
+    """Parameters of an affine op, and where its backward writes their gradients; without a bias two are None."""
+
+    weight: Array
+    bias: Array | None
+    dweight: Array
+    dbias: Array | None
+
+
+class Affine(Protocol):
+    """Op with weights: convolution (K, R, S, C / groups), matrix product (out, in), or locally connected layer.
+
+    A locally connected layer has weights (P, Q, K, R, S, C) and bias (P, Q, K). The geometry can include a ReLU.
+    """
+
+    def forward(self, x: Array, weights: Weights) -> Array:
+        """Return the outputs (N, ...)."""
+
+    def backward(self, dy: Array, weights: Weights, needs_dx: bool) -> Array | None:
+        """Overwrite both gradients in ``weights``; return the input gradient, or None unless ``needs_dx``."""
+
+
+class NormVectors(NamedTuple):
+    """Vectors (C,) of batch normalisation: parameters, running statistics, gradients of the parameters."""
+
+    gamma: Array
+    beta: Array
+    mean: Array
+    variance: Array
+    dgamma: Array
+    dbeta: Array
+
+
+class BatchNormalization(Protocol):
+    """Batch normalisation. The geometry can include a shortcut and a ReLU."""
+
+    def forward(self, x: Array, shortcut: Array | None, vectors: NormVectors, train: bool) -> Array:
+        """Normalise by the running statistics; if ``train``, normalise by the batch and update them."""
+
+    def backward(self, dy: Array, vectors: NormVectors) -> tuple[Array, Array | None]:
+        """Overwrite ``dgamma`` and ``dbeta``; return the gradients of the last training input and shortcut."""
+
+
+class Noise(Elementary, Protocol):
+    """Dropout: zeroes random activations and scales up the others."""
+
+    def reseed(self, key: Sequence[int]) -> None:
+        """Restart the random numbers from a key of non-negative integers."""
+
+    def continued(self) -> Self:
+        """Return an op with masks of its own that draws this op's next random numbers."""
+
+
+class Concatenation(Protocol):
+    """Concatenate blobs along the last axis."""
+
+    def forward(self, pieces: Sequence[Array]) -> Array: ...
+
+    def backward(self, dy: Array) -> list[Array]:
+        """Return the gradient of each blob, contiguous."""
+
+
+class Addition(Protocol):
+    """Sum arrays."""
+
+    def forward(self, terms: Sequence[Array]) -> Array:
+        """Return the sum of two or more arrays of one shape."""
+
+
+class CrossEntropy(Protocol):
+    """Softmax and cross-entropy."""
+
+    def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
+        """Return the summed loss, the number of correct images, and ``scale`` x the gradient of that sum."""
 
 
 @dataclass(frozen=True)
@@ -27,20 +131,20 @@ class Backend:
     """Copy a host array to the device; without a separate device, return the array itself."""
     to_host: Callable[[Array], Array]
     """Copy a device array to the host; without a separate device, return the array itself."""
-    convolution: Callable[[geometry.WindowGeometry], ops.Affine]
-    linear: Callable[[geometry.LinearGeometry], ops.Affine]
-    max_pooling: Callable[[geometry.WindowGeometry], ops.Elementary]
-    average_pooling: Callable[[geometry.WindowGeometry], ops.Elementary]
-    global_average: Callable[[geometry.Blob], ops.Elementary]
-    relu: Callable[[geometry.Blob], ops.Elementary]
-    response_normalization: Callable[[geometry.ResponseGeometry], ops.Elementary]
-    batch_norm: Callable[[geometry.BatchNormGeometry], ops.BatchNormalization]
-    dropout: Callable[[geometry.DropoutGeometry], ops.Noise]
-    concatenation: Callable[[geometry.ConcatenationGeometry], ops.Concatenation]
-    addition: Callable[[geometry.Blob], ops.Addition]
-    cross_entropy: Callable[[geometry.Blob], ops.CrossEntropy]
-    sigmoid: Callable[[geometry.Blob], ops.Elementary]
-    locally_connected: Callable[[geometry.WindowGeometry], ops.Affine]
+    convolution: Callable[[geometry.WindowGeometry], Affine]
+    linear: Callable[[geometry.LinearGeometry], Affine]
+    max_pooling: Callable[[geometry.WindowGeometry], Elementary]
+    average_pooling: Callable[[geometry.WindowGeometry], Elementary]
+    global_average: Callable[[geometry.Blob], Elementary]
+    relu: Callable[[geometry.Blob], Elementary]
+    response_normalization: Callable[[geometry.ResponseGeometry], Elementary]
+    batch_norm: Callable[[geometry.BatchNormGeometry], BatchNormalization]
+    dropout: Callable[[geometry.DropoutGeometry], Noise]
+    concatenation: Callable[[geometry.ConcatenationGeometry], Concatenation]
+    addition: Callable[[geometry.Blob], Addition]
+    cross_entropy: Callable[[geometry.Blob], CrossEntropy]
+    sigmoid: Callable[[geometry.Blob], Elementary]
+    locally_connected: Callable[[geometry.WindowGeometry], Affine]
     cast: Callable[[Array, str], Array] | None = field(default=None, kw_only=True)
     """Convert (array, 16-bit precision) from float32 to that precision or back; None without 16-bit kernels."""
     record: Callable[[Bound], Bound] | None = field(default=None, kw_only=True)

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.backend import Backend
+from hpcdl.nn.backend import Affine, Backend, Bound, Elementary, Noise, Weights
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.initial import Initializer, zeros
 from hpcdl.nn.loss import AuxiliaryLoss
-from hpcdl.nn.ops import Affine, Bound, Elementary, Noise, Weights
 
 Alone = Literal["elements", "channels", "rows"]
 """Positions that a layer treats independently, so that ranks can have some each: ``alone`` of its class.

@@ -13,7 +13,7 @@ class SoftmaxCrossEntropy:
         self._op = backend.cross_entropy(Blob((classes,), dtype))
 
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
-        """See :class:`hpcdl.nn.ops.CrossEntropy`; ValueError: inconsistent shapes, a label out of range.
+        """See :class:`hpcdl.nn.backend.CrossEntropy`; ValueError: inconsistent shapes, a label out of range.
 
         The gradient array is valid until the next call. An image is correct if its label has the largest logit;
         among equal logits the first counts.

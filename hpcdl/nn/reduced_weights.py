@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Bound
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, Site
-from hpcdl.nn.ops import Bound
 
 MIN_BITS: Final = 2
 """Fewest bits of a number with a sign."""

@@ -11,12 +11,11 @@ from zlib import crc32
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.backend import Backend
+from hpcdl.nn.backend import Backend, Bound
 from hpcdl.nn.geometry import Shape, master, storage_dtype
 from hpcdl.nn.initial import draws
 from hpcdl.nn.layer import Chain, Layer, Site, Variable
 from hpcdl.nn.loss import AuxiliaryLoss, SoftmaxCrossEntropy
-from hpcdl.nn.ops import Bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,5 +13,5 @@ who updates. It has no clock, and does not know whether ranks are processes or s
 
 ``parts/`` has what several papers share: buckets, evaluation, meshes of ranks, pipelines. A file's ``TRAITS``
 declares the traits that differ from the defaults of :class:`hpcdl.training.parts.traits.Strategy`; nothing else
-lists strategies. Open ``parameter_averaging.py`` first.
+lists strategies. Open ``synchronous.py`` first.
 """

@@ -10,8 +10,7 @@ from hpcdl.fabric.vectors import assign
 from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.snapshots import Snapshots
-from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
+from hpcdl.training.parts.snapshots import COUNTER_RANK, Snapshots, assign_steps, numbered_steps
 from hpcdl.training.parts.topologies import GRAPHS, neighbours, parities
 from hpcdl.training.parts.traits import Strategy
 

@@ -9,8 +9,7 @@ from hpcdl.fabric.task import Task, join
 from hpcdl.optim.parts.protocol import without_lookahead
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.snapshots import Snapshots
-from hpcdl.training.parts.step_counter import COUNTER_RANK, assign_steps, numbered_steps
+from hpcdl.training.parts.snapshots import COUNTER_RANK, Snapshots, assign_steps, numbered_steps
 from hpcdl.training.parts.traits import Settings, Strategy
 
 BETA: Final = 0.9

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdl import registry
-from hpcdl.compression.parts.code import LARGEST
+from hpcdl.compression.parts.protocol import LARGEST
 
 CODES = {name: registry.find("codes", name)() for name in registry.names("codes")}
 

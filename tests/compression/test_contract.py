@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from hpcdl import registry
 from hpcdl.commands.parts.array_contracts import SHAPES, check_compressor, check_conservation, layout
 from hpcdl.compression.parts.protocol import Compression, Layout, Sparse
-from hpcdl.compression.top_k import TopK
+from hpcdl.compression.sparsification import TopK
 from hpcdl.training.parts.compressed.plan import kind_of
 
 NAMES = [name for name in registry.names("compression") if name != "none"]

@@ -7,8 +7,7 @@ from contract.compressors import decoded, encoded
 from hpcdl import registry
 from hpcdl.commands.parts.array_contracts import SHAPES, layout
 from hpcdl.compression.deep_compression import DeepCompression, clusters_of, nearest
-from hpcdl.compression.qsgd import QSGD
-from hpcdl.compression.terngrad import TernGrad
+from hpcdl.compression.random_quantizers import QSGD, TernGrad
 from hpcdl.compression.two_values import EFSign, OneBit, Sign
 from hpcdl.models.caffe import lenet5
 from hpcdl.nn.backend import backend

@@ -6,8 +6,7 @@ from contract.compressors import decoded, encoded
 
 from hpcdl.commands.parts.array_contracts import layout
 from hpcdl.compression.kernels import draws
-from hpcdl.compression.qsgd import QSGD
-from hpcdl.compression.terngrad import TernGrad
+from hpcdl.compression.random_quantizers import QSGD, TernGrad
 
 DRAWS = 10_000
 

@@ -6,12 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
-from hpcdl.compression.dgc import DGC
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.compression.parts.selection import subset
-from hpcdl.compression.random_k import RandomK
-from hpcdl.compression.threshold import Threshold
-from hpcdl.compression.top_k import TopK
+from hpcdl.compression.sparsification import DGC, RandomK, Threshold, TopK
 
 LENGTH = 400
 VALUES = some.floats(-(2.0**60), 2.0**60, width=32) | some.floats(-(2.0**-126), 2.0**-126, width=32) | some.just(0)

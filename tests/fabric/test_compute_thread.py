@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hpcdl.fabric.mpi.backoff import Backoff
-from hpcdl.fabric.mpi.compute_thread import Worker
+from hpcdl.fabric.mpi.scheduler import Worker
 
 
 @pytest.fixture

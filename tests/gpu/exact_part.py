@@ -6,9 +6,8 @@ import numpy as np
 from gpu.processor import narrow, wide
 
 from hpcdl.nn import geometry
-from hpcdl.nn.backend import backend
+from hpcdl.nn.backend import NormVectors, Weights, backend
 from hpcdl.nn.geometry import master, storage_dtype
-from hpcdl.nn.ops import NormVectors, Weights
 
 EXACT = "float64"
 

@@ -19,17 +19,15 @@ from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
-from hpcdl.training.d_psgd import d_psgd
-from hpcdl.training.diloco import diloco
 from hpcdl.training.elastic_averaging import elastic_averaging, synchronous_elastic_averaging
+from hpcdl.training.gossip import d_psgd, stochastic_gradient_push
 from hpcdl.training.layerwise import layerwise
-from hpcdl.training.parameter_averaging import parameter_averaging
+from hpcdl.training.local_sgd import diloco, parameter_averaging
 from hpcdl.training.parameter_servers import downpour, ssp
 from hpcdl.training.parts.split.mesh import Mesh, placed
 from hpcdl.training.parts.split.schedules import SCHEDULES
 from hpcdl.training.pipeline import pipeline
 from hpcdl.training.sandblaster import sandblaster
-from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
 from hpcdl.training.synchronous import synchronous
 from hpcdl.training.update_broadcast import update_broadcast
 from hpcdl.training.zero import zero

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from contract.networks import with_classifiers
 
-from hpcdl.nn.backend import backend
+from hpcdl.nn.backend import Weights, backend
 from hpcdl.nn.geometry import WindowGeometry
 from hpcdl.nn.kernels.numpy import affine
 from hpcdl.nn.kernels.numpy.activation_pool import _POOL, ALIGNMENT, _Pool, allocate
-from hpcdl.nn.ops import Weights
 from hpcdl.nn.replica import Replica
 
 GEOMETRY = WindowGeometry((9, 7, 4), (5, 4, 6), (3, 3), (2, 2), (1, 1), "float64", 2)

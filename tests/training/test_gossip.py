@@ -16,9 +16,8 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
-from hpcdl.training.d_psgd import check_compression, d_psgd
+from hpcdl.training.gossip import check_compression, d_psgd, stochastic_gradient_push
 from hpcdl.training.parts.topologies import GRAPHS, neighbours, parities, pushes
-from hpcdl.training.stochastic_gradient_push import stochastic_gradient_push
 from hpcdl.training.synchronous import synchronous
 
 STILL = {"learning_rate": lambda _step: 0.0}

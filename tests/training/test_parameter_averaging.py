@@ -16,8 +16,7 @@ from hpcdl.optim.adaptive import Adam, AdamW
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.diloco import TRAITS, cut, diloco
-from hpcdl.training.parameter_averaging import parameter_averaging
+from hpcdl.training.local_sgd import TRAITS, cut, diloco, parameter_averaging
 from hpcdl.training.synchronous import synchronous
 
 LINEAR = [
@@ -246,4 +245,4 @@ def test_fragments_between_tensors_may_be_fewer():
 def test_compressors_of_gradients_alone_are_refused():
     for name in ("dgc", "sign"):
         with pytest.raises(ValueError, match=f"(?i)^{name} sends signs alone or has a momentum; 'diloco' sends "):
-            TRAITS.check_compression(planned(name, "allgather"), {})
+            TRAITS["diloco"].check_compression(planned(name, "allgather"), {})

@@ -13,7 +13,7 @@ from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.split.division import divide
 from hpcdl.optim.adaptive import Adagrad
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parameter_averaging import parameter_averaging
+from hpcdl.training.local_sgd import parameter_averaging
 from hpcdl.training.parts.split.mesh import Mesh, placed
 from hpcdl.training.sandblaster import sandblaster
 

@@ -14,7 +14,7 @@ from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.kernels.numpy.activation_pool import _POOL
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
-from hpcdl.training.parts.compressed.piece import MessageCodec
+from hpcdl.training.parts.compressed.plan import MessageCodec
 from hpcdl.training.parts.evaluation import test_share as share_of_test
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.traits import Strategy

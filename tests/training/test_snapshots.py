@@ -13,7 +13,7 @@ from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.elastic_averaging import elastic_averaging
-from hpcdl.training.parameter_averaging import parameter_averaging
+from hpcdl.training.local_sgd import parameter_averaging
 from hpcdl.training.parameter_servers import asynchronous, ssp
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.snapshots import Snapshots

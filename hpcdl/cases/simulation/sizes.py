@@ -90,7 +90,7 @@ class BoundSizes:
             self._gradients = [(view, draw(view.size).reshape(view.shape)) for view in own]
 
     def forward(self, x: Array, train: bool) -> Array:  # noqa: ARG002
-        """See :class:`hpcdl.nn.ops.Bound`."""
+        """See :class:`hpcdl.nn.backend.Bound`."""
         rows = self._rows(x, self._from_batch, self._to_batch)
         if self._joins:
             self._taken = len(x)

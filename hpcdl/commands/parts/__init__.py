@@ -1,7 +1,7 @@
 """Parts of commands: the parser, jobs, files that options name, and the checks of ``hpcdl check NAME``.
 
 ``parser.py`` has the declaration of a command, and options declared by their usage; an error is one line with
-the nearest valid name. It also completes words in a shell. ``message_sizes.py`` has the options that ``bench`` and
+the nearest valid name. It also completes words in a shell. ``bench_table.py`` has the options that ``bench`` and
 ``tune`` share. ``job.py`` runs a suite for ``run`` and ``bench``::
 
     in a shell -- from_shell: check suite, memory and folder --> mpirun hpcdl run SUITE

@@ -6,8 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.code import check_room, padded
-from hpcdl.compression.parts.protocol import Bytes, kernels
+from hpcdl.compression.parts.protocol import Bytes, check_room, kernels, padded
 from hpcdl.fabric.comm import Array
 
 MAX_CODE: Final = 15

@@ -13,7 +13,7 @@ from numba.core.base import BaseContext
 from numba.extending import intrinsic
 
 from hpcdl.compiled import Intrinsic, njit
-from hpcdl.compression.parts.code import LARGEST
+from hpcdl.compression.parts.protocol import LARGEST
 from hpcdl.fabric.comm import Array
 
 Word: TypeAlias = np.uint64
@@ -96,7 +96,7 @@ def finish(wire: Array, at: int, pending: Word, filled: Word) -> int:
 def window(wire: Array, bit: Word) -> Word:
     """Return the bits from ``bit`` on, the first lowest: :data:`WINDOW` valid bits, then any.
 
-    ``wire`` is :func:`hpcdl.compression.parts.code.padded`; ``bit`` is at most 64 behind the message's end.
+    ``wire`` is :func:`hpcdl.compression.parts.protocol.padded`; ``bit`` is at most 64 behind the message's end.
     """
     # Eight bytes from the bit's byte on: up to 7 bits before it are shifted out, so that 57 remain.
     at = np.int64(bit >> _3)

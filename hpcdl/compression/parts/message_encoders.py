@@ -4,8 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.code import Code, entropy
-from hpcdl.compression.parts.protocol import Bytes, Layout, PointToPoint, Selector, Sparse, kernels
+from hpcdl.compression.parts.protocol import Bytes, Code, Layout, PointToPoint, Selector, Sparse, entropy, kernels
 from hpcdl.compression.parts.selection import bitmap_of, gaps, rising, subset, unpacked
 from hpcdl.fabric.comm import Array
 
@@ -71,8 +70,8 @@ class SparseMessages:
     A message has flags (a byte), the number k of entries (four bytes), positions and values. Positions are gaps
     between entries in the code, or a bitmap of the vector if that is shorter. Values have the dtype of the vector.
     If all have one magnitude, that comes before the positions, and k bits of signs after them. A code with
-    :attr:`~hpcdl.compression.parts.code.Code.words` takes the signs with the positions. The message of no entry is
-    empty.
+    :attr:`~hpcdl.compression.parts.protocol.Code.words` takes the signs with the positions. The message of no
+    entry is empty.
     """
 
     def __init__(self, layout: Layout, selector: Selector, code: Code) -> None:

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -297,3 +297,55 @@ def to_device(device: Device | None, array: Array) -> Array:
 def to_host(device: Device | None, array: Array) -> Array:
     """Return an array of the gradient's memory on the host."""
     return array if device is None else device.to_host(array)
+
+
+def entropy(integers: Array) -> float:
+    """Return the bits per integer of an ideal code of this distribution of values (Shannon 1948)."""
+    counts = np.unique(integers, return_counts=True)[1]
+    shares = counts / max(1, len(integers))
+    return float(-(shares * np.log2(shares)).sum())
+
+
+PADDING: Final = 16
+"""Zero bytes after a message, so that kernels need not check its end before each read."""
+LARGEST: Final = (1 << 32) - 1
+"""Largest integer."""
+
+
+class Code(Protocol):
+    """A code of sequences of integers. Its keyword-only parameters are settings of a suite."""
+
+    words: bool
+    """Takes an entry's position and sign as one integer, 2 x position + sign, instead of gaps."""
+
+    def bound(self, count: int, total: int) -> int:
+        """Return the most bytes of at most ``count`` integers that sum to at most ``total``."""
+        ...
+
+    def encode(self, integers: Array, wire: Bytes) -> int:
+        """Write ``integers``, uint32 (count,), to ``wire``, (bound,); return the bytes.
+
+        Raises ValueError if ``wire`` is too short.
+        """
+        ...
+
+    def decode(self, message: Bytes, integers: Array) -> None:
+        """Fill ``integers``, uint32 (count,), from the whole ``message``.
+
+        Raises ValueError for a message that cannot have been encoded from ``count`` integers. ``integers`` then
+        has no meaning.
+        """
+        ...
+
+
+def padded(message: Bytes) -> Bytes:
+    """Return a copy of ``message`` with :data:`PADDING` zero bytes at its end."""
+    copy = np.zeros(len(message) + PADDING, np.uint8)
+    copy[: len(message)] = message
+    return copy
+
+
+def check_room(wire: Bytes, most: int) -> None:
+    """Raise ValueError if ``wire`` is shorter than ``most`` bytes."""
+    if len(wire) < most:
+        raise ValueError(f"buffer of {len(wire)} bytes is too short: a message may have {most}")

@@ -22,10 +22,9 @@ from hpcdl.fabric.device.staged_copy import Wait, both
 from hpcdl.fabric.device.transport import Transport, choose
 from hpcdl.fabric.mpi.backoff import Backoff, here, sleep_until
 from hpcdl.fabric.mpi.clock import compared
-from hpcdl.fabric.mpi.compute_thread import WORTHWHILE_NS, Job
 from hpcdl.fabric.mpi.messages import PROBES_ANY_SOURCE, Channels, MpiWire, RepeatedExchanges
 from hpcdl.fabric.mpi.natives import Natives
-from hpcdl.fabric.mpi.scheduler import Scheduler
+from hpcdl.fabric.mpi.scheduler import WORTHWHILE_NS, Job, Scheduler
 from hpcdl.fabric.task import DEPTHS, Program, Task, operation
 from hpcdl.fabric.vectors import operand_and_result
 from hpcdl.fabric.window import disseminate

@@ -10,5 +10,5 @@ A layer asks the backend for an op, once, with a geometry: sizes, strides and dt
 ``cupy`` has all ops for NVIDIA GPUs.
 
 The one rule: an op owns the arrays that it returns, until its next forward; it writes into nothing else but the
-gradients in ``weights`` (:mod:`hpcdl.nn.ops`). Open ``numpy/__init__.py`` first.
+gradients in ``weights`` (:mod:`hpcdl.nn.backend`). Open ``numpy/__init__.py`` first.
 """

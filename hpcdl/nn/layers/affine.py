@@ -2,10 +2,10 @@
 
 from dataclasses import KW_ONLY, dataclass
 
+from hpcdl.nn.backend import Bound
 from hpcdl.nn.geometry import LinearGeometry, Pair, Shape, Window, WindowGeometry, as_image, pair, windows
 from hpcdl.nn.initial import Initializer, he, per_filter, xavier, zeros
 from hpcdl.nn.layer import BoundAffine, Site, Variable
-from hpcdl.nn.ops import Bound
 
 
 @dataclass(eq=False)

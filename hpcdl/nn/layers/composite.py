@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Addition, Bound, Concatenation
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
 from hpcdl.nn.layer import BoundChain, Chain, Layer, Site, Variable
 from hpcdl.nn.layers.normalization import BatchNorm, BoundBatchNorm
 from hpcdl.nn.loss import AuxiliaryLoss
-from hpcdl.nn.ops import Addition, Bound, Concatenation
 
 
 class Concat:
@@ -190,6 +190,6 @@ class BoundAuxiliary:
         return x
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
-        """See :class:`hpcdl.nn.ops.Bound`; ValueError without labels since forward."""
+        """See :class:`hpcdl.nn.backend.Bound`; ValueError without labels since forward."""
         dx = self.head.backward(self.loss.take(), needs_dx)
         return None if dx is None else self.add.forward([dy, dx])

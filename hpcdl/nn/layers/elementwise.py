@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Bound
 from hpcdl.nn.geometry import Blob, DropoutGeometry, Shape
 from hpcdl.nn.layer import Alone, BoundElementary, Plain, Site
-from hpcdl.nn.ops import Bound
 
 
 class Elementwise(Plain):

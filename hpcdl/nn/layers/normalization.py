@@ -4,10 +4,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import BatchNormalization, Bound, NormVectors
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry, Shape, as_image
 from hpcdl.nn.initial import Initializer, ones, zeros
 from hpcdl.nn.layer import Alone, BoundElementary, Plain, Site, Variable
-from hpcdl.nn.ops import BatchNormalization, Bound, NormVectors
 
 
 @dataclass(eq=False)
@@ -96,7 +96,7 @@ class BoundBatchNorm:
         self._vectors = norm_vectors(site)
 
     def forward(self, x: Array, train: bool, shortcut: Array | None = None) -> Array:
-        """See :class:`hpcdl.nn.ops.Bound`; a layer bound by ``join`` adds ``shortcut``."""
+        """See :class:`hpcdl.nn.backend.Bound`; a layer bound by ``join`` adds ``shortcut``."""
         return self._op.forward(x, shortcut, self._vectors, train)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:

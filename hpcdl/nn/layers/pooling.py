@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn import geometry
+from hpcdl.nn.backend import Bound, Concatenation, Elementary
 from hpcdl.nn.geometry import Blob, Image, Pair, Rounding, Shape, Window, WindowGeometry, as_image, pair
 from hpcdl.nn.layer import Alone, BoundElementary, Plain, Site
-from hpcdl.nn.ops import Bound, Concatenation, Elementary
 
 
 @dataclass(eq=False)

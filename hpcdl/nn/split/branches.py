@@ -95,7 +95,7 @@ class Classifier:
         return self._stash.pop()
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:  # noqa: ARG002
-        """See :class:`hpcdl.nn.ops.Bound`; ValueError without labels since forward."""
+        """See :class:`hpcdl.nn.backend.Bound`; ValueError without labels since forward."""
         self._stash.append(dy)
         return self._loss.take()
 

@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Bound
 from hpcdl.nn.geometry import Blob, Shape, Window, WindowGeometry
 from hpcdl.nn.layer import BoundElementary, Site, Variable
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.normalization import BatchNorm, norm_vectors
 from hpcdl.nn.layers.pooling import MaxPooling, WindowPooling
-from hpcdl.nn.ops import Bound
 from hpcdl.nn.split.layout import Layout, cut, whole
 from hpcdl.nn.split.part import Cut, Joint, Part, along
 
@@ -226,7 +226,7 @@ class BoundMoments:
         self._stash = site.stash(of)
 
     def forward(self, x: Array, train: bool) -> Array:
-        """See :class:`hpcdl.nn.ops.Bound`; zeros in evaluation, which uses the running statistics."""
+        """See :class:`hpcdl.nn.backend.Bound`; zeros in evaluation, which uses the running statistics."""
         self._stash.append(x)
         channels = x.shape[-1]
         pixels = x.reshape(-1, channels)

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Bound, Noise
 from hpcdl.nn.geometry import DropoutGeometry, Shape
 from hpcdl.nn.initial import Draws
 from hpcdl.nn.layer import Layer, Site, Variable
-from hpcdl.nn.ops import Bound, Noise
 from hpcdl.nn.split.layout import Layout
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Weights
 from hpcdl.nn.geometry import LinearGeometry, Shape, WindowGeometry, master, storage_dtype
 from hpcdl.nn.kernels.cupy.device import Device, Op, Uid, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import channel_sum, rectified_gradient
-from hpcdl.nn.ops import Weights
 
 
 @dataclass(eq=False)

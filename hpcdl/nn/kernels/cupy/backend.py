@@ -5,14 +5,13 @@ from functools import partial
 from typing import NamedTuple
 
 from hpcdl.fabric.comm import Array
-from hpcdl.nn.backend import Backend
+from hpcdl.nn.backend import Affine, Backend, Bound
 from hpcdl.nn.geometry import WindowGeometry, master, storage_dtype
 from hpcdl.nn.kernels.cupy.affine import Convolution, Linear, LocallyConnected, Windows
 from hpcdl.nn.kernels.cupy.device import Device
 from hpcdl.nn.kernels.cupy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
 from hpcdl.nn.kernels.cupy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.cupy.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.ops import Affine, Bound
 
 _Key = tuple[object, ...]
 

@@ -145,7 +145,7 @@ class Dropout(Op):
         self._launch("seed", 1, self._state, int(low), int(high))
 
     def continued(self) -> Self:
-        """See :class:`hpcdl.nn.ops.Noise`; both increment one counter."""
+        """See :class:`hpcdl.nn.backend.Noise`; both increment one counter."""
         other = copy(self)
         other._saved = ()  # noqa: SLF001 - of the same class
         return other
@@ -173,7 +173,7 @@ class CrossEntropy(Op):
     """loss = log(sum of exp(logits)) - logits[label]; the largest logit is subtracted first."""
 
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
-        """See :class:`hpcdl.nn.ops.CrossEntropy`; ValueError where a label is out of range.
+        """See :class:`hpcdl.nn.backend.CrossEntropy`; ValueError where a label is out of range.
 
         The gradient has the precision of ``logits``, which is the parameters' for the output of ``predict``.
         """

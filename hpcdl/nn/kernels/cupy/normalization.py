@@ -1,10 +1,10 @@
 """Batch normalisation by cuDNN, and local response normalisation."""
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import NormVectors
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 from hpcdl.nn.kernels.cupy.device import Device, EnginePlan, Op, Uid, is_aligned
 from hpcdl.nn.kernels.cupy.elementwise import fold, groups_of, rectified_gradient
-from hpcdl.nn.ops import NormVectors
 
 MAX_GROUPS = 256
 """Most groups of rows; one thread per channel combines their moments."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcdl.compiled import cache_folder
 from hpcdl.nn import geometry
+from hpcdl.nn.backend import Affine, Elementary, NormVectors, Weights
 from hpcdl.nn.geometry import WindowGeometry
 from hpcdl.nn.kernels.numba.convolution import Convolution
 from hpcdl.nn.kernels.numba.normalization import BatchNorm, ResponseNormalization
@@ -18,7 +19,6 @@ from hpcdl.nn.kernels.numba.winograd import Winograd
 from hpcdl.nn.kernels.numpy import BACKEND as REFERENCE
 from hpcdl.nn.kernels.numpy import with_relu
 from hpcdl.nn.kernels.numpy.affine import Linear
-from hpcdl.nn.ops import Affine, Elementary, NormVectors, Weights
 from hpcdl.nn.threads import limit, parallel_ranges
 
 SIDE: Final = 4

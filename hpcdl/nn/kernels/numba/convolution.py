@@ -16,6 +16,7 @@ from numba import prange
 
 from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Weights
 from hpcdl.nn.geometry import Pair, Shape, WindowGeometry
 from hpcdl.nn.kernels.numba.parts import PRODUCTS, grid, number, share
 from hpcdl.nn.kernels.numba.vectors import (
@@ -31,7 +32,6 @@ from hpcdl.nn.kernels.numba.vectors import (
     tile,
 )
 from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
-from hpcdl.nn.ops import Weights
 
 CACHED_BYTES: Final = 1 << 19
 """Bytes that the weight gradient reads repeatedly; they fit a core's second-level cache."""

@@ -7,11 +7,11 @@ from numba import prange
 
 from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import NormVectors
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 from hpcdl.nn.kernels.numba.parts import bounds, kernel
 from hpcdl.nn.kernels.numba.vectors import as_pixels
 from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
-from hpcdl.nn.ops import NormVectors
 
 BLOCK_BYTES: Final = 1 << 14
 """Bytes of pixels per block; a block is read twice, the second time from the first-level cache."""

@@ -8,6 +8,7 @@ from numba import prange
 
 from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Weights
 from hpcdl.nn.geometry import Pair, WindowGeometry
 from hpcdl.nn.kernels.numba.convolution import Arrays, add_parts
 from hpcdl.nn.kernels.numba.parts import PRODUCTS as TILE_PRODUCTS
@@ -33,7 +34,6 @@ from hpcdl.nn.kernels.numba.vectors import (
     tile,
 )
 from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
-from hpcdl.nn.ops import Weights
 
 
 @njit(nogil=True, cache=True)

@@ -14,13 +14,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from hpcdl.nn.backend import Backend
+from hpcdl.nn.backend import Affine, Backend
 from hpcdl.nn.geometry import LinearGeometry, WindowGeometry
 from hpcdl.nn.kernels.numpy.affine import Im2col, Linear, LocallyConnected, Rectified
 from hpcdl.nn.kernels.numpy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
 from hpcdl.nn.kernels.numpy.normalization import BatchNorm, ResponseNormalization
 from hpcdl.nn.kernels.numpy.pooling import AveragePooling, GlobalAverage, MaxPooling
-from hpcdl.nn.ops import Affine
 
 Geometry = TypeVar("Geometry", LinearGeometry, WindowGeometry)
 

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Affine, Weights
 from hpcdl.nn.geometry import LinearGeometry, WindowGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
 from hpcdl.nn.kernels.numpy.elementwise import rectified_gradient
 from hpcdl.nn.kernels.numpy.pooling import Frame
-from hpcdl.nn.ops import Affine, Weights
 
 
 def channel_sum(x: Array) -> Array:

@@ -67,7 +67,7 @@ class Dropout(Op[DropoutGeometry]):
         self._generator.bit_generator.state = np.random.default_rng(key).bit_generator.state
 
     def continued(self) -> Self:
-        """See :class:`hpcdl.nn.ops.Noise`; forwards of n and m images draw what one of n + m images draws."""
+        """See :class:`hpcdl.nn.backend.Noise`; forwards of n and m images draw what one of n + m images draws."""
         other = copy(self)
         other._saved = ()  # noqa: SLF001 - of the same class
         return other
@@ -132,7 +132,7 @@ class CrossEntropy:
         self._classes = geometry.shape[0]
 
     def __call__(self, logits: Array, labels: Array, scale: float) -> tuple[float, int, Array]:
-        """See :class:`hpcdl.nn.ops.CrossEntropy`; ValueError where a label is out of range."""
+        """See :class:`hpcdl.nn.backend.CrossEntropy`; ValueError where a label is out of range."""
         if labels.size and not 0 <= labels.min() <= labels.max() < self._classes:
             raise ValueError(
                 f"labels from {labels.min()} to {labels.max()}, but classes are 0 to {self._classes - 1}"

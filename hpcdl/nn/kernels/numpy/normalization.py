@@ -5,11 +5,11 @@ import math
 import numpy as np
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import NormVectors
 from hpcdl.nn.geometry import BatchNormGeometry, ResponseGeometry
 from hpcdl.nn.kernels.numpy.activation_pool import Op, allocate
 from hpcdl.nn.kernels.numpy.affine import channel_sum
 from hpcdl.nn.kernels.numpy.elementwise import rectified_gradient
-from hpcdl.nn.ops import NormVectors
 
 
 class BatchNorm(Op[BatchNormGeometry]):

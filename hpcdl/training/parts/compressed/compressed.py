@@ -16,8 +16,7 @@ from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.trace.recorder import Residual
 from hpcdl.training.parts.compressed.exchanges import SparseSums, by_messages, by_servers, by_sums, shards
-from hpcdl.training.parts.compressed.piece import MessageCodec, Piece
-from hpcdl.training.parts.compressed.plan import Plan
+from hpcdl.training.parts.compressed.plan import MessageCodec, Piece, Plan
 
 Sum = Callable[..., Coroutine[Any, Any, Any]]
 

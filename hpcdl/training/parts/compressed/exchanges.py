@@ -13,7 +13,7 @@ from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.compression.parts.protocol import Selector, SharedScalers, Sparse, Summable, Tensor, kernels
 from hpcdl.fabric.comm import Array, Comm, Device
 from hpcdl.fabric.vectors import no_bytes
-from hpcdl.training.parts.compressed.piece import MessageCodec, Piece, refused
+from hpcdl.training.parts.compressed.plan import MessageCodec, Piece, refused
 
 SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
 Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]

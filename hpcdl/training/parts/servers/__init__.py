@@ -8,7 +8,7 @@ gradients if it pushes. If it fetches, a server answers with its shard of the pa
     (computes the next one)                    optimizer.update(shard, mean, rate)
     parameters                  <------------  Answer, shard: once the rules let the worker continue
 
-All differences between the papers are in two places. :class:`~hpcdl.training.parts.servers.rules.Rules` tell a
+All differences between the papers are in two places. :class:`~hpcdl.training.parts.servers.messages.Rules` tell a
 server how many gradients make an update, which it discards, and how far a worker may be ahead. The strategy's
 ``work`` program tells when a worker fetches and pushes.
 
@@ -30,5 +30,5 @@ answer and V / ``servers`` bytes with a fetch. With a compressor a push has its 
 Versions: a shard's version is the number of its updates. A request names the version of the parameters of its
 first gradient; the difference when the gradient is applied is its staleness.
 
-``rules.py`` has all rules; open it first. The strategies are in ``hpcdl/training/parameter_servers.py``.
+``messages.py`` has all rules; open it first. The strategies are in ``hpcdl/training/parameter_servers.py``.
 """

@@ -11,8 +11,16 @@ from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.journal import Outcome
-from hpcdl.training.parts.servers.messages import ANSWER, LEAVE, LOST_SHARD, REQUEST, Answer, Request, buffer
-from hpcdl.training.parts.servers.rules import ServedRank
+from hpcdl.training.parts.servers.messages import (
+    ANSWER,
+    LEAVE,
+    LOST_SHARD,
+    REQUEST,
+    Answer,
+    Request,
+    ServedRank,
+    buffer,
+)
 from hpcdl.training.parts.split.model_group import follow
 
 

@@ -12,8 +12,18 @@ from hpcdl.fabric.comm import ANY, Array, PeerLost
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import partition
 from hpcdl.optim.sgd import SGD
-from hpcdl.training.parts.servers.messages import ANSWER, LEAVE, LOST_SHARD, REQUEST, Answer, Request, buffer
-from hpcdl.training.parts.servers.rules import PASSES, DelayCompensation, ServedRank
+from hpcdl.training.parts.servers.messages import (
+    ANSWER,
+    LEAVE,
+    LOST_SHARD,
+    PASSES,
+    REQUEST,
+    Answer,
+    DelayCompensation,
+    Request,
+    ServedRank,
+    buffer,
+)
 from hpcdl.training.parts.split.model_group import leads
 
 _FIRST: Final = 0
