@@ -1,0 +1,132 @@
+"""Times of collectives on four real clusters, measured by others with PICO (github.com/HLC-Lab/pico).
+
+``reports/oracles/pico.py`` makes the tables. A job is a submission at a time; between jobs of one machine nodes
+differ, and so does the traffic of others. A measurement is the median over the repetitions in one job.
+"""
+
+import csv
+import gzip
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+TABLE: Final = Path(__file__).parents[2] / "papers" / "pico.csv.gz"
+ALLOCATIONS: Final = TABLE.with_name("pico_allocations.csv")
+
+SCHEMES: Final = {
+    "allreduce": {"ring": "ring", "recursive_doubling": "butterfly", "rabenseifner": "halving_doubling"},
+    "reduce_scatter": {"ring": "ring", "recursive_halving": "halving_doubling"},
+    "allgather": {
+        "ring": "ring",
+        "recursive_doubling": "halving_doubling",
+        "k_bruck": "circulant",
+        "brucks": "circulant",
+        "bruck": "circulant",
+    },
+    "broadcast": {"binomial": "binomial", "binary": "tree"},
+    "reduce": {"binomial": "binomial", "binary": "tree", "linear": "parameter_server"},
+    "all_to_all": {"modified_bruck": "bruck", "linear": "direct"},
+}
+"""Schemes whose messages an algorithm sends, by collective and PICO's name without the library.
+
+Rabenseifner's begins with the nearest partner, ``halving_doubling`` with the farthest; Bruck's allgather of a
+power of two is that of ``circulant``. Open MPI's trees are not segmented here; how Fujitsu's binary tree is, is
+not stated. Rings of fewer elements than ranks are another algorithm, and so are two others on a number of ranks
+that is no power of two.
+"""
+LIBRARIES: Final = ("_over", "_ompi", "_mpich", "default-")
+"""PICO's own code over send and receive, and the library's algorithms; Fujitsu MPI's word stands first."""
+POWERS_OF_TWO: Final = {("allreduce", "rabenseifner"), ("allgather", "recursive_doubling")}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A collective of a job: quartiles and median of its repetitions (s), of the slowest rank."""
+
+    machine: str
+    """Name of the network that is fitted to it."""
+    job: str
+    nodes: int
+    ranks_per_node: int
+    library: str
+    memory: str
+    """``host`` or ``gpu``."""
+    notes: str
+    collective: str
+    algorithm: str
+    message_bytes: int
+    """Of the whole array."""
+    repetitions: int
+    low: float
+    seconds: float
+    high: float
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of all nodes."""
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def by_pico(self) -> bool:
+        """True for PICO's own code over send and receive, False for an algorithm of the library."""
+        return "_over" in self.algorithm
+
+    @property
+    def scheme(self) -> str | None:
+        """The scheme with these messages, ``native`` for the library's own choice; None if there is none."""
+        name = self.algorithm
+        for word in LIBRARIES:
+            name = name.removeprefix(word).removesuffix(word)
+        name = name.replace("-", "_")
+        if name == "default":
+            return "native"
+        two_only = (self.collective, name) in POWERS_OF_TWO and self.ranks & (self.ranks - 1)
+        short = name == "ring" and self.message_bytes // 4 < self.ranks
+        changed = self.library.startswith("custom") or (name == "binary" and self.library.startswith("FJMPI"))
+        return None if two_only or short or changed else SCHEMES.get(self.collective, {}).get(name)
+
+
+@cache
+def measurements() -> tuple[Measurement, ...]:
+    """Return all measurements, sorted by machine, job, nodes and ranks per node."""
+    with gzip.open(TABLE, "rt", encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(line for line in file if not line.startswith("#"))
+        return tuple(map(_measurement, rows))
+
+
+def _measurement(row: dict[str, str]) -> Measurement:
+    low, seconds, high = (1e-9 * int(row[key]) for key in ("low_ns", "median_ns", "high_ns"))
+    return Measurement(
+        machine=row["machine"],
+        job=row["job"],
+        nodes=int(row["nodes"]),
+        ranks_per_node=int(row["ranks_per_node"]),
+        library=row["library"],
+        memory=row["memory"],
+        notes=row["notes"],
+        collective=row["collective"],
+        algorithm=row["algorithm"],
+        message_bytes=int(row["message_bytes"]),
+        repetitions=int(row["repetitions"]),
+        low=low,
+        seconds=seconds,
+        high=high,
+    )
+
+
+@cache
+def allocations() -> dict[tuple[str, str], list[list[int]]]:
+    """Return the nodes of each switch in each group, in the order of ranks, by machine and job.
+
+    What a switch and a group are stands in the table. On Fugaku it is one list, the sides of a torus.
+    """
+    lines = ALLOCATIONS.read_text(encoding="utf-8").splitlines()
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    return {(row["machine"], row["job"]): [*_counts(row["nodes"])] for row in rows}
+
+
+def _counts(text: str) -> Iterator[list[int]]:
+    for group in text.split():
+        yield [int(count) for count in group.replace("x", "+").split("+")]

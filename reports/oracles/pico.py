@@ -1,0 +1,195 @@
+"""Condense the measurements of PICO into the table that hpcdl compares its predictions with.
+
+    python reports/oracles/pico.py CHECKOUT     write hpcdl/papers/pico.csv.gz and pico_allocations.csv
+
+CHECKOUT is a work tree of github.com/HLC-Lab/pico (MIT licence, De Sensi and Pasqualoni 2025). Archives of
+``results`` of more than MAX_BYTES are left out. Equal archives give equal bytes.
+
+A file of a test is named COUNT_ALGORITHM_int32.csv: COUNT elements of four bytes of the whole array, that is of
+all ranks' parts together (``test_loop`` of ``pico_core_utils.c``); NCCL's files lack the type, and count bytes.
+Each line is the time of the slowest rank of a repetition (ns). The first fifth is warm-up, except on Fugaku, whose
+program leaves it out itself (``summarize_data.py``).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import statistics
+import sys
+import tarfile
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMIT = "413bc5d"
+"""Of PICO, for which the table was made."""
+MAX_BYTES = 4 << 20
+"""Of an archive: the larger ones hold more of the same kinds of jobs."""
+HERE = Path(__file__).resolve().parents[2] / "hpcdl" / "papers"
+MACHINES = {"leonardo": "leonardo", "lumi": "lumi", "mare_nostrum": "marenostrum5", "fugaku": "fugaku"}
+COLLECTIVES = {
+    "ALLREDUCE": "allreduce",
+    "ALLGATHER": "allgather",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "ALLTOALL": "all_to_all",
+    "BCAST": "broadcast",
+    "REDUCE": "reduce",
+    "GATHER": "gather",
+    "SCATTER": "scatter",
+}
+FILE = re.compile(r"[^/]+/(?P<test>\d+)/(?P<count>\d+)_(?P<algorithm>.+?)(?P<type>_int32)?\.csv")
+HOST = {
+    "leonardo": re.compile(r"lrdn(\d+)"),
+    "lumi": re.compile(r"(x\d+)(c\d+)"),
+    "marenostrum5": re.compile(r"(as\d+)(r\d+)"),
+}
+"""Node of Leonardo, whose map has its cell and leaf switch; cabinet and chassis; rack and its part."""
+SOURCE = f"# Measured by others: github.com/HLC-Lab/pico, commit {COMMIT}, MIT (De Sensi, Pasqualoni 2025)."
+TABLE = f"""{SOURCE}
+# Times (ns) of the slowest rank: quartiles and median over repetitions, without warm-up, four digits.
+# message_bytes: of the whole array. nodes: all of the job. memory: of the buffers. From reports/oracles/pico.py.
+"""
+PLACES = f"""{SOURCE}
+# Where the nodes of a job are, in the order of its ranks: numbers of nodes, one after another, on a switch
+# ("+" between switches of a group, a space between groups). Leonardo: leaf switch, cell. LUMI: chassis of four
+# switches, cabinet. MareNostrum 5: part of a rack, rack (which switches they have is not stated). Fugaku: the
+# sides of its torus.
+"""
+
+
+class Cell(NamedTuple):
+    """A row of the table."""
+
+    machine: str
+    job: str
+    nodes: int
+    ranks_per_node: int
+    library: str
+    memory: str
+    notes: str
+    collective: str
+    algorithm: str
+    message_bytes: int
+    repetitions: int
+    low_ns: int
+    median_ns: int
+    high_ns: int
+
+
+class Allocation(NamedTuple):
+    """The nodes of a job by switch."""
+
+    machine: str
+    job: str
+    nodes: str
+
+
+def rounded(nanoseconds: float) -> int:
+    """Return four significant digits."""
+    return int(float(f"{nanoseconds:.4g}"))
+
+
+def times(text: str, machine: str) -> list[int]:
+    """Return the repetitions of a file after warm-up (ns); NCCL's first line is 0, its last one a remark."""
+    lines = [int(line) for line in text.splitlines() if line.isdigit() and line != "0"]
+    return lines if machine == "fugaku" else lines[len(lines) // 5 :]
+
+
+def nodes(shape: str) -> int:
+    """Return the number of nodes, on Fugaku of the product of sides such as 2x2x2."""
+    product = 1
+    for side in shape.split("x"):
+        product *= int(side)
+    return product
+
+
+def cells(archive: tarfile.TarFile, machine: str, job: str, tests: dict[str, dict[str, str]]) -> Iterator[Cell]:
+    """Yield the rows of a job: those of all tests that its machine's metadata describe."""
+    for member in archive:
+        file = FILE.fullmatch(member.name)
+        test = tests.get(file["test"]) if file else None
+        if file is None or test is None:
+            continue
+        measured = times(archive.extractfile(member).read().decode(), machine)
+        if len(measured) < 2:
+            continue
+        low, median, high = statistics.quantiles(measured, method="inclusive")
+        notes = "" if test["notes"] == "null" else test["notes"].strip()
+        yield Cell(
+            machine,
+            job,
+            nodes(test["nnodes"]),
+            int(test["tasks_per_node"]),
+            f"{test['mpi_lib']} {test['mpi_lib_version']}",
+            "gpu" if test["gpu_awareness"] == "yes" else "host",
+            notes,
+            COLLECTIVES[test["collective_type"]],
+            file["algorithm"],
+            int(file["count"]) * (4 if file["type"] else 1),
+            len(measured),
+            *map(rounded, (low, median, high)),
+        )
+
+
+def place(line: str, machine: str, switches: dict[str, tuple[str, str]]) -> tuple[str, str] | None:
+    """Return group and switch of the node in a line of an allocation; None for a line without a node."""
+    match = HOST[machine].search(line)
+    if match is None:
+        return None
+    return switches[match[1]] if machine == "leonardo" else (match[1], match[0])
+
+
+def allocation(archive: tarfile.TarFile, machine: str, switches: dict[str, tuple[str, str]]) -> str:
+    """Return the numbers of nodes by switch and group; empty if the archive has no list in the order of ranks."""
+    lists = sorted(name for name in archive.getnames() if re.fullmatch(r"[^/]+/alloc(_\d+)?\.csv", name))
+    if machine not in HOST or not lists:
+        return ""
+    text = archive.extractfile(lists[0]).read().decode()
+    lines = dict.fromkeys(line.partition(",")[2].strip() for line in text.splitlines()[1:])
+    places = [found for line in lines if (found := place(line, machine, switches))]
+    groups = [list(group) for _, group in groupby(places, lambda found: found[0])]
+    return " ".join("+".join(str(len([*same])) for _, same in groupby(group)) for group in groups)
+
+
+def written(path: Path, head: str, rows: list[Cell] | list[Allocation]) -> None:
+    """Write ``rows`` below ``head``; compressed without a time, so that equal rows give an equal file."""
+    text = io.StringIO(head)
+    text.seek(0, io.SEEK_END)
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(rows[0]._fields)
+    table.writerows(rows)
+    content = text.getvalue().encode()
+    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def main(checkout: Path, to: Path = HERE) -> None:
+    """Write both tables of a checkout's archives."""
+    map_lines = (checkout / "tracer/maps/leonardo.txt").read_text().split("\n")
+    switches = {words[1]: (words[5], words[-1]) for line in map_lines if (words := line.split())}
+    rows, allocations = list[Cell](), list[Allocation]()
+    for folder, machine in MACHINES.items():
+        tests: dict[str, dict[str, dict[str, str]]] = {}
+        with (checkout / f"results/{folder}_metadata.csv").open(newline="") as metadata:
+            for test in csv.DictReader(metadata):
+                tests.setdefault(test["timestamp"], {})[test["test_id"]] = test
+        for path in sorted((checkout / "results" / folder).glob("*.tar.gz")):
+            job = path.name.removesuffix(".tar.gz")
+            if path.stat().st_size > MAX_BYTES or job not in tests:
+                continue
+            with tarfile.open(path) as archive:
+                rows += cells(archive, machine, job, tests[job])
+                shape = tests[job]["0"]["nnodes"]
+                where = shape if machine == "fugaku" else allocation(archive, machine, switches)
+                allocations += [Allocation(machine, job, where)] if where else []
+    written(to / "pico.csv.gz", TABLE, sorted(rows))
+    written(to / "pico_allocations.csv", PLACES, allocations)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,119 @@
+"""Table of other people's measurements of real clusters, and the program that makes it from their archives."""
+
+import gzip
+import importlib.util
+import io
+import math
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import hpcdl
+from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered
+from hpcdl.analysis.network.clusters import Measurement, allocations, measurements
+
+PICO = Path(hpcdl.__file__).parents[1] / "reports" / "oracles" / "pico.py"
+
+HEAD = (
+    "timestamp,test_id,nnodes,tasks_per_node,collective_type,mpi_lib,mpi_lib_version,libbine_version,"
+    "gpu_awareness,gpu_lib,gpu_lib_version,output_level,MPI_Op,notes\n"
+)
+JOBS = {
+    "leonardo": (
+        ["0,3,1,ALLGATHER,OMPI,4.1.6,1.0.0,no,null,null,summarized,null,null"],
+        {
+            "0/512_ring_ompi_int32.csv": "highest\n900\n40\n10\n20\n30\n50\n",
+            "alloc.csv": "MPI_Rank,allocation\n0,lrdn0001.leonardo.local\n      1,lrdn0011.leonardo.local\n"
+            "      2,lrdn0091.leonardo.local\n",
+        },
+    ),
+    "mare_nostrum": (
+        ["0,16,4,ALLREDUCE,OMPI,4.1.5,1.0.0,yes,CUDA,12,summarized,MPI_SUM,vsnccl"],
+        {
+            "0/256_allreduce_nccl_ring.csv": "highest\n0\n90000\n44411\n44410\n44412\n44412\n44413\n-> Buffer: 256 byte, Latency: 6.5e-05\n"
+        },
+    ),
+    "fugaku": (
+        ["0,2x2x2,1,BCAST,FJMPI,4.0.1,1.0.0,no,null,null,summarized,null,null"],
+        {"0/8_default-binomial_int32.csv": "highest\n7\n5\n9\nAverage runtime: 0.000258\n"},
+    ),
+    "lumi": (
+        ["0,4,1,REDUCE,CRAY_MPICH,8.1.29,1.0.0,no,null,null,summarized,MPI_SUM,null"],
+        {
+            "0/1_binomial_mpich_int32.csv": "highest\n3\n5\n7\n",
+            "0/8_binomial_mpich_int32.csv": "highest\n",  # cut off: no row
+            "alloc.csv": "MPI_Rank,allocation,xname\n0,nid1,x1301c6s6b0n0\n1,nid2,x1301c6s6b1n0\n"
+            "2,nid3,x1301c7s0b0n0\n3,nid4,x1302c0s3b0n0\n",
+        },
+    ),
+}
+"""By folder of PICO: lines of the metadata, and files of the archive, as PICO's programs write them."""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    (tmp_path / "tracer/maps").mkdir(parents=True)
+    node = "NODE {:04} RACK {} CELL {} ROW 1 PARTITION 1  SWITCH {}\n"
+    places = [(1, 1, 1, 10100), (11, 1, 1, 10102), (91, 4, 2, 10400)]
+    (tmp_path / "tracer/maps/leonardo.txt").write_text("".join(node.format(*place) for place in places))
+    for folder, (tests, files) in JOBS.items():
+        (tmp_path / "results" / folder).mkdir(parents=True)
+        lines = "".join(f"2025_01_02___03_04_05,{test}\n" for test in tests)
+        (tmp_path / f"results/{folder}_metadata.csv").write_text(HEAD + lines)
+        with tarfile.open(tmp_path / f"results/{folder}/2025_01_02___03_04_05.tar.gz", "w:gz") as archive:
+            for name, text in files.items():
+                entry = tarfile.TarInfo(f"2025_01_02___03_04_05/{name}")
+                entry.size = len(text)
+                archive.addfile(entry, io.BytesIO(text.encode()))
+    return tmp_path
+
+
+def test_archives_become_rows(checkout, tmp_path):
+    module = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("pico", PICO))
+    spec.loader.exec_module(module)
+    for name in ("once", "again"):
+        (tmp_path / name).mkdir()
+        module.main(checkout, tmp_path / name)
+    files = [tmp_path / name / "pico.csv.gz" for name in ("once", "again")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    lines = gzip.decompress(files[0].read_bytes()).decode().splitlines(keepends=True)
+    rows = [line for line in lines if not line.startswith("#")]
+    job = "2025_01_02___03_04_05"
+    assert "".join(rows[1:]) == (
+        f"fugaku,{job},8,1,FJMPI 4.0.1,host,,broadcast,default-binomial,32,3,6,7,8\n"  # no warm-up among the times
+        f"leonardo,{job},3,1,OMPI 4.1.6,host,,allgather,ring_ompi,2048,5,20,30,40\n"  # a fifth is warm-up
+        f"lumi,{job},4,1,CRAY_MPICH 8.1.29,host,,reduce,binomial_mpich,4,3,4,5,6\n"
+        f"marenostrum5,{job},16,4,OMPI 4.1.5,gpu,vsnccl,allreduce,allreduce_nccl_ring,256,5,44410,44410,44410\n"
+    )
+    places = (tmp_path / "once/pico_allocations.csv").read_text().splitlines()[-3:]
+    assert places == [f"leonardo,{job},1+1 1", f"lumi,{job},2+1 1", f"fugaku,{job},2x2x2"]
+
+
+def test_schemes_are_those_of_the_registry():
+    """And offer the collective that was measured."""
+    known = {(each.collective, each.scheme) for each in measurements()}
+    assert len(known) > 20
+    for collective, scheme in known:
+        if scheme is not None and collective in COLLECTIVES:
+            offered(collective, scheme)
+
+
+def test_another_algorithm_under_the_same_name_is_no_scheme():
+    ring = Measurement("leonardo", "", 8, 2, "OMPI 4.1.6", "host", "", "allreduce", "ring_ompi", 64, 9, 1, 2, 3)
+    short = ring.__class__(**{**vars(ring), "message_bytes": 60})  # 15 elements on 16 ranks: recursive doubling
+    folded = ring.__class__(**{**vars(ring), "nodes": 7, "algorithm": "rabenseifner_ompi"})
+    assert [ring.scheme, short.scheme, folded.scheme] == ["ring", None, None]
+
+
+def test_rows_are_ordered_quartiles():
+    for each in measurements():
+        assert 0 < each.low <= each.seconds <= each.high
+        assert each.repetitions > 1
+
+
+def test_an_allocation_has_the_nodes_of_its_job():
+    nodes = {(each.machine, each.job): each.nodes for each in measurements()}
+    for job, groups in allocations().items():
+        count = math.prod(groups[0]) if job[0] == "fugaku" else sum(map(sum, groups))
+        assert count == nodes[job], job
