@@ -48,23 +48,22 @@ def execute(options: argparse.Namespace) -> int:
 
 def _text(options: argparse.Namespace, form: str, runs: "Sequence[Run]") -> str | bytes:
     """Return the report of ``runs``, or the figure, the table or the titles that the options name."""
-    from hpcdl.report import excerpts
-    from hpcdl.report.render import render
+    from hpcdl.report import render
 
     if LIST in {options.figure, options.table}:
-        return "\n".join(excerpts.tables(runs) if options.table else excerpts.figures(runs))
-    if form in excerpts.FIGURES:
+        return "\n".join(render.tables(runs) if options.table else render.figures(runs))
+    if form in render.FIGURES:
         from hpcdl.report.formats.figure import standalone  # late: matplotlib may be missing
 
-        return standalone(excerpts.chosen("figure", excerpts.figures(runs), options.figure), form)
+        return standalone(render.chosen("figure", render.figures(runs), options.figure), form)
     if options.table:
-        return excerpts.TABLES[form](excerpts.chosen("table", excerpts.tables(runs), options.table))
-    return render(runs, form)
+        return render.TABLES[form](render.chosen("table", render.tables(runs), options.table))
+    return render.render(runs, form)
 
 
 def _form(options: argparse.Namespace) -> str:
     """Return the format that the options choose. Raises UsageError for one that does not suit them."""
-    from hpcdl.report.excerpts import FIGURES, TABLES
+    from hpcdl.report.render import FIGURES, TABLES
 
     suffixes = ["json"] if options.json else ["md", "html", "tex", "csv", "json", *FIGURES]
     form = suffixes[0] if options.output is None else options.output.suffix.removeprefix(".")

@@ -2,12 +2,11 @@
 
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
-from hpcdl.analysis.run.record import Record
 from hpcdl.report import sections
 from hpcdl.report.formats.cells import plural
 from hpcdl.report.formats.document import Document, Section
@@ -31,24 +30,30 @@ WARNINGS: Final = Declaration(
 )
 
 
-def verdict_page(findings: Findings) -> Section:
+class Answers(NamedTuple):
+    """Answers of the sections to the suite's question, in the order of the sections."""
+
+    first: dict[Declaration, Answer]
+    """Of the sections that the suite names, or of one."""
+    others: dict[Declaration, Answer]
+    further: Sequence[str]
+    """Sentences after the headline: of other sections too if the suite names none."""
+
+    @property
+    def main(self) -> Answer:
+        """The answer whose headline is that of the page; empty if no section answers."""
+        return next(iter(self.first.values()), Answer(""))
+
+
+def verdict_page(findings: Findings, known: Answers | None = None) -> Section:
     """Return the answer to the suite's question with its badges, failures, and some further sentences."""
-    headline, further, basis = _sentences(findings, *answers(findings))
+    known = known or answers(findings)
+    headline, basis = known.main.headline, [record for answer in known.first.values() for record in answer.basis]
     points = [f"FAILED {failure}" for failure in failures(findings.records)] + without_result(findings.run)
-    points += [*further[:FURTHER_SENTENCES], *failed_processes(findings.run)]
+    points += [*known.further[:FURTHER_SENTENCES], *failed_processes(findings.run)]
     warned = f"{plural(len(findings.warnings), 'warning')}." if findings.warnings else "No warnings."
     paragraphs = [*filter(None, [headline]), f"{_state(findings)} {warned}"]
     return Section("Verdict", paragraphs, points, badges=badges(basis or findings.records) if headline else ())
-
-
-def _sentences(
-    findings: Findings, first: Mapping[Declaration, Answer], others: Mapping[Declaration, Answer]
-) -> tuple[str, list[str], list[Record]]:
-    """Return the headline, the sentences after it (of other sections too if the suite names none), and records."""
-    headlines = [answer.headline for answer in first.values()]
-    further = [*headlines[1:], *(line for answer in first.values() for line in answer.details)]
-    further += [answer.headline for answer in others.values() if not findings.answered_by]
-    return "".join(headlines[:1]), further, [record for answer in first.values() for record in answer.basis]
 
 
 def _state(findings: Findings) -> str:
@@ -97,67 +102,68 @@ def _rank(section: Declaration, findings: Findings) -> int:
     return names.index(section.name) if section.name in names else len(names)
 
 
-def answers(findings: Findings) -> tuple[dict[Declaration, Answer], dict[Declaration, Answer]]:
-    """Return the answers of the sections that the suite names, or of one, which come first, and the others."""
+def answers(findings: Findings) -> Answers:
+    """Return the answers of all sections."""
     ordered = sorted(declared(), key=lambda section: _rank(section, findings))
     known = [(section, answer) for section in ordered if section.answer and (answer := section.answer(findings))]
-    first = max(1, sum(_rank(section, findings) < len(findings.answered_by) for section, _ in known))
-    return dict(known[:first]), dict(known[first:])
+    named = max(1, sum(_rank(section, findings) < len(findings.answered_by) for section, _ in known))
+    first, others = [answer for _, answer in known[:named]], [answer for _, answer in known[named:]]
+    further = [*(answer.headline for answer in first[1:]), *(line for answer in first for line in answer.details)]
+    further += [answer.headline for answer in others if not findings.answered_by]
+    return Answers(dict(known[:named]), dict(known[named:]), further)
 
 
 def document(findings: Findings, *, charts: bool = False) -> Document:
     """Return all sections with content, with or without charts; the main one is of the section that answers."""
-    pages = _pages(findings)
+    known = answers(findings)
+    pages = _pages(findings, known)
     drawn = []
     if charts:
         figures = [[chart for made in section.figures for chart in made(findings)] for section, _ in pages]
         pages = [(section, replace(page, charts=own)) for own, (section, page) in zip(figures, pages, strict=True)]
         drawn = sorted((_rank(section, findings), page.title) for section, page in pages if page.charts)
-    return replace(_document(findings, [page for _, page in pages]), main=drawn[0][1] if drawn else "")
+    return replace(_document(findings, known, [page for _, page in pages]), main=drawn[0][1] if drawn else "")
 
 
 def short(findings: Findings) -> Document:
     """Return all sections, each with the first rows of its tables."""
-    first, _ = answers(findings)
-    rows = {section: section.rows or (ROWS if section in first else FURTHER) for section in declared()}
-    pages = _pages(findings, whole=False)
-    return _document(findings, [page.shortened(rows[section], POINTS, WHOLE) for section, page in pages])
+    known = answers(findings)
+    rows = {section: section.rows or (ROWS if section in known.first else FURTHER) for section in declared()}
+    pages = _pages(findings, known, whole=False)
+    return _document(findings, known, [page.shortened(rows[section], POINTS, WHOLE) for section, page in pages])
 
 
 def summary(findings: Findings) -> Document:
     """Return the sections of a terminal: the answer, one table, of the section that answers, and the warnings."""
-    (_, verdict), *others = _pages(findings, whole=False)
+    known = answers(findings)
+    (_, verdict), *others = _pages(findings, known, whole=False)
     shown = [page for section, page in others if section.answer and page.tables][:1]
     tables = [Section(page.title, tables=page.answering(TERMINAL_ROWS)) for page in shown]
     warned = [page.shortened(0, TERMINAL_POINTS) for section, page in others if section is WARNINGS]
-    return _document(findings, [verdict.shortened(0, TERMINAL_POINTS), *tables, *warned])
+    return _document(findings, known, [verdict.shortened(0, TERMINAL_POINTS), *tables, *warned])
 
 
-def _pages(findings: Findings, *, whole: bool = True) -> list[tuple[Declaration, Section]]:
+def _pages(findings: Findings, known: Answers, *, whole: bool = True) -> list[tuple[Declaration, Section]]:
     """Return all sections, first those that answer or show it, with the sentences that the verdict lacks."""
-    first, others = answers(findings)
-    _, further, _ = _sentences(findings, first, others)
-    shown = further[:FURTHER_SENTENCES]
-    named = {section.table for section in first}
+    shown, named = known.further[:FURTHER_SENTENCES], {section.table for section in known.first}
     rest = sorted(declared(), key=lambda section: section.name not in named)
-    pages = []
-    for section in dict.fromkeys([VERDICT, *first, *rest]):
-        page = (section.page if whole else section.short or section.page)(findings)
-        answer = others.get(section)
-        begin = [answer.headline] if answer and answer.headline not in shown else []
-        details = [line for line in (answer or first.get(section, Answer(""))).details if line not in shown]
-        pages.append(
-            (section, replace(page, paragraphs=[*begin, *page.paragraphs], points=[*details, *page.points]))
-        )
+    pages = [(VERDICT, verdict_page(findings, known))]
+    for section in dict.fromkeys([*known.first, *rest]):
+        if section is not VERDICT:
+            page = (section.page if whole else section.short or section.page)(findings)
+            answer = {**known.first, **known.others}.get(section, Answer(""))
+            begin = [answer.headline] if section in known.others and answer.headline not in shown else []
+            details = [line for line in answer.details if line not in shown]
+            page = replace(page, paragraphs=[*begin, *page.paragraphs], points=[*details, *page.points])
+            pages.append((section, page))
     return pages
 
 
-def _document(findings: Findings, pages: Sequence[Section]) -> Document:
+def _document(findings: Findings, known: Answers, pages: Sequence[Section]) -> Document:
     launches = len({fields.get("launch") for fields in findings.run.described})
     title = f"hpcdl: {findings.name}" + (f", {launches} launches" if launches > 1 else "")
     shown = list(filter(None, pages))
     failed = failures(findings.records) or unfinished(findings.run) or not findings.run.complete
-    good = any(answer.good for answer in [*answers(findings)[0].values()][:1])
-    word, facts = "good" if good else "answered", {"headline": shown[0].paragraphs[0].rstrip(".")}
+    word, facts = "good" if known.main.good else "answered", {"headline": shown[0].paragraphs[0].rstrip(".")}
     verdict = Verdict(topic="run", word="failed" if failed else word, question=findings.question, facts=facts)
     return Document(title, shown, findings.question, [verdict])

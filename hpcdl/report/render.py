@@ -1,4 +1,4 @@
-"""Rendering of runs in any format: pages, and rows with one record per case and seed.
+"""Rendering of runs in any format: pages, rows with one record per case and seed, and one figure or table.
 
 ``README.md`` in ``hpcdl/report`` explains the columns of the rows, ``schema.json`` has their types.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hpcdl.analysis.run.disturbance import UNKNOWN, facts, slurm_job
 from hpcdl.analysis.run.record import Record
@@ -25,6 +25,9 @@ from hpcdl.trace.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from hpcdl.report.formats.document import Chart
+    from hpcdl.report.formats.tables import Table
 
 LIBRARIES: Final = ("jinja2", "matplotlib")
 """Needed for HTML."""
@@ -168,3 +171,48 @@ def _json(runs: Sequence[Findings]) -> Row:
         for run in runs
     ]
     return {"cases": cases(runs), "networks": networks, "runs": about_runs}
+
+
+FIGURES: Final = ("svg", "pdf", "png")
+"""Endings of a file with one figure."""
+TABLES: Final = {"md": markup.markdown_table, "tex": markup.latex_table, "csv": exports.table}
+"""Writer of one table by the ending of its file; LaTeX can be input."""
+Titled = TypeVar("Titled")
+
+
+def figures(runs: Sequence[Run]) -> dict[str, Chart]:
+    """Return the figures by title, those of the answer first. Raises ValueError without matplotlib."""
+    if missing():
+        raise ValueError(missing())
+    pages = [contents.document(run, charts=True) for run in findings(runs)]
+    return {
+        chart.title: chart
+        for page in pages
+        for section in sorted(page.sections, key=lambda section: section.title != page.main)
+        for chart in section.charts
+    }
+
+
+def tables(runs: Sequence[Run]) -> dict[str, Table]:
+    """Return the tables with all rows by title: that of the section, then their own."""
+    sections = [section for run in findings(runs) for section in contents.document(run).sections]
+    return {
+        ": ".join(filter(None, (section.title, table.title))): table.visible()
+        for section in sections
+        for table in section.tables
+    }
+
+
+def chosen(kind: str, titled: Mapping[str, Titled], title: str) -> Titled:
+    """Return the first object whose title, or its part after a colon, begins with ``title``. Raises ValueError."""
+    begin = title.casefold()
+    for name, value in titled.items():
+        if any(name.casefold()[place:].startswith(begin) for place in (0, name.find(": ") + 2)):
+            return value
+    if not titled:
+        raise ValueError(f"the report has no {kind}")
+    likeness = {
+        name: difflib.SequenceMatcher(None, begin, name[: len(begin)].casefold()).ratio() for name in titled
+    }
+    near = max(likeness, key=lambda name: likeness[name])
+    raise ValueError(f"no {kind} {title!r}; did you mean {near!r}? --{kind} list has all")

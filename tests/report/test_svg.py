@@ -10,7 +10,7 @@ import pytest
 from report_runs import HOSTILE
 
 from hpcdl.cli import main
-from hpcdl.report.excerpts import TABLES, chosen, figures, tables
+from hpcdl.report.render import TABLES, chosen, figures, tables
 from hpcdl.report.formats.canvas import DARK, LIGHT
 from hpcdl.report.formats.figure import standalone
 
