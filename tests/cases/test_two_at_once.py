@@ -78,7 +78,7 @@ def test_the_verdict_is_that_of_the_launches(hand):
 
 
 def test_most_undecided_pairs_decide_nothing(hand):
-    says = "Not decided whether two communicators are faster than one: in 2 of 3 configurations the difference may be noise."
+    says = "Not decided whether two communicators are faster than one: in 2 of 3 configurations the difference may be chance."
     assert answer(pairs(hand, "undecided", "faster", "undecided")).headline == says
 
 

@@ -35,7 +35,7 @@ def test_below_the_break_even_bandwidth_the_saved_bytes_take_longer_than_the_add
         (
             0.04,
             {"step_seconds_high": 0.095},
-            "Not decided whether compression helps (the difference may be noise): {} is 2",
+            "Not decided whether compression helps (the difference may be chance): {} is 2",
         ),
         (
             0.04,
@@ -56,6 +56,14 @@ def test_the_answer_says_whether_compression_saves_time(monkeypatch, step, field
     monkeypatch.setattr(compression, "rows", lambda _: [DENSE, fast])
     headline = compression.cost_answer(SimpleNamespace(problems=([],))).headline
     assert says.format("top-k over a ring") in headline
+
+
+def test_a_compressor_is_compared_with_the_dense_step_of_its_optimizer(monkeypatch):
+    """The fastest dense step is that of another optimizer: the quotient would be the optimizer's, too."""
+    methods = [row("", optimizer=name, step_seconds=step) for name, step in (("adam", 0.02), ("sgd", 0.05))]
+    packed = [row("", optimizer=name, compression="fp16", step_seconds=0.04) for name in ("sgd", "lars")]
+    monkeypatch.setattr(compression, "rows", lambda _: [*methods, *packed])
+    assert [pair.gain for pair in compression.compared([])] == [1.25, None]
 
 
 def test_a_break_even_is_the_fastest_network_on_which_a_step_is_faster(hand):

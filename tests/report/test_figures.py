@@ -7,8 +7,8 @@ import pytest
 
 from hpcdl.analysis.run.pooling import read_pooled
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.render import figures
 from hpcdl.report.formats.document import Axis, Point
+from hpcdl.report.render import figures
 from hpcdl.report.run.curves import LOWEST, STEP, curves, over_cost
 from hpcdl.report.run.grouping import Row, Scale
 

@@ -10,9 +10,9 @@ import pytest
 from report_runs import HOSTILE
 
 from hpcdl.cli import main
-from hpcdl.report.render import TABLES, chosen, figures, tables
 from hpcdl.report.formats.canvas import DARK, LIGHT
 from hpcdl.report.formats.figure import standalone
+from hpcdl.report.render import TABLES, chosen, figures, tables
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 

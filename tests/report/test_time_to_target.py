@@ -6,7 +6,7 @@ from conftest import Hand
 
 from hpcdl.report.render import render
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.sections import time_to_target
+from hpcdl.report.sections import scaling
 
 
 def run_of(hand, seconds_to_target, **fields):
@@ -33,7 +33,7 @@ def test_ranks_whose_times_differ_by_less_than_their_seeds_are_not_told_apart(ha
     page = render([run_of(hand, {1: (8.0, 8.1, 7.9), 2: (5.0, 6.0, 5.5), 4: (4.9, 5.9, 5.4)})], "markdown")
     assert "first on 4 ranks, 1.4" in page and "times as fast as on 1; 2 may be as fast." in page
     assert not re.search("final accuracy .* best accuracy", page)  # of interest where a target is missed
-    (chart,) = time_to_target.charts(Findings(hand.read(), "run"))
+    (chart,) = scaling.soonest_charts(Findings(hand.read(), "run"))
     assert tuple(chart.series[0].points[0]) == (1, 8.0, 7.9, 8.1)
     (tmp_path / "wide").mkdir()
     page = render([run_of(Hand(tmp_path / "wide"), {1: (2.0, 8.0), 4: (1.9, 7.9)})], "markdown")
@@ -44,7 +44,7 @@ def test_each_sentence_appears_and_a_decided_gain_comes_first(hand):
     late = {"lenet5": (2.0, 2.1), "nin": (0.9, 0.3), "vgg16": (0.5, 0.5), "alexnet": (0.5,)}
     for model, times in late.items():
         run = run_of(hand, {1: [1.0] * len(times), 2: times}, model=model)
-    first, details, *_ = time_to_target.answer(Findings(run, "run"))
+    first, details, *_ = scaling.soonest_answer(Findings(run, "run"))
     assert first == "VGG-16 reaches 90 % accuracy first on 2 ranks, 2.00 (2.00 to 2.00) times as fast as on 1."
     assert {
         "More ranks do not save time: LeNet-5 reaches 90 % accuracy first on 1 rank.",

@@ -199,7 +199,7 @@ def wide_row(records: Sequence[Record | None]) -> list[str]:
 
 def _quotient(first: Record | None, other: Record | None) -> str:
     """Return the quotient of two times, and the farther end of its interval as a share of it."""
-    from hpcdl.report.run.fastest import times_as_fast
+    from hpcdl.report.run.operations import times_as_fast
 
     if not (first and other and first.time_p50_seconds and other.time_p50_seconds):
         return "-"

@@ -60,6 +60,8 @@ def visible_lines(text: str) -> str:
     return "\n".join(visible(line.replace("\t", "    ")) for line in text.rstrip("\n").split("\n"))
 
 
+CHANCE: Final = "the difference may be chance"
+"""Reason for which a comparison is not decided."""
 Number = float | int | None
 
 NONE = "-"

@@ -9,27 +9,41 @@ from itertools import starmap
 from typing import Any, Final
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.formats.cells import NONE, bounded, digits, percent, plural, rate, seconds, spread, volume
+from hpcdl.report.formats.cells import (
+    CHANCE,
+    NONE,
+    bounded,
+    digits,
+    percent,
+    plural,
+    rate,
+    seconds,
+    spread,
+    volume,
+)
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import Answer, Declaration
-from hpcdl.report.run.fastest import LIBRARY, Point, families, times_as_fast
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import title_of
 from hpcdl.report.run.method_names import scheme_name, several
 from hpcdl.report.run.operations import (
     BEST,
     CHECKED,
+    LIBRARY,
     TIED,
+    Comparable,
     bandwidth,
     bus_bandwidth,
     collective_time,
+    families,
     grouped,
     link_rate,
     place,
     ranked,
     sizes,
+    times_as_fast,
 )
 from hpcdl.trace.quantity import Quantity
 
@@ -190,7 +204,7 @@ def at_once(findings: Findings) -> list[str]:
     better, worse = counts["faster"], counts["slower"]
     line = f"Two communicators are faster than one in {better} of {cases}, and slower in {worse}."
     if 2 * counts["undecided"] > len(judged):
-        doubt = f"in {counts['undecided']} of {cases} the difference may be noise"
+        doubt = f"in {counts['undecided']} of {cases} {CHANCE}"
         line = f"Not decided whether two communicators are faster than one: {doubt}."
     both = [record for record in findings.records if record.communicators == 2 and _apart(record)]
     apart = spread((record.time_p50_seconds or 0) / _apart(record) for record in both)
@@ -222,30 +236,30 @@ def short(findings: Findings) -> Section:
     notes = one_launch([record for _, rows in every for record in rows])
     tables = []
     for family, _ in every:
-        columns = [Column[Point](family.unit or "size", lambda point: point.shown), *FASTEST]
+        columns = [Column[Comparable](family.unit or "size", lambda point: point.shown), *FASTEST]
         tables.append(table(columns, family.points, family.title, left=2))
     return Section("Collectives", notes, tables=tables, per="operation")
 
 
-def _of_lowest(column: Column[Record]) -> Column[Point]:
-    def cell(point: Point) -> str:
+def _of_lowest(column: Column[Record]) -> Column[Comparable]:
+    def cell(point: Comparable) -> str:
         return next(map(column.cell, ranked(point.peers)), NONE)
 
     return Column(column.heading, cell, importance=column.importance)
 
 
-def _standing(point: Point) -> str:
+def _standing(point: Comparable) -> str:
     others = [scheme_name(record) for record in point.best[1:]]
     return several(others) if others else "none" if point.best else "not decided"
 
 
-def _library(point: Point) -> str:
+def _library(point: Comparable) -> str:
     return next(
         (seconds(record.time_p50_seconds) for record in point.peers if record.aggregation == LIBRARY), NONE
     )
 
 
-FASTEST: Final[tuple[Column[Point], ...]] = (
+FASTEST: Final[tuple[Column[Comparable], ...]] = (
     _of_lowest(Column("lowest median", scheme_name, importance="answer")),
     _of_lowest(value(Record.time_p50_seconds, importance="answer")),
     _of_lowest(bounds(Record.time_p50_seconds)),

@@ -1,6 +1,7 @@
 """Compression of gradients: bytes, time, accuracy and break-even of each compressor, and its fidelity."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -10,16 +11,29 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
+from hpcdl.fabric.network import NETWORKS
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import NONE, digits, percent, rate, seconds, sentence, spread
-from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.cells import CHANCE, NONE, digits, percent, rate, seconds, sentence, spread
+from hpcdl.report.formats.document import Axis, Lines, Point, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median
+from hpcdl.report.run.curves import (
+    ACCURACY,
+    ACCURACY_NOTE,
+    BYTES,
+    STEP,
+    Cost,
+    accuracy_at,
+    curves,
+    hundredths,
+    over_cost,
+)
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
 from hpcdl.report.run.literature import COMMA, MAX_LOSS, in_words, link_title, points_in_words, title_of, where
 from hpcdl.report.run.method_names import scheme_name, several
+from hpcdl.trace.quantities import QUANTITIES
 
 WON: Final = 1.05
 """Compression wins if the step is so many times as fast."""
@@ -79,18 +93,15 @@ class Pair(Row):
         return [*self.scale.records, *(self.dense.scale.records if self.dense else ())]
 
 
-def _disturbed(records: Sequence[Record]) -> bool:
-    return any(record.disturbed for record in records)
-
-
 def compared(methods: Sequence[Method]) -> list[Pair]:
-    """Return the compressed rows on several ranks, each with the fastest dense one on as many ranks."""
+    """Return the compressed rows on several ranks, each with the fastest dense one of its optimizer and ranks."""
     shown = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
     dense = [row for row in shown if (row.scale.record.compression or "none") == "none"]
     pairs = []
     for row in (row for row in shown if row not in dense):
-        timed = [each for each in dense if each.step_seconds and each.scale.record.ranks == row.scale.record.ranks]
-        calm = [other for other in timed if not _disturbed(other.scale.records)] or timed
+        same = (row.scale.record.ranks, row.scale.record.optimizer)
+        timed = [o for o in dense if o.step_seconds and (o.scale.record.ranks, o.scale.record.optimizer) == same]
+        calm = [other for other in timed if not any(record.disturbed for record in other.scale.records)] or timed
         fastest = min(calm, key=lambda other: other.step_seconds or 0.0, default=None)
         pairs.append(Pair(**vars(row), dense=fastest))
     return pairs
@@ -150,7 +161,7 @@ def cost_answer(findings: Findings) -> Answer | None:
     pairs = [pair for methods in findings.problems for pair in compared(methods) if pair.dense and pair.gain]
     if not pairs:
         return None
-    calm = [pair for pair in pairs if not _disturbed(pair.records)]
+    calm = [pair for pair in pairs if not any(record.disturbed for record in pair.records)]
     fast = [pair for pair in calm if pair.wins]
     won = [pair for pair in fast if not pair.is_less_accurate]
     best = max(won or fast or calm or pairs, key=lambda pair: pair.gain or 0.0)
@@ -169,12 +180,9 @@ def cost_answer(findings: Findings) -> Answer | None:
     elif calm and (best.gain or 0.0) < WON:
         claim = f"no compressor saves time: the fastest, {name},"
     elif calm:
-        claim = f"not decided whether compression helps (the difference may be noise): {name}"
+        claim = f"not decided whether compression helps ({CHANCE}): {name}"
     lines = [sentence(f"{name}{changes}{place}")] if changes else []
     return Answer(sentence(f"{claim} is {speed}{place}"), lines, best.records)
-
-
-COMPRESSION: Final = Declaration(87, cost_page, answer=cost_answer)
 
 
 def bytes_answer(findings: Findings) -> Answer | None:
@@ -210,16 +218,12 @@ def bytes_answer(findings: Findings) -> Answer | None:
     return Answer(headline, others) if headline else None
 
 
-BYTES: Final = Declaration(88, lambda _: Section("Bytes"), answer=bytes_answer, table="compression", name="bytes")
-
-
 def break_even_answer(findings: Findings) -> Answer | None:
     """Return per problem the fastest simulated network up to which the step of each compressor is faster."""
-    groups: dict[Key, list[Pair]] = {}
-    for methods in findings.problems:
-        if methods[0].record.network:
-            group = groups.setdefault(methods[0].record.problem("network"), [])
-            group += [pair for pair in compared(methods) if pair.gain]
+    groups = dict[Key, list[Pair]]()
+    for methods in (methods for methods in findings.problems if methods[0].record.network):
+        known = [pair for pair in compared(methods) if pair.gain]
+        groups.setdefault(methods[0].record.problem("network"), []).extend(known)
     lines = [_up_to(group) for group in groups.values() if len({pair.scale.record.network for pair in group}) > 1]
     return Answer(lines[0], lines[1:]) if lines else None
 
@@ -243,11 +247,6 @@ def _up_to(pairs: Sequence[Pair]) -> str:
     return f"Compression makes steps faster with {', with '.join(shares)}{place}."
 
 
-BREAK_EVEN: Final = Declaration(
-    86, lambda _: Section("Break-even"), answer=break_even_answer, table="compression", name="break_even"
-)
-
-
 FIDELITY_NOTE: Final = (
     "Sent: share of the gradient's entries in a message, computed from its bytes and bits (allgather only). "
     "Cosine and error compare the last compressed sum of gradients with the uncompressed sum. Bits: bits of "
@@ -256,7 +255,7 @@ FIDELITY_NOTE: Final = (
     "Quarters: norm of a rank's residual / norm of its gradient, mean over the steps of each quarter of the "
     "training. Memory: residuals and vectors of the compressor on rank 0."
 )
-FIDELITY: Final = (
+FIDELITY: Final[tuple[Column[Pair], ...]] = (
     METHOD,
     RANKS,
     Column[Row]("sent", lambda row: _percent(sent_of(row)), importance="answer"),
@@ -266,9 +265,7 @@ FIDELITY: Final = (
     median(Record.entropy_bits_per_entry, importance="answer"),
     median(Record.residual_norm, importance="detail"),
     median(Record.residual_norm_largest),
-    median(Record.residual_to_gradient_q1, importance="detail"),
-    median(Record.residual_to_gradient_q2, importance="detail"),
-    median(Record.residual_to_gradient_q3, importance="detail"),
+    *(median(QUANTITIES[f"residual_to_gradient_q{quarter}"], importance="detail") for quarter in (1, 2, 3)),
     median(Record.residual_to_gradient_q4),
     median(Record.residual_bytes),
 )
@@ -325,4 +322,75 @@ def fidelity_answer(findings: Findings) -> Answer | None:
     )
 
 
-FIDELITY_SECTION: Final = Declaration(89, fidelity_page, rows=EVIDENCE, answer=fidelity_answer, name="fidelity")
+def _task(methods: Sequence[Method]) -> str:
+    record = methods[0].record
+    return ", ".join(filter(None, (record.model, record.dataset, record.network)))
+
+
+def over(cost: Cost, findings: Findings) -> list[Lines]:
+    """Return the accuracy of compressed and dense methods over what they cost."""
+    groups = [
+        (_task(methods), findings.settings.name(methods[0].record), shown)
+        for methods in filter(compared, findings.problems)
+        for shown in [[row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]]
+    ]
+    return over_cost(groups, cost)
+
+
+def speed_over_bandwidth(findings: Findings) -> list[Lines]:
+    """Return the speed of each compressor / the dense speed on simulated networks, if the suite asks."""
+    lines: dict[str, list[Point]] = {}
+    for methods in findings.problems if "break_even" in findings.answered_by else ():
+        if (network := methods[0].record.network) in NETWORKS:
+            for pair in compared(methods):
+                place = Point(1 / NETWORKS[str(network)].link.beta, pair.gain or 1.0)
+                lines.setdefault(in_words(pair.name, pair.scale.record), []).append(place)
+    axes = Axis("bandwidth of the links", rate, 10), Axis("speed / dense speed", digits, 10)
+    note = "Simulated steps, compared with the fastest step without compression on the same network."
+    return curves("Speed / dense speed over bandwidth", axes, lines, note, references={"dense": lambda _rate: 1.0})
+
+
+def over_entries(findings: Findings) -> list[Lines]:
+    """Return accuracy, and bits of an entry, over the share of entries that compressors of a family send."""
+    made, axis = list[Lines](), Axis("entries sent", hundredths, 10)
+    note = f"{ACCURACY_NOTE} Each line is one compressor with several values of its parameter."
+    for methods in findings.problems:
+        accuracies, bits, dense = dict[str, list[Point]](), dict[str, list[Point]](), list[Point]()
+        for pair in compared(methods):
+            family, sent = re.sub(r"=[\d.e-]+", "", str(pair.scale.record.compression)), sent_of(pair)
+            for point in accuracy_at(pair.scale, sent):
+                accuracies.setdefault(family, []).append(point)
+                size = pair.scale.median(Record.bits_per_entry) or math.nan
+                bits.setdefault(family, []).append(Point(point.x, size))
+                dense += accuracy_at(pair.dense.scale, 1.0) if pair.dense else []
+        level = {"dense": lambda _share, value=dense[0].y: value} if dense else {}
+        if sum(map(len, accuracies.values())) > 2:
+            title = f"Accuracy over entries sent: {_task(methods)}"
+            made += curves(title, (axis, ACCURACY), accuracies, note, least=1, references=level)
+            sizes = Axis("bits per gradient entry", digits, 2)
+            made += curves(f"Bits over entries sent: {_task(methods)}", (axis, sizes), bits, note, least=1)
+    return made
+
+
+BREAK_EVEN: Final = Declaration(
+    86,
+    lambda _: Section("Break-even"),
+    answer=break_even_answer,
+    figures=(speed_over_bandwidth,),
+    name="break_even",
+    table="compression",
+)
+COMPRESSION: Final = Declaration(
+    87, cost_page, answer=cost_answer, figures=(lambda findings: over(STEP, findings),)
+)
+SENT: Final = Declaration(
+    88,
+    lambda _: Section("Bytes"),
+    answer=bytes_answer,
+    figures=(lambda findings: over(BYTES, findings),),
+    name="bytes",
+    table="compression",
+)
+FIDELITY_SECTION: Final = Declaration(
+    89, fidelity_page, rows=EVIDENCE, answer=fidelity_answer, figures=(over_entries,), name="fidelity"
+)

@@ -10,9 +10,9 @@ from hpcdl.report.formats.cells import digits, plural, seconds, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.run.declaration import Answer, Declaration
-from hpcdl.report.run.fastest import collective_name
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import capital, link_title, title_of
+from hpcdl.report.run.operations import collective_name
 
 SLOW: Final = 2.0
 """Multiple of the fastest scheme's time from which on a scheme is slow."""

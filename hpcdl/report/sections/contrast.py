@@ -23,7 +23,7 @@ from hpcdl.cases.keys.key import keys, plain
 from hpcdl.cases.keys.suite_tables import column_of, role_of
 from hpcdl.exit_codes import UsageError
 from hpcdl.registry import label, nearest, parts
-from hpcdl.report.formats.cells import FORMATS, bounded, digits, plural, volume
+from hpcdl.report.formats.cells import CHANCE, FORMATS, bounded, digits, plural, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import Answer, Declaration
@@ -294,7 +294,7 @@ def _sentence(pair: Pair) -> str:
         size = f"is {bounded(value, high, low)} times as fast as {other}"
     else:
         size = f"takes {pair.shown} times as long as {other}"
-    ending = f": {'the difference may be chance' if pair.word == 'not distinguished' else pair.word}"
+    ending = f": {CHANCE if pair.word == 'not distinguished' else pair.word}"
     if pair.word in {"single", "disturbed"}:
         single = f"one {'launch' if timed else 'seed'} decides nothing"
         ending = f": not decided, as {single if pair.word == 'single' else 'other load disturbed it'}"

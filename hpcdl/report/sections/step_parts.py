@@ -1,4 +1,4 @@
-"""Parts of a step: figure of its time, bubbles of pipelines, memory and consensus."""
+"""Parts of a step: figure of its time, bubbles of pipelines, memory and consensus, staleness of gradients."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -171,3 +171,54 @@ def _split(row: Row) -> tuple[float, ...]:
 
 
 STEP: Final = Declaration(80, lambda _: Section("Time of a step"), figures=(step_breakdown,))
+
+
+SHOWN_AGES: Final = 4
+"""Staleness values with one column each: 0 to 3."""
+STALENESS_NOTE: Final = (
+    "Staleness of a gradient: number of updates of the parameters between the fetch by its worker and the moment "
+    "when it is applied. Expected: mean if workers never wait and fetch after every push, (workers - 1) / "
+    "(gradients per update). With overlap parameters are one step older: (2 workers - 1) / (gradients per "
+    "update). Shares count the gradients that were applied in the measured steps; max is the maximum of the whole "
+    "training. Discarded: share of the gradients that no update used."
+)
+
+
+def staleness_page(findings: Findings) -> Section:
+    """Return one table per problem in which gradients were applied to newer parameters."""
+    shares = [(_seed_key(record), stale.shares) for record, stale in findings.staleness]
+
+    def at(row: Row, age: int) -> str:
+        """Return the share of gradients of a staleness, or at least as many updates as columns, over launches."""
+        keys = {*map(_seed_key, row.scale.records)}
+        launches = [each for key, each in shares if key in keys]
+        below = [
+            sum(each[age] for each in launches if age < len(each)) / len(launches) for age in range(SHOWN_AGES)
+        ]
+        return percent(below[age] if age < SHOWN_AGES else max(0.0, 1 - sum(below)), 1)
+
+    def share(age: int) -> Column[Row]:
+        return Column(
+            f"at {age}" + " or more" * (age == SHOWN_AGES), lambda row: at(row, age), importance="detail"
+        )
+
+    columns: list[Column[Row]] = [
+        METHOD,
+        RANKS,
+        stated(Record.workers),
+        median(Record.gradients_per_update),
+        Column("discarded", lambda row: percent(row.scale.median(Record.discarded_share), 1)),
+        median(Record.staleness_mean, importance="answer"),
+        median(Record.staleness_expected, importance="answer"),
+        Column[Row]("max", lambda row: f"{row.scale.bounds(Record.staleness_max)[1] or 0:.0f}"),
+        *map(share, range(SHOWN_AGES + 1)),
+    ]
+    stale_rows = partial(largest_first, quantity=Record.staleness_mean)
+    return per_setting(findings, "Staleness", columns, stale_rows, STALENESS_NOTE, "highest mean first")
+
+
+def _seed_key(record: Record) -> Key:
+    return (record.configuration(), record.ranks, record.seed)
+
+
+STALENESS = Declaration(100, staleness_page, rows=EVIDENCE, name="staleness")

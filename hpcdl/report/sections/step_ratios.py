@@ -1,16 +1,39 @@
-"""Ratios of steps that answer a suite's question: of batches on one rank, and of layers split among ranks."""
+"""Ratios of steps: of batches on one rank, of split layers, of overlapped communication, of sharded training."""
 
+import math
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
-from hpcdl.analysis.run.record import Record
+from hpcdl import registry
+from hpcdl.analysis.run.record import Key, Record
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import bounded, digits, listed, sentence
+from hpcdl.report.formats.cells import (
+    CHANCE,
+    NONE,
+    bounded,
+    digits,
+    interval,
+    listed,
+    longer,
+    percent,
+    rate,
+    seconds,
+    sentence,
+    signed,
+)
 from hpcdl.report.formats.document import Section
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.formats.tables import Column
+from hpcdl.report.run.columns import METHOD, RANKS, median
+from hpcdl.report.run.declaration import Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import time_ratio
-from hpcdl.report.run.literature import network_name
+from hpcdl.report.run.grouping import Method, Row, Scale, rows, time_ratio
+from hpcdl.report.run.literature import in_words, network_name, title_of
+from hpcdl.report.run.method_names import Names, scheme_name
+from hpcdl.trace.quantity import Quantity
+from hpcdl.training.parts.traits import Strategy
 
 LAYERS: Final = "splitting the layers"
 
@@ -77,3 +100,191 @@ BATCH_TIMES: Final = Declaration(
     47, lambda _: Section("Batches"), answer=batch_answer, name="batch_times", table="scaling"
 )
 SPLITS: Final = Declaration(48, lambda _: Section("Splits"), answer=split_answer, name="splits", table="scaling")
+
+
+STRATEGIES: Final = ("synchronous", "layerwise")
+"""Strategies that send the same sums; they differ in when."""
+ONE_SUM: Final = ("synchronous", {"bucket_bytes": "0"})
+"""Name and settings of the one that sends all gradients after backward."""
+BUCKETS: Final = {"synchronous": "sums in buckets"}
+"""Name of the one with the usual buckets."""
+NOISE: Final = "~0"
+"""Exposed communication that does not differ from 0."""
+Timed = tuple[str, Scale, Interval, Interval]
+"""A strategy in words, the share that it saves of the first one's step, and the share that overlaps."""
+
+
+def _by_scheme(methods: Sequence[Method]) -> list[list[Timed]]:
+    """Return the strategies of each scheme and number of ranks, if there are several; the suite's first first."""
+    groups: dict[Key, list[Scale]] = {}
+    for row in rows(methods):
+        record = row.scale.record
+        if record.strategy in STRATEGIES and record.ranks > 1 and not row.no_communication and row.step_seconds:
+            key = (record.ranks, record.but(training="").configuration("training"))
+            groups.setdefault(key, []).append(row.scale)
+    return [_timed(scales) for scales in groups.values() if len(scales) > 1]
+
+
+def _timed(scales: Sequence[Scale]) -> list[Timed]:
+    names = Names(record for scale in scales for record in scale.records)
+    whole = next((scale for scale in scales if parts(str(scale.record.training)) == ONE_SUM), None)
+    return [
+        (
+            BUCKETS.get(str(scale.record.training)) or in_words(names(scale.record), scale.record),
+            scale,
+            _less(scale, scales[0], Record.step_seconds),
+            _less(scale, whole, Record.exposed_communication_seconds),
+        )
+        for scale in scales
+    ]
+
+
+def _less(scale: Scale, base: Scale | None, quantity: Quantity[Any]) -> Interval:
+    """Return 1 less the ratio of a time to the base's, within the bounds of both; NaN if unknown."""
+    if base is None or scale is base:
+        return NOTHING
+    (value, low, high), (whole, least, most) = (
+        (math.nan if number is None else number for number in (side.median(quantity), *side.bounds(quantity)))
+        for side in (scale, base)
+    )
+    if not whole > 0:
+        return NOTHING
+    return Interval(1 - value / whole, 1 - high / (least or math.nan), 1 - low / (most or math.nan))
+
+
+def overlap_answer(findings: Findings) -> Answer | None:
+    """Return what each strategy saves of the first one's step, and the share that it overlaps, if known."""
+    groups = [group for methods in findings.problems for group in _by_scheme(methods)]
+    lines = list[str]()
+    for about in (_overlapped, _saved):
+        for group in groups:
+            record = group[0][1].record
+            where = findings.settings.where(record, title_of(scheme_name(record)).removeprefix("a "))
+            lines += [sentence(f"{text} {where}") for text in about(group)]
+    basis = [record for group in groups for _, scale, *_ in group for record in scale.records]
+    return Answer(lines[0], lines[1:], basis) if lines else None
+
+
+def _overlapped(group: Sequence[Timed]) -> list[str]:
+    shares = _shares("overlaps", [(name, share) for name, _, _, share in group if math.isfinite(share.value)])
+    return [f"{shares} of the communication with computing"] if shares else []
+
+
+def _saved(group: Sequence[Timed]) -> list[str]:
+    """Return what strategies save of the first one's step or add to it, and which of them noise hides."""
+    first = group[0][0]
+    known = [(name, share) for name, _, share, _ in group[1:] if math.isfinite(share.value)]
+    hidden = [(name, share) for name, share in known if share.low <= 0 <= share.high]
+    told = [one for one in known if one not in hidden]
+    saves = _shares("saves", [one for one in told if one[1].value > 0])
+    lines = [f"{saves} of a step with {first}"] * bool(saves)
+    for name, share in ((name, share) for name, share in told if share.value <= 0):
+        time = longer(*(1 - bound for bound in (share.value, share.high, share.low)))
+        lines.append(f"a step with {name} takes {time} {'as' if time.startswith('as') else 'than'} with {first}")
+    if any(scale.disturbed for _, scale, *_ in group):
+        lines = [f"not decided, as other load disturbed the measurement: {line}" for line in lines]
+    if unknown := listed([name for name, _ in hidden]):
+        lines.append(f"not decided whether time is saved by {unknown} against {first}: {CHANCE}")
+    return lines
+
+
+def _shares(verb: str, shares: Sequence[tuple[str, Interval]]) -> str:
+    """Return the share of each strategy, the largest first, with its interval; empty if there are none."""
+    if not shares:
+        return ""
+    (name, size), *others = sorted(shares, key=lambda one: -one[1].value)
+    rest = (f"{name} {percent(max(0.0, share.value))}" for name, share in others)
+    return listed([f"{name} {verb} {bounded(*size, percent)}", *rest])
+
+
+OVERLAP: Final = Declaration(
+    82, lambda _: Section("Overlap"), answer=overlap_answer, name="overlap", table="scaling"
+)
+
+
+NOTE: Final = (
+    "Beyond computing: step minus a rank's compute time. Sent per rank: by the rank that sends most in a step; "
+    "messages that overlap with the next step count in that step, so that busy cores raise the number. Sent per "
+    "host: to other hosts, if simulated without a topology. Memory: parameters, gradients and optimizer state, "
+    "measured. Rate for 90 %: link rate at which computing takes 90 % of a step, if all messages overlap with "
+    "computing, and if none do."
+)
+
+
+def _sharding(methods: Sequence[Method]) -> list[Row]:
+    """Return the rows of a problem that shards, on several ranks, the most ranks first."""
+    several = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
+    several.sort(key=lambda row: -row.scale.record.ranks)
+    return several if any(map(_shards, several)) else []
+
+
+def _shards(row: Row) -> bool:
+    with suppress(ValueError):  # a strategy of another program
+        return registry.traits("training", row.scale.record.strategy, Strategy).shards_state
+    return False
+
+
+def _beyond_computing(row: Row) -> str:
+    computing = row.scale.median(Record.compute_seconds)
+    return seconds(max(0.0, (row.step_seconds or 0.0) - computing) if computing else None)
+
+
+def _needed_rate(row: Row) -> str:
+    sent, computing = (row.scale.median(one) for one in (Record.bytes_sent_per_rank, Record.compute_seconds))
+    return interval(0.9 * (sent or 0) / computing, 9 * (sent or 0) / computing, rate) if computing else NONE
+
+
+COLUMNS: Final = (
+    METHOD,
+    RANKS,
+    Column[Row]("step", lambda row: seconds(row.step_seconds or 0.0), importance="answer"),
+    Column("beyond computing", _beyond_computing),
+    median(Record.bytes_sent_per_rank, "sent per rank", importance="answer"),
+    median(Record.bytes_sent_per_host),
+    median(Record.memory_bytes_per_rank, importance="answer"),
+    Column("rate for 90 %", _needed_rate),
+)
+
+
+def sharding_answer(findings: Findings) -> Answer | None:
+    """Return bytes, memory and step of undisturbed sharded methods / synchronous training, on most ranks."""
+    lines, basis = list[str](), list[Record]()
+    for methods in findings.problems:
+        ranks = methods[0].scales[-1].record.ranks
+        most = [row for row in _sharding(methods) if row.scale.record.ranks == ranks and not row.scale.disturbed]
+        sharded = [row for row in most if _shards(row)]
+        schemes = {scheme_name(row.scale.record) for row in sharded}
+        base = next((row.scale for row in most if row.scale.record.strategy == "synchronous"), None)
+        if base is None:
+            continue
+        for row in sharded:
+            record = row.scale.record
+            scheme = title_of(scheme_name(record)).removeprefix("a ") if len(schemes) > 1 else ""
+            text = f"{record.system or in_words(row.name, record)} {_against(row.scale, base)}"
+            where = findings.settings.where(record, scheme)
+            lines.append(f"Compared with synchronous training {text} {where}.")
+        basis += [record for scale in (base, *(row.scale for row in sharded)) for record in scale.records]
+    return Answer(lines[0], lines[1:], basis) if lines else None
+
+
+def _against(scale: Scale, base: Scale) -> str:
+    """Return bytes, memory and step relative to those of ``base``, in words."""
+    sent, memory = (
+        (scale.median(quantity) or 0.0) / (base.median(quantity) or math.inf)
+        for quantity in (Record.bytes_sent_per_rank, Record.memory_bytes_per_rank)
+    )
+    sends = "sends as many bytes" if round(sent, 2) == 1 else f"sends {digits(sent)} times the bytes"
+    words = [sends] * bool(sent) + [f"needs {100 * memory:.0f} % of the memory"] * bool(memory)
+    ratio = time_ratio(scale.records, base.records)
+    time = longer(*ratio)
+    if ratio.low <= 1 <= ratio.high and ratio.low < ratio.high:
+        time = f"as long ({signed(ratio.low)} to {signed(ratio.high)}: {CHANCE})"
+    return listed([*words, f"takes {time}"])
+
+
+SHARDING: Final = Declaration(
+    88,
+    lambda findings: per_setting(findings, "Sharding", COLUMNS, _sharding, NOTE, "most ranks first"),
+    answer=sharding_answer,
+    name="sharding",
+)
