@@ -69,7 +69,7 @@ class Cell(NamedTuple):
     machine: str
     job: str
     nodes: int
-    ranks_per_node: int
+    ranks: int
     library: str
     memory: str
     notes: str
@@ -109,8 +109,19 @@ def nodes(shape: str) -> int:
     return product
 
 
+def listed(archive: tarfile.TarFile) -> list[str]:
+    """Return the node of each rank, as the first list of the archive has it; none if it has no list."""
+    lists = sorted(name for name in archive.getnames() if re.fullmatch(r"[^/]+/alloc(_\d+)?\.csv", name))
+    text = archive.extractfile(lists[0]).read().decode() if lists else ""
+    return [line.partition(",")[2].strip() for line in text.splitlines()[1:]]
+
+
 def cells(archive: tarfile.TarFile, machine: str, job: str, tests: dict[str, dict[str, str]]) -> Iterator[Cell]:
-    """Yield the rows of a job: those of all tests that its machine's metadata describe."""
+    """Yield the rows of a job: those of all tests that its machine's metadata describe.
+
+    If all tests have equally many ranks, the list of ranks counts them: of two jobs the metadata are wrong.
+    """
+    listed_ranks = len(listed(archive)) if len({test["tasks_per_node"] for test in tests.values()}) == 1 else 0
     for member in archive:
         file = FILE.fullmatch(member.name)
         test = tests.get(file["test"]) if file else None
@@ -125,7 +136,7 @@ def cells(archive: tarfile.TarFile, machine: str, job: str, tests: dict[str, dic
             machine,
             job,
             nodes(test["nnodes"]),
-            int(test["tasks_per_node"]),
+            listed_ranks or nodes(test["nnodes"]) * int(test["tasks_per_node"]),
             f"{test['mpi_lib']} {test['mpi_lib_version']}",
             "gpu" if test["gpu_awareness"] == "yes" else "host",
             notes,
@@ -147,11 +158,9 @@ def place(line: str, machine: str, switches: dict[str, tuple[str, str]]) -> tupl
 
 def allocation(archive: tarfile.TarFile, machine: str, switches: dict[str, tuple[str, str]]) -> str:
     """Return the numbers of nodes by switch and group; empty if the archive has no list in the order of ranks."""
-    lists = sorted(name for name in archive.getnames() if re.fullmatch(r"[^/]+/alloc(_\d+)?\.csv", name))
-    if machine not in HOST or not lists:
+    if machine not in HOST:
         return ""
-    text = archive.extractfile(lists[0]).read().decode()
-    lines = dict.fromkeys(line.partition(",")[2].strip() for line in text.splitlines()[1:])
+    lines = dict.fromkeys(listed(archive))
     places = [found for line in lines if (found := place(line, machine, switches))]
     groups = [list(group) for _, group in groupby(places, lambda found: found[0])]
     return " ".join("+".join(str(len([*same])) for _, same in groupby(group)) for group in groups)

@@ -39,7 +39,7 @@ JOBS = {
         {"0/8_default-binomial_int32.csv": "highest\n7\n5\n9\nAverage runtime: 0.000258\n"},
     ),
     "lumi": (
-        ["0,4,1,REDUCE,CRAY_MPICH,8.1.29,1.0.0,no,null,null,summarized,MPI_SUM,null"],
+        ["0,2,1,REDUCE,CRAY_MPICH,8.1.29,1.0.0,no,null,null,summarized,MPI_SUM,null"],
         {
             "0/1_binomial_mpich_int32.csv": "highest\n3\n5\n7\n",
             "0/8_binomial_mpich_int32.csv": "highest\n",  # cut off: no row
@@ -81,10 +81,10 @@ def test_archives_become_rows(checkout, tmp_path):
     rows = [line for line in lines if not line.startswith("#")]
     job = "2025_01_02___03_04_05"
     assert "".join(rows[1:]) == (
-        f"fugaku,{job},8,1,FJMPI 4.0.1,host,,broadcast,default-binomial,32,3,6,7,8\n"  # no warm-up among the times
-        f"leonardo,{job},3,1,OMPI 4.1.6,host,,allgather,ring_ompi,2048,5,20,30,40\n"  # a fifth is warm-up
-        f"lumi,{job},4,1,CRAY_MPICH 8.1.29,host,,reduce,binomial_mpich,4,3,4,5,6\n"
-        f"marenostrum5,{job},16,4,OMPI 4.1.5,gpu,vsnccl,allreduce,allreduce_nccl_ring,256,5,44410,44410,44410\n"
+        f"fugaku,{job},8,8,FJMPI 4.0.1,host,,broadcast,default-binomial,32,3,6,7,8\n"  # no warm-up among the times
+        f"leonardo,{job},3,3,OMPI 4.1.6,host,,allgather,ring_ompi,2048,5,20,30,40\n"  # a fifth is warm-up
+        f"lumi,{job},2,4,CRAY_MPICH 8.1.29,host,,reduce,binomial_mpich,4,3,4,5,6\n"  # the list has 2 ranks a node
+        f"marenostrum5,{job},16,64,OMPI 4.1.5,gpu,vsnccl,allreduce,allreduce_nccl_ring,256,5,44410,44410,44410\n"
     )
     places = (tmp_path / "once/pico_allocations.csv").read_text().splitlines()[-3:]
     assert places == [f"leonardo,{job},1+1 1", f"lumi,{job},2+1 1", f"fugaku,{job},2x2x2"]
@@ -100,9 +100,9 @@ def test_schemes_are_those_of_the_registry():
 
 
 def test_another_algorithm_under_the_same_name_is_no_scheme():
-    ring = Measurement("leonardo", "", 8, 2, "OMPI 4.1.6", "host", "", "allreduce", "ring_ompi", 64, 9, 1, 2, 3)
+    ring = Measurement("leonardo", "", 8, 16, "OMPI 4.1.6", "host", "", "allreduce", "ring_ompi", 64, 9, 1, 2, 3)
     short = ring.__class__(**{**vars(ring), "message_bytes": 60})  # 15 elements on 16 ranks: recursive doubling
-    folded = ring.__class__(**{**vars(ring), "nodes": 7, "algorithm": "rabenseifner_ompi"})
+    folded = ring.__class__(**{**vars(ring), "ranks": 14, "algorithm": "rabenseifner_ompi"})
     assert [ring.scheme, short.scheme, folded.scheme] == ["ring", None, None]
 
 

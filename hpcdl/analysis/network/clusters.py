@@ -49,7 +49,8 @@ class Measurement:
     """Name of the network that is fitted to it."""
     job: str
     nodes: int
-    ranks_per_node: int
+    ranks: int
+    """Of all nodes."""
     library: str
     memory: str
     """``host`` or ``gpu``."""
@@ -64,9 +65,9 @@ class Measurement:
     high: float
 
     @property
-    def ranks(self) -> int:
-        """Ranks of all nodes."""
-        return self.nodes * self.ranks_per_node
+    def ranks_per_node(self) -> int:
+        """Ranks of a node, the most."""
+        return -(-self.ranks // self.nodes)
 
     @property
     def by_pico(self) -> bool:
@@ -90,7 +91,7 @@ class Measurement:
 
 @cache
 def measurements() -> tuple[Measurement, ...]:
-    """Return all measurements, sorted by machine, job, nodes and ranks per node."""
+    """Return all measurements, sorted by machine, job, nodes and ranks."""
     with gzip.open(TABLE, "rt", encoding="utf-8", newline="") as file:
         rows = csv.DictReader(line for line in file if not line.startswith("#"))
         return tuple(map(_measurement, rows))
@@ -102,7 +103,7 @@ def _measurement(row: dict[str, str]) -> Measurement:
         machine=row["machine"],
         job=row["job"],
         nodes=int(row["nodes"]),
-        ranks_per_node=int(row["ranks_per_node"]),
+        ranks=int(row["ranks"]),
         library=row["library"],
         memory=row["memory"],
         notes=row["notes"],
