@@ -193,8 +193,14 @@ NETWORKS: Final[dict[str, Network]] = {
         Network(
             "gemini-slow-sums",
             Link(alpha=1.5e-6, beta=1 / 5.5e9),
-            "gemini, with sums at 3.3 GB/s as FireCaffe's plot of its parameter server implies",
-            gamma=3e-10,
+            "gemini, with sums at 2.6 GB/s: fitted to FireCaffe's plot of its parameter server, 4 and 8 workers",
+            gamma=3.8e-10,
+        ),
+        Network(
+            "gemini-k20",
+            Link(alpha=1.5e-6, beta=1 / 5.5e9),
+            "gemini, with sums in the memory of a K20: NVIDIA's 208 GB/s; a sum reads two bytes and writes one",
+            gamma=3 / 208e9,
         ),
         Network(
             "titan",

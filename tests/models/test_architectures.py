@@ -28,6 +28,7 @@ def test_any_number_of_classes_and_the_smallest_images(name):
         "alexnet": 55,
         "googlenet": 79,
         "nin": 55,
+        "overfeat": 59,
         "vgg11": 17,
         "vgg16": 17,
         "vgg19": 17,

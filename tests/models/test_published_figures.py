@@ -34,6 +34,7 @@ def test_parameters_and_arithmetic():
         ("locally_connected_vision", {}, 29_555_000, None),
         ("nin", {}, 7_595_176, 1.100e9),
         ("nin_cifar", {}, 966_986, None),
+        ("overfeat", {}, 145_920_872, 2.80e9),
         ("resnet20", {}, 269_722, 40.6e6),
         ("resnet20", {"option": "B"}, 272_474, None),
         ("resnet50", {}, 25_557_032, 4.09e9),

@@ -67,8 +67,8 @@ class GlobalAverage(nn.Module):
         return x.mean((2, 3))
 
 
-def classifier(classes):
-    hidden = (nn.LazyLinear(4096), nn.ReLU(), nn.LazyLinear(4096), nn.ReLU())
+def classifier(classes, hidden=4096):
+    hidden = (nn.LazyLinear(hidden), nn.ReLU(), nn.LazyLinear(4096), nn.ReLU())
     return [Flatten(), *hidden, nn.LazyLinear(classes)]
 
 
@@ -124,6 +124,15 @@ def alexnet(_shape, classes, groups=2):
         conv(256, 3, padding=1, groups=groups),
         max_pool(3, 2),
         *classifier(classes),
+    )
+
+
+@sized
+def overfeat(_shape, classes):
+    return nn.Sequential(
+        *(conv(96, 11, stride=4), max_pool(2, 2), conv(256, 5), max_pool(2, 2)),
+        *(conv(filters, 3, padding=1) for filters in (512, 1024, 1024)),
+        *(max_pool(2, 2), *classifier(classes, 3072)),
     )
 
 

@@ -39,8 +39,18 @@ class Device:
     """Processor that trains."""
 
     flops: float
-    """Sustained in training, FLOP/s."""
+    """Sustained in training with ``batch`` images, FLOP/s."""
     source: str
+    batch: float = math.inf
+    half_batch: float = 0.0
+    """Images of a batch that reaches half of the rate of a large one (Hockney's n 1/2)."""
+    networks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Rates and batches of networks with a rate of their own, by model."""
+
+    def rate(self, model: str, images: int) -> float:
+        """Return the rate in training ``model`` on a batch of ``images`` (FLOP/s)."""
+        flops, batch = self.networks.get(model, (self.flops, self.batch))
+        return flops * (1 + self.half_batch / batch) / (1 + self.half_batch / images)
 
 
 def _third(peak: float, what: str) -> Device:
@@ -52,7 +62,12 @@ def _third(peak: float, what: str) -> Device:
 DEVICES: Final[dict[str, Device]] = {
     "k20": Device(
         0.428e12,
-        "Iandola et al. 2016: GoogLeNet (9.47 GFLOP an image) on ImageNet (1.28 M images), 64 epochs in 21 days",
+        "Iandola et al. 2016: GoogLeNet (9.47 GFLOP an image) on ImageNet (1.28 M images), 64 epochs in 21 days "
+        "on one GPU with batches of 32, NiN 47 epochs in 5.8 days with batches of 256; half_batch is fitted to "
+        "GoogLeNet's 10.5 hours on 128 GPUs, which have 8 images each",
+        batch=32,
+        half_batch=7.5,
+        networks={"nin": (0.79e12, 256)},
     ),
     "v100": _third(15.7e12, "V100 SXM2"),
     "a100": _third(19.5e12, "A100"),

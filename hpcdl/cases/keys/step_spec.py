@@ -205,7 +205,9 @@ class StepSpec:
             return measured.of_network(self.layers, self.shape)
         if self.times is not None:
             return saved(self.times, str(self.model), self.layers, self.shape, self.images)
-        rate = None if self.times_given == ["times"] else self.flops or DEVICES[str(self.device)].flops
+        rate = None if self.times_given == ["times"] else self.flops
+        if self.device is not None:
+            rate = DEVICES[self.device].rate(self.model.name, self.images)
         return at_rate(self.layers, self.shape, rate)
 
     @cached_property

@@ -2,7 +2,10 @@
 
 A paper's file has its ``source``, ``notes``, ``[[volumes]]`` of networks at batch 1024, and ``[[results]]``: a
 ``quantity`` of :data:`QUANTITIES`, the ``case`` (fields of a record, as texts), and the published ``values`` by
-ranks, or only the ``ranks`` that the paper did not try. A figure is reproduced if it is within ``tolerance``.
+ranks, or only the ``ranks`` that the paper did not try. ``base`` has fields of the case on one rank. A figure is
+reproduced within 10 %, or within the ``scatter`` of the source's own numbers, and near within 25 %. Figures on
+``fitted`` ranks determined a parameter and prove nothing. Results whose source does not state what a simulation
+needs have no ``case``, but name it: ``not_stated``.
 With a ``task``, such as "64 epochs of GoogLeNet", the suite asks which machine needs how long for it;
 ``machine`` of a result in hours is one of its ranks.
 """
@@ -12,6 +15,7 @@ import math
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from hpcdl import registry
@@ -56,10 +60,17 @@ QUANTITIES: Final[dict[str, Callable[[Record, Record, float], float]]] = {
     "operations a second": lambda record, _base, _epochs: 1 / _time(record),
     "images a second": lambda record, _base, _epochs: _images_a_second(record),
     "speed-up per image": lambda record, base, _epochs: _images_a_second(record) / _images_a_second(base),
-    "efficiency": lambda record, _base, _epochs: record.efficiency or math.nan,
+    "efficiency": lambda record, base, _epochs: _images_a_second(record) / _images_a_second(base) / record.ranks,
     "hours": lambda record, _base, epochs: _hours(epochs, _images_a_second(record)),
 }
 """Quantity of a record, of the record of the same network on one rank, and of a number of epochs."""
+OF_BASE: Final = ("speed-up per image", "efficiency")
+"""Quantities that are relative to one rank."""
+REPRODUCED: Final = 0.1
+"""Largest relative error of a reproduced figure, unless the source's own numbers scatter more."""
+NEAR: Final = 0.25
+"""Largest relative error of a figure that is near."""
+MEANING: Final = "Reproduced: within 10 %, or the scatter of the source's own numbers. Near: within 25 %."
 PHRASES: Final = {"efficiency": "an efficiency of {}", "speed-up per image": "a speed-up per image of {}"}
 """Quantities with their number; a unit stands behind the number."""
 
@@ -108,17 +119,30 @@ class Figure:
     published: float | None
     """None: the paper did not try it."""
     here: float
-    tolerance: float
+    """Not a number if the source does not state what a simulation needs."""
+    scatter: float
     place: str
+    fitted: bool = False
+    not_stated: str = ""
+
+    @property
+    def judged(self) -> bool:
+        """True if the simulation could have missed a published figure."""
+        return self.published is not None and not self.fitted and not self.not_stated
 
     @property
     def reproduced(self) -> bool:
-        """True if ours is within the tolerance; False without a published figure, too."""
-        return abs(self.error) <= self.tolerance
+        """True if ours is within 10 %, or the source's scatter; False without a published figure, too."""
+        return abs(self.error) <= max(REPRODUCED, self.scatter)
+
+    @property
+    def near(self) -> bool:
+        """True if ours is within 25 %, but not reproduced."""
+        return not self.reproduced and abs(self.error) <= NEAR
 
     @property
     def error(self) -> float:
-        """The relative error of ours; not a number without a published figure."""
+        """The relative error of ours; not a number without both figures."""
         return self.here / (self.published or math.nan) - 1
 
     @property
@@ -132,9 +156,11 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """A word on the reproduction, with the tolerance."""
-        word = "yes" if self.reproduced else "no"
-        return NONE if self.published is None else f"{word} ({100 * self.tolerance:.0f} %)"
+        """A word on the reproduction, or what the source does not state."""
+        if self.not_stated or self.fitted:
+            return f"not stated: {self.not_stated}" if self.not_stated else "fitted"
+        word = "yes" if self.reproduced else "near" if self.near else "no"
+        return NONE if self.published is None else word
 
 
 FIGURES: Final = (
@@ -142,10 +168,12 @@ FIGURES: Final = (
     Column[Figure]("quantity", lambda figure: figure.quantity),
     Column[Figure]("ranks", lambda figure: str(figure.ranks or NONE)),
     Column[Figure]("published", lambda figure: digits(figure.published), importance="answer"),
-    Column[Figure]("simulated", lambda figure: digits(figure.here), importance="answer"),
+    Column[Figure](
+        "simulated", lambda figure: NONE if figure.not_stated else digits(figure.here), importance="answer"
+    ),
     Column[Figure](
         "error",
-        lambda figure: NONE if figure.published is None else f"{100 * figure.error:+.0f} %",
+        lambda figure: NONE if math.isnan(figure.error) else f"{100 * figure.error:+.0f} %",
         importance="answer",
     ),
     Column[Figure]("reproduced", lambda figure: figure.verdict, importance="answer"),
@@ -172,41 +200,56 @@ def _volumes(stated: JsonMapping) -> Iterator[Figure]:
     for field, value in stated["value"].items():
         quantity, unit = VOLUMES[field]
         here = getattr(sizes, field) / unit
-        yield Figure(stated["name"], quantity, None, value / unit, here, 0.02, "table of volumes, batch 1024")
+        yield Figure(
+            stated["name"], quantity, None, value / unit, here, REPRODUCED, "table of volumes, batch 1024"
+        )
 
 
-def _alike(stated: JsonMapping, records: Sequence[Record]) -> list[Record]:
-    """Return the records of the case of a result."""
-    case = stated["case"]
+def _alike(case: JsonMapping, records: Sequence[Record]) -> list[Record]:
+    """Return the records with the fields of ``case``."""
     return [record for record in records if all(str(record.stated(key)) == str(case[key]) for key in case)]
 
 
 def _results(stated: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]:
-    single = [record for record in records if record.ranks == 1 and record.model == stated["case"].get("model")]
-    by_ranks = {record.ranks: record for record in (*single, *_alike(stated, records))}
     values = {int(ranks): value for ranks, value in stated.get("values", {}).items()}
+    scatter, place = stated.get("scatter", REPRODUCED), stated.get("place", "not in the paper")
+    name, quantity = stated["name"], stated["quantity"]
+    if missing := stated.get("not_stated"):
+        for ranks, value in values.items():
+            yield Figure(name, quantity, ranks, value, math.nan, scatter, place, not_stated=missing)
+        return
+    case = stated["case"]
+    single = [record for record in records if record.ranks == 1 and record.model == case.get("model")]
+    base = _alike({**case, **stated["base"], "ranks": 1}, records) if "base" in stated else []
+    by_ranks = {record.ranks: record for record in (*single, *_alike(case, records), *base)}
     for ranks in values or stated["ranks"]:
-        if ranks not in by_ranks or (stated["quantity"] == "speed-up per image" and not single):
+        if ranks not in by_ranks or (quantity in OF_BASE and not single):
             continue
-        epochs = stated.get("epochs", {}).get(str(ranks), 0)
-        here = QUANTITIES[stated["quantity"]](by_ranks[ranks], by_ranks.get(1, by_ranks[ranks]), epochs)
-        tolerance, place = stated.get("tolerance", 0.25), stated.get("place", "not in the paper")
-        yield Figure(stated["name"], stated["quantity"], ranks, values.get(ranks), here, tolerance, place)
+        epochs, fitted = stated.get("epochs", {}).get(str(ranks), 0), ranks in stated.get("fitted", ())
+        here = QUANTITIES[quantity](by_ranks[ranks], by_ranks.get(1, by_ranks[ranks]), epochs)
+        yield Figure(name, quantity, ranks, values.get(ranks), here, scatter, place, fitted)
 
 
 def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
-    """Return how many figures are reproduced, then the best that no paper tried, and those that are not."""
+    """Return how many figures are reproduced, what that means, those missed, and the best untried."""
     known = [figure for paper in papers for figure in figures(paper, records)]
-    judged = [figure for figure in known if figure.published is not None]
-    missed = sorted((figure for figure in judged if not figure.reproduced), key=lambda figure: -abs(figure.error))
+    judged = [figure for figure in known if figure.judged]
     if not judged:
         return None
-    untried = sorted((one for one in known if one.published is None), key=lambda one: one.here)
-    count = f"{len(judged) - len(missed)} of {len(judged)}"
-    within = f"{100 * max(figure.tolerance for figure in judged):.0f} %"
-    rest = f", but not the published {missed[0].quantity} of {missed[0].name}" if len(missed) == 1 else ""
-    headline = f"The simulation reproduces {count} published figures within {within}{rest}."
-    return Answer(headline, [figure.sentence for figure in [*untried[-1:], *missed]])
+    reproduced, near = (sum(map(attrgetter(name), judged)) for name in ("reproduced", "near"))
+    rest = f", and {near} more {'is' if near == 1 else 'are'} near" if near else ""
+    headline = f"The simulation reproduces {reproduced} of {len(judged)} published figures{rest}."
+    details = [MEANING]
+    if fitted := sum(figure.fitted for figure in known):
+        details.append(f"Not counted: {plural(fitted, 'figure')}, to which a parameter was fitted.")
+    if silent := [figure for figure in known if figure.not_stated]:
+        details.append(
+            f"Not simulated: {plural(len(silent), 'figure')} whose sources do not state what is needed."
+        )
+    untried = sorted((figure for figure in known if figure.published is None), key=attrgetter("here"))
+    missed = [figure for figure in judged if not figure.reproduced and not figure.near]
+    missed.sort(key=lambda figure: -abs(figure.error))
+    return Answer(headline, details + [figure.sentence for figure in [*missed, *untried[-1:]]])
 
 
 def _tasks(
@@ -215,7 +258,7 @@ def _tasks(
     """Yield each task of the papers with its results on a machine, and the hours that these take by ranks."""
     for data in (data for data in map(_data, papers) if "task" in data):
         for results in data["results"]:
-            epochs, alike = max(results["epochs"].values()), _alike(results, records)
+            epochs, alike = max(results["epochs"].values()), _alike(results["case"], records)
             yield data["task"], results, {one.ranks: _hours(epochs, _images_a_second(one)) for one in alike}
 
 
