@@ -53,7 +53,7 @@ def test_the_answer_counts_figures_by_their_error_and_names_those_that_are_misse
     ]
     paper(f"{case}values = {{2 = 2, 4 = 3.3, 8 = 4}}\n[[results]]\n{case}ranks = [4]", records)
     assert answer(["mine"], records)[:2] == (
-        "The simulation reproduces 1 of 3 published figures, and 1 more is near.",
+        "The simulation reproduces 1 of 3 published figures; 1 other is near.",
         [
             published_results.MEANING,
             "Not reproduced: for m on 8 ranks the simulation has a speed-up per image of 8.00, the paper 4.00.",

@@ -237,7 +237,7 @@ def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
     if not judged:
         return None
     reproduced, near = (sum(map(attrgetter(name), judged)) for name in ("reproduced", "near"))
-    rest = f", and {near} more {'is' if near == 1 else 'are'} near" if near else ""
+    rest = f"; {plural(near, 'other')} {'is' if near == 1 else 'are'} near" if near else ""
     headline = f"The simulation reproduces {reproduced} of {len(judged)} published figures{rest}."
     details = [MEANING]
     if fitted := sum(figure.fitted for figure in known):
