@@ -34,7 +34,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.prediction import network_file
     from hpcdl.prediction import predict as prediction
     from hpcdl.report.formats.summary import coloured, plain
-    from hpcdl.report.run import predictions
+    from hpcdl.report.sections import predictions
     from hpcdl.trace.recorder import analysed
 
     begin = monotonic()

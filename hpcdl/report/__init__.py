@@ -7,7 +7,7 @@ figures, JSON, and exit codes::
     two sets         comparison.py -----------------------------------------------------------------------+
     an archive       history.py --------------------------------------------------------------------------+
     claims           claims.py ---------------------------------------------------------------------------+
-    another machine  run/predictions.py ------------------------------------------------------------------+
+    another machine  sections/predictions.py -------------------------------------------------------------+
                                                                               formats/ <-- Document <-----+
 
 ``formats/`` writes documents as HTML, Markdown, LaTeX, text, CSV and JSON and knows no run; its ``verdicts.py``

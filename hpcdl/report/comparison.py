@@ -4,6 +4,7 @@ The page has the verdict, differences of the environments, then all measures, th
 """
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
@@ -15,14 +16,16 @@ from hpcdl.analysis.over_time.pairing import INCONCLUSIVE, NEW, Change, label
 from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, UNCHANGED, VERDICTS, Accepted, Comparison
 from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.over_time.suspects import host_list
+from hpcdl.analysis.run.disturbance import facts
 from hpcdl.analysis.statistics.estimates import Interval
+from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, digits, interval, longer, plural, seconds, signed
 from hpcdl.report.formats.document import Axis, Document, Intervals, Section, headed
 from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run import link_counters
-from hpcdl.report.run.environment_changes import environment_changes, shortened
+from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.link_counters import recorded
 
 FACTS: Final = 8
@@ -84,8 +87,8 @@ def _environment(comparison: Comparison) -> list[str]:
 
 
 def _facts(comparison: Comparison) -> list[str]:
-    facts = _environment(comparison) or ["the environments are the same in all recorded facts"]
-    return facts[:FACTS] + [f"{len(facts) - FACTS} more differences; --json has all"] * (len(facts) > FACTS)
+    known = _environment(comparison) or ["the environments are the same in all recorded facts"]
+    return known[:FACTS] + [f"{len(known) - FACTS} more differences; --json has all"] * (len(known) > FACTS)
 
 
 def verdict(comparison: Comparison) -> Verdict:
@@ -281,3 +284,50 @@ def tests(comparison: Comparison, text: str) -> list[TestSuite]:
         for change in comparison.changes
     ]
     return [TestSuite("hpcdl compare", cases, text.split("\n"))]
+
+
+VARIABLES: Final = re.compile(
+    r"(UCX|MPICH|MPIR|FI|I_MPI|NCCL|CUDA|OPENBLAS|MKL|OMP|GOMP|KMP|NUMBA)_|OMPI_MCA_(btl|coll|mpi|mtl|osc|pml)(_|$)"
+    r"|SLURM_JOB_PARTITION$"
+)
+"""Variables that change how fast a job is; others name the job, its processes or its files."""
+
+
+def environment_changes(before: Sequence[RunSeries], now: Sequence[RunSeries], *, other: bool) -> list[str]:
+    """Return the facts that differ between the sides, those of the environment key first.
+
+    ``other``: the environment keys of the sides differ.
+    """
+    lines = differences(before[-1].environment, now[-1].environment) if other else []
+    lines = lines or ["its key differs, in no recorded fact"] * other
+    sides = [[_recorded_facts(run.environment) for run in runs] for runs in (before, now)]
+    for name in dict.fromkeys(name for side in sides for known in side for name in known):
+        texts = [" or ".join(sorted({known.get(name, "not set") for known in side})) for side in sides]
+        if texts[0] != texts[1]:
+            lines.append("{} was {} and is {}".format(name, *(shortened(text, 60) for text in texts)))
+    return lines
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most ``width`` characters, without its middle."""
+    if len(text) <= width:
+        return text
+    left = (width - 3) // 2
+    return f"{text[:left]}...{text[len(text) - (width - 3 - left) :]}"
+
+
+def _recorded_facts(env: JsonMapping) -> dict[str, str]:
+    cpu, software, git = (facts(env, name) for name in ("cpu", "software", "git"))
+    changed = "-dirty" if git.get("changed_files") else ""
+    ranks = env.get("ranks") or ()
+    known = {
+        "hpcdl": software.get("hpcdl"),
+        "commit": f"{str(git['commit'])[:12]}{changed}" if git.get("commit") else None,
+        "governor": cpu.get("governor"),
+        "CPU quota": cpu.get("quota_cores"),
+        "clock source": env.get("clocksource"),
+        "hosts": host_list(sorted({str(rank.get("hostname")) for rank in ranks})),
+        "cores of ranks": " ".join(dict.fromkeys(str(rank.get("affinity")) for rank in ranks)),
+        **{name: value for name, value in facts(env, "variables").items() if VARIABLES.match(name)},
+    }
+    return {name: str(value) for name, value in known.items() if value not in (None, "")}

@@ -17,11 +17,11 @@ from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict
 from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
+from hpcdl.report.comparison import environment_changes
 from hpcdl.report.formats.cells import NONE, Number, interval, longer, plural, seconds, signed
 from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, headed
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict, exit_code
-from hpcdl.report.run.environment_changes import environment_changes
 from hpcdl.report.run.link_counters import Beyond, compared, grown_beyond, sentence
 from hpcdl.trace.link_counters import recorded
 

@@ -27,7 +27,7 @@ from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.network_file import NetworkEstimate, format_network
 from hpcdl.prediction.predict import _times, predict
 from hpcdl.report.run import predicted_answers
-from hpcdl.report.run.predictions import flags
+from hpcdl.report.sections.predictions import flags
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 

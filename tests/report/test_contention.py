@@ -6,7 +6,7 @@ import pytest
 
 from hpcdl.report.render import render
 from hpcdl.report.run.findings import findings
-from hpcdl.report.sections.contention import charts
+from hpcdl.report.sections.collectives import contention_charts
 
 
 def test_schemes_are_compared_over_topologies(hand, row):
@@ -27,6 +27,6 @@ def test_schemes_are_compared_over_topologies(hand, row):
     assert "- A ring is fastest on torus of 4 x 2." in page
     assert row(page, "ring") == ["ring", "1.00 ms", "3.00 ms", "2.00"]
     assert page.index("| direct") < page.index("| ring")
-    (chart,) = charts(*findings([run]))
+    (chart,) = contention_charts(*findings([run]))
     assert (chart.labels, chart.reference) == (["direct", "ring"], pytest.approx(4e-3))
     assert chart.values == [pytest.approx((2.25e-3, 0.5e-3, 4e-3)), pytest.approx((2e-3, 1e-3, 3e-3))]

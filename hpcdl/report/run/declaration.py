@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import plural
@@ -88,3 +88,10 @@ def per_setting(
         if (made := rows(methods))
     ]
     return Section(title, [note] if tables and note else [], tables=tables, per="setting")
+
+
+def one_table(
+    title: str, columns: Sequence[Column[R_contra]], rows: Sequence[R_contra], note: str = "", **options: Any
+) -> Section:
+    """Return a section with one table, without content if there are no rows; ``options``: of Table."""
+    return Section(title, tables=[table(columns, rows, notes=[note] * bool(note), **options)] if rows else [])

@@ -8,8 +8,8 @@ from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.analysis.statistics.estimates import rank_correlation
 from hpcdl.report.formats.cells import bounded, digits, seconds
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
-from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.formats.tables import Column
+from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row, rows
 from hpcdl.report.run.literature import network_name
@@ -61,9 +61,8 @@ COLUMNS: Final[tuple[Column[Network], ...]] = (
 
 def page(findings: Findings) -> Section:
     """Return a row for each network."""
-    known = networks(findings)
-    made = [table(COLUMNS, known, notes=[NOTE], order="least arithmetic intensity first")] if known else []
-    return Section("Arithmetic intensity", tables=made)
+    order = "least arithmetic intensity first"
+    return one_table("Arithmetic intensity", COLUMNS, networks(findings), NOTE, order=order)
 
 
 def answer(findings: Findings) -> Answer | None:

@@ -11,10 +11,10 @@ from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
-from hpcdl.report.formats.tables import Column, table
+from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.columns import METHOD, median
 from hpcdl.report.run.curves import LOWEST, curves
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
 from hpcdl.report.run.literature import capital, in_words, points_in_words, where
@@ -167,7 +167,7 @@ COLUMNS: Final[tuple[Column[Batch], ...]] = (
 def page(findings: Findings) -> Section:
     """Return a table of all methods and batches."""
     batches = [batch for batches in methods_of(findings).values() for batch in batches]
-    return Section("Large batches", tables=[table(COLUMNS, batches, notes=[NOTE])] if batches else [])
+    return one_table("Large batches", COLUMNS, batches, NOTE)
 
 
 def answer(findings: Findings) -> Answer | None:

@@ -12,8 +12,8 @@ from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.statistics.differences import difference
 from hpcdl.report.formats.cells import NONE, digits, percent, plural, seconds
 from hpcdl.report.formats.document import Section
-from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.formats.tables import Column
+from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import capital, in_words
 from hpcdl.report.run.method_names import Names, several
@@ -111,8 +111,7 @@ def _best(findings: Findings) -> list[Best]:
 
 def page(findings: Findings) -> Section:
     """Return up to four rows for each dataset and conditions with at least two methods."""
-    best = _best(findings)
-    return Section("Best methods", tables=[table(COLUMNS, best, notes=[NOTE], left=6)] if best else [])
+    return one_table("Best methods", COLUMNS, _best(findings), NOTE, left=6)
 
 
 def answer(findings: Findings) -> Answer | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import starmap
+from statistics import median
 from typing import Any, Final
 
 from hpcdl.analysis.run.record import Record
+from hpcdl.registry import label
 from hpcdl.report.formats.cells import (
     CHANCE,
     NONE,
@@ -21,12 +23,12 @@ from hpcdl.report.formats.cells import (
     spread,
     volume,
 )
-from hpcdl.report.formats.document import Section
-from hpcdl.report.formats.tables import Column, table
+from hpcdl.report.formats.document import Axis, Intervals, Section
+from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.literature import title_of
+from hpcdl.report.run.literature import capital, link_title, title_of
 from hpcdl.report.run.method_names import scheme_name, several
 from hpcdl.report.run.operations import (
     BEST,
@@ -36,6 +38,7 @@ from hpcdl.report.run.operations import (
     Comparable,
     bandwidth,
     bus_bandwidth,
+    collective_name,
     collective_time,
     families,
     grouped,
@@ -86,9 +89,9 @@ def _tables(findings: Findings) -> Section:
         *[SIMULATED_NOTE] * any(group.network for group in groups),
         *[AT_ONCE_NOTE] * any(record.concurrent for record in records),
     ]
-    tables = []
-    for group, rows in groups.items():
-        tables.append(table(_columns(rows, link), rows, group.title, left=2, ascending=True))
+    tables = [
+        table(_columns(rows, link), rows, group.title, left=2, ascending=True) for group, rows in groups.items()
+    ]
     return Section("Collectives", notes, tables=tables)
 
 
@@ -114,10 +117,6 @@ def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) 
         return NONE if time is None else f"{seconds(time)} ({seconds(high.of(record))})"
 
     return Column(heading, cell, importance="detail")
-
-
-def _late_rank(record: Record) -> str:
-    return NONE if record.late_rank is None or not record.straggler else str(record.late_rank)
 
 
 def _columns(rows: Sequence[Record], link: float) -> list[Column[Record]]:
@@ -152,7 +151,10 @@ def _columns(rows: Sequence[Record], link: float) -> list[Column[Record]]:
         Column("simulated ranks", lambda record: str(record.simulated_ranks or NONE), importance="detail"),
         value(Record.from_first_arrival_seconds),
         value(Record.from_last_arrival_seconds),
-        Column("late rank", _late_rank),
+        Column(
+            "late rank",
+            lambda record: str(record.late_rank) if record.straggler and record.late_rank is not None else NONE,
+        ),
         *starmap(_alone_and_beside, AT_ONCE),
         Column("overlap", lambda record: _ratio(_apart(record), record)),
         Column("correct", lambda record: NONE if simulated else CHECKED[record.correct], importance="detail"),
@@ -234,10 +236,8 @@ def short(findings: Findings) -> Section:
         return Section("Collectives")
     every = families(grouped(findings.records, "collective"))
     notes = one_launch([record for _, rows in every for record in rows])
-    tables = []
-    for family, _ in every:
-        columns = [Column[Comparable](family.unit or "size", lambda point: point.shown), *FASTEST]
-        tables.append(table(columns, family.points, family.title, left=2))
+    shown = [(Column[Comparable](family.unit or "size", lambda point: point.shown), family) for family, _ in every]
+    tables = [table((size, *FASTEST), family.points, family.title, left=2) for size, family in shown]
     return Section("Collectives", notes, tables=tables, per="operation")
 
 
@@ -307,3 +307,99 @@ def bandwidth_page(findings: Findings) -> Section:
 
 
 BUS_BANDWIDTH = Declaration(109, bandwidth_page, answer=reached, figures=(bus_bandwidth,), name="bus_bandwidth")
+
+
+SLOW: Final = 2.0
+"""Multiple of the fastest scheme's time from which on a scheme is slow."""
+FAR: Final = 10.0
+"""Multiple of the best scheme's longest time beyond which a scheme is not drawn."""
+WORST_NOTE: Final = (
+    "Worst: largest value, over the topologies, of the scheme's time / the time of the fastest scheme."
+)
+
+Operation = tuple[str | None, int | None, int, str | None]
+"""Collective, bytes of the message, ranks and network."""
+
+Times = dict[str, dict[str, float]]
+"""By scheme and topology, seconds."""
+
+
+def _on_topologies(findings: Findings) -> list[tuple[Operation, Times, dict[str, float]]]:
+    """Return collectives simulated on several topologies, the best worst case first, and the fastest times."""
+    groups: dict[Operation, Times] = {}
+    for record in findings.records:
+        topology = record.settings.get("topology")
+        if record.kind == "collective" and topology and record.time_p50_seconds:
+            what = (record.collective, record.message_bytes, record.ranks, record.network)
+            times = groups.setdefault(what, {}).setdefault(str(record.aggregation), {})
+            times[label(topology)] = record.time_p50_seconds
+    made = list[tuple[Operation, Times, dict[str, float]]]()
+    for what, schemes in groups.items():
+        names = dict.fromkeys(name for times in schemes.values() for name in times)
+        fastest = {name: min(times.get(name, math.inf) for times in schemes.values()) for name in names}
+        worst = {scheme: _worst(times, fastest) for scheme, times in schemes.items()}
+        ordered = {scheme: schemes[scheme] for scheme in sorted(worst, key=worst.__getitem__)}
+        made += [(what, ordered, fastest)] if len(fastest) > 1 else []
+    return made
+
+
+def _worst(times: Mapping[str, float], fastest: Mapping[str, float]) -> float:
+    """Return the largest quotient of a scheme's time / the fastest; infinity if it lacks a topology."""
+    return max(times.get(name, math.inf) / time for name, time in fastest.items())
+
+
+def contention_page(findings: Findings) -> Section:
+    """Return one table per collective, a column for each topology."""
+    tables = []
+    for what, schemes, fastest in _on_topologies(findings):
+        rows = [
+            (name, *(seconds(times.get(topology)) for topology in fastest), digits(_worst(times, fastest)))
+            for name, times in schemes.items()
+        ]
+        tables.append(Table(_named(what), ("algorithm", *fastest, "worst"), rows, 1, [WORST_NOTE]))
+    return Section("Contention", tables=tables)
+
+
+def _named(what: Operation) -> str:
+    collective, message, ranks, network = what
+    return f"{collective}, {volume(message)}, {plural(ranks, 'rank')}, {network}"
+
+
+def contention_answer(findings: Findings) -> Answer | None:
+    """Return the scheme that is least behind the fastest of each topology, and the fastest on each."""
+    lines = []
+    for (collective, message, ranks, network), schemes, fastest in _on_topologies(findings):
+        best, times = next(iter(schemes.items()))
+        worst = _worst(times, fastest)
+        slow = f"no scheme is always fast: {title_of(best)}, the best,"
+        verdict = slow if worst > SLOW else f"{title_of(best)} is never slow: on every topology it"
+        where = f"{collective_name(collective or '')} of {volume(message)}, {link_title(network or '')}"
+        ratio = f"{digits(worst)} times as long as the fastest scheme"
+        lines.append(f"On {plural(ranks, 'rank')} {verdict} takes at most {ratio} ({where}).")
+        winners: dict[str, list[str]] = {}
+        for name, time in fastest.items():
+            winner = title_of(next(scheme for scheme, times in schemes.items() if times.get(name) == time))
+            winners.setdefault(capital(winner), []).append(title_of(name))
+        lines += [f"{winner} is fastest on {', '.join(names)}." for winner, names in winners.items()]
+    return Answer(lines[0], lines[1:]) if lines else None
+
+
+def contention_charts(findings: Findings) -> list[Intervals]:
+    """Return the range of each scheme over the topologies."""
+    made = []
+    for what, schemes, _ in _on_topologies(findings):
+        best = next(iter(schemes))
+        spans = {name: (median(t.values()), min(t.values()), max(t.values())) for name, t in schemes.items()}
+        limit = spans[best][2]
+        near = {name: span for name, span in spans.items() if span[2] < FAR * limit}
+        note = (
+            f"Median and range of times. Dashed: longest time of {best}. Not drawn: schemes {FAR:g} times as slow."
+        )
+        title, axis = f"Times over topologies: {_named(what)}", Axis("time", seconds)
+        made.append(Intervals(title, list(near), list(near.values()), axis, limit, note))
+    return made
+
+
+CONTENTION = Declaration(
+    17, contention_page, answer=contention_answer, figures=(contention_charts,), name="contention"
+)

@@ -25,8 +25,8 @@ from hpcdl.exit_codes import UsageError
 from hpcdl.registry import label, nearest, parts
 from hpcdl.report.formats.cells import CHANCE, FORMATS, bounded, digits, plural, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section
-from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.formats.tables import Column
+from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
 from hpcdl.report.run.literature import capital, link_title, title_of
@@ -320,8 +320,7 @@ def page(findings: Findings) -> Section:
         Column("quotient", lambda pair: pair.shown, importance="answer"),
         Column("verdict", lambda pair: pair.word.replace("single", "one launch or seed"), importance="answer"),
     ]
-    made = [table(columns, shown, left=2)] if (shown := pairs(findings)) else []
-    return Section("Contrast", tables=made)
+    return one_table("Contrast", columns, pairs(findings), left=2)
 
 
 def _medians(pair: Pair) -> str:

@@ -15,8 +15,8 @@ from hpcdl.analysis.statistics.estimates import (
 )
 from hpcdl.report.formats.cells import digits, interval, longer, percent, plural, seconds, sentence, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section
-from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.formats.tables import Column
+from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 
@@ -106,9 +106,7 @@ COLUMNS: Final = (
 
 def page(findings: Findings) -> Section:
     """Return one row per exchange, and per training that traced every second step."""
-    costs = measured(findings)
-    made = [table(COLUMNS, costs, notes=[NOTE], left=2)] if costs else []
-    return Section("Cost of the fabric and of tracing", tables=made)
+    return one_table("Cost of the fabric and of tracing", COLUMNS, measured(findings), NOTE, left=2)
 
 
 def answer(findings: Findings) -> Answer | None:

@@ -14,7 +14,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, Table, table
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, network_name, slowed, title_of
 from hpcdl.report.run.method_names import Names, several
@@ -291,9 +291,7 @@ PROFILES: Final = (
 
 def profiles_page(findings: Findings) -> Section:
     """Return a row for each method of every configuration."""
-    rows, _ = profiles(findings)
-    tables = [table(PROFILES, rows, notes=[PROFILES_NOTE])] if rows else []
-    return Section("Over all configurations", tables=tables)
+    return one_table("Over all configurations", PROFILES, profiles(findings)[0], PROFILES_NOTE)
 
 
 def profiles_answer(findings: Findings) -> Answer | None:

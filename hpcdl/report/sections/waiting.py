@@ -12,8 +12,8 @@ from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, listed, plural, seconds, sentence
 from hpcdl.report.formats.document import Axis, Intervals, Section
-from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
+from hpcdl.report.formats.tables import Column
+from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import in_words
 from hpcdl.report.run.method_names import Names
@@ -89,8 +89,7 @@ def stragglers_page(findings: Findings) -> Section:
     note = (
         "With / without: throughput with the straggler / without it. Throughput: all measured images / their time."
     )
-    made = [table(columns, pairs, notes=[note], left=2, order="most throughput kept first")] if pairs else []
-    return Section("Stragglers", tables=made)
+    return one_table("Stragglers", columns, pairs, note, left=2, order="most throughput kept first")
 
 
 def _with_by_without(pair: Slowed) -> str:
@@ -211,8 +210,7 @@ def page(findings: Findings) -> Section:
     single = len({fields.get("launch") for fields in findings.run.described}) == 1
     columns = [column for column in COLUMNS if not (single and column.heading == "launch")]
     order = "late ranks first, then the longest share of waiting"
-    made = [table(columns, known, notes=[NOTE], left=2 if single else 3, order=order)] if known else []
-    return Section("Waiting and transfer", tables=made)
+    return one_table("Waiting and transfer", columns, known, NOTE, left=2 if single else 3, order=order)
 
 
 def _rank_name(findings: Findings, index: int, rank: int) -> str:
