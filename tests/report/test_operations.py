@@ -3,7 +3,7 @@ from hpcdl.report.render import render
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.run.operations import collective_name
-from hpcdl.report.sections.collectives import bandwidth_page, page, reached
+from hpcdl.report.sections.collectives import page, reached
 
 ASKED = '[suite]\nanswer = "collectives"'
 
@@ -99,7 +99,7 @@ def test_a_suite_can_ask_which_share_of_the_links_rate_is_reached(hand):
     )
     both = "the MPI library 83.1 % (81.0 to 85.1 %), a ring 41.5 %"
     assert says.details[0].startswith(f"At 1 MiB the fastest schemes reach: {both}")
-    (table,) = bandwidth_page(asked).tables
+    (table,) = page(asked, bandwidths=True).tables
     assert not page(asked)
     shares = [row[table.header.index("busbw / link")].split()[0] for row in table.rows]
     assert shares == ["8.1", "4.1", "83.1", "41.5"]

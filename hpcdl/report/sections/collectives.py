@@ -22,6 +22,7 @@ from hpcdl.report.formats.cells import (
     seconds,
     spread,
     volume,
+    whole,
 )
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column, Table, table
@@ -75,12 +76,10 @@ def one_launch(records: Iterable[Record]) -> list[str]:
     return [note] if any(record.launches == 1 and not record.network for record in records) else []
 
 
-def page(findings: Findings) -> Section:
-    """Return one table per group, each algorithm by size, unless the section on bus bandwidth has them."""
-    return Section("Collectives") if "bus_bandwidth" in findings.answered_by else _tables(findings)
-
-
-def _tables(findings: Findings) -> Section:
+def page(findings: Findings, *, bandwidths: bool = False) -> Section:
+    """Return one table per group, each algorithm by size, ``bandwidths``: in the section on them."""
+    if bandwidths != ("bus_bandwidth" in findings.answered_by):
+        return Section("Collectives")
     groups, link = grouped(findings.records, "collective"), link_rate(findings)
     records = [record for rows in groups.values() for record in rows]
     notes = [
@@ -151,10 +150,7 @@ def _columns(rows: Sequence[Record], link: float) -> list[Column[Record]]:
         Column("simulated ranks", lambda record: str(record.simulated_ranks or NONE), importance="detail"),
         value(Record.from_first_arrival_seconds),
         value(Record.from_last_arrival_seconds),
-        Column(
-            "late rank",
-            lambda record: str(record.late_rank) if record.straggler and record.late_rank is not None else NONE,
-        ),
+        Column("late rank", lambda record: whole(record.late_rank if record.straggler else None)),
         *starmap(_alone_and_beside, AT_ONCE),
         Column("overlap", lambda record: _ratio(_apart(record), record)),
         Column("correct", lambda record: NONE if simulated else CHECKED[record.correct], importance="detail"),
@@ -301,12 +297,13 @@ def reached(findings: Findings) -> Answer | None:
     return Answer(lines[0], lines[1:], basis) if lines else None
 
 
-def bandwidth_page(findings: Findings) -> Section:
-    """Return the tables of collectives for a suite that asks for bus bandwidths."""
-    return _tables(findings) if "bus_bandwidth" in findings.answered_by else Section("Bus bandwidth")
-
-
-BUS_BANDWIDTH = Declaration(109, bandwidth_page, answer=reached, figures=(bus_bandwidth,), name="bus_bandwidth")
+BUS_BANDWIDTH = Declaration(
+    109,
+    lambda findings: page(findings, bandwidths=True),
+    answer=reached,
+    figures=(bus_bandwidth,),
+    name="bus_bandwidth",
+)
 
 
 SLOW: Final = 2.0
@@ -392,9 +389,7 @@ def contention_charts(findings: Findings) -> list[Intervals]:
         spans = {name: (median(t.values()), min(t.values()), max(t.values())) for name, t in schemes.items()}
         limit = spans[best][2]
         near = {name: span for name, span in spans.items() if span[2] < FAR * limit}
-        note = (
-            f"Median and range of times. Dashed: longest time of {best}. Not drawn: schemes {FAR:g} times as slow."
-        )
+        note = f"Median and range. Dashed: longest time of {best}. Not drawn: schemes {FAR:g} times as slow."
         title, axis = f"Times over topologies: {_named(what)}", Axis("time", seconds)
         made.append(Intervals(title, list(near), list(near.values()), axis, limit, note))
     return made
