@@ -197,7 +197,7 @@ def _table(changes: Sequence[Change], width: int) -> Table:
         name = change.case if len(change.case) <= width else f"...{change.case[3 - width :]}"
         words = filter(None, [label(name, change.measure), shortened(change.reason, SHORT)])
         times = (seconds(_known(time)) for time in (change.baseline, change.candidate))
-        bounds = interval(_known(change.low), _known(change.high), signed)
+        bounds = interval(change.low, change.high, signed)
         visible = signed(change.smallest) if change.smallest < MAX_RATIO else NONE
         rows.append((": ".join(words), change.verdict, *times, signed(change.ratio), bounds, visible))
     notes = [
@@ -219,7 +219,7 @@ def _figure(changes: Sequence[Change]) -> Intervals:
     if left_out := known[MOST_ROWS:-MOST_ROWS]:
         shown = [*known[:MOST_ROWS], *known[-MOST_ROWS:]]
         note += f" {len(left_out)} between the {MOST_ROWS} largest and the {MOST_ROWS} smallest are left out."
-    ratios = [(one.ratio, _known(one.low), _known(one.high)) for one in shown]
+    ratios = [(one.ratio, one.low, one.high) for one in shown]
     axis = Axis("ratio of times", lambda value: NONE if value is None else f"{value:.3f}")
     return Intervals("Time after / before", [_label(one) for one in shown], ratios, axis, 1.0, note)
 

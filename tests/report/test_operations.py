@@ -142,6 +142,7 @@ def test_a_page_shows_times_and_rates_of_exchanges_and_the_slowest_host(hand, ro
     exchange = row(one, "1.00 MB", "fabric")
     assert [exchange[name] for name in ("p50", "95 %", "algbw")] == ["2.00 ms", "2.00 to 2.00 ms", "500 MB/s"]
     assert "of the others' speed" not in one
+    assert "The link of host2 runs at 25.0 % (25.0 to 25.0 %) of the other hosts' speed." in three
     assert (
         "all pairs, 3 ranks, 64 KiB: fastest exchange rank 0 on host0 with rank 1 on host1 in 1.00 ms, slowest rank 0 "
         "on host0 with rank 2 on host2 in 4.00 ms; slowest host host2, at 25.0 % of the other hosts' speed."

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from conftest import Hand
 
-from hpcdl.fabric.pairs import rounds
 from hpcdl.report.contents import document
 from hpcdl.report.formats.verdicts import words
 from hpcdl.report.render import render
@@ -25,23 +24,6 @@ def verdict(run, form="md"):
     title, end = ("## Verdict\n", "\n## ") if form == "md" else ("VERDICT\n", "\n\n")
     page = render([run], form)
     return [line for line in page[page.index(title) :].removeprefix(title).split(end)[0].splitlines() if line]
-
-
-def all_pairs(hand, slow):
-    """Three ranks, each with each other; exchanges with rank 2 take ``slow`` times as long."""
-    order = [partners for partners in rounds(3, "all_pairs") for _ in range(30)]
-    table = [
-        [0.0 if other[rank] is None else slow if 2 in {rank, other[rank]} else 1.0 for other in order]
-        for rank in range(3)
-    ]
-    whole = {"kind": "pairwise", "collective": "exchange of all pairs", "pattern": "all_pairs", "warmup_steps": 0}
-    hand.case(table, aggregation="fabric", message_bytes=65536, correct=True, **whole)
-    return hand.read({"cpu": {"physical_cores": 4}, "ranks": [{"hostname": f"host{rank}"} for rank in range(3)]})
-
-
-def test_a_slow_host_is_named_in_the_first_line(hand):
-    line = "The link of host2 runs at 25.0 % (25.0 to 25.0 %) of the other hosts' speed."
-    assert verdict(all_pairs(hand, 4.0))[0] == line
 
 
 @pytest.mark.parametrize(

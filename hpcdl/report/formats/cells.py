@@ -120,8 +120,8 @@ FORMATS: Final = {"": digits, "s": seconds, "B": volume, "B/s": rate}
 
 
 def interval(low: Number, high: Number, shown: Callable[[Number], str] = digits) -> str:
-    """Two bounds: "0.941 to 0.962", "1.20 to 3.40 ms"; a dash when either is unknown."""
-    if low is None or high is None:
+    """Two bounds: "0.941 to 0.962", "1.20 to 3.40 ms"; a dash when either is unknown, or not a number."""
+    if low is None or high is None or math.isnan(low + high):
         return NONE
     first, last = shown(low), shown(high)
     number, _, unit = first.partition(" ")

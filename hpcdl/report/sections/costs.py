@@ -88,10 +88,6 @@ def _difference(cost: Cost) -> str:
     return "within noise" if cost.is_noise else seconds(cost.having.value - cost.without.value)
 
 
-def _bounds(cost: Cost) -> tuple[float | None, float | None]:
-    return cost.ratio[1:] if math.isfinite(cost.ratio.low) else (None, None)
-
-
 COLUMNS: Final = (
     Column[Cost]("of", lambda cost: cost.of),
     Column[Cost]("case", lambda cost: _name(cost.record)),
@@ -100,7 +96,7 @@ COLUMNS: Final = (
     Column[Cost]("with", lambda cost: seconds(cost.having.value)),
     Column[Cost]("difference", _difference),
     Column[Cost]("with / without", lambda cost: digits(cost.ratio.value), importance="answer"),
-    Column[Cost]("95 %", lambda cost: interval(*_bounds(cost)), importance="answer"),
+    Column[Cost]("95 %", lambda cost: interval(*cost.ratio[1:]), importance="answer"),
 )
 
 
@@ -138,7 +134,7 @@ def charts(findings: Findings) -> list[Intervals]:
     """Return the ratio of each program with and without the fabric or tracing."""
     costs = measured(findings)
     labels = [f"{cost.of}: {_name(cost.record)}, {plural(cost.record.ranks, 'rank')}" for cost in costs]
-    ratios = [(cost.ratio.value, *_bounds(cost)) for cost in costs]
+    ratios = [cost.ratio for cost in costs]
     note = "Bars are 95 % intervals; 1: no cost."
     chart = Intervals("Time with / without the fabric, tracing", labels, ratios, Axis("with / without"), 1.0, note)
     return [chart] if costs else []

@@ -35,11 +35,6 @@ class Slowed(NamedTuple):
     disturbed: bool
     """True if all launches with or all without the straggler were disturbed."""
 
-    @property
-    def bounds(self) -> tuple[Number, Number]:
-        """Of the ratio; None if unknown."""
-        return self.ratio[1:] if math.isfinite(self.ratio.low) else (None, None)
-
 
 def slowed(launches: Iterable[Launch]) -> list[Slowed]:
     """Return all cases that differ in their straggler only, those that keep most of their throughput first."""
@@ -83,7 +78,7 @@ def stragglers_page(findings: Findings) -> Section:
         Column("images/s without", lambda pair: digits(pair.without)),
         Column("with", lambda pair: digits(pair.having)),
         Column("with / without", _with_by_without, importance="answer"),
-        Column("95 %", lambda pair: interval(*pair.bounds), importance="answer"),
+        Column("95 %", lambda pair: interval(*pair.ratio[1:]), importance="answer"),
         Column("late rank", lambda pair: NONE if pair.late is None else str(pair.late)),
     ]
     note = (
@@ -127,8 +122,8 @@ def stragglers_answer(findings: Findings) -> Answer | None:
 
 def _kept(pair: Slowed) -> str:
     """Return the share of its throughput that a method keeps, with its interval."""
-    low, high = pair.bounds
-    bounds = "" if low is None else f" ({interval(low, high, _percent)})"
+    ends = interval(*pair.ratio[1:], _percent)
+    bounds = "" if ends == NONE else f" ({ends})"
     return ("all" if pair.ratio.value >= WHOLE else _percent(pair.ratio.value)) + bounds
 
 
@@ -143,7 +138,7 @@ def stragglers_charts(findings: Findings) -> list[Intervals]:
     labels = [", ".join((names(pair.record), plural(pair.record.ranks, "rank"))) for pair in pairs]
     axis = Axis("with / without the straggler")
     note = "Throughput with / without the straggler; bars are 95 % intervals. 1: none is lost."
-    shares = [(pair.ratio.value, *pair.bounds) for pair in pairs]
+    shares = [pair.ratio for pair in pairs]
     return [Intervals("Throughput kept with a straggler", labels, shares, axis, 1.0, note)] if pairs else []
 
 
