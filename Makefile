@@ -23,13 +23,17 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 
-.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training near-linear nights meshes reports measurements artifact release gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training oracles near-linear nights meshes reports measurements artifact release gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
 quickstart: $(VENV)/ready  ## train LeNet by eight schemes, replay GoogLeNet on 1 to 8 ranks, and print the answers
 	$(BIN)/hpcdl run suites/quickstart.toml --launches 3
+
+oracles: $(VENV)/ready-to-test  ## compare with other people's tools (ARCHIVES="NAME=CHECKOUT ...": change points; needs apache-otava in $(VENV))
+	@if [ -n "$(ARCHIVES)" ]; then $(BIN)/python reports/oracles/change_points.py $(ARCHIVES); \
+	else echo "change points: skipped, ARCHIVES=\"NAME=CHECKOUT ...\" is not given (names: reports/oracles/change_points.py)"; fi
 
 near-linear: $(VENV)/ready  ## near-linear scaling on 16 emulated hosts, three launches of a quarter of an hour (as root)
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/hpcdl testbed --hosts 16 --rate 400mbit -- \

@@ -76,7 +76,7 @@ all tables and figures of a report: `hpcdl report reports/data/NAME.json.gz -o p
 """
 GROUPS = (
     *("Start here", "Interconnect", "Scaling", "Methods of training", "Compression and memory", "Papers"),
-    "hpcdl itself",
+    *("Other people's tools", "hpcdl itself"),
 )
 """Groups of reports, by who asks."""
 OTHERS = (

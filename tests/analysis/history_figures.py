@@ -1,17 +1,12 @@
 """False findings, power and delay of `hpcdl history` on synthetic nights, and how often it names the right hosts.
 
-    python tests/analysis/history_figures.py [HISTORIES [CSV...]]
+    python tests/analysis/history_figures.py [HISTORIES]
 
 history_figures.txt has what it prints for 8 histories, of single changes for 2.
-The numbers in hpcdl/analysis/over_time/change_points.py and suspects.py were chosen with other seeds. With CSV files of nightly
-benchmark runs (a row per run in the order of time, the date first, then a column per series; empty if missing) it scores the
-steps that are found in 70 and in up to 1,000 series. Public archives:
-github.com/enso-org/engine-benchmark-results (cache/*.json, label_score_dict of the scheduled runs), github.com/pv/scipy-bench
-and github.com/pv/numpy-bench (results/i7/*.json, the time_ results of one environment, by commit date), and
-github.com/ocaml-bench/sandmark-nightly (sequential/turing, time_secs of the newest trunk of a night).
+The numbers in hpcdl/analysis/over_time/change_points.py and suspects.py were chosen with other seeds. Public archives are
+searched in reports/oracles/change_points.py.
 """
 
-import csv
 import re
 import sys
 from dataclasses import replace
@@ -33,7 +28,6 @@ from hpcdl.report.history import verdicts
 SEED = 20000
 AFTER = 12
 POWERFUL = ("normal", "outliers", "t3", "AR .3", "weekly")
-EFFECT = np.log(1.03)
 
 
 def false_findings(histories, kind):
@@ -124,41 +118,6 @@ def large_steps(histories, kind):
     print(f"{kind}: x1.5 for five nights: found in {histories - missed} of {histories} histories", flush=True)
 
 
-def steps(values):
-    """Return place, begin and end of each step: medians of the 6 values before and after differ by 3 % and 3 deviations."""
-    size = np.zeros(len(values))
-    for place in range(10, len(values) - 5):
-        change = abs(np.median(values[place : place + 6]) - np.median(values[place - 6 : place]))
-        before = values[max(0, place - 30) : place]
-        if change >= max(EFFECT, 3 * 1.4826 * np.median(np.abs(before - np.median(before)))):
-            size[place] = change
-    places = np.flatnonzero(size)
-    groups = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1) if len(places) else []
-    return [(int(group[size[group].argmax()]), int(group[0]), int(group[-1])) for group in groups]
-
-
-def public(file, series=70, runs=300):
-    """Print the share of steps that are found, and of findings without a step within three nights."""
-    with Path(file).open(encoding="utf-8") as lines:
-        rows = list(csv.reader(lines))[1:]
-    logs = np.log(np.array([[float(cell) if cell else np.nan for cell in row[1:]] for row in rows]).T)
-    logs = logs[np.sort(np.random.default_rng(0).permutation(len(logs))[:series])]
-    logs = logs[:, np.isfinite(logs).any(axis=0)][:, -runs:]
-    changes, counts = change_points(logs), np.zeros(4, int)
-    for row, values in enumerate(logs):
-        known = np.isfinite(values)
-        true, runs_before = steps(values[known]), np.cumsum(known) - 1
-        places = [runs_before[change.first] for change in changes if change.series == row]
-        hit = sum(any(abs(first - place) <= 3 for first in places) for place, _, _ in true)
-        wrong = sum(not any(begin - 3 <= first <= end + 3 for _, begin, end in true) for first in places)
-        counts += (hit, len(true), wrong, len(places))
-    hit, true, wrong, findings = counts
-    print(
-        f"{Path(file).name}, {len(logs)} series: {hit} of {true} steps, {wrong} of {findings} findings unsupported",
-        flush=True,
-    )
-
-
 def host_history(departures, times, *, by_links):
     """Return the history of nights in which hosts r0n0 to r0n15, r1n0, ... took part."""
     runs = []
@@ -230,29 +189,24 @@ def links(number, per_run, hosts=16):
 
 if __name__ == "__main__":
     number = int(sys.argv[1]) if len(sys.argv) > 1 else 50
-    if not sys.argv[2:]:
-        print("noise 2 %, outliers 3 % of the values; the links of a slow host are 15 % slower", flush=True)
-    for file in sys.argv[2:]:
-        public(file)
-        public(file, 1000)
-    for kind in KINDS if not sys.argv[2:] else ():
+    print("noise 2 %, outliers 3 % of the values; the links of a slow host are 15 % slower", flush=True)
+    for kind in KINDS:
         false_findings(number, kind)
         large_steps(4 * number, kind)
         if kind in POWERFUL:
             exit_codes(4 * number, kind)
             delays(max(number // 4, 2), kind, 1)
-    if not sys.argv[2:]:
-        delays(number, "outliers", 10)
-        delays(max(number // 4, 2), "lognormal", 1)
-        long_archives(max(number // 4, 2))
-        for repaired in (12, 25, 40, 80):
-            returns(number, repaired, "outliers")
-        for by_links in (True, False):
-            hosts(number, "one slow host", 1, by_links=by_links)
-            hosts(number, "two slow hosts", 2, by_links=by_links)
-            hosts(number, "half of a switch", [*range(8)], by_links=by_links)
-        for pool in (4, 8, 16):
-            links(4 * number, min(pool, 8), max(pool, 8))
-        for pool in (4, 8, 16, 32):
-            hosts(number, "ordinary spread of 3 %", [], spread=0.03, pool=pool)
-            hosts(number, "one host 25 % slower than a spread of 3 %", 1, slower=0.2, spread=0.03, pool=pool)
+    delays(number, "outliers", 10)
+    delays(max(number // 4, 2), "lognormal", 1)
+    long_archives(max(number // 4, 2))
+    for repaired in (12, 25, 40, 80):
+        returns(number, repaired, "outliers")
+    for by_links in (True, False):
+        hosts(number, "one slow host", 1, by_links=by_links)
+        hosts(number, "two slow hosts", 2, by_links=by_links)
+        hosts(number, "half of a switch", [*range(8)], by_links=by_links)
+    for pool in (4, 8, 16):
+        links(4 * number, min(pool, 8), max(pool, 8))
+    for pool in (4, 8, 16, 32):
+        hosts(number, "ordinary spread of 3 %", [], spread=0.03, pool=pool)
+        hosts(number, "one host 25 % slower than a spread of 3 %", 1, slower=0.2, spread=0.03, pool=pool)
