@@ -57,7 +57,7 @@ DEFECTS = [
     Defect("compression/parts/selection.py", "max(1, round(density * length))", "max(1, int(density * length))", "compression"),
     Defect("compression/parts/selection.py", "np.uint32(1)", "np.uint32(0)", "compression"),
     Defect("compression/random_quantizers.py", "bucket**0.5 / levels", "bucket / levels", "compression suite"),
-    Defect("data/idx.py", "4 + 4 * dimensions", "4 * dimensions", "data"),
+    Defect("data/binary_files.py", "4 + 4 * dimensions", "4 * dimensions", "data"),
     Defect("data/parts/sharding.py", "weight * global_batch // before[-1]", "weight * (global_batch // before[-1])", "data"),
     Defect("data/parts/augmentation.py", "backwards = crops[self.mirrored][:, :, ::-1]", "backwards = crops[self.mirrored][:, ::-1]", "data"),
     Defect("exit_codes.py", "INCONCLUSIVE: Final = 3", "INCONCLUSIVE: Final = 0", "commands report suite"),

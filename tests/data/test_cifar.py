@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpcdl.data import cifar
-from hpcdl.data.cifar import cifar10, cifar100
+from hpcdl.data import binary_files
+from hpcdl.data.binary_files import cifar10, cifar100
 
 from .conftest import everything, message_of, write
 
@@ -23,7 +23,7 @@ def small(monkeypatch):
     """Use files of a few images instead of 184 MB."""
     monkeypatch.delenv("HPCDL_DATA", raising=False)
     for name, train, test in (("CIFAR_10", SMALL_TEN, "test_batch.bin"), ("CIFAR_100", SMALL_HUNDRED, "test.bin")):
-        monkeypatch.setattr(cifar, name, replace(getattr(cifar, name), train=train, test={test: 10}))
+        monkeypatch.setattr(binary_files, name, replace(getattr(binary_files, name), train=train, test={test: 10}))
 
 
 def records(count, *classes):

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 
-from hpcdl.data.idx import DEBIAN, FILES, fashion_mnist, mnist, read_idx, read_labelled_images
+from hpcdl.data.binary_files import DEBIAN, FILES, fashion_mnist, mnist, read_idx, read_labelled_images
 
 from .conftest import everything, message_of, write
 
@@ -88,7 +88,7 @@ def test_images_and_labels_must_belong_together(tmp_path):
 @pytest.fixture
 def nowhere(monkeypatch):
     monkeypatch.delenv("HPCDL_DATA", raising=False)
-    monkeypatch.setattr("hpcdl.data.idx.DEBIAN", DEBIAN / "nowhere")
+    monkeypatch.setattr("hpcdl.data.binary_files.DEBIAN", DEBIAN / "nowhere")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -114,7 +114,7 @@ def test_digest_is_of_the_content_not_of_the_files(tmp_path, nowhere):
 
 def test_order_of_search(tmp_path, nowhere, monkeypatch):
     root, package = tmp_path / "data", tmp_path / "package"
-    monkeypatch.setattr("hpcdl.data.idx.DEBIAN", package)
+    monkeypatch.setattr("hpcdl.data.binary_files.DEBIAN", package)
     monkeypatch.setenv("HPCDL_DATA", str(root))
     for folder in (package, root, root / "fashion_mnist", tmp_path / "explicit"):
         write_four(folder)

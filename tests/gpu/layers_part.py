@@ -15,10 +15,10 @@ from pathlib import Path
 
 from gpu.geometries import default_shape
 from gpu.networks_part import CLASSES, LEARNING_RATE, MOMENTUM, task
+from gpu.times_file import text_of
 
 from hpcdl import registry
 from hpcdl.cases.keys.compute_times import shape_text
-from hpcdl.cases.keys.shipped_times import text_of
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.cupy.gpu import gpu_availability
 from hpcdl.nn.replica import Replica

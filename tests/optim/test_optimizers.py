@@ -10,8 +10,7 @@ import pytest
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.adaptive import Adagrad, Adam, AdamW, RMSProp
-from hpcdl.optim.lars import LAMB, LARS
+from hpcdl.optim.adaptive import LAMB, LARS, Adagrad, Adam, AdamW, RMSProp
 from hpcdl.optim.parts import per_tensor
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.per_tensor import Multipliers

@@ -1,20 +1,18 @@
 """Measured times of layers by batch: of one core, the default of replays and predictions, and of GPUs.
 
 A file begins with date, processor and state of the machine; a row has the microseconds of a call at each batch.
-``python -m hpcdl.cases.keys.shipped_times RUN "quiet machine"`` writes that of a core from a run of the suite
-``layer-times``; those of GPUs are of ``make gpu-check``, part ``layers``.
+``tests/gpu/times_file.py`` writes that of a core from a run of the suite ``layer-times``; those of GPUs are of
+``make gpu-check``, part ``layers``.
 """
 
 import csv
-import sys
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from hpcdl.cases.keys.compute_times import ComputeTimes, measured_trainings, shape_text
+from hpcdl.cases.keys.compute_times import ComputeTimes, shape_text
 from hpcdl.nn.geometry import Shape
 
 CORE: Final = "core"
@@ -56,30 +54,3 @@ def shipped(device: str, model: str, shape: Shape, images: int | None) -> Comput
         else:
             per_image[label] = seconds / batch
     return ComputeTimes(per_image, per_call, file.read_text(encoding="utf-8").partition("\n")[0].lstrip("# "))
-
-
-def text_of(heading: str, table: Mapping[tuple[str, str, str], Mapping[int, float]]) -> str:
-    """Return a file of microseconds by model, shape of images and label, and by batch."""
-    batches = sorted({batch for by_batch in table.values() for batch in by_batch})
-    lines = [f"# {heading}", ",".join(["model", "shape", "label", *map(str, batches)])]
-    for key, by_batch in table.items():
-        lines.append(
-            ",".join([*key, *(f"{by_batch[batch]:.4g}" if batch in by_batch else "" for batch in batches)])
-        )
-    return "\n".join(lines) + "\n"
-
-
-def write(path: Path, state: str) -> None:
-    """Write the times of the trainings in a run, and the ``state`` of its machine. Raises TraceError."""
-    from hpcdl.trace.schema import read
-
-    run, table = read(path), dict[tuple[str, str, str], dict[int, float]]()
-    for model, shape, images, times in measured_trainings(run, range(len(run.described))):
-        for label in (*times.per_image, *times.per_call):
-            table.setdefault((model, shape, label), {})[images] = 1e6 * times.seconds(label, images)
-    heading = f"{run.environment['date'][:10]}, one core of {run.environment['cpu']['model']}, {state}"
-    FILES[CORE].write_text(text_of(heading, table), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write(Path(sys.argv[1]), sys.argv[2])
