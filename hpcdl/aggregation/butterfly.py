@@ -1,4 +1,7 @@
-from hpcdl.aggregation.parts.folding import doubled, folded
+from functools import partial
+
+from hpcdl.aggregation.parts.butterflies import doubled, nearest_first
+from hpcdl.aggregation.parts.folding import folded
 from hpcdl.fabric.comm import Array, Comm
 
 
@@ -10,7 +13,7 @@ async def butterfly(comm: Comm, buffer: Array) -> None:
         1   2   3   4        Half the steps of a tree, because every rank sends in every step. Best for short
          \ /     \ /         vectors (Thakur, Rabenseifner & Gropp 2005).
         3   3   7   7
-          \__ X __/          Ranks above the largest power of two are folded: see parts/folding.py.
+          \__ X __/          Ranks beyond a power of two are folded: see parts/folding.py.
         10 10  10  10
 
     Messages, busiest rank: floor(log2(p)) + (p & (p - 1) > 0)
@@ -18,4 +21,4 @@ async def butterfly(comm: Comm, buffer: Array) -> None:
     Time, p a power of two: log2(p)*(alpha + n*beta + n*gamma)
     Time, p not a power of two: (floor(log2(p)) + 2)*(alpha + n*beta) + (floor(log2(p)) + 1)*n*gamma
     """
-    await folded(comm, buffer, doubled)
+    await folded(comm, buffer, partial(doubled, nearest_first))

@@ -6,7 +6,8 @@ from typing import Final
 import numpy as np
 
 from hpcdl.aggregation.parts import entries as sparse
-from hpcdl.aggregation.parts.folding import doubled, folded
+from hpcdl.aggregation.parts.butterflies import doubled, nearest_first
+from hpcdl.aggregation.parts.folding import folded
 from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.protocol import Sparse
@@ -94,7 +95,7 @@ async def _regions(comm: Comm, entries: Sparse, size: int) -> Array:
     bins = BINS_PER_RANK * comm.size
     edges = np.arange(bins + 1) * size // bins
     counts = sparse.histogram(entries, edges)
-    await folded(comm, counts, doubled)
+    await folded(comm, counts, partial(doubled, nearest_first))
     # Without entries there is nothing to balance: regions are equally long.
     if not counts.any():
         counts[:] = 1
@@ -159,7 +160,7 @@ async def _threshold(comm: Comm, mine: Sparse, k: int) -> Array:
         digits = size >> size.dtype.type(8 * byte)
         same = digits[digits >> size.dtype.type(8) == threshold] & size.dtype.type(255)
         counts = np.bincount(same, minlength=256).astype(np.int32)
-        await folded(comm, counts, doubled)
+        await folded(comm, counts, partial(doubled, nearest_first))
         from_top = np.cumsum(counts[::-1], dtype=np.int64)
         digit = int(np.searchsorted(from_top, k))
         k -= int(from_top[digit - 1]) if digit else 0

@@ -21,13 +21,14 @@ from hpcdl.fabric.virtual.simulated import simulated
 SEVERAL_RANKS = RANKS.filter(lambda ranks: ranks > 1)
 ALLREDUCES = [name for name in registry.names("aggregation") if name not in {*UNCOSTED, *SPARSE}]
 COSTED = [("allreduce", name) for name in ALLREDUCES] + [(one, name) for one, name in OTHERS if name not in NATIVE]
-NODES = [
+SET = [
     ("allreduce", name, {"ranks_per_node": size}) for name in ("hierarchical", "leader") for size in (1, 3, 4, 100)
 ]
-COUNTED = [(*one, {}) for one in COSTED] + NODES
+SET += [(*one, {"optimal": "latency"}) for one in COSTED if "optimal" in registry.settings_of(offered(*one))]
+COUNTED = [(*one, {}) for one in COSTED] + SET + [("allreduce", "swing", {"ports": 2})]
 COUNTED += [("allreduce", name, {"segment_bytes": 128}) for name in SEGMENTED]
 TIMED = [(*one, {"segment_bytes": length}) for one in IN_SEGMENTS for length in (3200, 1 << 30)]
-TIMED += NODES + [(*one, {}) for one in COSTED if one not in IN_SEGMENTS]
+TIMED += SET + [(*one, {}) for one in COSTED if one not in IN_SEGMENTS]
 OF = {"busiest rank": max, "all ranks": sum}
 SLOW_ADDER = Network("slow adder", Link(alpha=0.0, beta=1e-9), source="none", gamma=1e-7)
 LONG_WAY = Network("long way", Link(alpha=0.3, beta=1e-9), source="none")

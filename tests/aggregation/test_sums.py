@@ -74,6 +74,8 @@ def test_sums_with_any_settings(name):
         ("sharded_parameter_server", "servers", 0),
         ("sharded_parameter_server", "servers", 4),
         *((name, "segment_bytes", value) for name in SEGMENTED for value in (-1, 0, 7)),
+        *((name, "optimal", "speed") for name in ("bine", "swing")),
+        ("swing", "ports", 0),
         ("torus", "rows", 0),
         ("torus", "rows", -1),
         ("torus", "rows", 2),

@@ -196,7 +196,7 @@ message_bytes = 6 | message_bytes: 6 is not a multiple of float32's 4 bytes
 message_bytes = 1125899906842624 | message_bytes: 1125899906842624 on a rank: needs at least 4503599.
 message_bytes = -4 | message_bytes: must be at least 0, not -4
 collective = "alltoall" | collective: unknown 'alltoall'; did you mean 'all_to_all'?
-collective = "broadcast" | aggregation: 'ring' has no broadcast; these have: binomial, chain,
+collective = "broadcast" | aggregation: 'ring' has no broadcast; these have: bine, binomial,
 collective = "all_to_all", aggregation = "direct", ranks = 3
     | message_bytes: all_to_all: 16 elements cannot be cut into 3 equal parts
 message_bytes = "lenet" | message_bytes: unknown 'lenet'; did you mean 'lenet5'?

@@ -9,6 +9,7 @@ several schemes or their callers need::
     folding.py -----> any number of ranks for a scheme that needs a power of two
     entries.py -----> sums of sparse vectors: positions and values
     messages.py ----> gathering of messages whose lengths differ
+    butterflies.py -> pairs of ranks in log2(p) steps, and sums along them
     cost.py --------> formulas of a docstring, evaluated
 
 The one rule: schemes import parts, and parts import no scheme. A part that needs a scheme finds it by name in
