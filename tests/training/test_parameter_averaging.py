@@ -195,6 +195,44 @@ def test_nesterovs_outer_step_is_that_of_a_loop_by_hand(ranks, period, fragments
     np.testing.assert_allclose(found, outer_by_hand(ranks, 23, **settings), rtol=0, atol=1e-12)
 
 
+class Recorded(SGD):
+    """Inner optimizer of torchft's test: all gradients are 2; keeps the first and the last parameter of each step."""
+
+    def __init__(self):
+        super().__init__()
+        self.history = []
+
+    def update(self, parameters, gradients, learning_rate):
+        self.history.append(parameters[[0, -1]].tolist())
+        parameters -= learning_rate * 2
+
+
+TORCHFT = {
+    0: (
+        [1, -1, -3, -11, -13, -15, -17, -19, -21, -35, -37, -39, -41, -43, -45, -59],
+        [1, -1, -3, -5, -7, -9, -23, -25, -27, -29, -31, -33, -47, -49, -51, -53],
+    ),
+    1: (
+        [1, -1, -3, -6, -8, -10, -12, -14, -16, -21.5, -23.5, -25.5, -27.5, -29.5, -31.5, -35.75],
+        [1, -1, -3, -5, -7, -9, -15, -17, -19, -21, -23, -25, -29, -31, -33, -35],
+    ),
+}
+"""By the delay, parameters of both fragments before each step: torchft 7eb70878, test_diloco_mocked_updates 0 and 4."""
+
+
+@pytest.mark.parametrize("delay", TORCHFT)
+def test_fragments_have_the_parameters_of_torchft(delay):
+    """Rates 1 and 2. torchft's sum begins ``delay`` steps earlier than hpcdl's: its step 0 is our step ``delay``."""
+    inner = [Recorded(), Recorded()]
+    making = iter(inner)
+    keys = {"steps": 16 + delay, "learning_rate": lambda step: float(step >= delay)}
+    outer = {"outer_optimizer": "sgd", "outer_rate": 2.0, "outer_momentum": 0.0}
+    settings = {"period": 6, "fragments": 2, "delay": delay, **outer}
+    tiny.train(diloco, 2, optimizer=lambda: next(making), own=np.ones((2, PARAMETERS)), keys=keys, **settings)
+    for rank in inner:
+        np.testing.assert_allclose(np.transpose(rank.history[delay:]), TORCHFT[delay], rtol=1e-12)
+
+
 def test_evaluations_test_theta_which_outer_steps_alone_change():
     _, rows = trained(diloco, 3, keys={"steps": 11}, period=4)
     assert [len(set(rows[begin:end])) for begin, end in ((0, 3), (3, 7), (7, 11))] == [1] * 3
