@@ -1,4 +1,4 @@
-"""Networks with the sizes of Caffe's files: LeNet-5 for MNIST, the quick network for CIFAR-10, AlexNet."""
+"""Networks with the sizes of Caffe's files: LeNet-5, the quick network for CIFAR-10, AlexNet; and OverFeat."""
 
 from functools import partial
 from typing import Final
@@ -97,4 +97,28 @@ def alexnet(
     ]
 
 
-OFFERS: Final = {"lenet5": lenet5, "cifar_quick": cifar_quick, "alexnet": alexnet}
+def overfeat(shape: Shape = (231, 231, 3), classes: int = 1000, *, dropout: float = 0.5) -> list[Layer]:  # noqa: ARG001
+    """OverFeat: five convolutions, three of them pooled, and three fully connected layers.
+
+    Sermanet et al. 2014, table 1, the fast network: 145,920,872 parameters on 231x231x3. Initial weights have a
+    deviation of 0.01, as in the paper.
+    """
+    convolution = partial(Convolution, weight=gaussian(0.01), relu=True)
+    linear = partial(Linear, weight=gaussian(0.01))
+    return [
+        convolution("conv1", 96, 11, stride=4),
+        MaxPooling("pool1", 2),
+        convolution("conv2", 256, 5),
+        MaxPooling("pool2", 2),
+        *(convolution(f"conv{i}", filters, 3, padding=1) for i, filters in ((3, 512), (4, 1024), (5, 1024))),
+        MaxPooling("pool5", 2),
+        Flatten("flatten"),
+        linear("fc6", 3072, relu=True),
+        Dropout("drop6", dropout),
+        linear("fc7", 4096, relu=True),
+        Dropout("drop7", dropout),
+        linear("fc8", classes),
+    ]
+
+
+OFFERS: Final = {"lenet5": lenet5, "cifar_quick": cifar_quick, "alexnet": alexnet, "overfeat": overfeat}

@@ -34,11 +34,11 @@ def test_speedups_are_per_image_and_hours_those_of_all_epochs(paper):
     records += [record(model="m", ranks=4, global_batch=2048, step_seconds=5.0)]
     result = 'name = "a"\ncase = {model = "m"}\nquantity = '
     (speedup,) = paper(f'{result}"speed-up per image"\nvalues = {{4 = 3.3}}', records)
-    assert (speedup.here, speedup.reproduced) == (pytest.approx(3.2), True)
+    assert (speedup.here, speedup.verdict) == (pytest.approx(3.2), "yes")
     one, four = paper(f'{result}"hours"\nepochs = {{1 = 64, 4 = 72}}\nvalues = {{1 = 180, 4 = 100}}', records)
     assert one.here == pytest.approx(64 * 1_281_167 / 128 / 3600)
     assert four.here == pytest.approx(one.here / 3.2 * 72 / 64)
-    assert (one.reproduced, four.reproduced) == (True, False)
+    assert (one.verdict, four.verdict) == ("yes", "no")
 
 
 def test_the_answer_counts_figures_by_their_error_and_names_those_that_are_missed(paper):

@@ -68,6 +68,8 @@ OF_BASE: Final = ("speed-up per image", "efficiency")
 """Quantities that are relative to one rank."""
 REPRODUCED: Final = 0.1
 """Largest relative error of a reproduced figure, unless the source's own numbers scatter more."""
+JUDGED: Final = ("yes", "near", "no")
+"""Verdicts on figures that a simulation could miss."""
 NEAR: Final = 0.25
 """Largest relative error of a figure that is near."""
 MEANING: Final = "Reproduced: within 10 %, or the scatter of the source's own numbers. Near: within 25 %."
@@ -126,21 +128,6 @@ class Figure:
     not_stated: str = ""
 
     @property
-    def judged(self) -> bool:
-        """True if the simulation could have missed a published figure."""
-        return self.published is not None and not self.fitted and not self.not_stated
-
-    @property
-    def reproduced(self) -> bool:
-        """True if ours is within 10 %, or the source's scatter; False without a published figure, too."""
-        return abs(self.error) <= max(REPRODUCED, self.scatter)
-
-    @property
-    def near(self) -> bool:
-        """True if ours is within 25 %, but not reproduced."""
-        return not self.reproduced and abs(self.error) <= NEAR
-
-    @property
     def error(self) -> float:
         """The relative error of ours; not a number without both figures."""
         return self.here / (self.published or math.nan) - 1
@@ -156,11 +143,12 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """A word on the reproduction, or what the source does not state."""
+        """One of :data:`JUDGED`, "fitted", or what the source does not state."""
         if self.not_stated or self.fitted:
             return f"not stated: {self.not_stated}" if self.not_stated else "fitted"
-        word = "yes" if self.reproduced else "near" if self.near else "no"
-        return NONE if self.published is None else word
+        if self.published is None:
+            return NONE
+        return "yes" if abs(self.error) <= self.scatter else "near" if abs(self.error) <= NEAR else "no"
 
 
 FIGURES: Final = (
@@ -233,23 +221,19 @@ def _results(stated: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]
 def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
     """Return how many figures are reproduced, what that means, those missed, and the best untried."""
     known = [figure for paper in papers for figure in figures(paper, records)]
-    judged = [figure for figure in known if figure.judged]
-    if not judged:
+    yes, near, no = ([figure for figure in known if figure.verdict == word] for word in JUDGED)
+    if not (judged := len(yes) + len(near) + len(no)):
         return None
-    reproduced, near = (sum(map(attrgetter(name), judged)) for name in ("reproduced", "near"))
-    rest = f"; {plural(near, 'other')} {'is' if near == 1 else 'are'} near" if near else ""
-    headline = f"The simulation reproduces {reproduced} of {len(judged)} published figures{rest}."
+    rest = f"; {plural(len(near), 'other')} {'is' if len(near) == 1 else 'are'} near" if near else ""
     details = [MEANING]
     if fitted := sum(figure.fitted for figure in known):
         details.append(f"Not counted: {plural(fitted, 'figure')}, to which a parameter was fitted.")
-    if silent := [figure for figure in known if figure.not_stated]:
-        details.append(
-            f"Not simulated: {plural(len(silent), 'figure')} whose sources do not state what is needed."
-        )
+    if silent := sum(bool(figure.not_stated) for figure in known):
+        details.append(f"Not simulated: {plural(silent, 'figure')} whose sources do not state what is needed.")
     untried = sorted((figure for figure in known if figure.published is None), key=attrgetter("here"))
-    missed = [figure for figure in judged if not figure.reproduced and not figure.near]
-    missed.sort(key=lambda figure: -abs(figure.error))
-    return Answer(headline, details + [figure.sentence for figure in [*missed, *untried[-1:]]])
+    no.sort(key=lambda figure: -abs(figure.error))
+    details += [figure.sentence for figure in [*no, *untried[-1:]]]
+    return Answer(f"The simulation reproduces {len(yes)} of {judged} published figures{rest}.", details)
 
 
 def _tasks(
