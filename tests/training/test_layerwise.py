@@ -50,7 +50,7 @@ def test_priority_of_the_first_layers_shortens_a_step(model, network, images):
 
     def seconds(strategy, **settings):
         keys = {"model": model, "training": {"name": strategy, **settings}, "aggregation": "halving_doubling"}
-        keys |= {"ranks": 8, "batch_per_rank": images, "network": network, "device": "k20", "flops": None}
+        keys |= {"ranks": 8, "batch_per_rank": images, "network": network, "flops": 0.428e12}
         spec, link = case_of("replay", **keys).spec, NETWORKS[network].link
         bucket = fitted_bucket_bytes(link.alpha, link.beta, 8)
         return virtual_step(spec, Conditions(spec.cluster, spec.compute_times, images, bucket)).seconds
