@@ -79,7 +79,7 @@ def one_launch(records: Iterable[Record]) -> list[str]:
 def page(findings: Findings, *, bandwidths: bool = False) -> Section:
     """Return one table per group, each algorithm by size, ``bandwidths``: in the section on them."""
     if bandwidths != ("bus_bandwidth" in findings.answered_by):
-        return Section("Collectives")
+        return Section("Bus bandwidth" if bandwidths else "Collectives")
     groups, link = grouped(findings.records, "collective"), link_rate(findings)
     records = [record for rows in groups.values() for record in rows]
     notes = [

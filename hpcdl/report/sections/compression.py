@@ -380,8 +380,12 @@ BREAK_EVEN: Final = Declaration(
     name="break_even",
     table="compression",
 )
-COMPRESSION: Final = Declaration(
-    87, cost_page, answer=cost_answer, figures=(lambda findings: over(STEP, findings),)
+COMPRESSION: Final = Declaration(87, cost_page, answer=cost_answer)
+STEPS: Final = Declaration(
+    87,
+    lambda _: Section("Accuracy and step"),
+    figures=(lambda findings: over(STEP, findings),),
+    name="compression",
 )
 SENT: Final = Declaration(
     88,
