@@ -6,9 +6,11 @@ differ, and so does the traffic of others. A measurement is the median over the 
 
 import csv
 import gzip
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +38,8 @@ power of two is that of ``circulant``. Open MPI's trees are not segmented here; 
 not stated. Rings of fewer elements than ranks are another algorithm, and so are two others on a number of ranks
 that is no power of two.
 """
+FITTED: Final = {"leonardo": (512,), "lumi": (8, 16), "marenostrum5": (32, 60), "fugaku": (8, 64)}
+"""Numbers of nodes that each machine's network is fitted to; all others are held out."""
 LIBRARIES: Final = ("_over", "_ompi", "_mpich", "default-")
 """PICO's own code over send and receive, and the library's algorithms; Fujitsu MPI's word stands first."""
 POWERS_OF_TWO: Final = {("allreduce", "rabenseifner"), ("allgather", "recursive_doubling")}
@@ -115,6 +119,31 @@ def _measurement(row: dict[str, str]) -> Measurement:
         seconds=seconds,
         high=high,
     )
+
+
+def comparable() -> list[Measurement]:
+    """Return the measurements with a scheme, in host memory and with one rank a node, as networks have them."""
+    return [each for each in measurements() if each.scheme and each.memory == "host" and each.ranks == each.nodes]
+
+
+@cache
+def scatter() -> dict[str, dict[str, list[float]]]:
+    """Return differences of two measurements of the same thing, by kind and machine: longer / shorter time - 1.
+
+    Two jobs have the same nodes in number, algorithm and size; of one job PICO's own code is compared with the
+    library's of the same messages.
+    """
+    alike: dict[object, list[Measurement]] = {}
+    for each in comparable():
+        key = (each.machine, each.nodes, each.collective, each.scheme, each.message_bytes)
+        alike.setdefault(key, []).append(each)
+    kinds: dict[str, dict[str, list[float]]] = {"two jobs": {}, "own code and library": {}}
+    for first, other in (pair for some in alike.values() for pair in combinations(some, 2)):
+        kind = "two jobs" if first.job != other.job else "own code and library"
+        if (kind == "two jobs") == (first.by_pico == other.by_pico):
+            difference = abs(math.log(first.seconds / other.seconds))
+            kinds[kind].setdefault(first.machine, []).append(math.expm1(difference))
+    return kinds
 
 
 @cache

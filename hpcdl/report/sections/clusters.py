@@ -1,0 +1,213 @@
+"""Collectives predicted for real clusters, and what others measured there; only if a suite asks."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from hpcdl.analysis.network.clusters import FITTED, Measurement, comparable, scatter
+from hpcdl.analysis.run.record import Record
+from hpcdl.report.formats.cells import digits, percent, plural, seconds, volume, whole
+from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
+from hpcdl.report.formats.tables import Column, table
+from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.findings import Findings
+
+PRESETS: Final = {"infiniband-hdr": "leonardo", "slingshot-11": "lumi"}
+"""Presets from data sheets, and the machine with such ports."""
+MEDIAN, NINE_TENTHS, OF_FLOOR = 0.15, 0.4, 1.25
+"""Largest errors of a good prediction: their median, or that multiple of the floor, and nine tenths of them."""
+NOTE: Final = (
+    "Measured by others: medians of PICO (github.com/HLC-Lab/pico). Error: predicted / measured time - 1, without "
+    "its sign. Held out: numbers of nodes that the network was not fitted to. Floor: median difference between "
+    "two jobs of one machine, algorithm and size."
+)
+
+
+class Cell(NamedTuple):
+    """A simulated collective and a measured one."""
+
+    record: Record
+    measured: Measurement
+
+    @property
+    def ratio(self) -> float:
+        """Predicted / measured time."""
+        return float(self.record.time_p50_seconds or np.nan) / self.measured.seconds
+
+    @property
+    def held_out(self) -> bool:
+        """True if the network is that of the machine, and was not fitted to so many nodes."""
+        machine, nodes = self.measured.machine, self.measured.nodes
+        return self.record.network == machine and nodes not in FITTED[machine]
+
+
+class Group(NamedTuple):
+    """Cells of a row."""
+
+    machine: str
+    collective: str
+    which: str
+    cells: Sequence[Cell]
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """Median of the errors, and the one that nine tenths are within."""
+        return quantiles([abs(cell.ratio - 1) for cell in self.cells])
+
+    @property
+    def floor(self) -> float:
+        """Median difference of two jobs; not a number where none can be compared."""
+        return quantiles(scatter()["two jobs"].get(self.machine, ()))[0]
+
+    @property
+    def is_good(self) -> bool:
+        """True if the errors are within their limits."""
+        median, most = self.errors
+        return (median <= MEDIAN or median <= OF_FLOOR * self.floor) and most <= NINE_TENTHS
+
+
+def quantiles(values: Sequence[float]) -> tuple[float, float]:
+    """Return the median, and the 90th percentile; not numbers without values."""
+    low, high = np.percentile(values, [50, 90]).tolist() if len(values) else (np.nan, np.nan)
+    return low, high
+
+
+def cells(findings: Findings) -> list[Cell]:
+    """Return the simulated collectives that have measured ones; none unless the suite asks."""
+    if "clusters" not in findings.answered_by:
+        return []
+    known: dict[object, list[Measurement]] = {}
+    for each in comparable():
+        key = (each.machine, each.ranks, each.collective, each.scheme, each.message_bytes)
+        known.setdefault(key, []).append(each)
+    made = []
+    for record in findings.records:
+        machine = PRESETS.get(str(record.network), record.network)
+        key = (machine, record.ranks, record.collective, str(record.aggregation), record.message_bytes)
+        made += [Cell(record, measured) for measured in known.get(key, ())]
+    return made
+
+
+def groups(found: Iterable[Cell]) -> list[Group]:
+    """Return the cells by machine, collective, and whether they are held out."""
+    by: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in found:
+        which = "held out" if cell.held_out else "fitted"
+        by.setdefault((which, cell.measured.machine, cell.measured.collective), []).append(cell)
+    return [Group(machine, name, which, by[which, machine, name]) for which, machine, name in sorted(by)][::-1]
+
+
+COLUMNS: Final[tuple[Column[Group], ...]] = (
+    Column("machine", lambda group: group.machine),
+    Column("collective", lambda group: group.collective.replace("_", "-")),
+    Column("nodes", lambda group: group.which),
+    Column("cells", lambda group: str(len(group.cells))),
+    Column("median error", lambda group: percent(group.errors[0]), importance="answer"),
+    Column("nine tenths within", lambda group: percent(group.errors[1]), importance="answer"),
+    Column("floor", lambda group: percent(group.floor)),
+    Column("good", lambda group: "yes" if group.is_good else "no", importance="answer"),
+)
+
+
+def page(findings: Findings) -> Section:
+    """Return the errors, the floor, the ratios of presets, and the ratios by algorithm and size."""
+    found = cells(findings)
+    if not found:
+        return Section("Real clusters")
+    own = [cell for cell in found if cell.record.network == cell.measured.machine]
+    presets = [cell for cell in found if cell.record.network != cell.measured.machine]
+    tables = [table(COLUMNS, groups(own), "Error of predictions", [NOTE])] if own else []
+    tables.append(table(FLOOR, floors(), "Floor: differences of measurements of the same thing"))
+    for title, some in (("Presets from data sheets", presets), ("By algorithm and size", own)):
+        tables += [table(RATIOS, ratios(some), title)] if some else []
+    return Section("Real clusters", tables=tables)
+
+
+Floor = tuple[str, str, Sequence[float]]
+FLOOR: Final[tuple[Column[Floor], ...]] = (
+    Column("machine", lambda row: row[0]),
+    Column("compared", lambda row: row[1]),
+    Column("pairs", lambda row: str(len(row[2]))),
+    Column("median difference", lambda row: percent(quantiles(row[2])[0]), importance="answer"),
+    Column("nine tenths within", lambda row: percent(quantiles(row[2])[1]), importance="answer"),
+)
+
+
+def floors() -> list[Floor]:
+    """Return the differences of each kind on each machine."""
+    return [(machine, kind, by[machine]) for kind, by in scatter().items() for machine in sorted(by)]
+
+
+Ratio = tuple[Record, list[float]]
+RATIOS: Final[tuple[Column[Ratio], ...]] = (
+    Column("network", lambda row: str(row[0].network)),
+    Column("collective", lambda row: str(row[0].collective).replace("_", "-")),
+    Column("algorithm", lambda row: str(row[0].aggregation)),
+    Column("size", lambda row: volume(row[0].message_bytes)),
+    Column("cells", lambda row: str(len(row[1]))),
+    Column("predicted / measured", lambda row: digits(float(np.median(row[1]))), importance="answer"),
+    Column("least", lambda row: digits(min(row[1]))),
+    Column("most", lambda row: digits(max(row[1]))),
+)
+
+
+def ratios(found: Iterable[Cell]) -> list[Ratio]:
+    """Return predicted / measured by network, collective, algorithm and size, the farthest from 1 first."""
+    by: dict[object, Ratio] = {}
+    for cell in found:
+        record = cell.record
+        key = (record.network, record.collective, str(record.aggregation), record.message_bytes)
+        by.setdefault(key, (record, []))[1].append(cell.ratio)
+    return sorted(by.values(), key=lambda row: -abs(np.log(np.median(row[1]))))
+
+
+def answer(findings: Findings) -> Answer | None:
+    """Return the error of held-out predictions beside the floor, then machines, collectives and presets."""
+    found = cells(findings)
+    held = [cell for cell in found if cell.held_out]
+    if not held:
+        return None
+    errors = [abs(cell.ratio - 1) for cell in held]
+    median, most = quantiles(errors)
+    floor = quantiles([each for by in scatter()["two jobs"].values() for each in by])[0]
+    machines = plural(len({cell.measured.machine for cell in held}), "real cluster")
+    headline = (
+        f"On {machines} the median error of predictions is {percent(median)} (nine tenths within {percent(most)}); "
+        f"two jobs of one machine differ by {percent(floor)}."
+    )
+    lines = []
+    for group in groups(held):
+        median, most = group.errors
+        name = f"{group.collective.replace('_', '-')} on {group.machine}"
+        if not group.is_good:
+            lines.append(f"Not good: {name}, median error {percent(median)}, nine tenths within {percent(most)}.")
+    for preset, machine in PRESETS.items():
+        known = [cell.ratio for cell in found if cell.record.network == preset]
+        if known:
+            share = percent(float(np.median(known)))
+            lines.append(f"Times of the preset {preset} are {share} of those measured on {machine} (median).")
+    return Answer(headline, lines, [cell.record for cell in held])
+
+
+def charts(findings: Findings) -> list[Lines]:
+    """Return for each machine the allreduce of the size with most cells over nodes, measured and predicted."""
+    made, found = [], [cell for cell in cells(findings) if cell.record.network == cell.measured.machine]
+    for machine in dict.fromkeys(cell.measured.machine for cell in found):
+        some = [c for c in found if c.measured.machine == machine and c.measured.collective == "allreduce"]
+        sizes = [cell.measured.message_bytes for cell in some]
+        size = max(sizes, key=lambda each: (sizes.count(each), each), default=0)
+        points: dict[str, dict[int, Point]] = {}
+        for cell in (cell for cell in some if cell.measured.message_bytes == size):
+            name, at = str(cell.record.aggregation), cell.measured
+            points.setdefault(f"{name}, measured", {})[at.nodes] = Point(at.nodes, at.seconds, at.low, at.high)
+            time = cell.ratio * at.seconds
+            points.setdefault(f"{name}, predicted", {})[at.nodes] = Point(at.nodes, time)
+        series = [Series(name, [*by.values()]) for name, by in points.items()]
+        title = f"Allreduce of {volume(size)} on {machine}"
+        axes = Axis("nodes", whole, 2), Axis("time", seconds, 10)
+        made += [Lines(title, *axes, series, "Bars: quartiles of the repetitions of a job.")] if series else []
+    return made
+
+
+SECTION: Final = Declaration(18, page, rows=40, answer=answer, figures=(charts,))
