@@ -7,7 +7,8 @@ import numpy as np
 
 from hpcdl.analysis.network.clusters import FITTED, Measurement, comparable, scatter
 from hpcdl.analysis.run.record import Record
-from hpcdl.report.formats.cells import digits, percent, plural, seconds, volume, whole
+from hpcdl.analysis.statistics.estimates import median_interval
+from hpcdl.report.formats.cells import bounded, digits, percent, plural, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import Answer, Declaration
@@ -79,8 +80,8 @@ def cells(findings: Findings) -> list[Cell]:
         return []
     known: dict[object, list[Measurement]] = {}
     for each in comparable():
-        key = (each.machine, each.ranks, each.collective, each.scheme, each.message_bytes)
-        known.setdefault(key, []).append(each)
+        what = (each.machine, each.ranks, each.collective, each.scheme, each.message_bytes)
+        known.setdefault(what, []).append(each)
     made = []
     for record in findings.records:
         machine = PRESETS.get(str(record.network), record.network)
@@ -169,14 +170,14 @@ def answer(findings: Findings) -> Answer | None:
     if not held:
         return None
     errors = [abs(cell.ratio - 1) for cell in held]
-    median, most = quantiles(errors)
     floor = quantiles([each for by in scatter()["two jobs"].values() for each in by])[0]
     machines = plural(len({cell.measured.machine for cell in held}), "real cluster")
+    error = bounded(*median_interval(errors), percent)
     headline = (
-        f"On {machines} the median error of predictions is {percent(median)} (nine tenths within {percent(most)}); "
+        f"On {machines} hpcdl's predictions for other numbers of nodes are off by {error} in the median; "
         f"two jobs of one machine differ by {percent(floor)}."
     )
-    lines = []
+    lines = [f"Nine tenths of {plural(len(held), 'prediction')} are within {percent(quantiles(errors)[1])}."]
     for group in groups(held):
         median, most = group.errors
         name = f"{group.collective.replace('_', '-')} on {group.machine}"
