@@ -8,7 +8,7 @@ import numpy as np
 from hpcdl.analysis.network.clusters import FITTED, Measurement, comparable, scatter
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import median_interval
-from hpcdl.report.formats.cells import bounded, digits, percent, plural, seconds, volume, whole
+from hpcdl.report.formats.cells import NONE, bounded, digits, percent, plural, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import Answer, Declaration
@@ -21,7 +21,8 @@ MEDIAN, NINE_TENTHS, OF_FLOOR = 0.15, 0.4, 1.25
 NOTE: Final = (
     "Measured by others: medians of PICO (github.com/HLC-Lab/pico). Error: predicted / measured time - 1, without "
     "its sign. Held out: numbers of nodes that the network was not fitted to. Floor: median difference between "
-    "two jobs of one machine, algorithm and size."
+    "two jobs of one machine, algorithm and size. Good: median at most 15 % or 1.25 times the floor, nine tenths "
+    "within 40 %."
 )
 
 
@@ -106,7 +107,7 @@ COLUMNS: Final[tuple[Column[Group], ...]] = (
     Column("cells", lambda group: str(len(group.cells))),
     Column("median error", lambda group: percent(group.errors[0]), importance="answer"),
     Column("nine tenths within", lambda group: percent(group.errors[1]), importance="answer"),
-    Column("floor", lambda group: percent(group.floor)),
+    Column("floor", lambda group: NONE if np.isnan(group.floor) else percent(group.floor)),
     Column("good", lambda group: "yes" if group.is_good else "no", importance="answer"),
 )
 
@@ -167,28 +168,25 @@ def answer(findings: Findings) -> Answer | None:
     """Return the error of held-out predictions beside the floor, then machines, collectives and presets."""
     found = cells(findings)
     held = [cell for cell in found if cell.held_out]
-    if not held:
-        return None
-    errors = [abs(cell.ratio - 1) for cell in held]
-    floor = quantiles([each for by in scatter()["two jobs"].values() for each in by])[0]
-    machines = plural(len({cell.measured.machine for cell in held}), "real cluster")
-    error = bounded(*median_interval(errors), percent)
-    headline = (
-        f"On {machines} hpcdl's predictions for other numbers of nodes are off by {error} in the median; "
-        f"two jobs of one machine differ by {percent(floor)}."
-    )
-    lines = [f"Nine tenths of {plural(len(held), 'prediction')} are within {percent(quantiles(errors)[1])}."]
-    for group in groups(held):
-        median, most = group.errors
-        name = f"{group.collective.replace('_', '-')} on {group.machine}"
-        if not group.is_good:
-            lines.append(f"Not good: {name}, median error {percent(median)}, nine tenths within {percent(most)}.")
+    lines = []
+    if held:
+        errors = [abs(cell.ratio - 1) for cell in held]
+        floor = quantiles([each for by in scatter()["two jobs"].values() for each in by])[0]
+        machines = plural(len({cell.measured.machine for cell in held}), "real cluster")
+        error = bounded(*median_interval(errors), percent)
+        lines = [
+            f"On {machines} hpcdl's predictions for other numbers of nodes are off by {error} in the median; "
+            f"two jobs of one machine differ by {percent(floor)}.",
+            f"Nine tenths of {plural(len(held), 'prediction')} are within {percent(quantiles(errors)[1])}.",
+        ]
+        bad = [f"{group.collective.replace('_', '-')} on {group.machine}" for group in groups(held) if not group.is_good]
+        lines += [f"Beyond the limits: {', '.join(bad)}."] if bad else []
     for preset, machine in PRESETS.items():
         known = [cell.ratio for cell in found if cell.record.network == preset]
         if known:
             share = percent(float(np.median(known)))
             lines.append(f"Times of the preset {preset} are {share} of those measured on {machine} (median).")
-    return Answer(headline, lines, [cell.record for cell in held])
+    return Answer(lines[0], lines[1:], [cell.record for cell in held or found]) if lines else None
 
 
 def charts(findings: Findings) -> list[Lines]:
