@@ -174,12 +174,16 @@ def answer(findings: Findings) -> Answer | None:
         floor = quantiles([each for by in scatter()["two jobs"].values() for each in by])[0]
         machines = plural(len({cell.measured.machine for cell in held}), "real cluster")
         error = bounded(*median_interval(errors), percent)
+        off = f"hpcdl's predictions for other numbers of nodes are off by {error} in the median"
         lines = [
-            f"On {machines} hpcdl's predictions for other numbers of nodes are off by {error} in the median; "
-            f"two jobs of one machine differ by {percent(floor)}.",
+            f"On {machines} {off}; two jobs of one machine differ by {percent(floor)}.",
             f"Nine tenths of {plural(len(held), 'prediction')} are within {percent(quantiles(errors)[1])}.",
         ]
-        bad = [f"{group.collective.replace('_', '-')} on {group.machine}" for group in groups(held) if not group.is_good]
+        bad = [
+            f"{group.collective.replace('_', '-')} on {group.machine}"
+            for group in groups(held)
+            if not group.is_good
+        ]
         lines += [f"Beyond the limits: {', '.join(bad)}."] if bad else []
     for preset, machine in PRESETS.items():
         known = [cell.ratio for cell in found if cell.record.network == preset]
