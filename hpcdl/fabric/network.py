@@ -69,6 +69,10 @@ class Topology(Protocol):
         """Return the links from one place to another, in order; none if they are on one switch."""
         ...
 
+    def is_global(self, link: str) -> bool:
+        """Return True for a link between groups of switches: of two that a message crosses, the first."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
@@ -292,6 +296,13 @@ class Wiring:
         )
         latency = network.link.alpha + len(crossed) * site.hop_seconds
         return latency, self._numbered([ends[0], *crossed, ends[1]], network.link.beta)
+
+    def global_bytes(self, link_bytes: Mapping[int, int]) -> int:
+        """Return the bytes over links between groups, of the bytes over each link by its number."""
+        links, is_global = self._topology.links, self._topology.is_global
+        return sum(
+            link_bytes.get(of, 0) for link, of in self._numbers.items() if link in links and is_global(link)
+        )
 
     def _numbered(self, links: Sequence[tuple[str, float]], beta: float) -> list[int]:
         for name, share in links:

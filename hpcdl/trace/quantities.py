@@ -335,6 +335,12 @@ class OperationNumbers:
         " all, where method or network has none",
         heading="simulated ranks",
     )
+    global_bytes = count(
+        "of a simulated collective: bytes between groups of a dragonfly, to the root of a fat tree, or over all "
+        "links of a torus, where each link on the way counts",
+        unit="B",
+        heading="global bytes",
+    )
     bytes_sent_per_host = number(
         "of a simulated replay without a topology: bytes that a host sends to others in a step, mean over hosts",
         unit="B",

@@ -34,6 +34,8 @@ class Simulation(NamedTuple):
     """Number of ranks that stand for all by symmetry; all if scheme or network has none."""
     ends: tuple[float, ...] = ()
     """Times at which two collectives have ended that began at once (s)."""
+    global_bytes: int | None = None
+    """Over links between groups of a topology; None without one."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ class Operation:
             return Simulation(world.now, *sent, len(world.simulated), ends)
         cost.check_messages(self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
         world, ends = self._run(network)
-        return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks, ends)
+        over = world.flows.global_bytes if world.flows is not None else None
+        return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks, ends, over)
 
     def _by_symmetry(self, network: Network) -> tuple[World, tuple[float, ...]] | None:
         return by_symmetry(self.ranks, network, partial(self._run, network))

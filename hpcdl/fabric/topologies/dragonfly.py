@@ -44,6 +44,10 @@ class Dragonfly:
         first = [_local(router, leaves)] if router != leaves else []
         return [*first, _between(group, goal), *([_local(enters, last)] if enters != last else [])]
 
+    def is_global(self, link: str) -> bool:
+        """Return True for a link between two groups."""
+        return link.startswith("group")
+
     def _gateway(self, group: int, other: int) -> int:
         """Return the router of ``group`` with the link to ``other``."""
         return group * self._routers + (other - group - 1) % self._groups % self._routers

@@ -47,6 +47,10 @@ class FatTree:
             down.append(_both_ways(level, into)[1])
         return [*up, *reversed(down)]
 
+    def is_global(self, link: str) -> bool:
+        """Return True for a link upward to the root."""
+        return link.startswith(f"switch {len(self._ratios) - 1}.") and link.endswith("up")
+
 
 def _both_ways(level: int, switch: int) -> tuple[str, str]:
     return f"switch {level}.{switch} up", f"switch {level}.{switch} down"

@@ -81,6 +81,8 @@ class Flows:
         self._sent = self._entered = 0
         self._on: dict[int, set[_Flow]] = {}
         """Flows of each link."""
+        self.link_bytes: dict[int, int] = {}
+        """Bytes of all messages so far over each link."""
         self.next = inf
         """When rates change next; infinity if nothing is under way."""
 
@@ -90,9 +92,16 @@ class Flows:
         if self._overhead:
             now = max(now, self._occupied[source], self._occupied[dest]) + self._overhead
             self._occupied[source] = self._occupied[dest] = now
+        for link in route:
+            self.link_bytes[link] = self.link_bytes.get(link, 0) + size
         self._sent += 1
         heappush(self._entering, (now + latency, self._sent, _Flow(float(size), route, ends)))
         self.next = min(self.next, now + latency)
+
+    @property
+    def global_bytes(self) -> int:
+        """Bytes of all messages so far over links between groups, see :class:`hpcdl.fabric.network.Topology`."""
+        return self._wiring.global_bytes(self.link_bytes)
 
     def advance(self, moment: float) -> list[Ends]:
         """Let time pass until ``moment``, which is :attr:`next`; return the ends of messages that are over."""

@@ -95,7 +95,7 @@ class World:
         flows: Flows | None = None,
         shifts: Shifts | None = None,
     ) -> None:
-        self._flows = flows
+        self.flows = flows
         self.shifts = shifts
         self.simulated = range(ranks) if shifts is None else shifts.representatives
         """Ranks whose programs run."""
@@ -148,7 +148,7 @@ class World:
 
     def _run_moments(self) -> None:
         """Resume the tasks that are due, moment by moment, until none is left."""
-        flows, moments = self._flows, self._moments
+        flows, moments = self.flows, self._moments
         while self._under_way:
             if flows is not None and flows.next < inf and not (moments and moments[0] < flows.next):
                 self.now = flows.next
@@ -247,11 +247,11 @@ class World:
     def transfer(self, source: int, size: int, receiving: AnyTask, sending: AnyTask) -> None:
         """Move ``size`` bytes from the rank ``source`` to that of ``receiving``; both tasks wait for it."""
         dest, places = receiving.rank, self.clock.places
-        if self._flows is None:
+        if self.flows is None:
             order = (sending.number, places[source], receiving.number, places[dest], source, dest)
             self._matched.append((order, size, receiving, sending))
         else:
-            self._flows.send(self.now, source, dest, size, (receiving, sending))
+            self.flows.send(self.now, source, dest, size, (receiving, sending))
 
     def _begin_messages(self) -> None:
         """Begin the messages of a moment by task and place on the host: in one order on all equal hosts.
